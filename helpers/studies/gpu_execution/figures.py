@@ -27,6 +27,7 @@ from helpers.studies.gpu_execution._scheduling import Schedule
 
 _LANE_IN, _ROW_IN, _NAME_IN, _LEFT_IN = 0.17, 0.26, 0.34, 1.75
 _WORD_IN, _SECTOR_IN, _PANEL_IN = 0.1, 0.115, 1.72
+_LEAST_IN = 3.6  # the width of a key
 _SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
 _GPUS = {"V100": "7.0", "A100": "8.0", "RTX 3090": "8.6", "RTX 4090": "8.9", "H100": "9.0"}
 
@@ -74,7 +75,7 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
     words = _words(requests)
     touched = {name: sorted({word // _SECTOR_WORDS for word in group}) for name, group in words.items()}
     high = _SECTOR_IN * max(map(len, touched.values()))
-    drawn, axes = paper(0.2 + _PANEL_IN * len(words), high + 1.15, title=title)
+    drawn, axes = paper(max(_LEAST_IN, 0.2 + _PANEL_IN * len(words)), high + 1.15, title=title)
     for place, (name, group) in enumerate(words.items()):
         left, count = 0.2 + _PANEL_IN * place, count_sectors(WORD_BYTES * word for word in group)
         write(axes, left, 0.18, name, ha="left", bold=True)
@@ -99,7 +100,7 @@ def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
     _words(requests)
     lanes = {name: [int(address) // WORD_BYTES for address in group] for name, group in _listed(requests).items()}
     side, gap = 1.9, 0.55
-    drawn, axes = paper(0.75 + (side + gap) * len(lanes), side + 1.45, title=title)
+    drawn, axes = paper(max(_LEAST_IN, 0.75 + (side + gap) * len(lanes)), side + 1.45, title=title)
     for place, (name, words) in enumerate(lanes.items()):
         left, top = 0.6 + place * (side + gap), 0.62
         passes = bank_passes(WORD_BYTES * word for word in words)

@@ -338,7 +338,7 @@ MISTAKES = {
                   "race: thread (1, 0) of block (0, 0) loads y[0], which thread (0, 0) of block (0, 0) stores"),
     "no barrier": ("shift", "yield", "pass",
                    "loads tile[63], which no thread has stored yet; store it first, with a yield in between"),
-    "barrier in an if": ("shift", "    yield", "    if i < 32:\n        yield",
+    "barrier in an if": ("shift", "    yield", "    if i >= 32:\n        return\n    yield",
                          "thread (0, 0) of block (0, 0) waits at a barrier, but thread (32, 0) of block (0, 0) has"),
     "two barriers": ("shift", "    yield", "    if i < 32:\n        yield\n    else:\n        yield",
                      "thread (0, 0) of block (0, 0) and thread (32, 0) of block (0, 0) wait at different barriers"),

@@ -26,7 +26,7 @@ SIMULATED = {"one_line": one_line, "tiled": through_tile(32), "padded": through_
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Return the transposes, compiled for every second architecture that NVRTC knows, and for those of an H100."""
+    """Return the transposes, compiled for every third architecture that NVRTC knows, and for those of an H100."""
     try:
         architectures = native.supported_architectures()
     except native.MissingToolError:
