@@ -13,9 +13,9 @@ import inspect
 import math
 from array import array as words
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -221,7 +221,7 @@ class _Lane:
 
     thread: ThreadNumber
     start: Callable[[], Any]
-    rest: Generator[object, None, object] | None = None
+    rest: GeneratorType[Any, Any, Any] | None = None
     barrier: Place = ()
     frames: dict[FrameType, Any] = field(default_factory=dict)
     accesses: list[Access] = field(default_factory=list)
@@ -233,7 +233,7 @@ class _Lane:
         with running.follower.of(self.frames):
             if self.rest is None:
                 started = self.start()
-                if not inspect.isgenerator(started):
+                if not isinstance(started, GeneratorType):
                     return False
                 self.rest = started
             try:

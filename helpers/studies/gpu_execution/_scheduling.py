@@ -83,7 +83,8 @@ def run_scheduler(
     waiting = [(0.0, warp) for warp in range(warps)]
     turns: list[Turn] = []
     flights: list[tuple[int, float]] = []
-    cycle, port, first_turns = 0, 0.0, []
+    first_turns: list[int] = []
+    cycle, port = 0, 0.0
     while len(first_turns) <= rounds:
         ready, warp = heapq.heappop(waiting)
         start = max(cycle, math.ceil(ready))
