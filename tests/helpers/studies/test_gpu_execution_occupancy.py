@@ -79,7 +79,7 @@ def of_case(case):
 
 
 def test_rooms_are_those_of_the_guides_table():
-    """CUDA Programming Guide, "Compute Capabilities": warps, and KiB of shared memory in all and for a block at most."""
+    """CUDA Programming Guide, "Compute Capabilities": warps, KiB of shared memory in all and for a block at most."""
     guide = {
         "6.0": (64, 64, 48), "6.1": (64, 96, 48), "7.0": (64, 96, 96), "7.5": (32, 64, 64), "8.0": (64, 164, 163),
         "8.6": (48, 100, 99), "8.9": (48, 100, 99), "9.0": (64, 228, 227), "10.0": (64, 228, 227),
