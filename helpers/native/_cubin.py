@@ -21,6 +21,7 @@ _CUDA_MACHINE = 190
 _SHIFTED_FLAGS = 8  # the ELF version since CUDA 13
 _FUNCTION, _ENTRY = 2, 0x10
 _REGISTERS, _FRAME, _PARAMETER_BYTES = 0x2F, 0x11, 0x19
+_RESERVED, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024  # the system's, in each kernel's size since sm_90
 _REMEDY = "give a Cubin, or the path or bytes of a cubin that NVRTC or nvcc made (not PTX, not a fatbin)"
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)\s*,")
 _OTHER_SECTION = re.compile(r"\s*\.section\s")
@@ -53,19 +54,28 @@ _WORD_BITS = 32
 
 @dataclass(frozen=True)
 class Elf:
-    """Sections (name -> content), and symbols as (name, type, other, section's name, size)."""
+    """Sections (name -> content), symbols as (name, type, other, section's name, size), and the sections' sizes.
+
+    A section such as a kernel's shared memory has a size and no content in the file.
+    """
 
     sections: dict[str, bytes]
     symbols: tuple[tuple[str, int, int, str, int], ...]
+    sizes: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Registers a thread, bytes of stack a thread, bytes of parameters (None: not said)."""
+    """What a compiled kernel takes: registers and bytes of stack per thread, bytes of parameters (None: not said).
+
+    ``shared_bytes`` is the shared memory of a block that the program declares; what a launch adds is not in it.
+    Lessons 03 and 17.
+    """
 
     registers: int | None
     stack_bytes: int | None
     parameter_bytes: int | None
+    shared_bytes: int
 
 
 def read(image: bytes) -> Elf:
@@ -91,7 +101,8 @@ def _read(image: bytes) -> Elf:
             for name, info, other, section, _, length in struct.iter_unpack("<IBBHQQ", body):
                 place = labels[section] if section < len(labels) else ""
                 symbols.append((_string(bodies[header[6]], name), info & 0xF, other, place, length))
-    return Elf(dict(zip(labels, bodies, strict=True)), tuple(symbols))
+    sizes = {label: header[5] for label, header in zip(labels, headers, strict=True)}
+    return Elf(dict(zip(labels, bodies, strict=True)), tuple(symbols), sizes)
 
 
 def _string(table: bytes, start: int) -> str:
@@ -116,7 +127,9 @@ def resources(elf: Elf, function: str) -> Resources:
     )
     common = dict(_attributes(elf.sections.get(".nv.info", b""), index))
     own = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
-    return Resources(common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES))
+    reserved_bytes = _RESERVED_BYTES if _RESERVED in elf.sizes else 0
+    shared_bytes = max(0, elf.sizes.get(f".nv.shared.{function}", 0) - reserved_bytes)
+    return Resources(common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES), shared_bytes)
 
 
 def _attributes(info: bytes, symbol: int) -> list[tuple[int, int]]:

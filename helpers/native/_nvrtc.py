@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers.checks import choice
 from helpers.native import _cubin as cubin, _tools as tools
 from helpers.native._tools import CompilationError, MissingToolError, NativeError, package_folders, refused_line
 
@@ -51,6 +52,15 @@ class Cubin:
     def kernels(self) -> tuple[str, ...]:
         """The names of the kernels, as the compiler wrote them (plain only under ``extern "C"``)."""
         return cubin.kernels(cubin.read(self.image))
+
+    def resources(self, kernel: str) -> cubin.Resources:
+        """Return the registers per thread of ``kernel``, the shared memory per block, and what else it takes.
+
+        They are read from the machine code, so no GPU is needed. Raises ValueError, with the names of the kernels, for
+        another name. Lesson 03.
+        """
+        elf = cubin.read(self.image)
+        return cubin.resources(elf, choice("kernel", kernel, cubin.kernels(elf)))
 
     def load(self, device: Any = None) -> Module:
         """Return the program on a CUDA device (torch's current one), ready to run. Needs a GPU.

@@ -6,6 +6,7 @@ from . import (
     data_parallel as data_parallel,
     decoding as decoding,
     fused_bias as fused_bias,
+    gpu_execution as gpu_execution,
     history as history,
     input_pipeline as input_pipeline,
     matrix_product as matrix_product,

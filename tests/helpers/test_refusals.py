@@ -594,7 +594,8 @@ def channels(starts=(0,), **how):
     (lambda: constant_weights.pruned(None, 0.5), TypeError, "network=None is None; give a network of constants"),
     (lambda: constant_weights.pruned(NET, HUGE), ValueError, "is a number from 0 to 1"),
     (lambda: convolution_time.random_split([SHAPE] * 8, seed=[]), TypeError, "seed=[] is a list; give a whole number"),
-    (waves(threads=HUGE), ValueError, "a block needs more registers than a multiprocessor"),
+    (waves(threads=HUGE), ValueError, "is too large; give a whole number, 1 to 1,024"),
+    (waves(threads=1024, registers=65), ValueError, "a block needs more registers than a multiprocessor"),
     (lambda: history.doubling_time(None), TypeError, "series=None is None; give a series, such as training_compute()"),
     (
         lambda: history.doubling_time(history.training_compute(), confidence="95 %"),

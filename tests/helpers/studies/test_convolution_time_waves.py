@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from helpers.studies.convolution_time import TITAN_XP, BlockCapacity, ConvolutionShape, count_blocks, count_waves
+from helpers.studies.gpu_execution import MULTIPROCESSORS, Multiprocessor
 
-SMALL = BlockCapacity("a small one", multiprocessors=3, registers=4_096, shared_bytes=1_000, threads=256, blocks=4)
+ROOM = Multiprocessor("small", warps=8, blocks=4, registers=4_096, partitions=2, shared_bytes=1_000,
+                      most_block_bytes=1_000, reserved_bytes=100, unit_bytes=50)  # fmt: skip
+SMALL = BlockCapacity("a small one", multiprocessors=3, multiprocessor=ROOM)
 
 
 def wide(width, channels=128, batch=128):
@@ -19,20 +22,25 @@ def blocks_one_by_one(shape, positions, channels):
     return len({(p // positions, c // channels) for p, c in outputs})
 
 
-def places_one_by_one(gpu, threads, registers, shared_bytes):
+def places_one_by_one(room, threads, registers, shared_bytes):
     """Put blocks on one multiprocessor, warp by warp, until something runs out."""
-    left = {"registers": gpu.registers, "shared": gpu.shared_bytes, "threads": gpu.threads, "blocks": gpu.blocks}
+    left = {"shared": room.shared_bytes, "warps": room.warps, "blocks": room.blocks}
+    partitions = [room.registers // room.partitions] * room.partitions
     placed = 0
     while True:
         left["blocks"] -= 1
-        left["shared"] -= shared_bytes
+        taken = 0
+        while taken < shared_bytes + room.reserved_bytes:
+            taken += room.unit_bytes
+        left["shared"] -= taken
         for _ in range(-(-threads // 32)):
-            left["threads"] -= 32
+            left["warps"] -= 1
             given = 0
             while given < 32 * registers:
                 given += 256
-            left["registers"] -= given
-        if min(left.values()) < 0:
+            partitions.sort()
+            partitions[-1] -= given
+        if min(*left.values(), *partitions) < 0:
             return placed
         placed += 1
 
@@ -46,13 +54,13 @@ def scheduled(blocks, places):
 
 
 @pytest.mark.parametrize("threads", [32, 33, 64, 128])
-@pytest.mark.parametrize("registers", [8, 9, 20, 32])
-@pytest.mark.parametrize("shared_bytes", [0, 1, 300, 1_000])
+@pytest.mark.parametrize("registers", [8, 9, 20, 24, 32])
+@pytest.mark.parametrize("shared_bytes", [0, 1, 300, 850])
 def test_waves_are_those_of_a_scheduler(threads, registers, shared_bytes):
     for shape in (wide(5, 40, 2), wide(9, 33, 1), wide(4, 64, 3)):
         found = count_waves(shape, threads=threads, registers=registers, shared_bytes=shared_bytes, gpu=SMALL,
                             tile_positions=10, tile_channels=8)  # fmt: skip
-        places = places_one_by_one(SMALL, threads, registers, shared_bytes)
+        places = places_one_by_one(ROOM, threads, registers, shared_bytes)
         assert found.blocks_per_multiprocessor == places
         assert found.blocks == blocks_one_by_one(shape, 10, 8)
         waves, last = scheduled(found.blocks, 3 * places)
@@ -62,7 +70,9 @@ def test_waves_are_those_of_a_scheduler(threads, registers, shared_bytes):
 
 def test_seers_blocks_on_a_titan_xp():
     """Capability 6.1 in CUDA's guide. SEER's script has 150 resident blocks; width 28 instead of 27 is a wave more."""
-    assert BlockCapacity("TITAN Xp", 30, registers=65_536, shared_bytes=96 * 1024, threads=2_048, blocks=32) == TITAN_XP
+    room = TITAN_XP.multiprocessor
+    assert (TITAN_XP.multiprocessors, room) == (30, MULTIPROCESSORS["6.1"])
+    assert (room.registers, room.shared_bytes, 32 * room.warps, room.blocks) == (65_536, 96 * 1024, 2_048, 32)
     kernel = {"threads": 128, "registers": 96, "shared_bytes": 16_384}
     narrow, wider = (count_waves(wide(width), **kernel) for width in (27, 28))
     assert (narrow.blocks_per_multiprocessor, narrow.resident_blocks, narrow.limited_by) == (5, 150, "registers")
@@ -77,7 +87,7 @@ def test_what_runs_out_is_named():
 
     assert limit(registers=64) == "registers"
     assert limit(shared_bytes=400) == "shared memory"
-    assert limit(threads=128) == "threads"
+    assert limit(threads=128) == "warps"
     assert limit() == "blocks"
 
 
@@ -95,7 +105,8 @@ def test_one_place_more_than_a_wave_is_a_wave_more():
         (lambda: count_waves(wide(8), threads=32, registers=8, shared_bytes=2_000, gpu=SMALL), ValueError,
          "a block needs more shared memory than a multiprocessor of a small one has"),
         (lambda: count_waves(wide(8), threads=0, registers=8, shared_bytes=0), ValueError, "threads=0 is too small"),
-        (lambda: count_waves(wide(8), threads=32, registers=8, shared_bytes=0, gpu="V100"), TypeError, "give a Gpu"),
+        (lambda: count_waves(wide(8), threads=32, registers=8, shared_bytes=0, gpu="V100"), TypeError,
+         "give a BlockCapacity"),
         (lambda: count_blocks((1, 2)), TypeError, "give a ConvolutionShape"),
         (lambda: count_blocks(wide(8), tile_channels=1.5), TypeError, "tile_channels=1.5 is a float"),
     ],

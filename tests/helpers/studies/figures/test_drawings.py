@@ -11,8 +11,18 @@ from matplotlib.patches import FancyArrowPatch, Polygon
 from matplotlib.text import Text
 
 from helpers import parallel, plotting
-from helpers.studies import attention, data_movement, fused_bias, input_pipeline, matrix_product, parallel_plans
+from helpers.studies import (
+    attention,
+    data_movement,
+    fused_bias,
+    gpu_execution,
+    input_pipeline,
+    matrix_product,
+    parallel_plans,
+)
 
+COLUMNS = {f"{words} words per row": [4 * words * lane for lane in range(32)] for words in (32, 33, 34)}
+LANES = [gpu_execution.Request(0, "left", "global", "load", (1, 3), (4, 12))] * 3
 COUNTS = [[3, 1, 0, 2], [1, 4, 2, 1]]
 EIGHT_EXPERTS = [[(3 * rank + 5 * expert) % 7 for expert in range(8)] for rank in range(4)]
 EAGER = [fused_bias.Kernel("bias", {"x": 4_000}, {"y": 4_000}), fused_bias.Kernel("relu", {"y": 4_000}, {"z": 4_000})]
@@ -160,6 +170,11 @@ DRAWINGS = {
     "small products": lambda: matrix_product.draw_products(2),
     "naive": lambda: matrix_product.draw_tiles(12, 16, 12, tile=4, block=(1, 2), title="t"),
     "tiles": lambda: matrix_product.draw_tiles(12, 16, 12, tile=4, block=(2, 3), step=1, title="t"),
+    "sectors": lambda: gpu_execution.draw_sectors(COLUMNS, title="t"),
+    "one sector": lambda: gpu_execution.draw_sectors({"one lane": [0]}, title="t"),
+    "banks": lambda: gpu_execution.draw_banks(COLUMNS, title="t"),
+    "one bank": lambda: gpu_execution.draw_banks({"one lane": [0]}, title="t"),
+    "lanes": lambda: gpu_execution.draw_lanes({"odd and even threads": LANES, "whole warps": LANES[:1]}, title="t"),
     "few tiles": lambda: matrix_product.draw_tiles(4, 4, 4, tile=2, step=0),
 }
 

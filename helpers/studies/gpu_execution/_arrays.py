@@ -1,0 +1,197 @@
+"""The arrays that a simulated kernel uses: each access is noted for its warp, and what a GPU lets pass is refused."""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from array import array as words
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from helpers.studies.gpu_execution._places import Follower, Place
+from helpers.studies.gpu_execution._requests import WORD_BYTES
+from helpers.studies.simulators import KernelError
+
+ThreadNumber = tuple[int, int, int, int]  # block x, block y, thread x, thread y
+
+_SEVERAL: ThreadNumber = (-1, -1, -1, -1)
+
+
+def named(thread: ThreadNumber) -> str:
+    """Return a thread in words."""
+    return "more than one thread" if thread == _SEVERAL else f"thread {thread[2:]} of block {thread[:2]}"
+
+
+class Access(NamedTuple):
+    """One access of one thread: where in the kernel, to which array, and to which byte."""
+
+    place: Place
+    array: DeviceArray
+    stores: bool
+    address: int
+
+
+@dataclass(eq=False)
+class RunningThread:
+    """The thread that runs now, its accesses since the last barrier, and the barriers that any block has passed."""
+
+    follower: Follower = field(default_factory=Follower)
+    thread: ThreadNumber = (0, 0, 0, 0)
+    interval: int = 0
+    accesses: list[Access] = field(default_factory=list)
+
+
+class DeviceArray:
+    """An array of words of 4 bytes in a GPU's memory or in a block's shared memory, row by row. Lesson 03.
+
+    A kernel uses ``x[i]`` or ``x[row, column]``, ``x.shape``, and ``len(x)`` for the elements or the rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        running: RunningThread,
+        *,
+        values: words[float],
+        address: int,
+        space: str,
+    ) -> None:
+        self.name, self.shape, self.space = name, shape, space
+        self.values, self._running, self._address = values, running, address
+        self._last: dict[int, tuple[int, ThreadNumber, bool]] = {}  # interval, thread, whether it stored
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[float]:
+        raise KernelError(f"{named(self._running.thread)} goes through all of {self.name}, but a thread must load one "
+                          f"element at a time; use {self._element(0)} with its own index")  # fmt: skip
+
+    def __getitem__(self, index: object) -> float:
+        element = self._access(index, stores=False)
+        self._check_load(element)
+        return self.values[element]
+
+    def __setitem__(self, index: object, value: float) -> None:
+        element = self._access(index, stores=True)
+        self._note_store(element)
+        try:
+            self.values[element] = value
+        except (TypeError, OverflowError):
+            raise KernelError(f"{named(self._running.thread)} stores {value!r:.40} into {self._element(element)}, but "
+                              "an element must be one number of its array's type") from None  # fmt: skip
+
+    def _access(self, index: object, *, stores: bool) -> int:
+        """Note an access of the running thread, and return the number of the element."""
+        element, running = self._number(index), self._running
+        interval, thread, stored = self._last.get(element, (-1, running.thread, False))
+        if interval == running.interval:
+            if thread != running.thread:
+                if stores or stored:
+                    raise self._race(element, thread, stores=stores, stored=stored)
+                thread = _SEVERAL
+            stored = stored or stores
+        else:
+            thread, stored = running.thread, stores
+        self._last[element] = (running.interval, thread, stored)
+        place = running.follower.place(sys._getframe(2))
+        running.accesses.append(Access(place, self, stores, self._address + WORD_BYTES * element))
+        return element
+
+    def _number(self, index: object) -> int:
+        if type(index) is int and len(self.shape) == 1 and 0 <= index < self.shape[0]:
+            return index
+        given = index if isinstance(index, tuple) else (index,)
+        try:
+            numbers = tuple(map(operator.index, given))
+        except TypeError:
+            numbers = ()
+        if len(numbers) != len(self.shape):
+            form = "x[i] with one integer" if len(self.shape) == 1 else "x[row, column] with two integers"
+            raise KernelError(f"{named(self._running.thread)} uses {self.name}[{index!r}], but an element must be "
+                              f"written {form.replace('x', self.name, 1)}")  # fmt: skip
+        element = 0
+        for number, size in zip(numbers, self.shape, strict=True):
+            if not 0 <= number < size:
+                raise KernelError(f"{named(self._running.thread)} uses {self.name}[{', '.join(map(str, numbers))}], "
+                                  f"but {self.name} has {self._sizes()}; guard the access with an if")  # fmt: skip
+            element = element * size + number
+        return element
+
+    def _sizes(self) -> str:
+        names = ("elements",) if len(self.shape) == 1 else ("rows", "columns")
+        return " and ".join(f"{size:,} {name}" for size, name in zip(self.shape, names, strict=True))
+
+    def _element(self, element: int) -> str:
+        indices = (element,) if len(self.shape) == 1 else divmod(element, self.shape[1])
+        return f"{self.name}[{', '.join(map(str, indices))}]"
+
+    def _race(self, element: int, other: ThreadNumber, *, stores: bool, stored: bool) -> KernelError:
+        cure = (
+            "let one thread store it, or put a yield between the two"
+            if stores and stored
+            else "put a yield between the two, as the barrier"
+        )
+        return KernelError(f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, which "
+                           f"{named(other)} {_verb(stored)} with no barrier in between; {cure}")  # fmt: skip
+
+    def _check_load(self, element: int) -> None:
+        """Raise KernelError if the running thread may not load the element."""
+
+    def _note_store(self, element: int) -> None:
+        """Raise KernelError if the running thread may not store the element."""
+
+
+def _verb(stores: bool) -> str:
+    return "stores" if stores else "loads"
+
+
+class GlobalArray(DeviceArray):
+    """An array in the GPU's memory, which all blocks see; no barrier orders two blocks."""
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], running: RunningThread, *, values: words[float], address: int
+    ) -> None:
+        super().__init__(name, shape, running, values=values, address=address, space="global")
+        self._loaded_by: dict[int, tuple[int, int]] = {}
+        self._stored_by: dict[int, tuple[int, int]] = {}
+        self.is_stored = False
+
+    def _check_load(self, element: int) -> None:
+        block = self._running.thread[:2]
+        self._check_blocks(element, self._stored_by.get(element, block), stores=False, stored=True)
+        if self._loaded_by.setdefault(element, block) != block:
+            self._loaded_by[element] = _SEVERAL[:2]
+
+    def _note_store(self, element: int) -> None:
+        block = self._running.thread[:2]
+        self._check_blocks(element, self._stored_by.setdefault(element, block), stores=True, stored=True)
+        self._check_blocks(element, self._loaded_by.get(element, block), stores=True, stored=False)
+        self.is_stored = True
+
+    def _check_blocks(self, element: int, other: tuple[int, int], *, stores: bool, stored: bool) -> None:
+        if other != self._running.thread[:2]:
+            whom = "another block" if other == _SEVERAL[:2] else f"block {other}"
+            raise KernelError(f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, which "
+                              f"{whom} {_verb(stored)} as well, and no barrier orders two blocks; let one block use "
+                              "every element that is stored")  # fmt: skip
+
+
+class SharedArray(DeviceArray):
+    """An array in a block's shared memory, empty at first."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], running: RunningThread) -> None:
+        empty = words("f", [math.nan]) * math.prod(shape)
+        super().__init__(name, shape, running, values=empty, address=0, space="shared")
+        self._filled = bytearray(math.prod(shape))
+
+    def _check_load(self, element: int) -> None:
+        if not self._filled[element]:
+            raise KernelError(f"{named(self._running.thread)} loads {self._element(element)}, which no thread has "
+                              "stored yet; store it first, with a yield in between if another thread does")  # fmt: skip
+
+    def _note_store(self, element: int) -> None:
+        self._filled[element] = True

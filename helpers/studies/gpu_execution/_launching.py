@@ -1,0 +1,429 @@
+"""A reader's kernel on simulated warps: it runs thread by thread, and its requests are counted warp by warp.
+
+A kernel is a function of a thread and of its arguments, written for one thread. ``yield`` is ``__syncthreads()``: each
+thread of a block reaches the barrier before any goes on. What a GPU would let pass in silence is refused: an index
+outside an array, shared memory that no thread has filled, a race between two threads, a barrier that some threads miss.
+
+Counted are requests as the warps make them, before any cache. Lesson 03.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from array import array as words
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, GeneratorType
+from typing import Any
+
+import numpy as np
+
+from helpers import console
+from helpers.checks import function, whole_number
+from helpers.results import Record, row_of
+from helpers.studies.gpu_execution._arrays import Access, GlobalArray, RunningThread, SharedArray, ThreadNumber, named
+from helpers.studies.gpu_execution._occupancy import MOST_THREADS
+from helpers.studies.gpu_execution._places import Place
+from helpers.studies.gpu_execution._requests import WARP_LANES, WORD_BYTES, count_passes, count_sectors
+from helpers.studies.simulators import KernelError
+
+_ALIGNED_BYTES = 256  # where an array begins in the GPU's memory, as cudaMalloc has it
+_MOST_LAUNCHED = 2**20
+_CODES = {"float32": "f", "int32": "i"}
+
+
+class Request(Record):
+    """One request: a load or a store that warp number ``warp`` of the launch executed for some of its lanes.
+
+    ``space`` is "global" or "shared", ``access`` is "load" or "store". ``addresses`` has a byte address for each of
+    ``lanes``; those of one array begin at a multiple of 256. Lesson 03.
+    """
+
+    warp: int
+    array: str
+    space: str
+    access: str
+    lanes: tuple[int, ...]
+    addresses: tuple[int, ...]
+
+    @property
+    def sectors(self) -> int:
+        """Sectors of 32 bytes that it touches; 0 in shared memory."""
+        return count_sectors(self.addresses) if self.space == "global" else 0
+
+    @property
+    def passes(self) -> int:
+        """Passes that it takes in shared memory; 0 in the GPU's memory."""
+        return count_passes(self.addresses) if self.space == "shared" else 0
+
+
+class ArrayCounts(Record):
+    """The requests of all warps that load, or that store, one array.
+
+    ``lanes`` is the sum of their active lanes, and ``active_share`` is that over all lanes. ``sectors`` are those of
+    the GPU's memory, ``passes`` those of shared memory. Lesson 03.
+    """
+
+    array: str
+    space: str
+    access: str
+    requests: int
+    lanes: int
+    active_share: float
+    sectors: int
+    passes: int
+
+    @property
+    def sectors_per_request(self) -> float:
+        """Sectors per request, 4 at best if all lanes take different words."""
+        return self.sectors / self.requests
+
+    @property
+    def passes_per_request(self) -> float:
+        """Passes per request, 1 at best."""
+        return self.passes / self.requests
+
+
+class Launch(Record):
+    """A kernel that ran on simulated warps: what it is made of, and a row of ``counts`` for each array and access.
+
+    ``barriers`` and ``shared_bytes`` are those of the block that has most. ``requests`` are all of them, in the order
+    in which the warps made them. Lesson 03.
+    """
+
+    blocks: int
+    threads: int
+    warps: int
+    barriers: int
+    shared_bytes: int
+    counts: tuple[ArrayCounts, ...]
+    requests: tuple[Request, ...] = field(repr=False)
+
+    @property
+    def loads(self) -> int:
+        """Requests that load."""
+        return sum(row.requests for row in self.counts if row.access == "load")
+
+    @property
+    def stores(self) -> int:
+        """Requests that store."""
+        return sum(row.requests for row in self.counts if row.access == "store")
+
+    @property
+    def sectors(self) -> int:
+        """Sectors of all requests to the GPU's memory."""
+        return sum(row.sectors for row in self.counts)
+
+    @property
+    def passes(self) -> int:
+        """Passes of all requests to shared memory."""
+        return sum(row.passes for row in self.counts)
+
+    def count(self, array: str, access: str) -> ArrayCounts:
+        """Return the row of ``array`` and ``access``, "load" or "store"; ValueError, with the rows, for none.
+
+        Lesson 03.
+        """
+        return row_of(self.counts, "row of counts", array=array, access=access)
+
+
+@dataclass(eq=False)
+class Thread:
+    """A thread's place in the launch, and its block's shared memory: what a kernel gets first. Lesson 03.
+
+    ``thread_x`` and ``thread_y`` are CUDA's ``threadIdx``, ``block_x`` and ``block_y`` its ``blockIdx``,
+    ``block_width`` and ``block_height`` its ``blockDim``. In its block a thread has the number
+    ``block_width * thread_y + thread_x``, and 32 consecutive numbers are a warp.
+    """
+
+    block_x: int
+    block_y: int
+    thread_x: int
+    thread_y: int
+    block_width: int
+    block_height: int
+    _block: _Block = field(repr=False)
+
+    @property
+    def x(self) -> int:
+        """The thread's x in the whole grid: ``blockIdx.x * blockDim.x + threadIdx.x``."""
+        return self.block_x * self.block_width + self.thread_x
+
+    @property
+    def y(self) -> int:
+        """The thread's y in the whole grid: ``blockIdx.y * blockDim.y + threadIdx.y``."""
+        return self.block_y * self.block_height + self.thread_y
+
+    @property
+    def row(self) -> int:
+        """As y, by the name that kernels of lesson 02 use."""
+        return self.y
+
+    @property
+    def column(self) -> int:
+        """As x, by the name that kernels of lesson 02 use."""
+        return self.x
+
+    @property
+    def thread_row(self) -> int:
+        """As thread_y, by the name that kernels of lesson 02 use."""
+        return self.thread_y
+
+    @property
+    def thread_column(self) -> int:
+        """As thread_x, by the name that kernels of lesson 02 use."""
+        return self.thread_x
+
+    @property
+    def tile(self) -> int:
+        """The side of a square block, by the name that kernels of lesson 02 use."""
+        return self.block_width
+
+    def shared(self, name: str, *shape: int) -> SharedArray:
+        """Return the block's shared array ``name`` of float32, with so many elements, or rows and columns.
+
+        Every thread of a block gets the same one. Lesson 03.
+        """
+        return self._block.shared(name, shape)
+
+
+@dataclass(eq=False)
+class _Block:
+    """One block: its shared arrays by name."""
+
+    running: RunningThread
+    arrays: dict[str, SharedArray] = field(default_factory=dict)
+
+    def shared(self, name: str, shape: tuple[int, ...]) -> SharedArray:
+        """Return the array ``name``, made at the first call; KernelError for a second shape or none."""
+        if len(shape) not in (1, 2) or not all(isinstance(size, int) and size > 0 for size in shape):
+            raise KernelError(f"shared array {name!r} has the shape {shape}, but it must have one or two sizes, each a "
+                              "whole number above 0")  # fmt: skip
+        made = self.arrays.get(name)
+        if made is None:
+            made = self.arrays[name] = SharedArray(name, shape, self.running)
+        if made.shape != shape:
+            raise KernelError(f"{named(self.running.thread)} takes shared array {name!r} with the shape {shape}, but "
+                              f"another thread took it with {made.shape}; give it one shape")  # fmt: skip
+        return made
+
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory of the block."""
+        return WORD_BYTES * sum(math.prod(made.shape) for made in self.arrays.values())
+
+
+@dataclass(eq=False)
+class _Lane:
+    """A thread between two barriers: its number, the rest of its kernel, where it waits, its frames, its accesses."""
+
+    thread: ThreadNumber
+    start: Callable[[], Any]
+    rest: GeneratorType[Any, Any, Any] | None = None
+    barrier: Place = ()
+    frames: dict[FrameType, Any] = field(default_factory=dict)
+    accesses: list[Access] = field(default_factory=list)
+
+    def run(self, running: RunningThread) -> bool:
+        """Run to the next barrier; False if the thread ends first."""
+        running.thread, running.accesses = self.thread, []
+        self.accesses = running.accesses
+        with running.follower.of(self.frames):
+            if self.rest is None:
+                started = self.start()
+                if not isinstance(started, GeneratorType):
+                    return False
+                self.rest = started
+            try:
+                next(self.rest)
+            except StopIteration:
+                return False
+            self.barrier = running.follower.place(self.rest.gi_frame)
+        return True
+
+
+def launch(
+    kernel: Callable[..., Any], *arguments: Any, grid: int | tuple[int, int], block: int | tuple[int, int]
+) -> Launch:
+    """Run ``kernel(thread, *arguments)`` for all threads, store its results into the arrays, and return the counts.
+
+    ``grid`` has the blocks and ``block`` the threads of a block, as x or as (x, y). ``thread`` is a :class:`Thread`. A
+    NumPy array of float32 or int32, with one dimension or two, is an array in the GPU's memory, stored row by row, and
+    bears the name of the kernel's parameter; other arguments pass as they are. A kernel with barriers is a generator
+    and has ``yield`` where CUDA C++ has ``__syncthreads()``. Lanes that take different sides of a branch, or loop for
+    longer than others, make requests of their own, as on a GPU (see :mod:`helpers.studies.gpu_execution._places`).
+
+    Raises KernelError, naming the thread, for an index outside an array, a load from shared memory that no thread has
+    filled, a race between two threads or blocks and a barrier that some threads miss; TypeError or ValueError for
+    arguments that do not fit; an exception in the kernel passes unchanged. After an error the arrays are as before.
+
+    >>> def double(thread, x):
+    ...     if thread.x < len(x):
+    ...         x[thread.x] = 2 * x[thread.x]
+    >>> run = launch(double, np.ones(1000, np.float32), grid=4, block=256)
+    >>> run.warps, run.loads, run.sectors, round(run.count("x", "load").active_share, 3)
+    (32, 32, 250, 0.977)
+
+    Lesson 03.
+    """
+    function("kernel", kernel, "a function of (thread, ...), written for one thread")
+    (columns, rows), (width, height) = _sizes("grid", grid), _sizes("block", block)
+    if width * height > MOST_THREADS:
+        raise ValueError(f"block={block} has {width * height:,} threads, but a block has at most {MOST_THREADS:,}; "
+                         "give smaller blocks, and more of them")  # fmt: skip
+    if columns * rows * width * height > _MOST_LAUNCHED:
+        raise ValueError(f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
+                         f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts")  # fmt: skip
+    running = RunningThread()
+    values, arrays = _placed(kernel, arguments, running)
+    requests: list[Request] = []
+    barriers = shared_bytes = 0
+    places = [(x, y) for y in range(rows) for x in range(columns)]
+    for number, (x, y) in enumerate(console.track(places, "running thread blocks")):
+        made = _Block(running)
+        lanes = [_lane(kernel, values, Thread(x, y, i % width, i // width, width, height, made))
+                 for i in range(width * height)]  # fmt: skip
+        first_warp = number * -(-len(lanes) // WARP_LANES)
+        barriers = max(barriers, _run_block(lanes, running, first_warp=first_warp, requests=requests))
+        shared_bytes = max(shared_bytes, made.shared_bytes)
+    for given, placed in arrays:
+        if placed.is_stored:
+            given[...] = np.array(placed.values, dtype=given.dtype).reshape(given.shape)
+    return Launch(
+        blocks=len(places), threads=len(places) * width * height,
+        warps=len(places) * -(-width * height // WARP_LANES), barriers=barriers, shared_bytes=shared_bytes,
+        counts=_counted(requests), requests=tuple(requests),
+    )  # fmt: skip
+
+
+def _sizes(name: str, given: object) -> tuple[int, int]:
+    sizes = given if isinstance(given, tuple) else (given, 1)
+    if len(sizes) != 2:
+        raise ValueError(f"{name}={given!r} must be a whole number, or two as (x, y)")
+    x, y = (whole_number(name, size) for size in sizes)
+    return x, y
+
+
+def _placed(
+    kernel: Callable[..., Any], arguments: Sequence[Any], running: RunningThread
+) -> tuple[list[Any], list[tuple[np.ndarray, GlobalArray]]]:
+    """Return the kernel's arguments with arrays of the simulated GPU in place of NumPy's, and the pairs of the two."""
+    names = _names(kernel, arguments)
+    values: list[Any] = []
+    arrays: list[tuple[np.ndarray, GlobalArray]] = []
+    address = 0
+    for name, given in zip(names, arguments, strict=True):
+        if not isinstance(given, list) and not getattr(given, "shape", ()):
+            values.append(given)
+            continue
+        _check_array(name, given, [(placed.name, other) for other, placed in arrays])
+        elements = words(_CODES[given.dtype.name], given.ravel().tolist())
+        placed = GlobalArray(name, given.shape, running, values=elements, address=address)
+        values.append(placed)
+        arrays.append((given, placed))
+        address += -(-given.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
+    return values, arrays
+
+
+def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
+    """Return a name for each argument: that of the kernel's parameter, or its number behind a star."""
+    parameters = inspect.signature(kernel)
+    try:
+        parameters.bind(None, *arguments)
+    except TypeError as error:
+        raise TypeError(f"{getattr(kernel, '__name__', 'kernel')} cannot be called with a thread and the "
+                        f"{len(arguments)} arguments given ({error}); give one for each parameter after the "
+                        "thread") from None  # fmt: skip
+    names = [
+        name for name, parameter in parameters.parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    return [*names[1 : len(arguments) + 1], *(f"argument {number}" for number in range(len(names), len(arguments) + 1))]
+
+
+def _check_array(name: str, given: Any, others: Sequence[tuple[str, np.ndarray]]) -> None:
+    if not isinstance(given, np.ndarray):
+        raise TypeError(f"{name} is a {type(given).__name__}; give a NumPy array of float32 or int32, for example "
+                        f"{name}.numpy() of a tensor on the CPU")  # fmt: skip
+    if given.dtype.name not in _CODES:
+        raise TypeError(f"{name} has elements of {given.dtype.name}, but the simulated memory has words of 4 bytes; "
+                        f"give {name}.astype(np.float32) or int32")  # fmt: skip
+    if given.ndim > 2 or not given.size:
+        raise ValueError(f"{name} has the shape {given.shape}, but an array must have one dimension or two, and an "
+                         "element")  # fmt: skip
+    if not given.flags.c_contiguous:
+        raise ValueError(f"{name} is not stored row by row, so its addresses would be others; give "
+                         f"np.ascontiguousarray({name})")  # fmt: skip
+    sharing = next((other for other, values in others if np.may_share_memory(values, given)), None)
+    if sharing is not None:
+        raise ValueError(f"{name} and {sharing} share memory, but each array must have its own; give a copy of one")
+
+
+def _lane(kernel: Callable[..., Any], values: Sequence[Any], thread: Thread) -> _Lane:
+    number = thread.block_x, thread.block_y, thread.thread_x, thread.thread_y
+    return _Lane(number, lambda: kernel(thread, *values))
+
+
+def _run_block(lanes: Sequence[_Lane], running: RunningThread, *, first_warp: int, requests: list[Request]) -> int:
+    """Run a block from barrier to barrier, append its warps' requests to ``requests``, and return the barriers."""
+    barriers = 0
+    while True:
+        running.interval += 1
+        waiting = [lane for lane in lanes if lane.run(running)]
+        for begin in range(0, len(lanes), WARP_LANES):
+            traces = [lane.accesses for lane in lanes[begin : begin + WARP_LANES]]
+            requests += _requests(traces, warp=first_warp + begin // WARP_LANES)
+        if not waiting:
+            return barriers
+        _check_barrier(lanes, waiting)
+        barriers += 1
+
+
+def _check_barrier(lanes: Sequence[_Lane], waiting: Sequence[_Lane]) -> None:
+    """Raise KernelError unless all threads of the block wait at one barrier."""
+    if len(waiting) < len(lanes):
+        ended = next(lane for lane in lanes if lane not in waiting)
+        raise KernelError(f"{named(waiting[0].thread)} waits at a barrier, but {named(ended.thread)} has ended; let no "
+                          "if or return skip a yield, because every thread of a block must reach it")  # fmt: skip
+    other = next((lane for lane in waiting if lane.barrier != waiting[0].barrier), None)
+    if other is not None:
+        raise KernelError(f"{named(waiting[0].thread)} and {named(other.thread)} wait at different barriers; put the "
+                          "yield outside the if, so that every thread of a block reaches the same one")  # fmt: skip
+
+
+def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Request]:
+    """Yield the requests of a warp whose lanes made the accesses ``traces``, those furthest behind first."""
+    at = [0] * len(traces)
+    waiting = [lane for lane, trace in enumerate(traces) if trace]
+    while waiting:
+        first = min(traces[lane][at[lane]].place for lane in waiting)
+        going: dict[tuple[str, bool], list[tuple[int, Access]]] = defaultdict(list)
+        for lane in waiting:
+            access = traces[lane][at[lane]]
+            if access.place == first:
+                going[access.array.space, access.stores].append((lane, access))
+                at[lane] += 1
+        for (space, stores), group in going.items():
+            names = sorted({access.array.name for _, access in group})
+            yield Request(
+                warp, " or ".join(names), space, "store" if stores else "load",
+                lanes=tuple(lane for lane, _ in group), addresses=tuple(access.address for _, access in group),
+            )  # fmt: skip
+        waiting = [lane for lane in waiting if at[lane] < len(traces[lane])]
+
+
+def _counted(requests: Sequence[Request]) -> tuple[ArrayCounts, ...]:
+    """Return a row for each array and access, in the order of their first requests."""
+    groups: dict[tuple[str, str, str], list[Request]] = defaultdict(list)
+    for request in requests:
+        groups[request.array, request.space, request.access].append(request)
+    return tuple(_row(*key, group) for key, group in groups.items())
+
+
+def _row(array: str, space: str, access: str, group: Sequence[Request]) -> ArrayCounts:
+    lanes = sum(len(request.lanes) for request in group)
+    return ArrayCounts(
+        array, space, access, requests=len(group), lanes=lanes, active_share=lanes / (WARP_LANES * len(group)),
+        sectors=sum(request.sectors for request in group), passes=sum(request.passes for request in group),
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""Where a thread is in its kernel, as a tuple that orders places: which lanes of a warp go together, and who waits.
+
+A warp has one instruction at a time for all its lanes. Lanes at the same place, in the same iteration of every loop, go
+together. Lanes at different places take turns, those that are furthest behind first, so they meet again after the
+branch, and lanes that leave a loop early wait for the others. That is how a GPU runs structured code whose compiler
+lets the lanes meet again as early as possible; a real compiler may also let them meet later, or do without the branch.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+Place = tuple[int, ...]
+
+_ROOM = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop of compiled code: its first and last byte, its first and last line."""
+
+    begin: int
+    end: int
+    first_line: int
+    last_line: int
+
+    def has(self, line: int) -> bool:
+        return self.first_line <= line <= self.last_line
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The loops of compiled code, outer before inner, and where each of its instructions begins; none of the room's."""
+
+    code: CodeType
+    loops: tuple[_Loop, ...]
+    begins: tuple[int, ...]
+
+
+def _layout(code: CodeType) -> _Layout:
+    instructions = list(dis.get_instructions(code))
+    ends: dict[int, int] = {}
+    for jump in instructions:
+        if "JUMP_BACKWARD" in jump.opname and not jump.opname.endswith("NO_INTERRUPT"):  # which waits for a generator
+            ends[jump.argval] = max(ends.get(jump.argval, 0), jump.offset)
+    loops = []
+    for begin, end in sorted(ends.items(), key=lambda item: (item[0], -item[1])):
+        lines = [each.positions.lineno for each in instructions if begin <= each.offset <= end and each.positions]
+        known = [line for line in lines if line is not None]
+        loops.append(_Loop(begin, end, min(known), max(known)))
+    return _Layout(code, tuple(loops), tuple(each.offset for each in instructions))
+
+
+@dataclass(eq=False)
+class _Visit:
+    """A frame of a thread: its layout, the line it is on, and the iteration of each of its loops."""
+
+    layout: _Layout
+    line: int
+    iterations: list[int]
+
+    def move(self, line: int) -> None:
+        """Go to ``line``: a loop that is entered begins with iteration 0, at its first line again with the next one."""
+        for index, loop in enumerate(self.layout.loops):
+            if loop.has(line) and not loop.has(self.line):
+                self.iterations[index] = 0
+            elif line == loop.first_line and (self.line > line or loop.first_line == loop.last_line):
+                self.iterations[index] += loop.has(self.line)
+        self.line = line
+
+
+@dataclass(eq=False)
+class Follower:
+    """Follows threads through a kernel: ``with follower.of(frames):`` around what a thread runs, then :meth:`place`.
+
+    ``frames`` is a dictionary that belongs to the thread and lives as long as it does.
+    """
+
+    _layouts: dict[int, _Layout] = field(default_factory=dict)
+    _frames: dict[FrameType, _Visit] = field(default_factory=dict)
+    _others: Any = None
+
+    def of(self, frames: dict[FrameType, _Visit]) -> Follower:
+        """Follow the thread that has ``frames``."""
+        self._frames = frames
+        return self
+
+    def __enter__(self) -> None:
+        self._others = sys.gettrace()
+        sys.settrace(self._called)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.settrace(self._others)
+
+    def _called(self, frame: FrameType, _event: str, _: Any) -> Any:
+        code = frame.f_code
+        if not (self._layouts.get(id(code)) or self._layout_of(code)).loops:
+            return None
+        if frame not in self._frames:
+            layout = self._layouts[id(code)]
+            self._frames[frame] = _Visit(layout, frame.f_lineno, [0] * len(layout.loops))
+        return self._moved
+
+    def _moved(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self._frames[frame].move(frame.f_lineno)
+        return self._moved
+
+    def _layout_of(self, code: CodeType) -> _Layout:
+        layout = _Layout(code, (), ()) if code.co_filename.startswith(_ROOM) else _layout(code)
+        self._layouts[id(code)] = layout  # which keeps the code, so that its id stays its own
+        return layout
+
+    def place(self, frame: FrameType | None) -> Place:
+        """Return the place of ``frame``, which runs in the thread, from the kernel inwards."""
+        place: Place = ()
+        while frame is not None:
+            layout = self._layouts.get(id(frame.f_code)) or self._layout_of(frame.f_code)
+            if not layout.begins:  # the room's own code, which called the kernel
+                break
+            at = layout.begins[bisect_right(layout.begins, frame.f_lasti) - 1]
+            part: Place = (at,)
+            if layout.loops:
+                iterations = self._frames[frame].iterations
+                for loop, iteration in zip(reversed(layout.loops), reversed(iterations), strict=True):
+                    if loop.begin <= at <= loop.end:
+                        part = (loop.begin, iteration, *part)
+            place = part + place
+            frame = frame.f_back
+        return place

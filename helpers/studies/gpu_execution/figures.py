@@ -1,0 +1,205 @@
+"""The figures of lesson 03: they draw what requests, schedules and rules of this room have counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from helpers import plotting
+from helpers.checks import members, named, number
+from helpers.plotting import COLOURS, MODELLED, Curves, Menu, Series, Slider
+from helpers.studies._paper import COMPUTING, EMPTY, INK, QUIET, WAITING, keys, paper, write
+from helpers.studies.gpu_execution._launching import Request
+from helpers.studies.gpu_execution._occupancy import MULTIPROCESSORS
+from helpers.studies.gpu_execution._requests import (
+    BANKS,
+    SECTOR_BYTES,
+    WARP_LANES,
+    WORD_BYTES,
+    bank_passes,
+    count_sectors,
+    sectors,
+)
+from helpers.studies.gpu_execution._scheduling import Schedule
+
+_LANE_IN, _ROW_IN, _NAME_IN, _LEFT_IN = 0.17, 0.26, 0.34, 1.75
+_WORD_IN, _SECTOR_IN, _PANEL_IN = 0.1, 0.115, 1.72
+_LEAST_IN = 3.6  # the width of a key
+_SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
+_GPUS = {"V100": "7.0", "A100": "8.0", "RTX 3090": "8.6", "RTX 4090": "8.9", "H100": "9.0"}
+
+
+def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figure:
+    """Return the lanes of a warp in each of its ``requests``, a row per request, for every kernel by its name.
+
+    A lane is blue while it takes part, and grey while it is off. ``requests`` are those of one warp, such as
+    ``[request for request in run.requests if request.warp == 0]`` of :func:`launch`. ``title`` stands above.
+    Raises TypeError for no requests, ValueError for none at all or those of several warps. Lesson 03.
+    """
+    rows = {
+        name: members(f"requests[{name!r}]", group, "requests, as a launch has them", kind=Request)
+        for name, group in named("requests", requests, "lists of requests").items()
+    }
+    several = next((name for name, group in rows.items() if len({request.warp for request in group}) != 1), None)
+    if several is not None or not rows:
+        raise ValueError(f"requests of {several!r} are of no warp or of several; give those of one, such as "
+                         "[request for request in run.requests if request.warp == 0]")  # fmt: skip
+    high = sum(_NAME_IN + _ROW_IN * len(group) + 0.1 for group in rows.values())
+    drawn, axes = paper(_LEFT_IN + WARP_LANES * _LANE_IN + 0.2, 0.1 + high + 0.4, title=title)
+    y = 0.1
+    for name, group in rows.items():
+        write(axes, 0.12, y + _NAME_IN / 2, name, ha="left", bold=True)
+        y += _NAME_IN
+        for request in group:
+            write(axes, _LEFT_IN - 0.1, y + _ROW_IN / 2, f"{request.access} {request.array}", ha="right")
+            for lane in range(WARP_LANES):
+                colour = COMPUTING if lane in request.lanes else WAITING
+                corner = _LEFT_IN + lane * _LANE_IN, y + 0.03
+                axes.add_patch(Rectangle(corner, _LANE_IN - 0.03, _ROW_IN - 0.06, facecolor=colour))
+            y += _ROW_IN
+        y += 0.1
+    keys(axes, _LEFT_IN, y + 0.05, {"takes part": (COMPUTING, COMPUTING), "is off": (WAITING, WAITING)})
+    return drawn
+
+
+def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
+    """Return the sectors that each of ``requests`` touches, a column per request and a row of 8 words per sector.
+
+    ``requests`` has the byte addresses of the lanes by a name, as :func:`sectors` takes them. A word that a lane wants
+    is blue; the grey ones travel with it. ``title`` stands above. Raises ValueError for no request or an empty one, and
+    as :func:`sectors` does. Lesson 03.
+    """
+    words = _words(requests)
+    touched = {name: sorted({word // _SECTOR_WORDS for word in group}) for name, group in words.items()}
+    high = _SECTOR_IN * max(map(len, touched.values()))
+    drawn, axes = paper(max(_LEAST_IN, 0.2 + _PANEL_IN * len(words)), high + 1.15, title=title)
+    for place, (name, group) in enumerate(words.items()):
+        left, count = 0.2 + _PANEL_IN * place, count_sectors(WORD_BYTES * word for word in group)
+        write(axes, left, 0.18, name, ha="left", bold=True)
+        write(axes, left, 0.42, f"{count} sector{'s' if count > 1 else ''}", ha="left", colour=QUIET)
+        for row, sector in enumerate(touched[name]):
+            for column in range(_SECTOR_WORDS):
+                is_used = sector * _SECTOR_WORDS + column in group
+                corner = left + column * _WORD_IN, 0.62 + row * _SECTOR_IN
+                axes.add_patch(Rectangle(corner, _WORD_IN - 0.015, _SECTOR_IN - 0.025,
+                                         facecolor=COMPUTING if is_used else WAITING))  # fmt: skip
+    keys(axes, 0.2, high + 0.78, {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)})
+    return drawn
+
+
+def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
+    """Return the banks from which each of ``requests`` takes its words, a panel per request, and a dot per word.
+
+    ``requests`` has the byte addresses of the lanes by a name, as :func:`bank_passes` takes them. A word of the first
+    pass is blue, and a word that waits for a later one is grey. ``title`` stands above. Raises ValueError for no
+    request or an empty one, and as :func:`bank_passes` does. Lesson 03.
+    """
+    _words(requests)
+    lanes = {name: [int(address) // WORD_BYTES for address in group] for name, group in _listed(requests).items()}
+    side, gap = 1.9, 0.55
+    drawn, axes = paper(max(_LEAST_IN, 0.75 + (side + gap) * len(lanes)), side + 1.45, title=title)
+    for place, (name, words) in enumerate(lanes.items()):
+        left, top = 0.6 + place * (side + gap), 0.62
+        passes = bank_passes(WORD_BYTES * word for word in words)
+        write(axes, left, 0.18, name, ha="left", bold=True)
+        write(axes, left, 0.42, f"{passes} pass{'es' if passes > 1 else ''}", ha="left", colour=QUIET)
+        axes.add_patch(Rectangle((left, top), side, side, facecolor=EMPTY))
+        dots: dict[bool, list[tuple[float, float]]] = defaultdict(list)
+        first: dict[int, int] = {}
+        for lane, word in enumerate(words):
+            waits = first.setdefault(word % BANKS, word) != word
+            dots[waits].append((left + (word % BANKS + 0.5) * side / BANKS, top + (lane + 0.5) * side / WARP_LANES))
+        for waits, colour in ((True, WAITING), (False, COMPUTING)):
+            if dots[waits]:
+                axes.plot(*zip(*dots[waits], strict=True), "o", ms=4.5, color=colour, markeredgecolor=INK,
+                          markeredgewidth=0.4)  # fmt: skip
+        write(axes, left + side / 2, top + side + 0.18, "bank, 0 to 31", size=10, colour=QUIET)
+    write(axes, 0.3, 0.62 + side / 2, "lane, 0 to 31", size=10, colour=QUIET, turned=True)
+    keys(axes, 0.6, side + 1.08, {"first pass": (COMPUTING, INK), "a later pass": (WAITING, INK)})
+    return drawn
+
+
+def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: float) -> Figure:
+    """Return the warps of each of ``schedules``, by their names, over cycles from 0 to ``until``: a bar per turn.
+
+    A warp is blue while the scheduler issues its instructions, and grey while it waits for its data. ``title`` stands
+    above. Raises ValueError for no schedule, TypeError for what is none. Lesson 03.
+    """
+    given = named("schedules", schedules, "schedules, as run_scheduler() returns them")
+    members("schedules", given.values(), "schedules, as run_scheduler() returns them", kind=Schedule)
+    if not given:
+        raise ValueError("no schedules; give at least one, as run_scheduler() returns it, with a name")
+    rows = sum(schedule.warps + 1 for schedule in given.values())
+    drawn, axes = plotting.figure(title=title, height_in=1.1 + 0.16 * rows)
+    row = 0
+    for name, schedule in given.items():
+        for turn in schedule.turns:
+            for begin, end, what in ((turn.start, turn.stop, "computing"), (turn.stop, turn.ready, "waiting")):
+                axes.broken_barh([(begin, end - begin)], (row + turn.warp, 0.8), color=COLOURS[what])
+        label = f"{name}:\nbusy {100 * schedule.busy_share:.0f} %"
+        axes.text(-0.01, row + schedule.warps / 2, label, ha="right", va="center", transform=axes.get_yaxis_transform())
+        row += schedule.warps + 1
+    axes.set(xlim=(0, number("until", until, above=0)), ylim=(row, -0.5), xlabel="cycles (simulated)", yticks=[])
+    axes.grid(visible=False)
+    return drawn
+
+
+def explore_occupancy() -> None:
+    """Display the occupancy of a GPU as a figure to turn: by a thread's registers, a block's threads and shared memory.
+
+    The formulas are those of :func:`occupancy`, with registers in units of 256 per warp and in four partitions.
+    Lesson 03.
+    """
+    options = {}
+    for name, capability in _GPUS.items():
+        room = MULTIPROCESSORS[capability]
+        options[name] = {
+            "warps": room.warps, "blocks": room.blocks, "shared": room.shared_bytes, "most": room.most_block_bytes,
+            "reserved": room.reserved_bytes, "unit": room.unit_bytes,
+        }  # fmt: skip
+    plotting.explore(
+        title="How many warps does a multiprocessor hold?",
+        alt="A curve that falls in steps: the occupancy of a GPU over the registers of a thread.",
+        inputs=[
+            Menu("gpu", "GPU", options, "H100"),
+            Slider("threads", "threads per block", [32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024], 1024),
+            Slider("registers", "registers per thread", list(range(16, 256)), 32),
+            Slider(
+                "kib", "KiB of shared memory per block", [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 99, 160, 227], 4
+            ),
+        ],
+        formulas={
+            "block": "ceil(threads / 32)",
+            "partition": "floor(16384 / (256 * ceil(registers / 8)))",
+            "taken": "gpu.unit * max(1, ceil((1024 * kib + gpu.reserved) / gpu.unit))",
+            "stored": "(1024 * kib <= gpu.most) * floor(gpu.shared / taken)",
+            "fitting": "min(gpu.blocks, floor(gpu.warps / block), floor(4 * partition / block), stored)",
+            "occupancy": "100 * fitting * block / gpu.warps",
+        },
+        picture=Curves(
+            along="registers",
+            lines=[Series("occupancy", "occupancy", MODELLED)],
+            xlabel="registers per thread",
+            ylabel="occupancy, % of the places for warps",
+            log_x=False,
+            log_y=False,
+        ),
+    )
+
+
+def _listed(requests: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+    given = named("requests", requests, "byte addresses, one per lane")
+    return {name: members(f"requests[{name!r}]", group, "byte addresses") for name, group in given.items()}
+
+
+def _words(requests: Mapping[str, Iterable[int]]) -> dict[str, set[int]]:
+    """Return the words of each request, refused as :func:`sectors` refuses addresses, or because there is none."""
+    listed = _listed(requests)
+    empty = next((name for name, group in listed.items() if not sectors(group)), None)
+    if empty is not None or not listed:
+        raise ValueError(f"requests has {'no addresses of ' + repr(empty) if listed else 'no request'}; give the byte "
+                         "addresses of at least one lane, by a name")  # fmt: skip
+    return {name: {int(address) // WORD_BYTES for address in group} for name, group in listed.items()}

@@ -1,0 +1,106 @@
+"""The figures of lesson 03: what they show is what was counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from helpers import plotting
+from helpers.studies import gpu_execution
+from helpers.studies.gpu_execution import launch, occupancy, run_scheduler
+
+BLUE, GREY = plotting.COLOURS["computing"], plotting.COLOURS["waiting"]
+
+
+def colours(drawn):
+    return Counter(to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches
+                   if isinstance(patch, Rectangle))  # fmt: skip
+
+
+def texts(drawn):
+    return [text.get_text() for text in drawn.axes[0].texts]
+
+
+def guarded(thread, x):
+    if thread.x < len(x):
+        x[thread.x]
+
+
+def test_lanes_are_blue_where_they_take_part():
+    run = launch(guarded, np.ones(72, np.float32), grid=1, block=96)
+    last = [request for request in run.requests if request.warp == 2]
+    drawn = gpu_execution.draw_lanes({"the last warp": last}, title="t")
+    assert colours(drawn) == {BLUE: 8, GREY: 24}
+    assert {"the last warp", "load x"} <= set(texts(drawn))
+    with pytest.raises(ValueError, match="requests of 'all' are of no warp or of several"):
+        gpu_execution.draw_lanes({"all": run.requests}, title="t")
+    with pytest.raises(ValueError, match="give those of one"):
+        gpu_execution.draw_lanes({}, title="t")
+    with pytest.raises(TypeError, match="give a list of requests, as a launch has them"):
+        gpu_execution.draw_lanes({"x": [1]}, title="t")
+
+
+@pytest.mark.parametrize(("stride", "sectors", "words"), [(1, 4, 32), (2, 8, 32), (8, 32, 32), (0, 1, 1)])
+def test_sectors_have_eight_words_each_and_the_wanted_are_blue(stride, sectors, words):
+    drawn = gpu_execution.draw_sectors({"x": [4 * stride * lane for lane in range(32)]}, title="t")
+    assert colours(drawn) == Counter({BLUE: words, GREY: 8 * sectors - words})
+    assert f"{sectors} sector{'s' if sectors > 1 else ''}" in texts(drawn)
+
+
+@pytest.mark.parametrize(("words", "passes", "first"), [(32, 32, 1), (33, 1, 32), (34, 2, 16), (0, 1, 32)])
+def test_banks_have_a_dot_for_each_lane_and_the_first_pass_is_blue(words, passes, first):
+    drawn = gpu_execution.draw_banks({"x": [4 * words * lane for lane in range(32)]}, title="t")
+    dots = {to_hex(line.get_color()).upper(): len(line.get_xdata()) for line in drawn.axes[0].lines}
+    assert dots == {colour: count for colour, count in {BLUE: first, GREY: 32 - first}.items() if count}
+    assert f"{passes} pass{'es' if passes > 1 else ''}" in texts(drawn)
+
+
+@pytest.mark.parametrize("draw", [gpu_execution.draw_sectors, gpu_execution.draw_banks])
+def test_requests_are_refused(draw):
+    for given, words in (({}, "no request"), ({"x": []}, "no addresses of 'x'"), ({"x": [2]}, "multiple of the 4")):
+        with pytest.raises(ValueError, match=words):
+            draw(given, title="t")
+    with pytest.raises(TypeError, match="give a dictionary from names to byte addresses"):
+        draw([0, 4], title="t")
+
+
+def test_a_schedule_has_a_bar_to_issue_and_a_bar_to_wait_for_each_turn():
+    schedule = run_scheduler(4, latency_cycles=19, rounds=4)
+    drawn = gpu_execution.draw_schedules({"4 warps": schedule}, title="t", until=80)
+    assert len(drawn.axes[0].collections) == 2 * len(schedule.turns)
+    assert texts(drawn) == ["4 warps:\nbusy 40 %"]
+    assert drawn.axes[0].get_xlim() == (0, 80)
+    with pytest.raises(ValueError, match="no schedules; give at least one"):
+        gpu_execution.draw_schedules({}, title="t", until=1)
+    with pytest.raises(TypeError, match="give a list of schedules"):
+        gpu_execution.draw_schedules({"x": 1}, title="t", until=1)
+
+
+def test_the_figure_to_turn_computes_the_occupancy(monkeypatch):
+    import math
+
+    figure = {}
+    monkeypatch.setattr(plotting, "explore", lambda **arguments: figure.update(arguments))
+    gpu_execution.explore_occupancy()
+    menu, *sliders = figure["inputs"]
+    cards = gpu_execution.figures._GPUS
+    assert set(menu.options) == set(cards)
+    for number in range(300):
+        card = list(cards)[number % len(cards)]
+        threads, registers, kib = (slider.values[number * step % len(slider.values)]
+                                   for slider, step in zip(sliders, (1, 37, 7), strict=True))  # fmt: skip
+        values = {"threads": threads, "registers": registers, "kib": kib, "ceil": math.ceil, "floor": math.floor,
+                  "gpu": type("Gpu", (), dict(menu.options[card]))}  # fmt: skip
+        for name, formula in figure["formulas"].items():
+            values[name] = eval(formula, values)
+        fits = occupancy(cards[card], threads=threads, registers=registers, shared_bytes=1024 * kib)
+        assert (values["fitting"], values["occupancy"]) == (fits.blocks, pytest.approx(100 * fits.warp_share))
+
+
+def test_the_figure_to_turn_is_displayed(capsys):
+    gpu_execution.explore_occupancy()
+    assert "the occupancy of a GPU over the registers of a thread" in capsys.readouterr().out
