@@ -8,6 +8,7 @@ from . import (
     fused_bias as fused_bias,
     history as history,
     input_pipeline as input_pipeline,
+    layer_roofline as layer_roofline,
     matrix_product as matrix_product,
     memory_hierarchy as memory_hierarchy,
     numbers as numbers,
