@@ -223,7 +223,7 @@ timing.claim(sentence, fastest_s["1"] / least_s[1], at_least=0.9, at_most=2, evi
 # loads each weight once and multiplies it by all sixteen tokens, which exactly fill a vector [register](glossary.md#register) of the core, and it asks early for the
 # weights that come next.
 
-# %% tags=["slide-code"]
+# %% tags=["slide", "slide-code"] minutes=2 lines=[6, 12] headline="Each weight is loaded once and used sixteen times"
 SIXTEEN = """
 #include <cstdint>
 #include <cstring>
@@ -233,7 +233,7 @@ extern "C" void sixteen(const float* w, const float* x, float* y, int64_t rows, 
         Vector inputs, sums[8] = {};
         for (int64_t p = 0; p < k; ++p) {
             for (int row = 0; p % 16 == 0 && row < 8; ++row)  // once per cache line
-                __builtin_prefetch(w + (i + row) * k + p + 512);
+                __builtin_prefetch(w + (i + row) * k + p + 128);
             memcpy(&inputs, x + 16 * p, sizeof inputs);
             for (int row = 0; row < 8; ++row) sums[row] += w[(i + row) * k + p] * inputs;
         }
@@ -265,11 +265,9 @@ if sixteen:
 # %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 numbers=[["ours ([^,]+),", "our program, sixteen tokens"], ["library ([^,]+),", "the library"]] headline="The model was right, the library takes longer"
 tried_s = {row.name: row.minimum_s for row in tried.candidates} if tried else {}
 if tried_s:
-    print(
-        f"ours {as_ms(tried_s['ours'])}, {tried_s['ours'] / least_s[16]:.2f} times the least time"
-    )
-    over_least = tried_s["library"] / least_s[16]
-    print(f"library {as_ms(tried_s['library'])}, {over_least:.2f} times the least time")
+    for name in ("ours", "library"):
+        over_least = tried_s[name] / least_s[16]
+        print(f"{name} {as_ms(tried_s[name])}, {over_least:.2f} times the least time")
 
 # %% tags=["hide-input", "look"]
 sentence = "for sixteen tokens our program takes less than twice the least time"
@@ -277,12 +275,12 @@ over_least = tried_s["ours"] / least_s[16] if tried_s else None
 timing.claim(sentence, over_least, at_most=2, evidence=[tried, turns, peaks] if tried else ())
 
 # %% [markdown] tags=["explain"]
-# On our core the program took «ours» ms (measured). The library, in turns with it, took «library16» ms. So the model is right to within «ours_off» %, and the
+# On our core the program took «ours» ms (measured). The library, in turns with it, took «library16» ms. So the model is at most «ours_off» % too low, and the
 # other «wasted» ms are the library's own. This is no disgrace, because a library has to be good at every shape, whereas our program is useless for any
 # other. But what does it do in this time?
 #
 # One guess is that the library overlaps nothing, so that it takes the sum of the two times. That would be «bytes16» + «arithmetic16», or «sum16» ms, which is
-# close to «sixteen». It is tempting to stop here, but a guess that was made to fit a number has not been tested by it. So we let it predict another one. You
+# not far from «sixteen». It is tempting to stop here, but a guess that was made to fit a number has not been tested by it. So we let it predict another one. You
 # need the least time of one token, which is that of its bytes, and the arithmetic per token. Both are printed above for your machine.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
@@ -339,7 +337,7 @@ figure = layer_roofline.draw_layer(
     own_s={16: tried_s["ours"]} if tried_s else None,
     title="One layer under the roof of this core",
 )
-alt = "A slope and a flat roof: one token is far left on the slope, more tokens are right and up."
+alt = "A slope and a flat roof. One token is far left on the slope, more are right and up."
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
@@ -610,7 +608,7 @@ print(f"tiles of 32 x 32 allow {32 / wanted:.0%} of the peak")
 # for each of their bytes, far beyond the corner, so its arithmetic should decide. The core can start two multiply-adds per cycle, each on 16 values, and a
 # result is ready after four cycles ([Agner Fog](https://www.agner.org/optimize/), "Instruction tables"). On AMD's Zen 4, which takes two steps for 16 values, it is half as many. The naive program adds one product after the other to the same sum.
 
-# %% tags=["slide-code"]
+# %% tags=["slide", "slide-code"] minutes=2 lines=[6, 9] headline="The same four lines, with two loops exchanged"
 NAIVE = """
 #include <cmath>
 #include <cstdint>
@@ -625,7 +623,7 @@ extern "C" void product(
 # %% [markdown]
 # We also exchange the two inner loops, and nothing else.
 
-# %% tags=["slide-more", "slide-code"]
+# %% tags=["slide-more", "slide-code"] lines=[6, 9]
 EXCHANGED = """
 #include <cmath>
 #include <cstdint>
@@ -746,9 +744,8 @@ with torch.no_grad():
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="A small network pays for its calls"
 small.reveal(measured=one_image.median_s / sum(layers_least_s))
-print(
-    f"one image {1e6 * one_image.median_s:.3g} us, its calls alone {1e6 * calls.total_s:.3g} us"
-)
+image_us, calls_us = 1e6 * one_image.median_s, 1e6 * calls.total_s
+print(f"one image {image_us:.3g} us, its calls alone {calls_us:.3g} us")
 
 # %% [markdown] tags=["explain"]
 # On our core it took «lenet» µs, «lenet_over» times as long (measured). The eleven calls alone take «lenet_calls» µs (measured), and they give us the third formula.
@@ -832,9 +829,8 @@ with torch.no_grad():
 print(f"modelled {1e6 * modelled_s:.3g} us, measured {1e6 * one_image.median_s:.3g} us")
 print(f"256 images: {many_images.median_s / batch_least_s:.2g} times their least time")
 cheapest_s = min(calls.call_s)
-print(
-    f"the cheapest call {1e6 * cheapest_s:.2g} us, or {cheapest_s * peak:,.0f} FLOP at the peak"
-)
+flops = cheapest_s * peak
+print(f"the cheapest call {1e6 * cheapest_s:.2g} us, or {flops:,.0f} FLOP at the peak")
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The calls are most of the time"
 figure = layer_roofline.draw_calls(
@@ -843,7 +839,7 @@ figure = layer_roofline.draw_calls(
     call_s=calls.call_s,
     measured_s=[row.measured_s for row in layers],
 )
-alt = "For each operation the least time is far left, and with the call it is near the measured one."
+alt = "Each least time is far left, and with the call it is near the measured time."
 plotting.show(figure, alt=alt)
 
 # %% tags=["hide-input", "look"]

@@ -386,7 +386,8 @@ def cycles(additions, k, latency, window):
 
 # %% tags=["predict"]
 short = helpers.predict(
-    "With a latency of 4 and a window of 64, how many times as fast as sums of 4,000 are sums of 16?",
+    "With a latency of 4 and a window of 64, "
+    "how many times as fast as sums of 4,000 are sums of 16?",
     "x",
 )
 short
@@ -594,9 +595,8 @@ still_there.reveal(modelled=256 if room >= 256 else 0, simulated=found[256])
 
 # %% tags=["look"]
 print(f"side 240: {found[240]} lines are still there")
-print(
-    f"side 256: {level.sets} sets, and a stride of {stride_lines} lines uses {sets}: room for {room}"
-)
+stride = f"a stride of {stride_lines} lines uses {sets}"
+print(f"side 256: {level.sets} sets, and {stride}: room for {room}")
 
 # %% tags=["explain", "nbval-ignore-output"]
 try:

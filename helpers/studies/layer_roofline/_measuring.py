@@ -14,10 +14,8 @@ from helpers import hardware, native, timing
 from helpers.results import Record
 
 STREAMS = (1, 4, 8)  # parts of the weights that a compiled program reads side by side
-GPU_TOKENS = (1, 16, 64, 256, 1024, 4096)
-
 _AHEAD = 128  # floats by which a program asks for its weights early
-_GPU_SIDE = 8192
+_GPU_SIDE, _GPU_TOKENS, _GPU_BUDGET_S = 8192, (1, 16, 64, 256, 1024, 4096), 3.0
 _ROUNDS = 300
 _READS = "void read_all(const float* w, int64_t n, float* total)"
 
@@ -65,7 +63,7 @@ def packed_product(weights: torch.Tensor, inputs: torch.Tensor) -> Program | Non
     if not torch.backends.mkl.is_available() or not hasattr(torch.ops.mkl, "_mkl_linear"):
         return None
     rows = inputs.T.contiguous()  # (tokens, columns), as a linear layer takes them
-    packed = torch.ops.mkl._mkl_reorder_linear_weight(weights.to_mkldnn(), len(rows))
+    packed = torch.ops.mkl._mkl_reorder_linear_weight(weights, len(rows))
     return lambda: torch.ops.mkl._mkl_linear(rows, packed, weights, None, len(rows))
 
 
@@ -130,10 +128,8 @@ class LayerTimes(Record):
     stable: bool
 
 
-def measure_gpu(
-    *, tokens: Sequence[int] = GPU_TOKENS, side: int = _GPU_SIDE, budget_s: float = 3.0
-) -> LayerTimes | None:
-    """Return a layer of ``side`` x ``side`` weights of 2 bytes on this machine's GPU; None where there is none.
+def measure_gpu() -> LayerTimes | None:
+    """Return a layer of 8,192 x 8,192 weights of 2 bytes on this machine's GPU; None where there is no GPU.
 
     The weights are bfloat16, or float16 on a GPU before Ampere, which has no fast bfloat16. Lesson 02.
     """
@@ -142,19 +138,19 @@ def measure_gpu(
     limits = hardware.probe(device="cuda")
     dtype = torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
     name = str(dtype).removeprefix("torch.")
-    weights = torch.rand(side, side, dtype=dtype, device="cuda")
-    inputs = {count: torch.rand(side, count, dtype=dtype, device="cuda") for count in tokens}
+    weights = torch.rand(_GPU_SIDE, _GPU_SIDE, dtype=dtype, device="cuda")
+    inputs = {count: torch.rand(_GPU_SIDE, count, dtype=dtype, device="cuda") for count in _GPU_TOKENS}
     calls = {str(count): lambda x=x: weights @ x for count, x in inputs.items()}
-    turns = timing.compare(calls, device="cuda", budget_s=budget_s, precision=0.1)
+    turns = timing.compare(calls, device="cuda", budget_s=_GPU_BUDGET_S, precision=0.1)
     largest = max(limits.bandwidths, key=lambda point: point.working_set_bytes)
     return LayerTimes(
         device=torch.cuda.get_device_name(),
         dtype=name,
-        side=side,
+        side=_GPU_SIDE,
         weight_bytes=dtype.itemsize,
         bandwidth_bytes_per_s=largest.read_bytes_per_s,
-        peak_flops_per_s=limits.peak_flops.get(name, limits.peak_flops["float32"]),
-        tokens=tuple(tokens),
+        peak_flops_per_s=limits.peak_flops[name],
+        tokens=tuple(inputs),
         times_s=tuple(row.minimum_s for row in turns.candidates),
         stable=turns.stable,
     )

@@ -16,7 +16,7 @@ _MACHINES = {  # the device, the type of its products, its name in the menu
     "A100": ("A100 SXM 80 GB", "bfloat16"),
     "T4": ("T4", "float16"),
 }
-_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 295, 512, 1024, 2048, 4096)
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 295, 320, 512, 704, 1024, 2048, 4096)
 _SIDES = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -60,7 +60,9 @@ def draw_layer(
                 offset, aligned = (9, -5), {"ha": "left", "va": "top"}
             else:  # the program is close to the roof, so its name is above the roof
                 offset, aligned = (-11, 7), {"ha": "right", "va": "bottom"}
-            axes.annotate(name, (intensity, rate), xytext=offset, textcoords="offset points", color=colour, **aligned)
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line at the corner
+            options = {"textcoords": "offset points", "color": colour, "bbox": behind, **aligned}
+            axes.annotate(name, (intensity, rate), xytext=offset, **options)
     axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic")
     axes.set(xlim=(left, right), ylim=(below, above))
     plotting.unit_axis(axes, "x", "FLOP/B")
