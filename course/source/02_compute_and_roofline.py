@@ -76,7 +76,7 @@ bet
 #
 # What is the least time of an operation? We begin with a time that no program can beat, because without one you cannot even say that a program is slow.
 #
-# - The bytes have to arrive, at some bandwidth
+# - The bytes have to arrive, at some [bandwidth](glossary.md#bandwidth)
 # - The operations have to be done, at some peak
 # - The larger of the two times is the least time
 #
@@ -88,7 +88,7 @@ bet
 #
 # > least time = the larger of bytes / bandwidth and FLOP / peak
 #
-# The [bandwidth](glossary.md#bandwidth) has to be that of a program that only reads, because the layer hardly writes. A common test of a memory adds two arrays
+# The bandwidth has to be that of a program that only reads, because the layer hardly writes. A common test of a memory adds two arrays
 # into a third one, and it moves «triad» GB/s here (measured). By that rate the weights would take «bytes_by_triad» ms, and the layer would beat its own
 # least time. A bound is only as good as its two rates, so we take the fastest of several loops that do nothing but read the weights. They run in turns
 # with the layer, and of each program the fastest run counts, because a disturbance can only add time.
@@ -178,7 +178,7 @@ arithmetic_s = 2 * side**2 / peak  # of one token
 print(f"least time of one token {as_ms(least_s[1])}, of sixteen {as_ms(least_s[16])}")
 print(f"the arithmetic of a token takes {as_ms(arithmetic_s)}")
 
-# %% [markdown] tags=["explain"]
+# %% [markdown]
 # For one token it says «bytes» ms, and «one» ms were measured. So a single token waits for its weights almost all the time.
 #
 # What changes with sixteen tokens? The weights are still read once, because one reading serves them all, and the inputs and results add only 1 MB to the
@@ -287,8 +287,10 @@ timing.claim(sentence, over_least, at_most=2, evidence=[tried, turns, peaks] if 
 four = helpers.predict("If the library overlaps nothing, how long do four tokens take?", "ms")
 four
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The guess fails at four tokens"
+# %% tags=["hide-input", "run"]
 sum_s = 4 * (side**2 + 4 * 2 * side) / bandwidth + 4 * arithmetic_s
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The guess fails at four tokens"
 four.reveal(modelled=1e3 * sum_s, measured=1e3 * fastest_s["4"])
 
 # %% [markdown] tags=["explain"]
@@ -397,7 +399,7 @@ print(f"one token gets {1 / h100_tokens:.1%} of the arithmetic")
 # The 2 bytes and the two operations cancel, so the answer is 989 / 3.35, or 295 tokens. Below that number you pay for the weights, and a further token
 # costs nothing.
 #
-# Be careful with this number in three ways. First, the data sheet also prints 1,979 TFLOP/s, "with sparsity". That is for matrices of which half the
+# Be careful with this number, for three reasons. First, the data sheet also prints 1,979 TFLOP/s, "with sparsity". That is for matrices of which half the
 # elements are left out, and yours are probably complete. Second, inputs and results are bytes too. For the 4,096 × 14,336 matrices of Llama 3 8B they
 # raise the 295 tokens to 325, and for a 1,024 × 1,024 layer to almost 700. Third, few programs reach the peak. In the training of Llama 3 an H100 did
 # about 400 TFLOP/s ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, Table 4, published), communication between the GPUs included, and at that rate the arithmetic already decides
@@ -567,6 +569,9 @@ def tiled(thread, a, b, c):
     c[thread.row, thread.column] = total
 
 
+# %% [markdown]
+# Both kernels now multiply a 16 × 32 matrix by a 32 × 24 one. For an estimate, ask how often a value is used once it has been read.
+
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
 fewer_reads = helpers.predict(
     "With tiles of 8 x 8, by what factor does the number of reads from the GPU's memory fall?",
@@ -604,7 +609,7 @@ print(f"tiles of 32 x 32 allow {32 / wanted:.0%} of the peak")
 # but one of its [multiprocessors](glossary.md#multiprocessor) has 102 kB. With 32 × 32, an element for each of the 1,024 threads that a block can have, 21 % of the peak are possible.
 # Faster kernels let a thread compute many elements and keep their sums in registers, which is the same idea one memory nearer.
 #
-# Is all well, then, once the bytes are near? On our core, three matrices of 240 × 240 take 0.69 MB and stay in the L2 cache. A product has 40 operations
+# Is all well, then, once the bytes are near? On our core, three matrices of 240 × 240 take 0.69 MB and stay in the L2 [cache](glossary.md#cache). A product has 40 operations
 # for each of their bytes, far beyond the corner, so its arithmetic should decide. The core can start two multiply-adds per cycle, each on 16 values, and a
 # result is ready after four cycles ([Agner Fog](https://www.agner.org/optimize/), "Instruction tables"). On AMD's Zen 4, which takes two steps for 16 values, it is half as many. The naive program adds one product after the other to the same sum.
 
@@ -715,7 +720,7 @@ timing.claim(sentence, faster, at_most=1 / 2, evidence=orders or ())
 # anything, Python calls PyTorch, which checks types and shapes, allocates a result and chooses a kernel. We timed such calls with almost nothing to
 # compute. A ReLU still took «relu» µs, «relu_compare», and a convolution took «conv» µs (measured).
 
-# %% tags=["run"]
+# %%
 lenet, image = helpers.LeNet().eval(), torch.rand(1, 1, 28, 28)
 layers = roofline.roofline(lenet, image, limits, budget_s=0.5).layers
 calls = layer_roofline.measure_calls([lenet.get_submodule(row.layer) for row in layers])
@@ -729,6 +734,10 @@ print(
 )
 print(f"a ReLU with almost nothing to compute: {1e6 * one_of_each['relu1']:.3g} us")
 print(f"a convolution with almost nothing to compute: {1e6 * one_of_each['conv1']:.3g} us")
+
+# %% [markdown]
+# The eleven operations are called one after the other. For an estimate you need the sum of their least times and the calls, which are printed above for
+# your machine.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
 small = helpers.predict(
@@ -857,7 +866,7 @@ nearer = (many_images.median_s / batch_least_s) / over_least
 timing.claim(sentence, nearer, at_most=1 / 2, evidence=[one_image, many_images, roofs])
 
 # %% [markdown] tags=["explain"]
-# On our core it predicts «lenet_modelled» µs, so «lenet_missing» of the «lenet» µs is still missing, most visibly in the first convolution. But the formula tells you what
+# On our core it predicts «lenet_modelled» µs, so «lenet_missing» of the «lenet» µs are still missing, most visibly in the first convolution. But the formula tells you what
 # to do. A processor with twice the peak and twice the bandwidth would save «lenet_save» µs of «lenet». Fewer calls save more, for example in a compiled model, and so
 # does more work per call, because 256 images at once took only «batch_over» times their least time (measured).
 #
