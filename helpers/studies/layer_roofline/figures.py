@@ -10,7 +10,9 @@ from helpers import hardware, plotting, roofline
 from helpers.plotting import COLOURS, MEASURED, MODELLED, Curves, Menu, Series, Slider
 from helpers.studies.layer_roofline._measuring import LayerTimes
 
-_GREY, _OURS = "#666666", "#D55E00"
+_GREY, _OURS, _OWN = "#666666", "#D55E00", "a program for this layer (measured)"
+_BELOW = {"xytext": (9, -5), "ha": "left", "va": "top"}
+_ABOVE = {"xytext": (-11, 7), "ha": "right", "va": "bottom"}
 _MACHINES = {  # the device, the type of its products, its name in the menu
     "H100": ("H100 SXM 80 GB", "bfloat16"),
     "A100": ("A100 SXM 80 GB", "bfloat16"),
@@ -38,37 +40,43 @@ def draw_layer(
     """
     drawn, axes = plotting.figure(title=title, height_in=4.6)
     corner = peak / bandwidth
-    left, right = corner / 100, corner * 30
+    kinds = {"o": (library_s, MEASURED, "PyTorch (measured)"), "D": (own_s or {}, _OURS, _OWN)}
+    points = [
+        (marker, tokens, *_placed(tokens, time_s, side=side, weight_bytes=weight_bytes))
+        for marker, (times_s, _, _) in kinds.items()
+        for tokens, time_s in times_s.items()
+    ]
+    left = min(corner / 100, *(intensity / 2 for *_, intensity, _ in points))
+    below = min(peak / 250, *(rate / 3 for *_, rate in points))
+    right, above = 30 * corner, 4 * peak
     axes.plot([left, corner, right], [left * bandwidth, peak, peak], color="black", zorder=2)
-    axes.plot([corner, corner], [peak / 1e4, peak], ":", color=_GREY, linewidth=1)
-    below, above = peak / 250, 4 * peak
+    axes.plot([corner, corner], [below, peak], ":", color=_GREY, linewidth=1)
     axes.text(corner / 1.15, 1.25 * below, "bytes decide", color=_GREY, ha="right")
     axes.text(corner * 1.15, 1.25 * below, "arithmetic decides", color=_GREY, ha="left")
     axes.text(right / 1.15, 1.1 * peak, f"corner at {corner:.3g} FLOP per byte", ha="right", va="bottom")
-    for times_s, marker, colour, label in (
-        (library_s, "o", MEASURED, "PyTorch (measured)"),
-        (own_s or {}, "D", _OURS, "a program for this layer (measured)"),
-    ):
-        for place, (tokens, time_s) in enumerate(times_s.items()):
-            flops = 2 * side**2 * tokens
-            intensity = flops / (weight_bytes * (side**2 + 2 * side * tokens))
-            rate, roof = flops / time_s, min(peak, intensity * bandwidth)
-            axes.plot([intensity, intensity], [rate, roof], color=colour, linewidth=1, zorder=1)
-            axes.plot(intensity, rate, marker, color=colour, markersize=8, zorder=3, label=None if place else label)
-            name = f"{tokens:,} token{'s' if tokens > 1 else ''}"
-            if marker == "o":  # below the roof and to the right of it there is room
-                offset, aligned = (9, -5), {"ha": "left", "va": "top"}
-            else:  # the program is close to the roof, so its name is above the roof
-                offset, aligned = (-11, 7), {"ha": "right", "va": "bottom"}
-            behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line at the corner
-            options = {"textcoords": "offset points", "color": colour, "bbox": behind, **aligned}
-            axes.annotate(name, (intensity, rate), xytext=offset, **options)
+    for marker, tokens, intensity, rate in points:
+        times_s, colour, label = kinds[marker]
+        roof = min(peak, intensity * bandwidth)
+        named = label if tokens == next(iter(times_s)) else None
+        axes.plot([intensity, intensity], [rate, roof], color=colour, linewidth=1, zorder=1)
+        axes.plot(intensity, rate, marker, color=colour, markersize=8, zorder=3, label=named)
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line at the corner
+        name = f"{tokens:,} token{'s' if tokens > 1 else ''}"
+        where = _BELOW if marker == "o" else _ABOVE  # a program that is close to the roof has no room below it
+        options = {"textcoords": "offset points", "color": colour, "bbox": behind, **where}
+        axes.annotate(name, (intensity, rate), **options)
     axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic")
     axes.set(xlim=(left, right), ylim=(below, above))
     plotting.unit_axis(axes, "x", "FLOP/B")
     plotting.unit_axis(axes, "y", "FLOP/s")
     axes.legend(loc="upper left")
     return drawn
+
+
+def _placed(tokens: int, time_s: float, *, side: int, weight_bytes: int) -> tuple[float, float]:
+    """Return the arithmetic intensity in FLOP per byte and the rate in FLOP per second of a square layer."""
+    flops = 2 * side**2 * tokens
+    return flops / (weight_bytes * (side**2 + 2 * side * tokens)), flops / time_s
 
 
 def draw_calls(

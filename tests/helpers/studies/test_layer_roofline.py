@@ -157,6 +157,16 @@ def test_the_layer_is_drawn_under_the_smaller_of_slope_and_peak():
     ]
 
 
+def test_every_point_is_within_the_frame_also_far_from_the_corner():
+    # an H100 has its corner at 295 FLOP per byte, and one token of 2-byte weights at 1
+    drawn = layer_roofline.draw_layer({1: 1e-4, 4096: 1e-3}, side=8192, bandwidth=3.35e12, peak=989e12, weight_bytes=2)
+    [axes] = drawn.axes
+    (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
+    for dot in axes.lines[3::2]:
+        assert left < dot.get_xdata()[0] < right
+        assert below < dot.get_ydata()[0] < above
+
+
 def _overlaps(texts, renderer):
     boxes = [text.get_window_extent(renderer) for text in texts if text.get_text()]
     return [(a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a.overlaps(b)]
