@@ -1,8 +1,9 @@
 """A submission shut in: bubblewrap with nothing but Python and the library, no network, and limits that are watched.
 
 The file system is built up from nothing: what is not listed is not there. So neither the answer key nor another
-submission has a name inside. The limits of one process are set inside (``student.runner``); a watch outside counts
-what all processes take together and kills the whole sandbox, since a process cannot leave it.
+submission has a name inside. The limits of one process are set inside (``student.runner``); how many there may be
+is counted by the kernel, for root too (``cgroup``); a watch outside sums up what they take together and kills the whole
+sandbox, since a process cannot leave it.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ import psutil
 from helpers.results import Result
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
+from tools.grading import cgroup
 
 PRIVATE_BYTES = 256 * 2**20  # of _TEMPORARY, and of /dev/shm
 _TEMPORARY = "/tmp"  # names inside the sandbox, where this is an empty file system of its own on every machine
 _HOME = f"{_TEMPORARY}/work"
 _OF_THE_SYSTEM = tuple(Path("/", name) for name in ("bin", "lib", "lib32", "lib64", "sbin"))
 _POLL_S = 0.05
+_OF_BUBBLEWRAP = 2  # processes that it keeps beside the submission's
 _STUDENT = Path(__file__).with_name("student")
 _MACHINE_MUST_KEEP = 0.04  # the share of the machine's memory below which a sandbox is killed
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
@@ -152,20 +155,22 @@ def _own_share(one: psutil.Process) -> int:
 @contextlib.contextmanager
 def started(limits: Limits) -> Iterator[Sandbox]:
     """Start a sandbox with the student's side in it; at the end all its processes are gone."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        os.set_inheritable(theirs.fileno(), True)
-        inside = [sys.executable, "-I", "-c", _START, str(theirs.fileno()), str(limits.memory_bytes),
-                  str(limits.processes)]  # fmt: skip
-        process = subprocess.Popen(
-            [*command(), *inside], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], env=_environment(), cwd="/", start_new_session=True,
-        )  # fmt: skip
-    sandbox = Sandbox(process, ours, limits)
-    try:
-        yield sandbox
-    finally:
-        sandbox.kill()
+    with cgroup.limited(limits.processes + _OF_BUBBLEWRAP) as in_group:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            os.set_inheritable(theirs.fileno(), True)
+            inside = [sys.executable, "-I", "-c", _START, str(theirs.fileno()), str(limits.memory_bytes),
+                      str(limits.processes)]  # fmt: skip
+            process = subprocess.Popen(
+                [*in_group, *command(), *inside], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=_environment(), cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+        sandbox = Sandbox(process, ours, limits)
+        try:
+            yield sandbox
+        finally:
+            sandbox.kill()
 
 
 def leave_keys() -> None:
