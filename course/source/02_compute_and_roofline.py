@@ -322,7 +322,7 @@ else:
 
 # %% [markdown] tags=["explain"]
 # In turns with one token, four tokens then took 1.4 times as long as one, instead of 2.3 times (measured), so most of their loss was the copy. Sixteen
-# tokens gained less, with 2 instead of 2.4 times, so for them it is not the whole answer.
+# tokens gained less, with 2.0 instead of 2.4 times, so for them it is not the whole answer.
 #
 # Now you can draw the picture that gives this lesson its name. Divide the FLOP by the least time, and you get the highest rate that an operation can
 # reach on a machine. It depends only on the FLOP per byte of the operation, its [arithmetic intensity](glossary.md#arithmetic-intensity). The rate rises
@@ -699,7 +699,7 @@ timing.claim(sentence, faster, at_most=1 / 2, evidence=orders or ())
 #
 # If you exchange the two inner loops, neighbouring multiply-adds belong to different sums. They need not wait for each other, they fill a vector, and the
 # second matrix is read along its rows. The operations are the same, and the program is 22 times as fast. So the art of the library, which is
-# considerable, brings a factor of 3, and the other 22 are two lines that change places. If somebody offers you a kernel that is 67 times as fast, ask
+# considerable, brings a factor of 3.0, and the other 22 are two lines that change places. If somebody offers you a kernel that is 67 times as fast, ask
 # kindly what it was compared with.
 #
 # **To remember.** Tiles of $t \times t$ in float32 bring $t/4$ operations per byte. The peak is only for operations that need not wait for each other, and
