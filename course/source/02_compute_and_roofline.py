@@ -54,7 +54,7 @@ def as_ms(seconds):
     return f"{1e3 * seconds:.3g} ms"
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="Sixteen users share the same weights"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What do fifteen further users cost?
@@ -329,7 +329,7 @@ else:
 # with the intensity as long as the bytes decide, and from the peak on it stays flat. This is the [roofline](glossary.md#roofline)
 # ([Williams, Waterman and Patterson](https://doi.org/10.1145/1498765.1498785), 2009).
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="A point below the roof says what there is to win"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One token waits for its weights"
 library_s = {tokens: fastest_s[f"{tokens}"] for tokens in inputs}
 figure = layer_roofline.draw_layer(
     library_s,
