@@ -288,17 +288,23 @@ def install() -> None:
     Placement().__enter__()
 
 
+def shorten_probe(*types: str) -> None:
+    """Let the probe of a GPU take little: small buffers, no time to spend, products of these types alone."""
+    from helpers.hardware.limits import _cuda as limits, _library as library
+
+    plan = replace(limits.cuda_plan(), latency_s=0.2, whole_s=0.4, kernel_s=1e-4, most_bytes=2**22, types=types,
+                   products=library.Budget())  # fmt: skip
+    limits.cuda_plan = lambda: plan
+
+
 def shorten() -> None:
     """Let the recorders take the same path on little: few candidates, small matrices, no time to spend."""
     from helpers import hardware, recorded
-    from helpers.hardware.limits import _cuda as limits, _library as library
     from helpers.studies import constant_weights, data_movement, fused_bias, input_pipeline, matrix_product
     from helpers.studies.constant_weights import _cuda_timing as cuda_timing
     from helpers.studies.input_pipeline import _starvation as starvation
 
-    plan = replace(limits.cuda_plan(), latency_s=0.2, whole_s=0.4, kernel_s=1e-4, most_bytes=2**22,
-                   types=("float32",), products=library.Budget())  # fmt: skip
-    limits.cuda_plan = lambda: plan
+    shorten_probe("float32")
     small = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     cuda_timing.standard_network, cuda_timing.GROWING_WIDTHS = (lambda: small), (4, 8)
     recorded._SIDE, recorded._BUDGET_S = 64, 0.01
@@ -331,9 +337,12 @@ def walk(notebook: Path) -> None:
     import nbformat
     from IPython.core.interactiveshell import InteractiveShell
 
+    from helpers.studies.layer_roofline import _measuring as layer
     from helpers.studies.traces import _programs, _tracing
 
     install()
+    shorten_probe("float32", "float16")
+    layer._GPU_SIDE, layer._GPU_TOKENS = 64, (1, 4)
     _tracing._ON_GPU = ("cpu_op",)
     lacks, compiled = _programs.missing_compiler, torch.compile
     from helpers.studies import traces

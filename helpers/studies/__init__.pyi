@@ -9,6 +9,7 @@ from . import (
     gpu_execution as gpu_execution,
     history as history,
     input_pipeline as input_pipeline,
+    layer_roofline as layer_roofline,
     matrix_product as matrix_product,
     memory_hierarchy as memory_hierarchy,
     numbers as numbers,

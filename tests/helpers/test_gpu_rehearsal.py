@@ -47,15 +47,22 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
 
 @pytest.mark.ci
 @pytest.mark.slow
-def test_a_step_is_profiled_on_a_gpu_that_is_none(tmp_path):
+@pytest.mark.parametrize(
+    ("lesson", "shows"),
+    [
+        ("02_compute_and_roofline", r"The layer under the roof of the GPU that was found here"),
+        ("13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)"),
+    ],
+)
+def test_a_lesson_runs_on_a_gpu_that_is_none(tmp_path, lesson, shows):
     environment = {**os.environ, **headless(cache_folder=str(tmp_path)), **EARLY_END}
     del environment["CUDA_VISIBLE_DEVICES"]
     walked = "import pathlib, sys; from tests import fake_cuda; fake_cuda.walk(pathlib.Path(sys.argv[1]))"
-    lesson = ROOT / "course" / "13_reading_a_profile.ipynb"
-    done = subprocess.run([sys.executable, "-c", walked, str(lesson)], cwd=ROOT, timeout=250, env=environment,
+    notebook = ROOT / "course" / f"{lesson}.ipynb"
+    done = subprocess.run([sys.executable, "-c", walked, str(notebook)], cwd=ROOT, timeout=250, env=environment,
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"\d+ kernels and copies, idle \d+% \(measured\)", done.stdout)
+    assert re.search(shows, done.stdout)
 
 
 @pytest.mark.ci

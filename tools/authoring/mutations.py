@@ -107,11 +107,11 @@ MUTATIONS = (
     ),
     Mutation(
         "02",
-        "helpers/studies/history/_tables.py",
-        "_slope(years, np.log2(values))",
-        "_slope(years, np.log(values))",
-        "growth by a factor of e called a doubling",
-        '"training, from 2010": history.doubling_time(demand)',
+        "helpers/roofline/_modelling.py",
+        "device.name, dtype, peak.dense_flops_per_s,",
+        "device.name, dtype, 2 * peak.dense_flops_per_s,",
+        "a rate with sparsity taken for the dense one",
+        "break_even.reveal(",
     ),
     Mutation(
         "02",
