@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -11,8 +12,8 @@ from helpers.plotting import COLOURS, MEASURED, MODELLED, Curves, Menu, Series, 
 from helpers.studies.layer_roofline._measuring import LayerTimes
 
 _GREY, _OURS, _OWN = "#666666", "#D55E00", "a program for this layer (measured)"
-_BELOW = {"xytext": (9, -5), "ha": "left", "va": "top"}
-_ABOVE = {"xytext": (-11, 7), "ha": "right", "va": "bottom"}
+_BELOW: dict[str, Any] = {"xytext": (9, -5), "ha": "left", "va": "top"}
+_ABOVE: dict[str, Any] = {"xytext": (-11, 7), "ha": "right", "va": "bottom"}
 _MACHINES = {  # the device, the type of its products, its name in the menu
     "H100": ("H100 SXM 80 GB", "bfloat16"),
     "A100": ("A100 SXM 80 GB", "bfloat16"),
@@ -63,7 +64,7 @@ def draw_layer(
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line at the corner
         name = f"{tokens:,} token{'s' if tokens > 1 else ''}"
         where = _BELOW if marker == "o" else _ABOVE  # a program that is close to the roof has no room below it
-        options = {"textcoords": "offset points", "color": colour, "bbox": behind, **where}
+        options: dict[str, Any] = {"textcoords": "offset points", "color": colour, "bbox": behind, **where}
         axes.annotate(name, (intensity, rate), **options)
     axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic")
     axes.set(xlim=(left, right), ylim=(below, above))
