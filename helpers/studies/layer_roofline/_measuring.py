@@ -1,4 +1,4 @@
-"""What bounds one layer on a machine, measured: how fast it reads, what packed products and calls take. Lesson 02."""
+"""What bounds a layer here: how fast it is read, what a packed product and empty calls take. Lesson 02."""
 
 from __future__ import annotations
 

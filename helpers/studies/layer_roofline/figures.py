@@ -64,7 +64,8 @@ def draw_layer(
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line at the corner
         name = f"{tokens:,} token{'s' if tokens > 1 else ''}"
         where = _BELOW if marker == "o" else _ABOVE  # a program that is close to the roof has no room below it
-        axes.annotate(name, (intensity, rate), textcoords="offset points", color=colour, bbox=behind, **where)
+        options: dict[str, Any] = {"textcoords": "offset points", "color": colour, "bbox": behind, **where}
+        axes.annotate(name, (intensity, rate), **options)
     axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic")
     axes.set(xlim=(left, right), ylim=(below, above))
     plotting.unit_axis(axes, "x", "FLOP/B")
