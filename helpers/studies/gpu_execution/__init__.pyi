@@ -6,6 +6,11 @@ from ._launching import (
     Thread as Thread,
     launch as launch,
 )
+from ._measuring import (
+    MeasuredTranspose as MeasuredTranspose,
+    MeasuredTransposes as MeasuredTransposes,
+    measure_transposes as measure_transposes,
+)
 from ._occupancy import (
     MULTIPROCESSORS as MULTIPROCESSORS,
     Multiprocessor as Multiprocessor,
