@@ -13,11 +13,11 @@
 #     title: How a GPU runs a kernel
 #     needs: ["01", "02"]
 #     objectives:
-#       - count|counted the instructions that a warp issues when its threads differ
-#       - predict|predicted how many sectors a request of a warp touches
-#       - write|wrote a transpose through shared memory without bank conflicts
-#       - compute|computed how many blocks of a kernel fit on a multiprocessor
-#       - explain|explained why a GPU full of warps can still wait for its memory
+#       - count|counted the instructions that a GPU issues when neighbouring threads differ
+#       - predict|predicted how many bytes travel when neighbours follow a row or a column
+#       - write|wrote a transpose that reads and writes along rows
+#       - compute|computed how many blocks of a kernel a GPU can hold at once
+#       - explain|explained why a GPU full of threads can still wait for its memory
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -37,7 +37,8 @@
 # the same program. Its time differs, by a factor that you meet whenever you write a kernel or choose between two layouts of a tensor.
 #
 # So far a GPU was two rates (lesson 02) and a crowd of waiting threads ([lesson 01](01_memory_hierarchy.ipynb)). Now we open it, and each part finds
-# something to count, namely lanes, sectors, passes and bytes in flight. You need no GPU, because a simulated warp on your processor counts exactly. We had
+# something to count, namely [lanes](glossary.md#lane), [sectors](glossary.md#sector), passes and bytes in flight. You need no GPU, because a simulated
+# [warp](glossary.md#warp) on your processor counts exactly. We had
 # none either, so every measured time below is published, and unless we name another source it is from Yenusah's table. If your machine has a GPU, the
 # last part measures there.
 
@@ -90,7 +91,7 @@ bet
 #
 # Take SAXPY, which computes `a * x + y` for every element of two vectors. A GPU starts threads in blocks, for example of 256, and it starts whole blocks
 # only. For 1,000 elements we need four blocks, which are 1,024 threads, and the last 24 would reach past the end. So each thread first checks its index
-# with an `if`, which is called a guard.
+# with an `if`, which is called a [guard](glossary.md#guard).
 #
 # **Your turn.** Write the kernel for one thread. Its index is `thread.block_x * thread.block_width + thread.thread_x`, which CUDA C++ writes as
 # `blockIdx.x * blockDim.x + threadIdx.x`. If `x` has such an element, the thread replaces that element of `y`.
@@ -136,14 +137,14 @@ def saxpy(thread, a, x, y):
 
 
 # %% [markdown]
-# The hardware, however, never runs a single thread. It cuts each block into *[warps](glossary.md#warp)* of 32 threads with consecutive numbers, and a warp
+# The hardware, however, never runs a single thread. It cuts each block into *warps* of 32 threads with consecutive numbers, and a warp
 # executes one instruction at a time for all its threads, its *lanes*. `launch` simulates this for the 1,024 threads.
 
 # %%
 x, y = np.ones(1000, np.float32), np.ones(1000, np.float32)
 run = launch(saxpy, 2.0, x, y, grid=4, block=256)
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="The guard switches 24 lanes off"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="The guard switches 24 lanes off"
 by_warp = {number: [one for one in run.requests if one.warp == number] for number in (30, 31)}
 figure = gpu_execution.draw_lanes(
     {f"warp {number}": by_warp[number] for number in (30, 31)},
@@ -151,7 +152,7 @@ figure = gpu_execution.draw_lanes(
 )
 plotting.show(figure, alt="All lanes of warp 30 take part, and of warp 31 the first eight.")
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 print(f"{run.threads:,} threads in {run.blocks} blocks are {run.warps} warps")
 print(f"lanes of the last warp that pass the guard: {len(by_warp[31][0].lanes)} of 32")
 
@@ -171,6 +172,9 @@ def odd_and_even(thread, a, b, output):
         value = b[i]
     output[i] = value
 
+
+# %% [markdown]
+# For an estimate, remember how many instructions a warp has at a time.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 32]
 loads = helpers.predict(
@@ -243,7 +247,7 @@ print(f"whole warps: {by_warps.loads} loads of {by_warps.warps} warps")
 # - A request costs the sectors that its addresses touch
 #
 # When a warp executes a load or a store, it hands over 32 addresses in one *request*. In lesson 01 memory delivered lines of 64 bytes. On a GPU the unit is
-# a *[sector](glossary.md#sector)* of 32 bytes, which is 8 float32 values, and a request costs as many sectors as its addresses touch
+# a *sector* of 32 bytes, which is 8 float32 values, and a request costs as many sectors as its addresses touch
 # ([CUDA C++ Best Practices Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/)).
 #
 # **Your turn.** Count them. The addresses of the lanes are in bytes, each of a value of 4 bytes, and sector number 0 has the bytes 0 to 31.
@@ -298,7 +302,7 @@ steps = (1, 2, 8)
 requests = {f"every {step}th": [4 * step * lane for lane in range(32)] for step in steps}
 touched = {name: sectors(addresses) for name, addresses in requests.items()}
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The same 128 bytes cost 4, 8 or 32 sectors"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The same 128 bytes cost 4, 8 or 32 sectors"
 names = ("every value", "every 2nd value", "every 8th value")
 figure = gpu_execution.draw_sectors(
     dict(zip(names, requests.values(), strict=True)),
@@ -306,10 +310,10 @@ figure = gpu_execution.draw_sectors(
 )
 plotting.show(figure, alt="32 neighbours touch 4 sectors, every 2nd value 8, every 8th 32.")
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 print("sectors:", ", ".join(map(str, touched.values())))
 
-# %% [markdown] tags=["explain"]
+# %% [markdown]
 # If 32 lanes read 32 neighbouring values, they touch 128 bytes, or four sectors. If they read only every second value, they touch eight and use half of
 # each. If they read every eighth value, each lane has a sector of its own, so that a whole kilobyte travels although the warp wanted 128 bytes. A request
 # that touches as few sectors as possible is called *[coalesced](glossary.md#coalesced-access)*.
@@ -325,7 +329,7 @@ def one_line(thread, input, output):
 matrix, turned = numbered(64, 64), np.zeros((64, 64), np.float32)
 line = launch(one_line, matrix, turned, grid=(2, 2), block=(32, 32))
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 assert (turned == matrix.T).all()
 for array, access in (("input", "load"), ("output", "store")):
     print(f"{access} {array}: {line.count(array, access).sectors_per_request:.0f} sectors")
@@ -397,15 +401,15 @@ print(f"published, on an A6000: {slow:,.0f} and {fast:,.1f} GFLOP/s, {fast / slo
 # Is there a memory that does not charge by the sector?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Shared memory delivers single words"
-# ## Part 3: the banks of shared memory
+# ## Part 3: a memory for columns
 #
 # Where can a warp walk down a column? A transpose needs such a place, because one of its two sides is always a column.
 #
-# - Each multiprocessor has a small shared memory
+# - Each [multiprocessor](glossary.md#multiprocessor) has a small [shared memory](glossary.md#shared-memory)
 # - A block fills it by hand, row by row
 # - Then the block takes the columns out
 #
-# Each [multiprocessor](glossary.md#multiprocessor) has a small *[shared memory](glossary.md#shared-memory)*, which a block fills by hand and can use as long
+# Each multiprocessor has a small *shared memory*, which a block fills by hand and can use as long
 # as it runs. On an H100 it has 228 KiB, and it delivers single words of 4 bytes, so the detour can be made there. A block loads a tile of 32 × 32 elements
 # by rows and waits at a [barrier](glossary.md#barrier) until all its warps have done so. Then it takes the tile out by columns, and each column becomes a
 # row of the output.
@@ -417,7 +421,7 @@ print(f"published, on an A6000: {slow:,.0f} and {fast:,.1f} GFLOP/s, {fast / slo
 
 # %% tags=["yours"] yours="transpose" takes=15
 def transpose(thread, input, output, words):
-    """Turn the block's tile of 32 x 32 elements in shared memory, with so many words per row."""
+    """Turn the block's tile of 32 x 32 elements in shared memory, `words` words per row."""
     x, y = thread.thread_x, thread.thread_y
     tile = thread.shared("tile", 32, words)
     tile[y, x] = input[thread.y, thread.x]
@@ -488,7 +492,7 @@ def transpose(thread, input, output, words):
 matrix, turned = numbered(64, 64), np.zeros((64, 64), np.float32)
 tiled = launch(transpose, matrix, turned, 32, grid=(2, 2), block=(32, 32))
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 numbers=[["(\\d+) sectors", "sectors per warp"], ["(\\d+) passes", "passes per warp"]] headline="Fewer sectors, and a new cost"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=1 numbers=[["(\\d+) sectors", "sectors per warp"], ["(\\d+) passes", "passes per warp"]] headline="Fewer sectors, and a new cost"
 print(f"each warp: {tiled.sectors / tiled.warps:.0f} sectors of the GPU's memory")
 print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 
@@ -510,14 +514,14 @@ print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 # %%
 padded = launch(transpose, matrix, turned, 33, grid=(2, 2), block=(32, 32))
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One unused word per row removes the conflict"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="One unused word per row removes the conflict"
 columns = {
     f"{words} words per row": [4 * words * lane for lane in range(32)] for words in (32, 33)
 }
 figure = gpu_execution.draw_banks(columns, title="Where a column of the tile is stored")
-plotting.show(figure, alt="A column is in one bank with 32 words per row, in 32 banks with 33.")
+plotting.show(figure, alt="A column is in one bank with 32 words per row, in 32 with 33.")
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 assert (turned == matrix.T).all()
 for words, run in ((32, tiled), (33, padded)):
     down = run.passes / run.warps - 1  # without the one that goes along a row
@@ -533,8 +537,10 @@ passes = helpers.predict(
 )
 passes
 
-# %% tags=["run", "look", "slide", "slide-output"] minutes=1 headline="Only an odd number of words helps"
+# %% tags=["run"]
 wider = launch(transpose, matrix, turned, 34, grid=(2, 2), block=(32, 32))
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Only an odd number of words helps"
 passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 
 # %% [markdown] tags=["explain"]
@@ -564,14 +570,14 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 #
 # - A load from the GPU's memory takes hundreds of cycles
 # - Meanwhile a scheduler issues instructions of other warps
-# - Registers and shared memory limit how many there are
+# - [Registers](glossary.md#register) and shared memory limit how many there are
 #
 # On a GH200, whose GPU is of the same generation, a load from idle memory takes 347 ns ([RRZE](https://github.com/RRZE-HPC/gpu-benches), published), which
 # are 687 cycles. A warp whose data are missing is set aside, and its scheduler, one of four in a multiprocessor, issues an instruction of another warp in
-# the next cycle. The change costs nothing, because every warp keeps its [registers](glossary.md#register) the whole time. So a GPU hides the wait of a warp
+# the next cycle. The change costs nothing, because every warp keeps its registers the whole time. So a GPU hides the wait of a warp
 # behind other warps, if enough of them are there. The figure shows this for a wait of only 19 cycles.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Enough warps keep a scheduler busy"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Enough warps keep a scheduler busy"
 schedules = {
     f"{warps} warp{'s' if warps > 1 else ''}": gpu_execution.run_scheduler(
         warps, latency_cycles=19
@@ -597,7 +603,7 @@ plotting.show(figure, alt="The scheduler is busy for 10, 40 and 100 % of the cyc
 
 # %% tags=["yours"] yours="blocks_that_fit" takes=10
 def blocks_that_fit(threads, registers, shared_bytes):
-    """Return the blocks that a multiprocessor of an H100 holds: threads and bytes of a block."""
+    """Return the blocks that a multiprocessor of an H100 holds at once."""
     warps = math.ceil(threads / 32)
     warp_registers = 256 * math.ceil(32 * registers / 256)
     by_registers = 65_536 // (warps * warp_registers)
@@ -661,7 +667,7 @@ def blocks_that_fit(threads, registers, shared_bytes):
 kernel = gpu_execution.H100_RESOURCES["padded"]
 blocks = blocks_that_fit(1024, kernel.registers, kernel.shared_bytes)
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 print(f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes per block")
 print(f"{blocks} blocks, {32 * blocks} of 64 warps, an occupancy of {blocks / 2:.0%}")
 
@@ -669,7 +675,7 @@ print(f"{blocks} blocks, {32 * blocks} of 64 warps, an occupancy of {blocks / 2:
 try:
     compiled = native.compile_cuda(gpu_execution.cuda_source(), architecture="sm_90")
     here = compiled.resources("padded")
-    print(f"compiled here for an H100: {here.registers} registers, {here.shared_bytes:,} bytes")
+    print(f"compiled here: {here.registers} registers, {here.shared_bytes:,} bytes")
 except native.NativeError as error:
     print(f"not compiled here, so the lesson takes what we compiled: {error}")
 
@@ -684,8 +690,11 @@ one_more = helpers.predict(
 )
 one_more
 
-# %% tags=["run", "look", "slide", "slide-output"] minutes=1 headline="Half a block cannot move in"
-one_more.reveal(modelled=100 * blocks_that_fit(1024, 33, 0) / 2)
+# %% tags=["run"]
+blocks = blocks_that_fit(1024, 33, 0)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half a block cannot move in"
+one_more.reveal(modelled=100 * blocks * 32 / 64)
 
 # %% tags=["hide-input", "look"]
 gpu_execution.explore_occupancy()
@@ -706,9 +715,11 @@ waiting = helpers.predict(
 )
 waiting
 
-# %% tags=["run", "look", "slide", "slide-output"] minutes=1 headline="More than half of all threads must wait at once"
+# %% tags=["run"]
 read_bytes_per_s, latency_s = 3350e9 / 2, 347e-9
 bytes_in_flight = read_bytes_per_s * latency_s
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More than half of all threads must wait at once"
 waiting.reveal(modelled=100 * bytes_in_flight / 4 / (132 * 2048))
 
 # %% [markdown] tags=["explain"]
@@ -720,7 +731,7 @@ waiting.reveal(modelled=100 * bytes_in_flight / 4 / (132 * 2048))
 # compiled, a thread issues its four loads before it needs the first value. Occupancy is still 100 %, now with eight blocks of 256 threads, and each value
 # costs the same sectors and passes. But every thread has four values on their way instead of one, so a quarter of the threads suffices, or 13 %.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="More values per thread bring more bandwidth"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="More values per thread bring more bandwidth"
 kernels = {1: "TiledPadded", 2: "Coarsen2", 4: "Coarsen4", 8: "Coarsen8"}
 rates = {row.kernel: row.bandwidth_bytes_per_s / 1e9 for row in gpu_execution.TRANSPOSES}
 row = [f"{rates[name]:,.0f}" for name in kernels.values()]
@@ -728,7 +739,7 @@ pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_ax
     "values per thread", axis=1
 )
 
-# %% [markdown] tags=["explain"]
+# %% [markdown]
 # Four values bring 1.64 times the bandwidth of one. Perhaps it was the smaller blocks that helped? Another of the twenty kernels speaks against it, because
 # its blocks of 1,024 threads, with four values each and in tiles of 64 × 64, reach 2,872 GB/s. Even a plain copy, without a tile or a barrier, moves only
 # about 2,000 GB/s on an H100 if each thread loads 4 bytes, but about 3,050 with 16
@@ -750,7 +761,7 @@ pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_ax
 # The one-line transpose takes 6.2 times as long as the fastest, 18.06 ms instead of 2.92. You have seen the way between them, and you can name the counts
 # that each step changed.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Each step on the way changed one count"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each step on the way changed one count"
 way = {
     "one line": ("Naive", line, ""),
     "tile": ("Tiled", tiled, tiled.passes // tiled.warps - 1),
@@ -771,7 +782,7 @@ headings = [
 ]
 pd.DataFrame(rows, index=headings).T
 
-# %% [markdown] tags=["explain"]
+# %% [markdown]
 # Fewer sectors made it 3.6 times as fast, because a warp that walks down a column touches 32 sectors for 128 bytes, and because the padding removed the
 # price of the detour. The fastest kernel has two passes again, although its rows have 65 words. Each of its threads takes four neighbouring rows, so the
 # lanes of a warp are 4 × 65 words apart, and that is an even number. More bytes in flight and larger tiles brought the other factor of 1.7, because a GPU
@@ -798,16 +809,16 @@ else:
 #
 # So ask a slow kernel four questions. Do the lanes agree? Do they follow a row? Do they share a bank? Are enough bytes in flight? The repair is often one
 # exchanged index or one word of padding, and not a new GPU. In the [exercises](exercises/03_how_a_gpu_runs_a_kernel_exercises.ipynb) you add up a block's
-# values in three ways, and count what each of them costs.
+# values with three kernels, and count what each of them costs. [The appendix](appendix/03_how_a_gpu_runs_a_kernel.ipynb) is about the launches of kernels.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# A row of a tile has $p$ words. A request has byte addresses $a$. A block has $w$ warps and $s$ bytes of shared memory, and a thread $r$ registers.
+# A row of a tile has $p$ words. A block has $w$ warps and $s$ bytes of shared memory, and a thread $r$ registers.
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | sectors of a request | number of different $\lfloor a / 32 \rfloor$ | values of 4 bytes |
+# | sectors of a request | number of different $\lfloor \text{address} / 32 \rfloor$ | values of 4 bytes |
 # | passes of a column | $\gcd(p, 32)$ | a tile with 32 rows in shared memory |
 # | blocks by warps | $\lfloor 64 / w \rfloor$ | an H100 |
 # | blocks by registers | $\lfloor 65536 / (256\, w\, \lceil r / 8 \rceil) \rfloor$ | an H100 |
