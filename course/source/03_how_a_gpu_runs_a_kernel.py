@@ -49,7 +49,7 @@ import numpy as np
 import pandas as pd
 
 import helpers
-from helpers import exercises, native, plotting, timing
+from helpers import exercises, native, plotting
 from helpers.studies import gpu_execution
 from helpers.studies.gpu_execution import launch
 
@@ -461,7 +461,7 @@ def transpose(thread, input, output, words):
 
 
 # %% wrong="transpose" says="Give a row of the tile `words` words"
-def transpose(thread, input, output, words):  # noqa: ARG001
+def transpose(thread, input, output, words):
     x, y = thread.thread_x, thread.thread_y
     tile = thread.shared("tile", 32, 32)
     tile[y, x] = input[thread.y, thread.x]

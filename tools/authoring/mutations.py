@@ -122,6 +122,22 @@ MUTATIONS = (
         'runs = {"naive": naive_run, "tiled": tiled_run}',
     ),
     Mutation(
+        "03",
+        "helpers/studies/gpu_execution/_requests.py",
+        "return len({address // SECTOR_BYTES for",
+        "return len({address // (2 * SECTOR_BYTES) for",
+        "sectors as long as the lines of a processor",
+        "line.count(array, access).sectors_per_request",
+    ),
+    Mutation(
+        "03",
+        "helpers/studies/gpu_execution/_requests.py",
+        "Counter(word % BANKS for word in words)",
+        "Counter(word % (BANKS // 2) for word in words)",
+        "16 banks, as GPUs before 2010 had them",
+        "for words, run in ((32, tiled), (33, padded)):",
+    ),
+    Mutation(
         "12",
         "helpers/memory/_peak.py",
         "        batch_size=largest,",

@@ -41,14 +41,20 @@ def sectors(checks: Checks) -> None:
         ([4 * lane + 16 for lane in range(32)],),
         expected=5,
         kind=int,
-        mistakes={32: shared, 4: "A request may begin in the middle of a sector.", 2: "A sector has 32 bytes, and not 128."},
+        mistakes={
+            32: shared,
+            4: "A request may begin in the middle of a sector.",
+            2: "A sector has 32 bytes, and not 128.",
+        },
     )
     checks.returns(
         "values that are 128 bytes apart touch a sector each",
         ([128 * lane for lane in range(32)],),
         expected=32,
         kind=int,
-        mistakes={125: "Lanes need not touch neighbouring sectors. Count only those that a lane touches."},
+        mistakes={
+            125: "Lanes need not touch neighbouring sectors. Count only those that a lane touches."
+        },
     )
 
 
@@ -60,7 +66,8 @@ def transpose(checks: Checks) -> None:
         call=_in_place,
         expected=4096,
         mistakes={
-            2048 + 64: "The blocks change places as well, and not only the elements within each.",
+            2048
+            + 64: "The blocks change places as well, and not only the elements within each.",
             64: "The elements change places within their block as well.",
         },
     )
@@ -70,7 +77,10 @@ def transpose(checks: Checks) -> None:
         call=_sectors,
         expected=(4, 4),
         mistakes={
-            (4, 32): "A warp stores down a column of the output. Let it store along a row, and read down a column of the tile.",
+            (
+                4,
+                32,
+            ): "A warp stores down a column of the output. Let it store along a row, and read down a column of the tile.",
             (32, 4): "A warp loads down a column of the input. Let it load along a row.",
         },
     )
@@ -86,7 +96,9 @@ def transpose(checks: Checks) -> None:
 def _in_place(kernel, side):
     matrix = np.arange(side * side, dtype=np.float32).reshape(side, side)
     turned = np.full((side, side), -1, np.float32)
-    gpu_execution.launch(kernel, matrix, turned, 32, grid=(side // 32, side // 32), block=(32, 32))
+    gpu_execution.launch(
+        kernel, matrix, turned, 32, grid=(side // 32, side // 32), block=(32, 32)
+    )
     return int((turned == matrix.T).sum())
 
 
@@ -112,21 +124,31 @@ def blocks_that_fit(checks: Checks) -> None:
         (1024, 12, 4224),
         expected=2,
         kind=int,
-        mistakes={4: "There is room for only 64 warps.", 44: "Take the smallest of all limits."},
+        mistakes={
+            4: "There is room for only 64 warps.",
+            44: "Take the smallest of all limits.",
+        },
     )
     checks.returns(
         "six blocks of 256 threads with 33 registers fit, because of their registers",
         (256, 33, 0),
         expected=6,
         kind=int,
-        mistakes={7: "A warp gets its registers in lots of 256. Round each warp's up.", 6.4: whole, 8: "Registers limit too."},
+        mistakes={
+            7: "A warp gets its registers in lots of 256. Round each warp's up.",
+            6.4: whole,
+            8: "Registers limit too.",
+        },
     )
     checks.returns(
         "six blocks with 32 KiB of shared memory fit",
         (256, 16, 32768),
         expected=6,
         kind=int,
-        mistakes={7: "The system adds 1,024 bytes of shared memory to each block.", 8: "Shared memory limits too."},
+        mistakes={
+            7: "The system adds 1,024 bytes of shared memory to each block.",
+            8: "Shared memory limits too.",
+        },
     )
     checks.returns(
         "32 of the smallest blocks fit",
@@ -135,4 +157,6 @@ def blocks_that_fit(checks: Checks) -> None:
         kind=int,
         mistakes={64: "A multiprocessor holds at most 32 blocks, however small they are."},
     )
-    checks.returns("no block fits whose registers are too many", (1024, 65, 0), expected=0, kind=int)
+    checks.returns(
+        "no block fits whose registers are too many", (1024, 65, 0), expected=0, kind=int
+    )
