@@ -390,8 +390,8 @@ def share_waiting(bytes_per_s, latency_s, threads, bytes_per_thread):  # noqa: A
 # %% [markdown] written="sums" points=2
 # A full answer says:
 #
-# - 1 point: from scattered to strided the requests fall from 150 to 45 and the passes stay 150; from strided to in order
-#   the requests stay 45 and the passes fall from 150 to 45.
+# - 1 point: from scattered to strided the requests fall from 150 to 45 and the passes stay 150; from strided to in
+#   order the requests stay 45 and the passes fall from 150 to 45.
 # - 1 point: the published factors are 2.3 and 2.0, so the first step gained although its passes are the same; it has
 #   fewer instructions and no `%`, which the count of passes does not hold; the second factor is smaller than 150 / 45,
 #   because the G80 had 16 banks and because the kernel does other work, such as its loads from the GPU's memory.
