@@ -109,7 +109,7 @@ def saxpy(thread, a, x, y):
 saxpy = check(saxpy)
 
 
-# %% wrong="saxpy" says="outside"
+# %% wrong="saxpy" says="guard the access with an if"
 def saxpy(thread, a, x, y):
     i = thread.block_x * thread.block_width + thread.thread_x
     y[i] = a * x[i] + y[i]
@@ -434,7 +434,7 @@ def transpose(thread, input, output, words):
 transpose = check(transpose)
 
 
-# %% wrong="transpose" says="put a yield"
+# %% wrong="transpose" says="with a yield in between"
 def transpose(thread, input, output, words):
     x, y = thread.thread_x, thread.thread_y
     tile = thread.shared("tile", 32, words)
@@ -809,7 +809,7 @@ else:
 #
 # So ask a slow kernel four questions. Do the lanes agree? Do they follow a row? Do they share a bank? Are enough bytes in flight? The repair is often one
 # exchanged index or one word of padding, and not a new GPU. In the [exercises](exercises/03_how_a_gpu_runs_a_kernel_exercises.ipynb) you add up a block's
-# values with three kernels, and count what each of them costs. [The appendix](appendix/03_how_a_gpu_runs_a_kernel.ipynb) is about the launches of kernels.
+# values with three kernels, and count what each of them costs. [The appendix](appendix/03_how_a_gpu_runs_a_kernel.ipynb) is about [kernel launches](glossary.md#kernel-launch).
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -138,7 +138,7 @@ def copy_many(thread, source, target, values):
             target[i] = source[i]
 
 
-# %% wrong="copy_many" says="outside" gets=2
+# %% wrong="copy_many" says="guard the access with an if" gets=2
 def copy_many(thread, source, target, values):
     width = thread.block_width
     for step in range(values):

@@ -66,9 +66,8 @@ def transpose(checks: Checks) -> None:
         call=_in_place,
         expected=4096,
         mistakes={
-            2048
-            + 64: "The blocks change places as well, and not only the elements within each.",
-            64: "The elements change places within their block as well.",
+            2048: "The blocks change places as well, and not only the elements within each.",
+            128: "The elements change places within their block as well.",
         },
     )
     checks.returns(
