@@ -252,7 +252,7 @@ ones = [1.0] * 256
 check.returns(right, (ones,), call=summed, expected=256.0)
 slips = {False: "Nearly every warp takes part in every round; let the first threads add"}
 check.returns(together, (ones,), call=shared_requests, expected=True, mistakes=slips)
-slips = {16: "Lanes want words of the same bank; let neighbouring lanes add neighbouring words"}
+slips = {8: "Lanes want words of the same bank; let neighbouring lanes add neighbouring words"}
 check.returns(apart, (ones,), call=most_passes, expected=1, mistakes=slips)
 check.report()
 ### BEGIN HIDDEN TESTS
