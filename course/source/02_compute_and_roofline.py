@@ -222,7 +222,7 @@ timing.claim(sentence, fastest_s["1"] / least_s[1], at_least=0.9, at_most=2, evi
 # loads each weight once and multiplies it by all sixteen tokens, which exactly fill a vector [register](glossary.md#register) of the core, and it asks early for the
 # weights that come next.
 
-# %% tags=["slide", "slide-code"] minutes=2 lines=[6, 12] headline="Each weight is loaded once and used sixteen times"
+# %%
 SIXTEEN = """
 #include <cstdint>
 #include <cstring>
@@ -576,7 +576,7 @@ def tiled(thread, a, b, c):
 # %% [markdown]
 # Both kernels now multiply a 16 × 32 matrix by a 32 × 24 one. For an estimate, ask how often a value is used once it has been read.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
+# %% tags=["predict"]
 fewer_reads = helpers.predict(
     "With tiles of 8 x 8, by what factor does the number of reads from the GPU's memory fall?",
     "x",
@@ -588,7 +588,7 @@ naive_run = simulators.count_traffic(naive, 16, 24, 32, tile=8)
 tiled_run = simulators.count_traffic(tiled, 16, 24, 32, tile=8)
 fewer_reads.reveal(modelled=8, counted=naive_run.global_reads / tiled_run.global_reads)
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="The reads move to a near memory"
+# %% tags=["hide-input", "look"]
 runs = {"naive": naive_run, "tiled": tiled_run}
 runs["tiled, by formula"] = simulators.tiled_traffic(16, 24, 32, tile=8)
 rows = {}
@@ -743,7 +743,7 @@ print(f"a convolution with almost nothing to compute: {1e6 * one_of_each['conv1'
 # The eleven operations are called one after the other. For an estimate you need the sum of their least times and the calls, which are printed above for
 # your machine.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
+# %% tags=["predict"]
 small = helpers.predict(
     "For a single image, how many times as long as the sum of its least times "
     "does LeNet take?",
@@ -755,7 +755,7 @@ small
 with torch.no_grad():
     one_image = helpers.measure(lambda: lenet(image), budget_s=0.5)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="A small network pays for its calls"
+# %% tags=["look", "nbval-ignore-output"]
 small.reveal(measured=one_image.median_s / sum(layers_least_s))
 image_us, calls_us = 1e6 * one_image.median_s, 1e6 * calls.total_s
 print(f"one image {image_us:.3g} us, its calls alone {calls_us:.3g} us")
