@@ -57,10 +57,10 @@ def test_without_a_compiler_the_sum_is_left(monkeypatch):
 
 def test_a_program_that_the_compiler_refuses_is_no_missing_compiler(monkeypatch):
     def refuse(_source):
-        raise native.CompilationError("expected ';'", "mend the program")
+        raise native.CompilationError("expected a semicolon", "mend the program", "log")
 
     monkeypatch.setattr(native, "compile_cpp", refuse)
-    with pytest.raises(native.CompilationError, match="expected"):
+    with pytest.raises(native.CompilationError, match="a semicolon"):
         layer_roofline.reading_programs(torch.ones(128))
 
 
