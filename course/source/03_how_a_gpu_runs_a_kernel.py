@@ -38,9 +38,8 @@
 #
 # So far a GPU was two rates (lesson 02) and a crowd of waiting threads ([lesson 01](01_memory_hierarchy.ipynb)). Now we open it, and each part finds
 # something to count, namely [lanes](glossary.md#lane), [sectors](glossary.md#sector), passes and bytes in flight. You need no GPU, because a simulated
-# [warp](glossary.md#warp) on your processor counts exactly. We had
-# none either, so every measured time below is published, and unless we name another source it is from Yenusah's table. If your machine has a GPU, the
-# last part measures there.
+# [warp](glossary.md#warp) on your processor counts exactly. We had none either, so every measured time below is published, and unless we name another
+# source it is from Yenusah's table. If your machine has a GPU, the last cells measure there.
 
 # %% tags=["hide-input"]
 import math
@@ -54,20 +53,20 @@ from helpers.studies import gpu_execution
 from helpers.studies.gpu_execution import launch
 
 check = exercises.checks_of("how_a_gpu_runs_a_kernel")
-published_ms = {row.kernel: 1e3 * row.time_s for row in gpu_execution.TRANSPOSES}
+published = {row.kernel: row for row in gpu_execution.TRANSPOSES}
 
 
 def numbered(rows, columns):
     return np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="A single line is the same program as the fastest"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What does a single line cost?
 #
 # - A transpose moves data and computes nothing
-# - The fastest reaches 88 % of an H100's bandwidth
+# - The fastest nearly fills the bandwidth of an H100
 # - The simplest is one line, with the same bytes
 #
 # Write down a number before you go on.
@@ -85,9 +84,9 @@ bet
 #
 # Who runs a kernel? We begin with the threads, because a kernel is written for one of them.
 #
-# - A GPU starts threads in blocks, and whole blocks only
+# - A GPU starts threads in whole blocks
 # - A block is cut into warps of 32 threads
-# - A warp has one instruction at a time for all its lanes
+# - A warp has one instruction at a time
 #
 # Take SAXPY, which computes `a * x + y` for every element of two vectors. A GPU starts threads in blocks, for example of 256, and it starts whole blocks
 # only. For 1,000 elements we need four blocks, which are 1,024 threads, and the last 24 would reach past the end. So each thread first checks its index
@@ -144,7 +143,7 @@ def saxpy(thread, a, x, y):
 x, y = np.ones(1000, np.float32), np.ones(1000, np.float32)
 run = launch(saxpy, 2.0, x, y, grid=4, block=256)
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="The guard switches 24 lanes off"
+# %% tags=["hide-input"]
 by_warp = {number: [one for one in run.requests if one.warp == number] for number in (30, 31)}
 figure = gpu_execution.draw_lanes(
     {f"warp {number}": by_warp[number] for number in (30, 31)},
@@ -163,7 +162,7 @@ print(f"lanes of the last warp that pass the guard: {len(by_warp[31][0].lanes)} 
 # An `if` with two sides can cost more. Suppose that in every warp the odd threads load from one array and the even threads from another.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="Neighbours that differ"
+# %%
 def odd_and_even(thread, a, b, output):
     i = thread.x
     if i % 2:
@@ -180,7 +179,7 @@ def odd_and_even(thread, a, b, output):
 loads = helpers.predict(
     "If the odd and even threads of a warp load from different arrays, "
     "how many load instructions does the warp issue?",
-    "instructions",
+    "loads",
 )
 loads
 
@@ -298,16 +297,12 @@ def sectors(addresses):
 
 
 # %%
-steps = (1, 2, 8)
-requests = {f"every {step}th": [4 * step * lane for lane in range(32)] for step in steps}
+steps = {"every value": 1, "every 2nd value": 2, "every 8th value": 8}
+requests = {name: [4 * step * lane for lane in range(32)] for name, step in steps.items()}
 touched = {name: sectors(addresses) for name, addresses in requests.items()}
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The same 128 bytes cost 4, 8 or 32 sectors"
-names = ("every value", "every 2nd value", "every 8th value")
-figure = gpu_execution.draw_sectors(
-    dict(zip(names, requests.values(), strict=True)),
-    title="What travels for 32 values",
-)
+figure = gpu_execution.draw_sectors(requests, title="What travels for 32 values")
 plotting.show(figure, alt="32 neighbours touch 4 sectors, every 2nd value 8, every 8th 32.")
 
 # %% tags=["hide-input"]
@@ -335,7 +330,7 @@ for array, access in (("input", "load"), ("output", "store")):
     print(f"{access} {array}: {line.count(array, access).sectors_per_request:.0f} sectors")
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="Sectors explain a large part of the factor"
-longer = published_ms["Naive"] / published_ms["Vec4_T64_Coarsen4"]
+longer = published["Naive"].time_s / published["Vec4_T64_Coarsen4"].time_s
 source = "yencal/gpu-matrix-transpose, an H100"
 bet.reveal(modelled=line.sectors / line.warps / 8, published=longer, source=source)
 
@@ -492,7 +487,7 @@ def transpose(thread, input, output, words):
 matrix, turned = numbered(64, 64), np.zeros((64, 64), np.float32)
 tiled = launch(transpose, matrix, turned, 32, grid=(2, 2), block=(32, 32))
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 numbers=[["(\\d+) sectors", "sectors per warp"], ["(\\d+) passes", "passes per warp"]] headline="Fewer sectors, and a new cost"
+# %% tags=["hide-input"]
 print(f"each warp: {tiled.sectors / tiled.warps:.0f} sectors of the GPU's memory")
 print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 
@@ -530,7 +525,7 @@ for words, run in ((32, tiled), (33, padded)):
 # %% [markdown]
 # The price of this *padding* is 128 bytes per tile. You can work out every other width in the same way.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 33]
+# %% tags=["predict"]
 passes = helpers.predict(
     "With 34 words per row instead of 33, how many passes does a column of the tile take?",
     "passes",
@@ -540,7 +535,7 @@ passes
 # %% tags=["run"]
 wider = launch(transpose, matrix, turned, 34, grid=(2, 2), block=(32, 32))
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Only an odd number of words helps"
+# %% tags=["look"]
 passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 
 # %% [markdown] tags=["explain"]
@@ -682,7 +677,7 @@ except native.NativeError as error:
 # %% [markdown]
 # The limits have sharp edges. The 65,536 registers are exactly 32 for each of 2,048 threads.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
+# %% tags=["predict"]
 one_more = helpers.predict(
     "In blocks of 1,024 threads, which occupancy is left "
     "if each thread needs 33 registers instead of 32?",
@@ -693,19 +688,20 @@ one_more
 # %% tags=["run"]
 blocks = blocks_that_fit(1024, 33, 0)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half a block cannot move in"
+# %% tags=["look"]
 one_more.reveal(modelled=100 * blocks * 32 / 64)
 
 # %% tags=["hide-input", "look"]
 gpu_execution.explore_occupancy()
 
 # %% [markdown] tags=["explain"]
-# Only 50 %, because the second block does not fit any more, and half a block cannot move in. Turn the figure, and find the number of threads per block with
-# which 33 registers cost the least.
+# Only 50 %, because the second block does not fit any more, and half a block cannot move in. Turn the figure, and find the
+# largest block with which 33 registers cost only a quarter of the occupancy.
 #
 # The padded kernel thus has all the warps that it can have, and still it reaches only 1,693 GB/s, half of the bandwidth. By
 # [Little's law](glossary.md#littles-law) the bytes in flight are bandwidth times [latency](glossary.md#latency). We count the reads only, because a thread
 # waits for what it loads and not for what it stores, and they are half of a transpose's bytes, 1,675 GB/s at full speed. The latency is that of the GH200.
+# Full of warps, the 132 multiprocessors of an H100 have 132 × 2,048, or 270,336 threads.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
 waiting = helpers.predict(
@@ -733,8 +729,7 @@ waiting.reveal(modelled=100 * bytes_in_flight / 4 / (132 * 2048))
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="More values per thread bring more bandwidth"
 kernels = {1: "TiledPadded", 2: "Coarsen2", 4: "Coarsen4", 8: "Coarsen8"}
-rates = {row.kernel: row.bandwidth_bytes_per_s / 1e9 for row in gpu_execution.TRANSPOSES}
-row = [f"{rates[name]:,.0f}" for name in kernels.values()]
+row = [f"{published[name].bandwidth_bytes_per_s / 1e9:,.0f}" for name in kernels.values()]
 pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_axis(
     "values per thread", axis=1
 )
@@ -762,31 +757,38 @@ pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_ax
 # that each step changed.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each step on the way changed one count"
-way = {
-    "one line": ("Naive", line, ""),
+four_rows = [4 * (4 * 65 * (lane % 16) + lane // 16) for lane in range(32)]
+runs = {
+    "one line": ("Naive", line, None),
     "tile": ("Tiled", tiled, tiled.passes // tiled.warps - 1),
     "padded tile": ("TiledPadded", padded, padded.passes // padded.warps - 1),
     "four values per thread": ("Coarsen4", padded, padded.passes // padded.warps - 1),
-    "fastest, tiles of 64 x 64": ("Vec4_T64_Coarsen4", padded, 2),
+    "fastest, tiles of 64 × 64": (
+        "Vec4_T64_Coarsen4",
+        padded,
+        gpu_execution.bank_passes(four_rows),
+    ),
 }
-values = {row.kernel: row.values_per_thread for row in gpu_execution.TRANSPOSES}
-rows = {
-    name: (run.sectors // run.warps, down, values[kernel], f"{published_ms[kernel]:.2f} ms")
-    for name, (kernel, run, down) in way.items()
+way = {
+    name: gpu_execution.TransposeStep(run.sectors // run.warps, down, published[kernel])
+    for name, (kernel, run, down) in runs.items()
 }
-headings = [
-    "sectors per 32 values",
-    "passes of a column",
-    "values per thread",
-    "time (published)",
-]
-pd.DataFrame(rows, index=headings).T
+figure = gpu_execution.draw_way(
+    way,
+    least_s=2 * 4 * 32_768**2 / 3350e9,
+    title="The way from one line to the fastest transpose",
+)
+plotting.show(
+    figure,
+    alt="Five kernels, from 18.06 to 2.92 ms. Sectors fall, then passes, and values rise.",
+)
 
 # %% [markdown]
 # Fewer sectors made it 3.6 times as fast, because a warp that walks down a column touches 32 sectors for 128 bytes, and because the padding removed the
-# price of the detour. The fastest kernel has two passes again, although its rows have 65 words. Each of its threads takes four neighbouring rows, so the
-# lanes of a warp are 4 × 65 words apart, and that is an even number. More bytes in flight and larger tiles brought the other factor of 1.7, because a GPU
-# hides its wait only if enough bytes wait together. What the larger tiles add, from 3.10 to 2.92 ms, we cannot explain.
+# price of the detour. The fastest kernel has two passes again, although its rows have 65 words. Each of its threads takes four neighbouring rows, so 16
+# lanes of a warp go down a column in steps of 4 × 65 words, which meet only eight banks. The other 16 do the same in the next column, in eight other banks.
+# More bytes in flight and larger tiles brought the other factor of 1.7, because a GPU hides its wait only if enough bytes wait together. What the larger
+# tiles add, from 3.10 to 2.92 ms, we cannot explain.
 #
 # If your machine has a GPU, the next cell runs four of these kernels there, on a matrix of 8,192 × 8,192, and PyTorch's `x.t().contiguous()` beside them.
 
@@ -809,7 +811,8 @@ else:
 #
 # So ask a slow kernel four questions. Do the lanes agree? Do they follow a row? Do they share a bank? Are enough bytes in flight? The repair is often one
 # exchanged index or one word of padding, and not a new GPU. In the [exercises](exercises/03_how_a_gpu_runs_a_kernel_exercises.ipynb) you add up a block's
-# values with three kernels, and count what each of them costs. [The appendix](appendix/03_how_a_gpu_runs_a_kernel.ipynb) is about [kernel launches](glossary.md#kernel-launch).
+# values with three kernels, and count what each of them costs. [The appendix](appendix/03_how_a_gpu_runs_a_kernel.ipynb) is about
+# [kernel launches](glossary.md#kernel-launch), and about a tile that needs no unused words.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
