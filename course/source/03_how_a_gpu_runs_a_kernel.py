@@ -159,7 +159,8 @@ print(f"lanes of the last warp that pass the guard: {len(by_warp[31][0].lanes)} 
 # Our 1,024 threads are 32 warps. In 31 of them every lane passes the guard. In the last one 8 lanes pass it, and the other 24 are switched off meanwhile.
 # The guard costs almost nothing.
 #
-# An `if` with two sides can cost more. Suppose that in every warp the odd threads load from one array and the even threads from another.
+# An `if` with two sides can cost more. Suppose that in every warp the odd threads load from one array and the even threads from another. In this kernel
+# `thread.x` is short for the index that you computed above.
 
 
 # %%
@@ -313,7 +314,8 @@ print("sectors:", ", ".join(map(str, touched.values())))
 # each. If they read every eighth value, each lane has a sector of its own, so that a whole kilobyte travels although the warp wanted 128 bytes. A request
 # that touches as few sectors as possible is called *[coalesced](glossary.md#coalesced-access)*.
 #
-# Now count the one line. Try it before you read on, because you know that the lanes share y and differ in x.
+# Now count the one line, on a matrix of 64 × 64 elements that `numbered` fills with different values. Try it before you read on, because you know that the
+# lanes share y and differ in x.
 
 
 # %% tags=["slide", "slide-code"] minutes=1 headline="A row on one side, a column on the other"
@@ -495,7 +497,7 @@ print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 # All requests to the GPU's memory are coalesced now, and a warp needs 4 + 4 sectors, as in a copy. If sectors were everything, the time would fall by a
 # factor of 4.5, from 18.06 to 4.0 ms.
 #
-# It falls to 8.62 ms, a factor of only 2.1. Something in the tile takes time.
+# It falls to 8.62 ms, a factor of only 2.1. Something in the tile takes time, and it has to do with the 33 passes that the cell has counted.
 #
 # Shared memory consists of 32 *banks*. Word number w is in bank w mod 32, and each bank delivers one word per cycle
 # ([CUDA C++ Programming Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/)). The words of a row are in 32 different banks, so a warp gets them
@@ -664,7 +666,7 @@ blocks = blocks_that_fit(1024, kernel.registers, kernel.shared_bytes)
 
 # %% tags=["hide-input"]
 print(f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes per block")
-print(f"{blocks} blocks, {32 * blocks} of 64 warps, an occupancy of {blocks / 2:.0%}")
+print(f"{blocks} blocks, {32 * blocks} of 64 warps, an occupancy of {50 * blocks} %")
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 try:
@@ -756,7 +758,7 @@ pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_ax
 # The one-line transpose takes 6.2 times as long as the fastest, 18.06 ms instead of 2.92. You have seen the way between them, and you can name the counts
 # that each step changed.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each step on the way changed one count"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each step on the way changed a count"
 four_rows = [4 * (4 * 65 * (lane % 16) + lane // 16) for lane in range(32)]
 runs = {
     "one line": ("Naive", line, None),

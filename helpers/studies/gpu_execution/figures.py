@@ -27,10 +27,10 @@ from helpers.studies.gpu_execution._requests import (
 from helpers.studies.gpu_execution._scheduling import Schedule
 
 _LANE_IN, _ROW_IN, _NAME_IN, _LEFT_IN = 0.17, 0.26, 0.34, 1.75
-_WORD_IN, _SECTOR_IN, _PANEL_IN = 0.15, 0.1, 2.1
+_WORD_IN, _SECTOR_IN, _SECTOR_ROW_IN, _SECTORS_IN_ROW = 0.1, 0.88, 0.22, 8
 _BANK_IN = 0.085  # the side of a word's square
 _LEAST_IN = 3.6  # the width of a key
-_STEP_IN = 0.42
+_STEP_IN = 0.42  # the height of a row of the way
 _SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
 _GPUS = {"V100": "7.0", "A100": "8.0", "RTX 3090": "8.6", "RTX 4090": "8.9", "H100": "9.0"}
 
@@ -69,7 +69,7 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
 
 
 def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
-    """Return the sectors that each of ``requests`` touches, a column per request and a row of 8 words per sector.
+    """Return the sectors that each of ``requests`` touches, from left to right, eight in a row, each of 8 words.
 
     ``requests`` has the byte addresses of the lanes by a name, as :func:`sectors` takes them. A word that a lane wants
     is blue; the grey ones travel with it. ``title`` stands above. Raises ValueError for no request or an empty one, and
@@ -77,19 +77,24 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
     """
     words = _words(requests)
     touched = {name: sorted({word // _SECTOR_WORDS for word in group}) for name, group in words.items()}
-    high = _SECTOR_IN * max(map(len, touched.values()))
-    drawn, axes = paper(max(_LEAST_IN, 0.2 + _PANEL_IN * len(words)), high + 1.15, title=title)
-    for place, (name, group) in enumerate(words.items()):
-        left, count = 0.2 + _PANEL_IN * place, count_sectors(WORD_BYTES * word for word in group)
-        write(axes, left, 0.18, name, ha="left", bold=True)
-        write(axes, left, 0.42, f"{count} sector{'s' if count > 1 else ''}", ha="left", colour=QUIET)
-        for row, sector in enumerate(touched[name]):
-            for column in range(_SECTOR_WORDS):
-                is_used = sector * _SECTOR_WORDS + column in group
-                corner = left + column * _WORD_IN, 0.62 + row * _SECTOR_IN
-                axes.add_patch(Rectangle(corner, _WORD_IN - 0.015, _SECTOR_IN - 0.03,
+    rows = sum(-(-len(group) // _SECTORS_IN_ROW) for group in touched.values())
+    width = 0.24 + _SECTORS_IN_ROW * _SECTOR_IN
+    drawn, axes = paper(width, 0.55 + (_NAME_IN + 0.14) * len(words) + _SECTOR_ROW_IN * rows, title=title)
+    top = 0.1
+    for name, group in touched.items():
+        count = count_sectors(WORD_BYTES * word for word in words[name])
+        write(axes, 0.12, top + _NAME_IN / 2, name, ha="left", bold=True)
+        write(axes, _LEFT_IN, top + _NAME_IN / 2, f"{count} sector{'s' if count > 1 else ''}", ha="left", colour=QUIET)
+        top += _NAME_IN
+        for place, sector in enumerate(group):
+            row, column = divmod(place, _SECTORS_IN_ROW)
+            for word in range(_SECTOR_WORDS):
+                is_used = sector * _SECTOR_WORDS + word in words[name]
+                corner = 0.12 + column * _SECTOR_IN + word * _WORD_IN, top + row * _SECTOR_ROW_IN
+                axes.add_patch(Rectangle(corner, _WORD_IN - 0.015, _SECTOR_ROW_IN - 0.06,
                                          facecolor=COMPUTING if is_used else WAITING))  # fmt: skip
-    keys(axes, 0.2, high + 0.78, {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)})
+        top += _SECTOR_ROW_IN * (-(-len(group) // _SECTORS_IN_ROW)) + 0.14
+    keys(axes, 0.12, top + 0.08, {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)})
     return drawn
 
 
