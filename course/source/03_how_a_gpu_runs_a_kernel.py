@@ -307,6 +307,7 @@ figure = gpu_execution.draw_sectors(requests, title="What travels for 32 values"
 plotting.show(figure, alt="32 neighbours touch 4 sectors, every 2nd value 8, every 8th 32.")
 
 # %% tags=["hide-input"]
+assert touched == {name: gpu_execution.sectors(request) for name, request in requests.items()}
 print("sectors:", ", ".join(map(str, touched.values())))
 
 # %% [markdown]
@@ -743,10 +744,16 @@ pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_ax
 # ([Yenusah, November 2025](https://github.com/yencal/gpu-bandwidth-benchmark), published). Threads with more values also compute fewer indices per value,
 # which the author names as a cause, and the table cannot separate the two.
 #
-# And the fastest of the twenty? Compiled, its blocks of 128 threads need 16,640 bytes of shared memory each, or 17,664 with those of the system. Thirteen
-# of them fit into 228 KiB, which are 52 of 64 warps. It wins with an occupancy of 81 % against kernels with 100 %, because occupancy counts warps, whereas
+# And the fastest of the twenty? Compiled, it takes 32 registers per thread, which leave room for all warps. But its blocks of 128 threads need 16,640 bytes
+# of shared memory each, or 17,664 with those of the system. Thirteen of them fit into 228 KiB, which are 52 of 64 warps. It wins with an occupancy of 81 % against kernels with 100 %, because occupancy counts warps, whereas
 # the memory counts bytes.
-#
+
+# %% tags=["hide-input"]
+fits = gpu_execution.occupancy("9.0", threads=128, registers=32, shared_bytes=16_640)
+print(f"the fastest: {fits.blocks} blocks of 4 warps, limited by {fits.limited_by}")
+print(f"{4 * fits.blocks} of 64 warps, an occupancy of {100 * fits.warp_share:.0f} %")
+
+# %% [markdown]
 # **To remember.** Bytes in flight are warps times bytes per warp. To fill an H100's memory with a transpose, 54 % of all threads must wait at any moment
 # with one float32 each, and 13 % with four.
 #
