@@ -478,8 +478,12 @@ plotting.play(
 )
 
 # %% [markdown]
-# **Your turn.** Write the kernel with tiles, in a simulator that counts each read. Each thread brings one element of each tile, the one in its own row `y`
-# and column `x` of the block. Then all threads of the block wait for each other at a [barrier](glossary.md#barrier), because a thread needs the elements that
+# **Your turn.** Write the kernel with tiles, in a simulator that counts each read. A thread knows its element of the product, `thread.row` and
+# `thread.column`, as in `naive`. It also knows its row and column inside its block, `thread.thread_row` and `thread.thread_column`, and the side of a
+# tile, `thread.tile`. With `thread.shared("a", side, side)` all threads of a block get the same small matrix in shared memory, which you index like any
+# other, and all sides of the matrices are multiples of the tile.
+#
+# Each thread brings one element of each tile, the one in its own row and column of the block. Then all threads of the block wait for each other at a [barrier](glossary.md#barrier), because a thread needs the elements that
 # the others have brought. Where CUDA C++ has `__syncthreads()` we write `yield`. One barrier comes before the sums, and another one after them, since
 # without it a fast thread would overwrite a tile that others still read.
 
@@ -757,7 +761,8 @@ image_us, calls_us = 1e6 * one_image.median_s, 1e6 * calls.total_s
 print(f"one image {image_us:.3g} us, its calls alone {calls_us:.3g} us")
 
 # %% [markdown] tags=["explain"]
-# On our core it took 471 µs, 102 times as long (measured). The eleven calls alone take 336 µs (measured), and they give us the third formula.
+# On our core it took 471 µs, 102 times as long (measured). The eleven calls alone take 336 µs in a row and add up to 301 µs if
+# each is timed by itself (measured), so most of the time is calls. They give us the third formula.
 #
 # > time of a network = sum over its operations of (least time + call)
 #
