@@ -7,8 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.grading import sandbox
+from tools.grading import cgroup, sandbox
 from tools.grading.sandbox import SandboxError
+
+_UNBOUNDED = (
+    "warning: you are root, and this machine has no control group to write to, so the kernel does not limit how many "
+    "processes a submission starts, and one that forks without end may stop the machine before it is stopped; grade as "
+    "an ordinary user, or on a virtual machine"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sandbox.bubblewrap()  # said at once: what grades takes seconds to load
     except SandboxError as error:
         return _error(str(error))
+    if not cgroup.bounded():
+        print(_UNBOUNDED, file=sys.stderr)
     return _grade(options, options.into or _beside(options.submissions))
 
 

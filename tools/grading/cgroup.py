@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+_UID_MAP = Path("/proc/self/uid_map")  # the users of this namespace: the first inside, the same outside, how many
 _ENDS_S = 10.0  # a group can be removed when the last of its processes has been forgotten
 
 
@@ -23,9 +24,9 @@ def limited(tasks: int) -> Iterator[list[str]]:
     """Yield the beginning of a command line that puts what follows into a group of at most ``tasks`` threads.
 
     It is empty for who is not root, since the limit of that user's processes holds, and where the machine has no group
-    to write to, as in most containers.
+    to write to, as in most containers (see :func:`bounded`).
     """
-    parent = _parent() if os.geteuid() == 0 else None
+    parent = _parent() if _is_root() else None
     if parent is None:
         yield []
         return
@@ -35,6 +36,16 @@ def limited(tasks: int) -> Iterator[list[str]]:
         yield ["/bin/sh", "-c", 'echo 0 > "$0" && exec "$@"', str(group / "cgroup.procs")]
     finally:
         _remove(group)
+
+
+def bounded() -> bool:
+    """Return whether the kernel bounds the processes of a sandbox that is started here, as it does but for root."""
+    return not _is_root() or _parent() is not None
+
+
+def _is_root() -> bool:
+    """Return whether this is the machine's root; the root of a user namespace is an ordinary user to the kernel."""
+    return os.geteuid() == 0 and _UID_MAP.read_text().split()[:2] == ["0", "0"]
 
 
 def _parent() -> Path | None:

@@ -44,7 +44,7 @@ def reading_programs(weights: torch.Tensor) -> dict[str, Program]:
         for streams in STREAMS:
             read = native.compile_cpp(_reading(streams)).function(_READS)
             programs[f"{streams} at once"] = functools.partial(read, weights, weights.numel(), torch.empty(1))
-    except native.NativeError:
+    except native.MissingToolError:
         return programs  # the sum is left, a lower rate
     return programs
 

@@ -35,9 +35,10 @@ def draw_layer(
 ) -> Figure:
     """Return a square layer under the roof of a machine: the rate of its products over their arithmetic intensity.
 
-    ``library_s`` has the measured seconds by the number of tokens, ``own_s`` those of a program written for this layer.
-    A thin line goes from each point to the roof above it, so its length is what there is to win. ``bandwidth`` is in
-    bytes per second, ``peak`` in FLOP per second. Lesson 02.
+    ``library_s`` has the measured seconds by the number of tokens, ``own_s`` those of a program written for this layer
+    of ``side`` x ``side`` weights, each of ``weight_bytes``. A thin line goes from each point to the roof above it, so
+    its length is what there is to win. ``bandwidth`` is in bytes per second, ``peak`` in FLOP per second, ``title``
+    stands above. Lesson 02.
     """
     drawn, axes = plotting.figure(title=title, height_in=4.6)
     corner = peak / bandwidth
@@ -85,7 +86,8 @@ def draw_calls(
 ) -> Figure:
     """Return the time of each operation of a network: its least time, that and a call, and the measured one.
 
-    Lesson 02.
+    Of the operations ``names``, ``least_s`` has the modelled least seconds, ``call_s`` those of a call with almost
+    nothing to compute, and ``measured_s`` what each took. Lesson 02.
     """
     drawn, axes = plotting.figure(title="LeNet with one image: the time of each operation", height_in=4.4)
     rows = range(len(names))

@@ -12,7 +12,8 @@ from helpers.native import _nvrtc as nvrtc, _tools as tools
 
 HELPERS = Path(helpers.__file__).parent
 FILES = sorted(path.relative_to(HELPERS) for kind in ("cpp", "cu", "h") for path in HELPERS.rglob(f"*.{kind}"))
-NEEDED = {"KIND": "F32", "REAL": "float", "TILE": "16"}  # given on the command line or written above the program
+# Given on the command line or written above the program.
+NEEDED = {"KIND": "F32", "REAL": "float", "TILE": "16", "STREAMS": "4", "AHEAD": "128"}
 NETWORK = """
 constexpr int INPUTS = 1, OUTPUTS = 1;
 INLINE void evaluate_one(const float*, float*, const float*);

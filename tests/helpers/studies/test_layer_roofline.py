@@ -55,6 +55,15 @@ def test_without_a_compiler_the_sum_is_left(monkeypatch):
     assert list(layer_roofline.reading_programs(torch.ones(128))) == ["torch.sum"]
 
 
+def test_a_program_that_the_compiler_refuses_is_no_missing_compiler(monkeypatch):
+    def refuse(_source):
+        raise native.CompilationError("expected a semicolon", "mend the program", "log")
+
+    monkeypatch.setattr(native, "compile_cpp", refuse)
+    with pytest.raises(native.CompilationError, match="a semicolon"):
+        layer_roofline.reading_programs(torch.ones(128))
+
+
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
