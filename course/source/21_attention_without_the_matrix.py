@@ -60,7 +60,7 @@ def as_ms(seconds):
     return f"{1e3 * seconds:.3g} ms"
 
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Does it pay to compute every score twice?"
+# %% [markdown] tags=["slide"] minutes=2
 # ## The bet
 #
 # What does it cost to forget the scores and to compute them again?
@@ -235,7 +235,7 @@ h100_pass.reveal(modelled=operations_per_byte * 2 / (2 * 128))
 # a row starts with the scores 1 and 3. The maximum is 3, and the sum is $e^{-2} + 1$, or 1.135. Next come the scores 2 and 5, and each old term should
 # have been made for a maximum of 5.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.01, 10]
+# %% tags=["predict"]
 shrink = helpers.predict(
     "When the largest score of a row grows from 3 to 5, "
     "by which factor must the old sum be multiplied?",
@@ -247,7 +247,7 @@ shrink
 row = torch.tensor([1.0, 3.0], dtype=torch.float64)
 old_sum, new_sum = (row - 3).exp().sum().item(), (row - 5).exp().sum().item()
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="One multiplication repairs all old terms"
+# %% tags=["look"]
 shrink.reveal(modelled=math.exp(3 - 5), counted=new_sum / old_sum)
 
 # %% [markdown] tags=["explain"]
@@ -368,14 +368,6 @@ def absorb(largest, total, output, scores, values):
     shrink, weights = (largest - new).exp(), (scores - new).exp()
     total = shrink * total + weights.sum(dim=-1, keepdim=True)
     return new, total, (shrink * output + weights @ values) / total
-
-
-# %% wrong="absorb" says="the cells below need tuple or list"
-def absorb(largest, total, output, scores, values):
-    new = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
-    shrink, weights = (largest - new).exp(), (scores - new).exp()
-    total = shrink * total + weights.sum(dim=-1, keepdim=True)
-    return {"largest": new, "total": total, "output": shrink * output + weights @ values}
 
 
 # %% right="absorb" style=1
@@ -543,7 +535,7 @@ plotting.play(
 # so that a block of $K$ is gone when the next block of queries needs it. The scores and the unfinished output stay in [registers](glossary.md#register). A cache also reads a
 # [line](glossary.md#cache-line) before the first write to it, so writing $O$ costs one unit of reading.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
+# %% tags=["predict"]
 reads = helpers.predict(
     "With tiles of 64 x 64, how many times the bytes of Q does one head read from memory?", "x"
 )
@@ -558,7 +550,7 @@ def units_moved(rows, columns, order="queries outside"):
 
 square_tiles, tall_tiles = units_moved(64, 64), units_moved(128, 32)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Keys and values are read once per block of queries"
+# %% tags=["look"]
 reads.reveal(modelled=1 + 2 * 2048 / 64 + 1, simulated=square_tiles[0])
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Tiles move a quarter of the bytes"
@@ -639,7 +631,7 @@ assert torch.allclose(by_tiles(*given, 16, 8)[0], fused(*given), atol=1e-5)
 #
 # A tensor that two operators share is saved once.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
+# %% tags=["predict"]
 kept = helpers.predict(
     "With 2,048 tokens and heads of width 64, how many times the bytes of Q "
     "does plain attention save?",
@@ -652,7 +644,7 @@ head = torch.randn(3, 1, 2048, 64)
 plain_saves = attention.saved_bytes(plain, *head) / head[0].nbytes
 tiles_save = attention.saved_bytes(lambda *head: by_tiles(*head, 64, 64)[0], *head)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Plain attention saves the matrix for its way back"
+# %% tags=["look"]
 kept.reveal(modelled=3 + 2048 / 64, counted=plain_saves)
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
@@ -895,7 +887,7 @@ a100.reveal(
     source=attention.FLASH_SOURCE,
 )
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The published operations are not those of its sizes"
+# %% tags=["hide-input", "look"]
 rows = {
     name: (
         as_ms(a100_s[name]),
