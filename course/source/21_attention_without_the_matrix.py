@@ -84,10 +84,11 @@ bet
 #
 # How often does plain attention touch the matrix? We begin with the plain program, because forgetting can only save what keeping costs.
 #
-# $$O = \text{softmax}\left(\frac{Q K^T}{\sqrt{d}}\right) V$$
-#
 # - $Q$, $K$, $V$ and $O$ have a row of $d$ elements for each of $n$ tokens
 # - The scores between them are $n \times n$
+# - One reading or writing of all of them is a *pass*
+#
+# $$O = \text{softmax}\left(\frac{Q K^T}{\sqrt{d}}\right) V$$
 #
 # A head has three matrices $Q$, $K$ and $V$. Plain attention multiplies $Q$ by the transpose of $K$, which gives $n \times n$ scores, and divides them by
 # the root of $d$. A softmax over each row turns the scores into *attention weights*, and their product with $V$ is the output $O$.
@@ -221,10 +222,10 @@ h100_pass.reveal(modelled=operations_per_byte * 2 / (2 * 128))
 #
 # Can a softmax begin before it has seen all scores? Plain attention waits because the softmax divides each $e^s$ by the sum over the whole row.
 #
-# $$\text{softmax}(s)_i = \frac{e^{s_i - m}}{\sum_j e^{s_j - m}}, \qquad m = \max_j s_j$$
-#
 # - The sum is known only at the end of the row
 # - So is the largest score $m$, and without it $e^{89}$ is infinite in float32
+#
+# $$\text{softmax}(s)_i = \frac{e^{s_i - m}}{\sum_j e^{s_j - m}}, \qquad m = \max_j s_j$$
 #
 # There is a simple way around it. Take a single query, compute its row, finish the softmax, multiply by $V$ and forget the row. No matrix is ever stored.
 # But every query walks past all keys and values, so $K$ and $V$ are read 2,048 times. If 64 queries walk together, one reading of a key serves all 64.

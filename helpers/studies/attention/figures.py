@@ -103,15 +103,15 @@ def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Seq
 
 
 _PRODUCTS = (
-    ("S", "= Q K\u1d40", "the scores again, and W = exp(S \u2212 \u03bb)"),
+    ("S", "= Q K\u1d40", "again, then W = exp(S \u2212 \u03bb)"),
     ("dV", "+= W\u1d40 G", "to the values of its columns"),
-    ("dW", "= G V\u1d40", "what each attention weight changes"),
+    ("dW", "= G V\u1d40", "what each weight changes"),
     ("dQ", "+= dS K", "to the queries of its rows"),
     ("dK", "+= dS\u1d40 Q", "to the keys of its columns"),
 )
 
 
-def draw_backward_tile(*, blocks: int = 5, row: int = 2, column: int = 3) -> Figure:
+def draw_backward_tile(*, blocks: int = 4, row: int = 1, column: int = 2) -> Figure:
     """Draw one tile of the backward pass: the blocks that it reads, those that it adds to, and its five products.
 
     The score matrix has ``blocks`` x ``blocks`` tiles, and the tile stands at ``row`` and ``column``, from 0. Raises
@@ -120,15 +120,15 @@ def draw_backward_tile(*, blocks: int = 5, row: int = 2, column: int = 3) -> Fig
     blocks = whole_number("blocks", blocks, at_least=2, at_most=_MOST)
     row = whole_number("row", row, at_least=0, at_most=blocks - 1)
     column = whole_number("column", column, at_least=0, at_most=blocks - 1)
-    left, top, side = 2.0, 1.15, 0.42
-    drawn, axes = paper(9.6, max(3.6, top + blocks * side + 0.75), title="")
+    left, top, side = 1.75, 1.15, 0.5
+    drawn, axes = paper(left + blocks * side + 5.35, max(3.6, top + blocks * side + 0.45), title="")
     middle_x, middle_y = left + (column + 0.5) * side, top + (row + 0.5) * side
     for i in range(blocks):
         for j in range(blocks):
             colour = COMPUTING if (i, j) == (row, column) else EMPTY
             axes.add_patch(Rectangle((left + j * side, top + i * side), side, side, facecolor=colour, edgecolor=_EDGE,
                                      linewidth=0.8))  # fmt: skip
-    strips = (("Q, O, G, \u03bb", 0.62, DATA), ("dQ", 1.3, SENDING))
+    strips = (("Q, O, G, \u03bb", 0.45, DATA), ("dQ", 1.1, SENDING))
     for name, x, colour in strips:
         for i in range(blocks):
             axes.add_patch(Rectangle((x, top + i * side), 0.34, side, facecolor=colour if i == row else EMPTY,
@@ -139,15 +139,15 @@ def draw_backward_tile(*, blocks: int = 5, row: int = 2, column: int = 3) -> Fig
             axes.add_patch(Rectangle((left + j * side, y), side, 0.34, facecolor=colour if j == column else EMPTY,
                                      edgecolor=_EDGE, linewidth=0.8))  # fmt: skip
         write(axes, left + blocks * side + 0.1, y + 0.17, name, bold=True, ha="left")
-    arrow(axes, (left + column * side, middle_y), (1.66, middle_y), colour=INK, thick=1.4)
+    arrow(axes, (left + column * side, middle_y), (1.47, middle_y), colour=INK, thick=1.4)
     arrow(axes, (middle_x, top + row * side), (middle_x, 1.0), colour=INK, thick=1.4)
-    words = left + blocks * side + 0.95
+    words = left + blocks * side + 0.8
     for place, (name, formula, meaning) in enumerate(_PRODUCTS):
         y = top + 0.12 + 0.42 * place
         box(axes, words, y - 0.16, 0.34, 0.34, str(place + 1), colour=COMPUTING, bold=True)
-        write(axes, words + 0.5, y, f"{name} {formula}", bold=True, ha="left")
-        write(axes, words + 1.75, y, meaning, size=10, colour=QUIET, ha="left")
-    write(axes, words + 0.5, y + 0.42, "dS = W \u00d7 (dW \u2212 G\u00b7O), element by element", size=10, ha="left")
+        write(axes, words + 0.45, y, f"{name} {formula}", size=12, bold=True, ha="left")
+        write(axes, words + 1.7, y, meaning, size=11, colour=QUIET, ha="left")
+    write(axes, words + 0.5, y + 0.42, "dS = W \u00d7 (dW \u2212 G\u00b7O), element by element", size=11, ha="left")
     named = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
     keys(axes, words, 0.2, named)
     return drawn
