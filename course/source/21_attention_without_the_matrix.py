@@ -86,7 +86,6 @@ bet
 #
 # - $Q$, $K$, $V$ and $O$ have a row of $d$ elements for each of $n$ tokens
 # - The scores between them are $n \times n$
-# - One reading or writing of all of them is a *pass*
 #
 # $$O = \text{softmax}\left(\frac{Q K^T}{\sqrt{d}}\right) V$$
 #
@@ -183,15 +182,15 @@ print(f"2 products and 6 passes: {as_ms(2 * product_s + 6 * pass_s)} (modelled)"
 print(f"plain attention, forward: {as_ms(times_s['plain, forward'])} (measured)")
 
 # %% [markdown] tags=["explain"]
-# Doubling took 5.5 ms, so a pass takes 2.75 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
-# 154 GFLOP/s of the large product it takes 6.96 ms. The forward pass should therefore take 2 × 6.96 + 6 × 2.75, or 30.4 ms (modelled), and it took 33.9 ms (measured).
+# Doubling took 6.58 ms, so a pass takes 3.29 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
+# 147 GFLOP/s of the large product it takes 7.31 ms. The forward pass should therefore take 2 × 7.31 + 6 × 3.29, or 34.3 ms (modelled), and it took 37.7 ms (measured).
 # More than half of the modelled time goes into moving scores.
 #
 # On other machines the share is different. A pass moves $n^2$ scores and a product does $2 n^2 d$ operations, so the number of tokens cancels.
 #
 # > cost of a pass, in products = (peak / [bandwidth](glossary.md#bandwidth)) × (bytes per score) / (2 d)
 #
-# On our core it is 2.75 / 6.96, or 0.40. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
+# On our core it is 3.29 / 7.31, or 0.45. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
 # and its heads a width of 128, as in Llama 3 8B.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
@@ -212,7 +211,7 @@ h100_pass.reveal(modelled=operations_per_byte * 2 / (2 * 128))
 # The answer is 295 × 2 / 256, or 2.3. There the six passes weigh as much as 13.8 products, and the GPU computes for only 2 of 15.8 parts of the time, or
 # 13 % (modelled).
 #
-# **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.40 products on our core, and as 2.3 on an H100
+# **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.45 products on our core, and as 2.3 on an H100
 # with heads of width 128.
 #
 # It would be best to multiply each attention weight by its value as soon as its score exists. Why does plain attention not do that?
@@ -607,7 +606,8 @@ torch.manual_seed(4)
 given = tuple(torch.randn(2, 50, 32) for _ in range(3))
 try:  # Triton's interpreter runs the kernel on a CPU, for its results and not for its speed
     output, _ = attention.interpret(*given, rows=32, columns=32, causal=True)
-except native.MissingToolError:  # Triton comes with PyTorch for Linux
+except native.MissingToolError as missing:  # Triton comes with PyTorch for Linux
+    print(f"the kernel was not run, and your tiles stand in for it: {missing}")
     output, _ = attention.in_tiles(*given, causal=True)
 assert torch.allclose(output, fused(*given, is_causal=True), atol=1e-5)
 assert torch.allclose(by_tiles(*given, 16, 8)[0], fused(*given), atol=1e-5)
@@ -841,12 +841,12 @@ sentence = "with 2,048 tokens the fused step saves a larger share than with 256"
 timing.claim(sentence, fused_ratio / short_ratio, at_most=0.95, evidence=turns)
 
 # %% [markdown] tags=["explain"]
-# The fused step takes 0.64 times as long as the plain one (measured), although it does more arithmetic. One product more costs 6.96 ms, whereas fifteen passes
-# fewer save 41 ms (modelled). The model is about 10 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
+# The fused step takes 0.59 times as long as the plain one (measured), although it does more arithmetic. One product more costs 7.31 ms, whereas fifteen passes
+# fewer save 49 ms (modelled). The model is about 11 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
 # one. (Plain and fused steps ran in turns with the two programs of Part 1, and yours in turns with plain.) Your own tiles save the same passes, but they call 27 small operators for each of 256 tiles. The saving becomes time only if the loop is one kernel.
 #
 # For short texts less can be saved. With 256 tokens the matrices of both heads have 0.5 MB and stay in a cache, so a pass is cheap, and the fused step took
-# 0.95 times as long as the plain one (measured).
+# 0.91 times as long as the plain one (measured).
 #
 # You may meet two traps at work. If you pass three dimensions instead of four, PyTorch on a CPU takes the plain way without a warning, and it saves 37 units
 # (counted above). And its `FlopCounterMode` reports 0 FLOP for the fused operator of a CPU.
@@ -942,8 +942,8 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# On our core the causal forward pass took 11.5 ms and the whole one 17.8 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
-# 188 and 121 GFLOP/s. But even our large product did only 154, so the 188 must contain operations that the core never did.
+# On our core the causal forward pass took 11.7 ms and the whole one 18.3 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
+# 183 and 118 GFLOP/s. But even our large product did only 149, so the 183 must contain operations that the core never did.
 #
 # Published rates may contain them too. Table 1 of FlashAttention-2 (Dao, 2023) reports 225 TFLOP/s per A100, 72 % of the peak, for training a GPT of 2.7 billion
 # parameters on 8,192 tokens. Its formula counts 16.2 GFLOP per token for the parameters and 8.1 for the scores, and the paper says openly that it counts all
@@ -958,8 +958,8 @@ print(
 # 2. What is cheap to make again need not be stored.
 # 3. Make tiles tall, and ask what a rate counts.
 #
-# Fused attention computes every score twice, and with 2,048 tokens its step still takes only 0.64 times as long as the plain one. It does seven products instead of
-# six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.40 products. On an A100 a pass costs
+# Fused attention computes every score twice, and with 2,048 tokens its step still takes only 0.59 times as long as the plain one. It does seven products instead of
+# six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.45 products. On an A100 a pass costs
 # 3.1 products, and there the published share is 0.18.
 #
 # Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. The saving depended on tall tiles, because

@@ -84,8 +84,8 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
 def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Sequence[float], title: str) -> Figure:
     """Draw the units that tiles read, over the rows of a tile: a line for the formula, points for a simulated cache.
 
-    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of ``rows``.
-    Lesson 21.
+    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of ``rows``, and
+    ``title`` stands above the drawing. Lesson 21.
     """
     drawn, axes = plotting.figure(title=title, height_in=3.6)
     axes.loglog(rows, modelled, "--", color=plotting.MODELLED, linewidth=2, label="2 n / rows + 2 (modelled)")
