@@ -234,7 +234,7 @@ print(f"whole warps: {by_warps.loads} loads of {by_warps.warps} warps")
 #
 # **To remember.** Count warps and not threads. A warp of 32 lanes issues every side of a branch that at least one of its lanes takes.
 #
-# The one-line transpose cannot suffer from divergence, because 32,768 is a multiple of 32, so that all lanes always pass its guard. What else can 32
+# The one-line transpose cannot suffer from divergence, because all of its threads do the same and no lane has to decide anything. What else can 32
 # neighbours disagree about?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Memory answers a warp in sectors"
@@ -414,7 +414,8 @@ print(f"published, on an A6000: {slow:,.0f} and {fast:,.1f} GFLOP/s, {fast / slo
 #
 # **Your turn.** Write it for one thread, in blocks of 32 × 32. `thread.x` and `thread.y` are its place in the whole matrix, `thread.thread_x` and
 # `thread.thread_y` its place in the block. Block (`thread.block_x`, `thread.block_y`) of the input becomes block (`thread.block_y`, `thread.block_x`) of the
-# output. A row of the tile gets `words` words, 32 for now. Where CUDA C++ has `__syncthreads()` we write `yield`.
+# output. `thread.shared("tile", 32, words)` gives the block its tile, an array of 32 rows with `words` words each, 32 for now, and its
+# elements are `tile[row, column]`. Where CUDA C++ has `__syncthreads()` we write `yield`.
 
 
 # %% tags=["yours"] yours="transpose" takes=15
@@ -573,7 +574,7 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 # On a GH200, whose GPU is of the same generation, a load from idle memory takes 347 ns ([RRZE](https://github.com/RRZE-HPC/gpu-benches), published), which
 # are 687 cycles. A warp whose data are missing is set aside, and its scheduler, one of four in a multiprocessor, issues an instruction of another warp in
 # the next cycle. The change costs nothing, because every warp keeps its registers the whole time. So a GPU hides the wait of a warp
-# behind other warps, if enough of them are there. The figure shows this for a wait of only 19 cycles.
+# behind other warps, if enough of them are there. The figure shows this for loads of only 19 cycles, in which a warp is set aside for 18.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Enough warps keep a scheduler busy"
 schedules = {
@@ -596,7 +597,9 @@ plotting.show(figure, alt="The scheduler is busy for 10, 40 and 100 % of the cyc
 # of shared memory to each block, so 228 KiB are enough for 44 (rules of CUDA's occupancy calculator). But there is room for only 2,048 threads. So two
 # blocks fit, and the occupancy is 100 %.
 #
-# **Your turn.** Write these rules down for an H100. However small its blocks are, a multiprocessor holds at most 32 of them.
+# **Your turn.** Write these rules down for an H100. However small its blocks are, a multiprocessor holds at most 32 of them. (One rule is left out. The
+# registers lie in four equal parts, and a warp takes its own from one part. It matters only if the warps of a block are no multiple of four, and
+# `gpu_execution.occupancy`, which draws the figure below, has it.)
 
 
 # %% tags=["yours"] yours="blocks_that_fit" takes=10
@@ -699,7 +702,7 @@ gpu_execution.explore_occupancy()
 
 # %% [markdown] tags=["explain"]
 # Only 50 %, because the second block does not fit any more, and half a block cannot move in. Turn the figure, and find the
-# largest block with which 33 registers cost only a quarter of the occupancy.
+# largest block with which a kernel of 33 registers keeps 75 % of the warps.
 #
 # The padded kernel thus has all the warps that it can have, and still it reaches only 1,693 GB/s, half of the bandwidth. By
 # [Little's law](glossary.md#littles-law) the bytes in flight are bandwidth times [latency](glossary.md#latency). We count the reads only, because a thread
@@ -723,7 +726,8 @@ waiting.reveal(modelled=100 * bytes_in_flight / 4 / (132 * 2048))
 
 # %% [markdown] tags=["explain"]
 # The reads need 1,675 GB/s × 347 ns, or 581 kB in flight. With 4 bytes each these are 145,000 threads, or 54 % (modelled). At an occupancy of 100 % this
-# sounds easy. But not every thread that is there waits for its load. Some wait at the barrier for the slowest warp, others write, and a place stays empty
+# sounds easy. But the 1,693 GB/s that came out are 846 GB/s of reads, for which the same law needs only 27 % of the threads, so about one thread in four had
+# a load on its way. Not every thread that is there waits for its load. Some wait at the barrier for the slowest warp, others write, and a place stays empty
 # until the next block has moved in. Besides, a busy memory answers later than an idle one, so that more than 54 % are needed.
 #
 # More warps cannot be had, so each must ask for more. Let 256 threads serve a tile instead of 1,024, each of them in four rows. In the code that we
@@ -745,7 +749,7 @@ pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_ax
 # which the author names as a cause, and the table cannot separate the two.
 #
 # And the fastest of the twenty? Compiled, it takes 32 registers per thread, which leave room for all warps. But its blocks of 128 threads need 16,640 bytes
-# of shared memory each, or 17,664 with those of the system. Thirteen of them fit into 228 KiB, which are 52 of 64 warps. It wins with an occupancy of 81 % against kernels with 100 %, because occupancy counts warps, whereas
+# of shared memory each, or 17,664 with those of the system. Thirteen of them fit into 228 KiB, which are 52 of 64 warps. It wins with an occupancy of 81 % against kernels with 100 %. Occupancy counts warps, whereas
 # the memory counts bytes.
 
 # %% tags=["hide-input"]
@@ -757,7 +761,7 @@ print(f"{4 * fits.blocks} of 64 warps, an occupancy of {100 * fits.warp_share:.0
 # **To remember.** Bytes in flight are warps times bytes per warp. To fill an H100's memory with a transpose, 54 % of all threads must wait at any moment
 # with one float32 each, and 13 % with four.
 #
-# You have now counted everything that the twenty kernels change. Which count brought how much?
+# You have now counted nearly everything that the twenty kernels change. Which count brought how much?
 
 # %% [markdown]
 # ## Back to the bet
@@ -794,10 +798,10 @@ plotting.show(
 
 # %% [markdown]
 # Fewer sectors made it 3.6 times as fast, because a warp that walks down a column touches 32 sectors for 128 bytes, and because the padding removed the
-# price of the detour. The fastest kernel has two passes again, although its rows have 65 words. Each of its threads takes four neighbouring rows, so 16
-# lanes of a warp go down a column in steps of 4 × 65 words, which meet only eight banks. The other 16 do the same in the next column, in eight other banks.
-# More bytes in flight and larger tiles brought the other factor of 1.7, because a GPU hides its wait only if enough bytes wait together. What the larger
-# tiles add, from 3.10 to 2.92 ms, we cannot explain.
+# price of the detour. The fastest kernel has two passes again, although its rows have 65 words, because each of its threads takes four
+# neighbouring rows, and the 16 lanes of a warp that go down a column in such steps meet only eight banks. More bytes in flight explain most of the other
+# factor of 1.7, because a GPU hides its wait only if enough bytes wait together, and fewer indices per value may have helped. What the larger tiles add, from
+# 3.10 to 2.92 ms, we cannot explain.
 #
 # If your machine has a GPU, the next cell runs four of these kernels there, on a matrix of 8,192 × 8,192, and PyTorch's `x.t().contiguous()` beside them.
 

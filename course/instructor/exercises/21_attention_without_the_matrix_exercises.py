@@ -39,7 +39,7 @@ from helpers import exercises
 # | together | [0.25, 3.0] | $\log 4$ |
 #
 # Write `merge(parts)`: `parts` is a list of (output, $\lambda$), an output a list of numbers. Return the output and the
-# $\lambda$ of all keys. A $\lambda$ may be large, such as 1,000, and a device without keys has a $\lambda$ of minus infinity.
+# $\lambda$ of all keys. A $\lambda$ may be large, such as 1,000, and a device without keys has one of minus infinity.
 
 
 # %% answer="merge"

@@ -84,7 +84,7 @@ def transpose(checks: Checks) -> None:
         },
     )
     checks.returns(
-        "with 33 words per row the tile has no bank conflict",
+        "a row of the tile has as many words as `words` says",
         (33,),
         call=_most_passes,
         expected=1,
