@@ -15,7 +15,7 @@
 #     objectives:
 #       - write|wrote the sum of gradients round a ring of real processes
 #       - train|trained one model on four processes, equal to one process but for rounding
-#       - compute|computed the time of a step from its buckets and its link, and whom a late rank keeps waiting
+#       - compute|computed the time of a step from its traffic, and whom a late GPU keeps waiting
 #       - say|said from how many tokens on a link no longer limits a training
 #       - explain|explained which waste each stage of ZeRO removes, and what it costs on the link
 # ---
@@ -333,7 +333,7 @@ plotting.play(
 )
 
 # %% [markdown]
-# A rank needs two things for it, namely a way to send to the right while it receives from the left, and a loop over the rounds.
+# A rank needs an exchange with its neighbours, and a loop over the rounds.
 
 
 # %%
@@ -415,7 +415,7 @@ def ring_step(chunks, rank, step, exchange):
 
 
 # %% [markdown]
-# The all-gather is the same walk without the addition. The two halves together give each rank the sum of all rows:
+# The all-gather is the same walk without the addition:
 
 
 # %%
@@ -462,7 +462,7 @@ larger_ring.reveal(modelled=(63 / 64) / (3 / 4), counted=sent_bytes[64] / sent_b
 # 200 kB on four ranks the ring sends six messages of 50 kB, one after the other. With 10 MB/s and 5 ms of latency they take 6 × (5 + 5), or 60 ms
 # (modelled).
 #
-# **Your turn.** How long does the ring take for any number of ranks, bytes and any link? The [bandwidth](glossary.md#bandwidth) is in bytes per second.
+# **Your turn.** How long does any ring take? The [bandwidth](glossary.md#bandwidth) is in bytes per second.
 
 
 # %% tags=["yours"] yours="ring_s" takes=5
@@ -613,6 +613,12 @@ def bucket_ends(full_s, sending_s):
     ]
 
 
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[100, 500]
+step_time = helpers.predict(
+    "With four buckets of 27 ms each, how long does the whole step take?", "s"
+)
+step_time
+
 # %% [markdown]
 # The real DDP can follow this model. On four processes we let layers sleep instead of computing, and `record_steps` lets a sum arrive when our link would
 # have carried it.
@@ -628,12 +634,6 @@ def sleeping_steps(rank, world_size, bucket_bytes, late_s):
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_bytes / 2**20)
     return data_parallel.record_steps(ddp, near, late_s=late_s[rank])
 
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[100, 500]
-step_time = helpers.predict(
-    "With four buckets of 27 ms each, how long does the whole step take?", "s"
-)
-step_time
 
 # %% tags=["run"]
 full_s, bucket_s = [0.08, 0.12, 0.16, 0.20], ring_s(100e3, 4, 10e6, 2e-3)
@@ -653,7 +653,7 @@ print(f"one bucket of 400 kB: {1e3 * one_bucket_s:.0f} ms (modelled)")
 
 # %% [markdown] tags=["explain"]
 # Each of the first three buckets has arrived before the next is full. The last one becomes full when nothing is left to compute, so the step takes 227 ms
-# (modelled). The real DDP, on four processes whose layers sleep instead of computing, took 238 ms (simulated). A single bucket of 400 kB would start only
+# (modelled). The real DDP took 238 ms (simulated). A single bucket of 400 kB would start only
 # after 200 ms and take 6 × (2 + 10), which makes 272 ms.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Buckets travel under the backward pass"
@@ -662,12 +662,13 @@ figure = data_parallel.draw_step(four_buckets, ranks=(0, 1), title=title)
 alt = "Device and link of two ranks: three buckets travel while the device computes backward."
 plotting.show(figure, alt=alt)
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # So far all ranks were equally fast. Now let rank 2 begin every step 20 ms late, perhaps because it had to wait for its data.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 50]
 longer = helpers.predict(
-    "If one of four ranks is 20 ms late, how many milliseconds longer is an average rank's step?",
+    "If one of four ranks is 20 ms late, "
+    "how many milliseconds longer is an average rank's step?",
     "ms",
 )
 longer
@@ -794,8 +795,11 @@ smaller = helpers.predict(
 )
 smaller
 
+# %% tags=["run"]
+of_a_tenth = times_one(8192, 12.5e9, parameters=0.7e9)
+
 # %% tags=["look"]
-smaller.reveal(modelled=times_one(8192, 12.5e9, parameters=0.7e9))
+smaller.reveal(modelled=of_a_tenth)
 
 # %% [markdown] tags=["explain"]
 # It is 3.04 again. The traffic shrinks to a tenth, but so does the arithmetic. Only three quantities are left in their ratio, namely the tokens per GPU, its
@@ -877,7 +881,7 @@ for name in names:
 pd.DataFrame(rows).T
 
 # %% [markdown] tags=["explain"]
-# NVLink joins only GPUs in one machine, and what leaves the machine still meets the network. A lesson on links in two levels is planned.
+# NVLink joins only GPUs in one machine, and what leaves the machine still meets the network. A later lesson is about these two levels.
 #
 # Turn it yourself. The figure begins with the bet. Move the tokens until more of them bring nothing, compare with the division, and then ask what more GPUs
 # change.
@@ -896,13 +900,13 @@ two_gpus = helpers.predict(
 )
 two_gpus
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More tokens, and the same traffic"
+# %% tags=["run"]
 short, long = data_parallel.TWO_GPUS[:2]  # 512 and 2,048 tokens per GPU
-two_gpus.reveal(
-    modelled=2 * long.one_gpu_s / (long.one_gpu_s + short.exchange_s),
-    published=long.times_one,
-    source=data_parallel.TWO_GPUS_SOURCE,
-)
+same_exchange = 2 * long.one_gpu_s / (long.one_gpu_s + short.exchange_s)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More tokens, and the same traffic"
+source = data_parallel.TWO_GPUS_SOURCE
+two_gpus.reveal(modelled=same_exchange, published=long.times_one, source=source)
 
 # %% [markdown] tags=["explain"]
 # The traffic does not depend on the tokens, so the step should take 145 + 101 ms, and two GPUs should be 2 × 145 / 246, or 1.18 times as fast as one. It was
@@ -994,7 +998,7 @@ print(
 # Now the gradient is the waste, because a GPU uses only an eighth of the sum. *ZeRO 2* discards the rest as soon as a bucket has been sent, which leaves
 # 2 + 14/8 bytes. Then the weights are the waste, because only one layer computes at a time. *ZeRO 3*, which is `fully_shard` in PyTorch, also keeps only an
 # eighth of the weights, and beside it the layer in use. It gathers each layer for the forward pass, discards it, gathers it again for the backward pass,
-# and scatters the gradients. We count the collectives of both on four real ranks.
+# and scatters the gradients. We count the [collectives](glossary.md#collective) of both on four real ranks.
 
 
 # %%
@@ -1023,8 +1027,8 @@ for name, sharded in {"DDP": False, "fully_shard": True}.items():
 ranks.close()
 
 # %% [markdown] tags=["explain"]
-# An all-reduce was two halves of a ring. ZeRO 3 needs three, two to gather and one to scatter, so it sends 1.5 times as much. For four layers on real ranks
-# we counted 8 all-gathers and 4 reduce-scatters.
+# An all-reduce was two halves of a ring. ZeRO 3 needs three, two to gather and one to scatter, so it sends 1.5 times as much. For four layers we
+# counted 8 all-gathers and 4 reduce-scatters.
 
 # %% tags=["hide-input"]
 bytes_of = {"weights": 2, "gradients": 2, "optimizer state": 12}
@@ -1056,9 +1060,8 @@ plotting.show(figure, alt=alt)
 # **To remember.** ZeRO 1 and 2 bring 112 GB down to 38.5 and 26.25 GB without an extra byte of traffic. ZeRO 3 brings it down to 14 GB for 1.5 times the
 # traffic.
 #
-# The [appendix](appendix/05_data_parallel.ipynb) has a script for `torchrun`, a rank that is killed and a training that goes on, a rank that forgets a
-# call, and buckets of other sizes. In the [exercises](exercises/05_data_parallel_exercises.ipynb) you count a ring whose chunks differ, weigh micro-batches,
-# and write the update of ZeRO 1.
+# The [appendix](appendix/05_data_parallel.ipynb) has a script for `torchrun`, a rank that is killed, one that forgets a call, and other buckets. In the
+# [exercises](exercises/05_data_parallel_exercises.ipynb) you count a ring of unequal chunks, weigh micro-batches, and write the update of ZeRO 1.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
