@@ -10,10 +10,10 @@ def train_rank(checks: Checks, ranks, start) -> None:
     """Training on four ranks"""
     equal, uneven = (12, 12, 12, 12), (24, 12, 8, 4)
     alone = _train_alone(start)
-    per_rank = torch.tensor([1 / 4 / rows for rows in uneven]).repeat_interleave(
-        torch.tensor(uneven)
+    counts = torch.cat(
+        [torch.full((rows,), 48 / 4 / rows, dtype=torch.float64) for rows in uneven]
     )
-    of_means = _train_alone(start, row_weights=48 * per_rank.double())
+    of_means = _train_alone(start, row_weights=counts)
 
     def losses(function, sizes):
         """Return the loss over all 48 rows of the model of each rank."""
@@ -64,7 +64,7 @@ def train_rank(checks: Checks, ranks, start) -> None:
 def _train_alone(start, *, rate=0.1, row_weights=None):
     """Return the loss after the 20 steps of one process that has all 48 rows."""
     model, x, y = start(0, (48,))
-    weights = torch.ones(48).double() if row_weights is None else row_weights
+    weights = torch.ones(48).double() if row_weights is None else row_weights  # (48)
     for _ in range(20):
         model.zero_grad()
         ((model(x) - y).square().mean(dim=1) * weights.to(x.device)).mean().backward()

@@ -1,4 +1,4 @@
-"""Messages of a collective between ranks, steps whose layers sleep over a slow link, published runs. Lessons 05 to 08."""
+"""A collective's messages between ranks, and steps whose layers sleep over a slow link. Lessons 05, 06 and 08."""
 
 from helpers import _faces as faces
 

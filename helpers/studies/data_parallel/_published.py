@@ -1,4 +1,4 @@
-"""What others have measured of data parallel training."""
+"""What others have measured of data parallel training: https://github.com/huggingface/transformers/issues/9371."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TwoGpuRun(Record):
         return 2 * self.one_gpu_s / self.two_gpus_s
 
 
-TWO_GPUS_SOURCE = "https://github.com/huggingface/transformers/issues/9371 (moyix, January 2021)"
+TWO_GPUS_SOURCE = "transformers, issue 9371 (2021)"
 TWO_GPUS = (
     TwoGpuRun(124e6, 512, 48.9e-3, 150.1e-3),
     TwoGpuRun(124e6, 2048, 145.2e-3, 246.0e-3),

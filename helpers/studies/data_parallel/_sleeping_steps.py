@@ -40,7 +40,7 @@ class SimulatedStep(Record):
 
 
 def record_steps(
-    ddp: nn.parallel.DistributedDataParallel, link: Link, *, late_s: float = 0.0, repeats: int = 4
+    ddp: nn.parallel.DistributedDataParallel, link: Link, *, late_s: float = 0.0, repeats: int = 6
 ) -> RankSteps:
     """Return ``repeats`` steps of ``ddp`` on this rank, a model of :class:`SleepingLayer`, averaged over ``link``.
 

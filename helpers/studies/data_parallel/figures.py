@@ -49,7 +49,7 @@ def draw_sharding(kept_bytes: Mapping[str, Sequence[float]], stages: Sequence[st
     drawn = plotting.draw_layers(list(stages), kept_bytes, unit="B", title=title)
     axes = drawn.axes[0]
     axes.axvline(limit_bytes, color="#222222", linestyle="--", zorder=3)
-    axes.text(1.01 * limit_bytes, len(stages) - 0.55, f"an H100: {limit_bytes / 1e9:.0f} GB", fontsize=11, va="center")
+    axes.text(1.01 * limit_bytes, len(stages) - 1.5, f"an H100: {limit_bytes / 1e9:.0f} GB", fontsize=11, va="center")
     return drawn
 
 
