@@ -11,6 +11,7 @@ from helpers.plotting import COLOURS, MODELLED, Curves, Menu, Series, Slider, Sp
 from helpers.studies.data_parallel._sleeping_steps import SimulatedStep
 
 _KINDS = {"all-reduce": "sending, a bucket", "waiting": "waiting, a full bucket", "late": "late"}
+_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384, 28_000, 32_768, 65_536, 131_072)
 _LAYERS, _PARAMETERS, _RATE = 32, 7e9, 400e12  # the bet: a bucket per layer, FLOP per second of an H100
 
 
@@ -66,7 +67,7 @@ def explore_link() -> None:
         alt="Curves over the tokens per GPU rise from below one to the number of GPUs, with DDP earlier than without.",
         inputs=[
             Slider("link", "link, in GB/s", [1.25, 3.125, 6.25, 12.5, 25, 31.5, 50, 100, 225, 450], 12.5),
-            Slider("tokens", "tokens per GPU", [2**power for power in range(8, 18)], 8192),
+            Slider("tokens", "tokens per GPU", _TOKENS, 8192),
             Slider("ranks", "GPUs", [2, 4, 8, 16, 64, 256, 1024], 8),
             Menu("gradient", "gradients in", gradients, "bfloat16"),
         ],
