@@ -996,7 +996,7 @@ print(
 
 # %% [markdown]
 # Now the gradient is the waste, because a GPU uses only an eighth of the sum. *ZeRO 2* discards the rest as soon as a bucket has been sent, which leaves
-# 2 + 14/8 bytes. Then the weights are the waste, because only one layer computes at a time. *ZeRO 3*, which is `fully_shard` in PyTorch, also keeps only an
+# 2 + 14/8 bytes. Then the weights are the waste, because only one layer computes at a time. *ZeRO 3*, which is FSDP or `fully_shard` in PyTorch, also keeps only an
 # eighth of the weights, and beside it the layer in use. It gathers each layer for the forward pass, discards it, gathers it again for the backward pass,
 # and scatters the gradients. We count the [collectives](glossary.md#collective) of both on four real ranks.
 
@@ -1086,11 +1086,11 @@ plotting.show(figure, alt=alt)
 # | quantity | formula | for |
 # |---|---|---|
 # | gradient of the batch | $\sum_r \frac{b_r}{b}\, g_r$ | $b_r$ of the $b$ rows of the batch are rank $r$'s, and $g_r$ is their mean gradient |
-# | sent by a rank in a ring | $2\,\frac{R-1}{R}\,s$ | all-reduce; a reduce-scatter or an all-gather sends half |
-# | ring all-reduce | $2\,(R-1)\left(\alpha + \frac{s}{R\,B}\right)$ | a link of bandwidth $B$ |
-# | rank 0 adds up alone | $2\,(R-1)\left(\alpha + \frac{s}{B}\right)$ | a link of bandwidth $B$ |
+# | sent by a rank in a ring | $2\frac{R-1}{R}\,s$ | all-reduce; a reduce-scatter or an all-gather sends half |
+# | ring all-reduce | $2(R-1)(\alpha + \frac{s}{R\,B})$ | a link of bandwidth $B$ |
+# | rank 0 adds up alone | $2(R-1)(\alpha + \frac{s}{B})$ | a link of bandwidth $B$ |
 # | bucket arrives | $\max(\text{full},\ \text{link is free}) + \text{sending}$ | buckets in the order of sending |
-# | tokens that hide the traffic | $\frac{P}{B}\,\frac{R-1}{R}$ | a GPU of rate $P$, gradients of 2 bytes |
+# | tokens that hide the traffic | $\frac{P}{B}\frac{R-1}{R}$ | a GPU of rate $P$, gradients of 2 bytes |
 # | steps with a late rank | $1 - (1-q)^R$ | each of the $R$ ranks is late with probability $q$ |
 # | bytes kept per parameter | $16$; $4 + \frac{12}{R}$; $2 + \frac{14}{R}$; $\frac{16}{R}$ | DDP and ZeRO 1, 2, 3 on $R$ ranks, Adam in mixed precision |
 # | sent by a rank per step | $2\,\frac{R-1}{R}\,s$; ZeRO 3: $3\,\frac{R-1}{R}\,s$ | DDP, ZeRO 1 and ZeRO 2; ZeRO 3 on $R$ ranks |
