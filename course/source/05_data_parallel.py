@@ -1076,6 +1076,9 @@ plotting.show(figure, alt=alt)
 #
 # So do one division before you rent, the GPU's rate by the link's. If you have fewer tokens per GPU than that, get a faster link or give each GPU more
 # tokens. Faster GPUs would hardly help. With twice the rate your eight would still need 52 days.
+#
+# If each new GPU brings tokens of its own, which is called [weak scaling](glossary.md#weak-scaling), the division stays as it is. If more GPUs divide the same
+# batch, which is called [strong scaling](glossary.md#strong-scaling), each of them has fewer tokens, and sooner or later the link decides.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -34,7 +34,7 @@ from helpers.ranks import RankError, Ranks, torchrun
 # %% [markdown]
 # ## A rank that forgets a call
 #
-# An all-reduce is a [collective](../glossary.md#collective), so every rank of the [process group](../glossary.md#process-group) must make the same
+# An all-reduce is a [collective](../glossary.md#collective), so every rank must make the same
 # calls, in the same order, with tensors of the same shape. In this cell [rank](../glossary.md#rank) 2 of four leaves one out.
 
 

@@ -87,11 +87,11 @@ def fastest_step(ranks: Sequence[RankSteps]) -> SimulatedStep:
 
     ``ranks`` has what :func:`record_steps` returned on each rank, in the order of the ranks.
 
-    Raises ValueError for no rank, and for ranks with unlike many steps. Lesson 05.
-
     >>> late = Activity("rank 1 device", 0.0, 3.0, "late")
     >>> fastest_step([RankSteps((2.0, 4.0), ((), ())), RankSteps((3.0, 1.0), ((late,), ()))]).step_s
     3.0
+
+    Raises ValueError for no rank, and for ranks with unlike many steps. Lesson 05.
     """
     given = members("ranks", ranks, "RankSteps, one per rank", kind=RankSteps)
     if not given or len({len(rank.step_s) for rank in given}) != 1 or not given[0].step_s:
