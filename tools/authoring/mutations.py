@@ -175,7 +175,7 @@ MUTATIONS = (
         "self._bytes[name] += size_bytes",
         "self._bytes[name] = size_bytes",
         "only the last call of a collective counted",
-        "sent_in_vain.reveal(",
+        "with no_sync around the first three:",
     ),
     Mutation(
         "18",
