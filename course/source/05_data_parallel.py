@@ -531,7 +531,7 @@ sentence = "if rank 0 adds up alone, it takes longer than the ring"
 both.claim(sentence, "gather_broadcast", at_least=1.3, simulated=True)
 
 # %% [markdown] tags=["explain"]
-# Our processes took 75 ms, and 161 ms when rank 0 did it alone (simulated).
+# Our processes took 71 ms, and 161 ms when rank 0 did it alone (simulated).
 #
 # **To remember.** In a ring each rank sends less than twice the gradient, however many ranks there are. For 14 GB and eight ranks on 100 Gbit/s this takes
 # 1.96 s.
@@ -653,7 +653,7 @@ print(f"one bucket of 400 kB: {1e3 * one_bucket_s:.0f} ms (modelled)")
 
 # %% [markdown] tags=["explain"]
 # Each of the first three buckets has arrived before the next is full. The last one becomes full when nothing is left to compute, so the step takes 227 ms
-# (modelled). The real DDP took 238 ms (simulated). A single bucket of 400 kB would start only
+# (modelled). The real DDP took 240 ms (simulated). A single bucket of 400 kB would start only
 # after 200 ms and take 6 × (2 + 10), which makes 272 ms.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Each bucket leaves as soon as it is full"
@@ -697,10 +697,10 @@ simulated = ", ".join(f"{rank} {1e3 * wait_s:.0f} ms" for rank, wait_s in total_
 print(f"in all {1e3 * sum(waits_s):.0f} ms (modelled); {simulated} (simulated)")
 
 # %% [markdown] tags=["explain"]
-# If you said 5, you shared the delay fairly, but a sum needs all of its terms. The step went from 238 to 261 ms on every rank (simulated), so each of them
+# If you said 5, you shared the delay fairly, but a sum needs all of its terms. The step went from 240 to 259 ms on every rank (simulated), so each of them
 # paid the whole delay. Who waited? A punctual rank has its first bucket full after 80 ms and must wait until 100. The next bucket would be full at 120 and
 # can start only at 140, when rank 2 has filled it, while the link is free from 127. So the first bucket costs 20 ms of waiting with a free link and each
-# later one 13, which makes 59 ms per step (modelled, 67 simulated). Rank 2 waits for nobody.
+# later one 13, which makes 59 ms per step (modelled, 67 simulated). Rank 2 waits for nobody who is late.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Full buckets of a punctual rank wait for rank 2"
 title = "Rank 2 is late, and the full buckets of rank 1 wait for it"

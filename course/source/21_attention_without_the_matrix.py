@@ -33,7 +33,7 @@
 # 6 matrix products. The fused step needs 7.
 #
 # [Lesson 11](11_working_set.ipynb) made a trade of this kind. [Checkpointing](glossary.md#activation-checkpointing) forgets activations and pays with time, because a step then does four thirds of
-# the arithmetic. Here it is 7/6, or 1.17 times. Every transformer that you train makes this trade in every layer.
+# the arithmetic. Here it is 7/6, or 1.17 times. Every transformer that you train with fused attention makes this trade in every layer.
 # [Lesson 20](20_convolution_time.ipynb) predicted times from counts, and here two counts are enough. You collect them on the way. The measured times in the text are from the machine
 # that wrote this page, one core of an Intel Xeon server. The outputs are your machine's once you have run the page.
 
@@ -183,7 +183,7 @@ print(f"plain attention, forward: {as_ms(times_s['plain, forward'])} (measured)"
 
 # %% [markdown] tags=["explain"]
 # Doubling took 6.58 ms, so a pass takes 3.29 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
-# 147 GFLOP/s of the large product it takes 7.31 ms. The forward pass should therefore take 2 × 7.31 + 6 × 3.29, or 34.3 ms (modelled), and it took 37.7 ms (measured).
+# 147 GFLOP/s of the large product it takes 7.31 ms. The forward pass should therefore take 2 × 7.31 + 6 × 3.29, or about 34 ms (modelled), and it took 37.7 ms (measured).
 # More than half of the modelled time goes into moving scores.
 #
 # On other machines the share is different. A pass moves $n^2$ scores and a product does $2 n^2 d$ operations, so the number of tokens cancels.
@@ -209,7 +209,7 @@ h100_pass.reveal(modelled=operations_per_byte * 2 / (2 * 128))
 
 # %% [markdown] tags=["explain"]
 # The answer is 295 × 2 / 256, or 2.3. There the six passes weigh as much as 13.8 products, and the GPU computes for only 2 of 15.8 parts of the time, or
-# 13 % (modelled).
+# 13 % (modelled, if it does one after the other).
 #
 # **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.45 products on our core, and as 2.3 on an H100
 # with heads of width 128.
@@ -421,8 +421,8 @@ print(f"by your absorb: {undivided:.2f} / {state[1].item():.3f} = {quotient:.1f}
 #
 # A matrix product in tiles was lesson 02's. New is that the softmax and the second product take place within the tile, while its scores are at hand.
 #
-# **Your turn.** Cut `query` into blocks of `rows` rows, and `key` and `value` into blocks of `columns` rows, with `tensor.split(rows, dim=-2)`. Return the
-# output, and for each row $\lambda$, its maximum plus the logarithm of its sum, for which Part 4 has a use. `empty_state` is what you begin with.
+# **Your turn.** Cut `query` into blocks of `rows` rows, and `key` and `value` into blocks of `columns` rows, with `tensor.split(rows, dim=-2)`. The
+# scores are divided by the root of $d$, as in `plain`. Return the output, and for each row $\lambda$, its maximum plus the logarithm of its sum, for which Part 4 has a use. `empty_state` is what you begin with.
 
 
 # %%
@@ -569,8 +569,8 @@ table.rename_axis("2,048 tokens, one head").map("{:,.0f}".format)
 # $Q$ is read once. $K$ and $V$ are read once for each of 2,048 / 64, or 32 blocks of queries, which makes 64 units, and with $O$ the sum is 66. The simulated
 # cache of [lesson 01](01_memory_hierarchy.ipynb) counts exactly 66.
 #
-# The matrix has $n/d$, or 32 units. The first program writes the matrix three times and reads it three times, and a fourth reading comes from the cache, which
-# reads a line before the first write to it. That makes 4 × 32 units read. $Q$, $K$, $V$ and $O$ add 66 as before, and the sum is 194. Tiles move 67 units
+# The matrix has $n/d$, or 32 units. The first program writes the matrix three times and reads it three times. Its division and its softmax work in place,
+# so only the first writing meets lines that are not there yet, and the cache reads each of these before. That is a fourth reading. That makes 4 × 32 units read. $Q$, $K$, $V$ and $O$ add 66 as before, and the sum is 194. Tiles move 67 units
 # in all instead of 291, a factor of 4.3. But the 64 units for $K$ and $V$ are still as many bytes as two passes, and they grow with the square of the
 # tokens, as passes do.
 #
@@ -851,7 +851,8 @@ timing.claim(sentence, fused_ratio / short_ratio, at_most=0.95, evidence=turns)
 # You may meet two traps at work. If you pass three dimensions instead of four, PyTorch on a CPU takes the plain way without a warning, and it saves 37 units
 # (counted above). And its `FlopCounterMode` reports 0 FLOP for the fused operator of a CPU.
 #
-# **To remember.** Computing again costs one product and saves fifteen passes. It pays if a pass costs more than 1/15 of a product.
+# **To remember.** Computing again costs one product and saves fifteen passes. It pays if a pass costs more than 1/15 of a product, as long as tiles find
+# their keys in a cache.
 #
 # A counter that reports 0 is a warning about other counts. Do published ones agree with ours?
 
@@ -904,9 +905,9 @@ columns = [*columns, "GFLOP of 6 and 7 products"]
 pd.DataFrame(rows, index=columns).rename_axis("forward and backward, A100")
 
 # %% [markdown] tags=["explain"]
-# Seven products instead of 6 + 15 × 3.1, or about 53, make a share of 0.13 (modelled). The published times give 0.18. The modelled times are floors, and both
-# programs stay well above them. The published 40.3 GB are 18.8 passes, where our four lines have 15. FlashAttention's 4.4 GB are two passes and not none,
-# since tiles read keys and values again, as Part 3 has shown. With these counts the floors are 28.6 and 5.9 ms, and the share becomes 0.21, so the published 0.18 lies
+# Seven products instead of 6 + 15 × 3.1, or about 53, make a share of 0.13 (modelled). The published times give 0.18. The modelled times add up what a GPU can partly
+# overlap, and leave out much else, and both programs stay well above them. The published 40.3 GB are 18.8 passes, where our four lines have 15. FlashAttention's 4.4 GB are two passes and not none,
+# since tiles read again what does not stay near. With these passes the model gives 28.6 and 5.9 ms, and the share becomes 0.21, so the published 0.18 lies
 # between the two. But the published GFLOP cannot be right for these sizes. Six products of 137 GFLOP are 825, which is 12.4 times the 66.6 of the paper, and
 # the paper does not say what it counted. Its message holds all the same. More arithmetic with fewer bytes took less time.
 #
@@ -943,7 +944,7 @@ print(
 
 # %% [markdown] tags=["explain"]
 # On our core the causal forward pass took 11.7 ms and the whole one 18.3 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
-# 183 and 118 GFLOP/s. But even our large product did only 149, so the 183 must contain operations that the core never did.
+# 183 and 118 GFLOP/s. But even our large product did only 149, so the 183 must count operations that the core never did.
 #
 # Published rates may contain them too. Table 1 of FlashAttention-2 (Dao, 2023) reports 225 TFLOP/s per A100, 72 % of the peak, for training a GPT of 2.7 billion
 # parameters on 8,192 tokens. Its formula counts 16.2 GFLOP per token for the parameters and 8.1 for the scores, and the paper says openly that it counts all
@@ -962,7 +963,7 @@ print(
 # six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.45 products. On an A100 a pass costs
 # 3.1 products, and there the published share is 0.18.
 #
-# Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. The saving depended on tall tiles, because
+# Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. Tiles save bytes only if they are tall, because
 # each key that is read must serve many queries.
 #
 # The [exercises](exercises/21_attention_without_the_matrix_exercises.ipynb) have you merge what several devices hold, choose a tile for a cache, count a sliding
