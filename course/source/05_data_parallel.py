@@ -711,7 +711,7 @@ alt = (
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Grey is a full bucket that waits for a slower rank, 20 ms for the first and 13 for each later one. If you profile such a training, the punctual ranks show
+# Grey is a full bucket that waits for a slower rank. (Its processes share cores, so it is less even than the model.) If you profile such a training, the punctual ranks show
 # a long all-reduce, which looks like a slow network. The culprit is the rank with the *shortest* all-reduce.
 #
 # So a rare delay that you would never notice on one GPU becomes common on many. Suppose that each rank is late in one step of a hundred, independently of
@@ -934,7 +934,7 @@ pd.DataFrame(rows).T.set_index("GPT-2, parameters")
 #
 # If 28,000 tokens do not fit into a GPU at once, you can *accumulate*, that is, add the gradients of several passes before one update
 # ([gradient accumulation](glossary.md#gradient-accumulation)). Of four passes of 8,192 tokens only the last one sends, so they take 3 × 0.860 + 2.265, or
-# 4.85 s. A single GPU needs 32 × 0.860 s for the same tokens, so the eight are 5.7 times as fast. But DDP by default sends in every pass, unless you put
+# 4.85 s. A single GPU needs 32 × 0.860 s for the same tokens, so the eight are 5.7 times as fast and not 8, because only the last pass hides its traffic. But DDP by default sends in every pass, unless you put
 # `no_sync()` around all passes but the last.
 
 
@@ -960,7 +960,7 @@ print(f"with no_sync around the first three: {once:,} bytes, {each / once:.0f} t
 # %% [markdown] tags=["explain"]
 # By default it sends four times the bytes (counted), and nothing in the result tells you so.
 #
-# **To remember.** Divide the GPU's rate by the link's. To hide its traffic, an H100 on 100 Gbit/s needs about 30,000 tokens per step, and on 400 Gbit/s a
+# **To remember.** Divide the GPU's rate by the link's. To hide its traffic, an H100 on 100 Gbit/s needs about 28,000 tokens per step, and on 400 Gbit/s a
 # quarter of that.
 #
 # All of this assumed that the training fits into each GPU, but it does not.
@@ -981,7 +981,7 @@ print(f"with no_sync around the first three: {once:,} bytes, {each / once:.0f} t
 # eighth of the parameters, and keep Adam's 12 bytes only for these ([sharding](glossary.md#sharding)). The reduce-scatter gives it the summed gradient of its
 # eighth, it updates that eighth, and the all-gather then distributes new weights instead of gradients. This is *ZeRO 1*
 # ([Rajbhandari and others](https://arxiv.org/abs/1910.02054), 2020). A GPU keeps 4 + 12/8 bytes per parameter and sends as many bytes as before. On your
-# Ethernet the eight stay 3.04 times as fast as one (modelled), because the bytes are the same and the port is the limit either way. And with 38.5 GB per GPU
+# Ethernet the eight stay 3.04 times as fast as one (modelled), because the bytes are the same. And with 38.5 GB per GPU
 # your eight can finally begin.
 
 # %% tags=["hide-input"]
@@ -1072,7 +1072,7 @@ plotting.show(figure, alt=alt)
 #
 # Eight H100s on 100 Gbit/s Ethernet need 56 days and not 21, because each step sends for 1.96 s and has only 0.86 s of computing to hide it, and where
 # nothing is hidden they need 70. On InfiniBand NDR they need 22, because 8,192 tokens are more than the 7,000 that hide the traffic there. And the two RTX
-# 3090 were slower than one, because they computed for 49 ms per step and exchanged gradients for 101.
+# 3090 were slower than one, because they computed for 49 ms per step and lost 101 to the exchange.
 #
 # So do one division before you rent, the GPU's rate by the link's. If you have fewer tokens per GPU than that, get a faster link or give each GPU more
 # tokens. Faster GPUs would hardly help. With twice the rate your eight would still need 52 days.
