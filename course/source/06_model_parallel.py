@@ -16,7 +16,7 @@
 #       - cut|cut attention between its heads, and run it on four real processes
 #       - write|wrote the backward pass of a block that is cut by columns and rows
 #       - write|wrote a pipeline's backward pass with send and receive, and the order 1F1B
-#       - predict|predicted how long a pipeline waits, and how many microbatches it saves
+#       - predict|predicted how long a pipeline waits, and how much it saves
 #       - choose|chose between three cuts by bytes kept, bytes sent and the time of a step
 # ---
 
@@ -25,8 +25,8 @@
 #
 # You have eight H100 in one machine, and you want to train Llama 2 7B on them. With Adam in mixed precision each parameter takes 16 bytes, namely 2 for
 # the weight, 2 for its gradient and 12 for the optimizer ([lesson 05](05_data_parallel.ipynb)). Its 6.74 billion parameters, which we round to 7
-# billion, need 112 GB, but an H100 has only 80. So you have to cut the model into eight parts, and there are two ways to do it. In *tensor
-# parallelism* every GPU holds an eighth of each of the 32 layers. In *pipeline parallelism* every GPU holds four whole layers. Either way each GPU keeps
+# billion, need 112 GB, but an H100 has only 80. So you have to cut the model into eight parts, and you can do it in two directions. In [*tensor
+# parallelism*](glossary.md#tensor-parallelism) every GPU holds an eighth of each of the 32 layers. In [*pipeline parallelism*](glossary.md#pipeline-parallelism) every GPU holds four whole layers. Either way each GPU keeps
 # 14 of the 112 GB.
 #
 # The two differ in what they send. Take a step of 16 sequences with 4,096 tokens each. With tensor parallelism a GPU sends 120 GB in this step, and in the
@@ -60,7 +60,7 @@ ranks = Ranks(4)
 # %% [markdown] tags=["slide"] minutes=1 headline="A hundredth of the bytes"
 # ## The bet
 #
-# How much faster is a cut that sends 112 times fewer bytes?
+# How much faster is a cut that sends about a hundredth of the bytes?
 #
 # - Llama 2 7B on eight H100, 65,536 tokens per step
 # - An eighth of every layer per GPU: each sends 120 GB
@@ -95,7 +95,7 @@ bet
 # hidden element is the product of two such results. Both matrices are cut at the same columns, and nothing else changes.)
 #
 # The result has all 4,096 elements, but each of them is only one of eight terms of a sum. One [all-reduce](glossary.md#all-reduce) adds the terms, and then
-# every GPU has the whole output. This is [tensor parallelism](glossary.md#tensor-parallelism).
+# every GPU has the whole output.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Nothing is sent before the sum"
 plotting.show(
@@ -104,8 +104,8 @@ plotting.show(
 )
 
 # %% [markdown]
-# As a program it has five lines. Each [rank](glossary.md#rank) runs it with a number of its own. `tensor.chunk(n, dim=d)` cuts a tensor into `n` pieces, and
-# `dist.all_reduce(tensor)` replaces a tensor by the sum over all ranks.
+# Each [rank](glossary.md#rank) runs these five lines with a number of its own. `tensor.chunk(n, dim=d)` cuts a tensor into `n` pieces, and
+# `dist.all_reduce(tensor)` replaces it by the sum over all ranks.
 
 
 # %%
@@ -118,7 +118,7 @@ def column_then_row(rank, world_size, inputs, up, down):
     return output
 
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 torch.manual_seed(0)
 sizes = {"inputs": (2, 4), "up": (4, 8), "down": (8, 4)}
 inputs, up, down = (torch.randint(-3, 4, size).float() for size in sizes.values())
@@ -128,7 +128,7 @@ rows |= {f"rank {rank} of four": output for rank, output in enumerate(outputs)}
 pd.DataFrame({name: output[0].int().tolist() for name, output in rows.items()}).T
 
 # %% [markdown]
-# The table shows the output of one of two small tokens. Four real processes on your CPU return what one process returns.
+# For this small token, four real processes on your CPU return what one process returns.
 #
 # Why not cut the rows of $U$ first? Each GPU would then hold one term of every hidden element, and the function of a sum is not the sum of the functions.
 # Take ReLU and the terms 3 and −2. The right result is ReLU(1), which is 1, but ReLU(3) + ReLU(−2) is 3. So the terms would have to be added before the
@@ -255,7 +255,7 @@ def attention_by_heads(rank, world_size, inputs, weights, heads):
 # %% [markdown] tags=["slide"] minutes=2 headline="The backward pass has a sum of its own"
 # ## Part 2: the backward pass
 #
-# What must be sent on the way back? The forward pass needs two sums per layer, and the backward pass decides whether this is the whole price.
+# What must be sent on the way back? We ask this now, because only a model that goes backward can learn.
 #
 # - After the all-reduce, all GPUs have the same output and the same loss
 # - Each GPU finds the gradients of its own hidden elements
@@ -273,8 +273,10 @@ all_reduces = helpers.predict(
 )
 all_reduces
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each block has one sum per direction"
+# %% tags=["hide-input", "run"]
 blocks, directions = 2, 2
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each block has one sum per direction"
 all_reduces.reveal(modelled=blocks * directions)
 
 # %% [markdown] tags=["explain"]
@@ -292,7 +294,7 @@ all_reduces.reveal(modelled=blocks * directions)
 
 # %% tags=["yours"] yours="column_then_row_backward" takes=8
 def column_then_row_backward(rank, world_size, inputs, up, down, gradient):
-    """Return the gradients of inputs (whole), of this rank's columns of up and rows of down."""
+    """Return the gradients of inputs (whole), and of the rank's columns and rows."""
     own_up = up.chunk(world_size, dim=1)[rank]
     own_down = down.chunk(world_size, dim=0)[rank]
     hidden = torch.relu(inputs @ own_up)  # (tokens, hidden / ranks)
@@ -373,7 +375,7 @@ def column_then_row_backward(rank, world_size, inputs, up, down, gradient):
     return to_inputs, to_up, to_down
 
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 def count(rank, world_size, function, *arguments):
     with parallel.count_collectives() as counter:
         function(rank, world_size, *arguments)
@@ -484,14 +486,13 @@ pd.DataFrame(rows, index=columns).T.rename_axis("gradient of the first block")
 # %% [markdown] tags=["slide"] minutes=2 headline="Cut between layers, and stages wait for one another"
 # ## Part 3: between the layers
 #
-# How long does a pipeline wait? It sends almost nothing, so this is the only price that can be high.
+# How long does a pipeline wait? It sends almost nothing, so waiting is its only price.
 #
 # - A GPU with its four whole layers is a stage
 # - Activations cross a boundary, and their gradients come back
 # - Each stage waits for the one before it
 #
-# The cut that sends less goes between the layers. A GPU with its four whole layers is called a *stage* of
-# [pipeline parallelism](glossary.md#pipeline-parallelism). A stage passes on one vector per token in the forward pass, and it passes back one gradient. These are
+# The cut that sends less goes between the layers. A GPU with its four whole layers is called a *stage*. A stage passes on one vector per token in the forward pass, and it passes back one gradient. These are
 # 2 × 8,192 bytes per token, or 1.07 GB per step. Tensor parallelism sends 112 times as much.
 #
 # But the second stage cannot begin before the first one has finished. If the batch goes through in one piece, one GPU works at a time and seven look on, so that
@@ -773,12 +774,14 @@ def one_forward_one_backward(stage, stages, microbatches):
     return order
 
 
-# %%
+# %% [markdown]
+# A forward pass saves the activations of one microbatch, and its backward pass frees them.
+
+# %% tags=["run", "slide", "slide-output"] minutes=1 headline="1F1B saves as many microbatches as stages"
 def most_saved(order):
     return max(accumulate(1 if kind == "F" else -1 for kind, _ in order))
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="1F1B saves as many microbatches as stages"
 most = [most_saved(one_forward_one_backward(stage, 8, 16)) for stage in range(8)]
 saved_by_first.reveal(counted=most[0])
 
@@ -804,13 +807,13 @@ plotting.show(
 # %% [markdown] tags=["slide"] minutes=2 headline="A choice needs bytes kept, bytes sent and a time"
 # ## Part 4: the choice
 #
-# Which cut would you take? With the price of each cut we can now answer for your eight GPUs, and FSDP joins them.
+# Which cut would you take? We can answer now, because we know both prices.
 #
 # - The bytes that a GPU keeps
 # - The bytes that it sends
 # - The time of a step
 #
-# A choice needs these three numbers. For memory we also need the saved activations. A layer of Llama 2 saves eight vectors of width 4,096 and four of width 11,008 for
+# A choice needs these three numbers. For memory we also need the [saved activations](glossary.md#saved-for-backward). A layer of Llama 2 saves eight vectors of width 4,096 and four of width 11,008 for
 # each token, which take 153,600 bytes ([lesson 11](11_working_set.ipynb) counts them). Tensor parallelism does not divide them all, because the inputs and the results of
 # the layer's two norms are whole on every GPU. These are four vectors of width 4,096, or 32,768 bytes. An eighth of the other 120,832 bytes comes on top, so a
 # GPU saves 47,872 bytes, nearly a third and not an eighth.
@@ -822,10 +825,10 @@ plotting.show(
 # %%
 def kept(cut):
     """Return the bytes of state, of activations, and of what FSDP gathers for a layer."""
-    tokens_times_layers = {"FSDP": 2 * 4096 * 32, "tensor": 4096 * 32, "pipeline": 8 * 4096 * 4}
+    sequence_layers = {"FSDP": 2 * 32, "tensor": 32, "pipeline": 8 * 4}[cut]
     per_token = 47_872 if cut == "tensor" else 153_600
     gathered = 2 * 2 * 7e9 / 32 if cut == "FSDP" else 0  # a layer's weights, and its gradient
-    return 16 * 7e9 / 8, tokens_times_layers[cut] * per_token, gathered
+    return 16 * 7e9 / 8, 4096 * sequence_layers * per_token, gathered
 
 
 def sent(cut, tokens):
@@ -889,6 +892,9 @@ def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     return seconds
 
 
+# %% [markdown]
+# With your function the two cuts of the bet can now meet on both links.
+
 # %% tags=["run"]
 tokens, computing_s = 16 * 4096, 6 * 7e9 * 16 * 4096 / 8 / 400e12
 cuts, links = ("FSDP", "tensor", "pipeline"), {"NVLink": 450e9, "InfiniBand": 50e9}
@@ -933,8 +939,8 @@ plotting.show(
 #
 # The column *gathered* is easily forgotten. FSDP holds a whole layer's weights while it uses them, 0.44 GB here, and as much again for the layer's gradient before
 # it is scattered. More GPUs do not make this column smaller. In Llama 3 405B a layer has 3.2 billion parameters, so FSDP gathers 12.9 GB on each GPU. The column
-# can even decide which cut needs less memory. An estimate shows it for eight feed-forward blocks of 4,096 × 16,384 in float32 and 4,096 tokens. It runs one rank's part of a step on
-# tensors that have shapes and no values. Beside it, four real processes train a small network, and PyTorch's allocator says what they keep.
+# can even decide which cut needs less memory. Take eight feed-forward blocks of 4,096 × 16,384 in float32 with 4,096 tokens, counted on tensors that have shapes and no values. To test
+# the count, four real processes train a small network, and PyTorch's allocator says what they keep.
 
 # %% tags=["hide-input", "run"]
 with torch.device("meta"):
@@ -970,8 +976,8 @@ assert abs(allocated - estimated) < 1e-3 * estimated
 
 # %% [markdown] tags=["explain"]
 # The activations add 0.33 GB in FSDP and 0.74 GB in tensor parallelism (counted, without the input of the first block), so tensor parallelism seems to need more than FSDP.
-# But FSDP also gathers a block and its gradient, which take 1.07 GB, so that it needs 3.55 GB and tensor parallelism 2.89. For the small network, the allocator agrees with
-# such a count to within 16 bytes of 8.9 million.
+# But FSDP also gathers a block and its gradient, which take 1.07 GB, so that it needs 3.55 GB and tensor parallelism 2.89. In the small network, the allocator agrees with
+# the count to within 16 bytes of 8.9 million.
 #
 # Now read the times. On NVLink, tensor parallelism is faster than the pipeline, because it sends for 0.27 s whereas the pipeline waits for 0.38 s. On InfiniBand the
 # sending grows to 2.4 s and the waiting stays, so the wrong cut makes the step 2.6 times as long. FSDP can do better than the table, because it can fetch the
@@ -986,7 +992,7 @@ even = helpers.predict(
 )
 even
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="With few tokens, FSDP sends more"
+# %% tags=["run", "slide", "slide-output"] minutes=1 headline="With few tokens, FSDP sends more"
 even.reveal(counted=sent("FSDP", 1) / sent("tensor", 1))
 
 # %% tags=["hide-input", "look"]
@@ -1000,7 +1006,7 @@ parallel_plans.explore_cuts()
 #
 # > tokens per GPU for which FSDP computes as long as it sends = P / B
 #
-# With the rate $P$ of 400 TFLOP/s and the bandwidth $B$ of 50 GB/s these are 8,000 tokens, and on NVLink they are 889. Our eight GPUs have 8,192 tokens each, which
+# With the rate $P$ of 400 TFLOP/s and the [bandwidth](glossary.md#bandwidth) $B$ of 50 GB/s these are 8,000 tokens, and on NVLink they are 889. Our eight GPUs have 8,192 tokens each, which
 # is just enough.
 #
 # The largest training runs have fewer. For Llama 3 405B, Meta had 16,384 H100 and 16 million tokens per step (Llama Team, 2024, Table 4, published). That is about
@@ -1035,11 +1041,11 @@ ranks.close()
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $R$ ranks or GPUs, $m$ microbatches, $v$ stages per GPU, $S$ bytes that are summed; $L$ layers of width $h$ in bfloat16; a GPU's rate $P$ and its link's bandwidth $B$.
+# $X$ is the input of a feed-forward block and $f$ its function, applied to single elements; $R$ ranks or GPUs, $m$ microbatches, $v$ stages per GPU, $S$ bytes that are summed; $L$ layers of width $h$ in bfloat16; a GPU's rate $P$ and its link's bandwidth $B$.
 #
 # | quantity | formula |
 # |---|---|
-# | column, then row | $f(XU)D = \sum_r f(XU_r)\,D_r$ for weights $U$ and $D$ and any $f$ of single elements |
+# | column, then row | $f(XU)D = \sum_r f(XU_r)\,D_r$ for the weights $U$ and $D$ of the block |
 # | sent per rank, all-reduce | $2\frac{R-1}{R}S$ |
 # | tensor parallel, sent per token | $16\,\frac{R-1}{R}\,L\,h$ bytes, from four all-reduces per layer |
 # | pipeline, sent per token by a stage between two others | $4\,h$ bytes |

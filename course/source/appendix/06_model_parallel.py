@@ -34,7 +34,7 @@ from helpers.studies import parallel_plans
 # $R$ ranks fills and drains in $R - 1$ turns whatever a turn is, so with $v$ stages per GPU it waits $(R - 1)/(v\,m)$ of its computing time. With four GPUs, four
 # microbatches and two stages per GPU, that is 3/8 instead of 3/4.
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 one_stage = parallel_plans.draw_schedule("1f1b", microbatches=4, until_s=0.55)
 two_stages = parallel_plans.draw_schedule("interleaved", microbatches=4, chunks=2, until_s=0.55)
 one_stage.set_figheight(two_stages.get_figheight())  # frames of a player have one size
@@ -82,7 +82,7 @@ plotting.show(
     alt="Four lanes with three kinds of passes and hardly a gap between them.",
 )
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # The table counts each of an interleaved GPU's two thin stages by itself, so there 8 stages saved are as much as 4 microbatches. Of the 3/8 of 1F1B only a third remains,
 # because the forward pass and each half of the backward pass take as long here, and only the forward pass still has to be waited for. Others state
 # waiting as a share of the whole step, which is $(R - 1)/(m + R - 1)$ for GPipe and 1F1B. PyTorch has all four schedules in `torch.distributed.pipelining`.
