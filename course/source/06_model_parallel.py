@@ -57,7 +57,7 @@ from helpers.studies import data_parallel, parallel_plans
 check = exercises.checks_of("model_parallel")
 ranks = Ranks(4)
 
-# %% [markdown] tags=["slide"] minutes=1 headline="A hundredth of the bytes"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # How much faster is a cut that sends about a hundredth of the bytes?
@@ -97,7 +97,7 @@ bet
 # The result has all 4,096 elements, but each of them is only one of eight terms of a sum. One [all-reduce](glossary.md#all-reduce) adds the terms, and then
 # every GPU has the whole output.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Nothing is sent before the sum"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Nothing is sent before the sum" untitled=true
 plotting.show(
     parallel_plans.draw_column_row(2, title="Column, then row"),
     alt="X times two blocks of U's columns, each times its rows of D; two terms are added.",
@@ -257,9 +257,9 @@ def attention_by_heads(rank, world_size, inputs, weights, heads):
 #
 # What must be sent on the way back? We ask this now, because only a model that goes backward can learn.
 #
-# - After the all-reduce, all GPUs have the same output and the same loss
-# - Each GPU finds the gradients of its own hidden elements
-# - The input of the block was used by all of them
+# - All GPUs have the same output and the same loss
+# - Each finds the gradients of its own hidden elements
+# - All of them used the input
 #
 # Follow the gradient from the output to the input of a block. After the all-reduce all GPUs have the same output, so they all compute the same loss, and each
 # of them has the whole gradient of the output. Through its rows of $D$ it finds the gradients of its own hidden elements. These are complete, because no
@@ -433,7 +433,7 @@ pd.DataFrame(table, index=columns).T.rename_axis("per token, on eight GPUs (mode
 # GPUs once more, to be safe. On four GPUs, as in our small test, it is now four times too large. The forward pass and the loss still look right, and Adam
 # divides every gradient by its usual size, so that even the training goes on as before.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000000]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100000]
 too_large = helpers.predict(
     "In a stack of eight blocks with this mistake, "
     "how many times too large is the gradient of the first block?",
@@ -692,7 +692,7 @@ for m, seconds in simulated_s.items():
 # back. It is better to go back as early as possible. In *1F1B*, one forward and one backward (named by Narayanan and others, 2019, and used in this form since
 # their paper of 2021), a stage first takes as many microbatches forward as stages follow it, and from then on it alternates.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 16]
+# %% tags=["predict"]
 saved_by_first = helpers.predict(
     "With 1F1B on eight stages and 16 microbatches, "
     "of how many microbatches does the first stage save activations at most?",
@@ -777,7 +777,8 @@ def one_forward_one_backward(stage, stages, microbatches):
 # %% [markdown]
 # A forward pass saves the activations of one microbatch, and its backward pass frees them.
 
-# %% tags=["run", "slide", "slide-output"] minutes=1 headline="1F1B saves as many microbatches as stages"
+
+# %% tags=["run"]
 def most_saved(order):
     return max(accumulate(1 if kind == "F" else -1 for kind, _ in order))
 
@@ -908,12 +909,14 @@ seconds = {
 bet.reveal(modelled=seconds["pipeline", "NVLink"] / seconds["tensor", "NVLink"])
 
 # %% tags=["hide-input", "look"]
-rows = {}
+rows, names = {}, {"tensor": "tensor parallel", "pipeline": "pipeline, 1F1B"}
 for cut in cuts:
     state, activations, gathered = kept(cut)
-    sizes = state, activations, gathered, state + activations + gathered, sent(cut, tokens)
+    in_all = state + activations + gathered
+    sizes = state, activations, gathered, in_all, sent(cut, tokens)
+    texts = [units.text(size, "B") if size else "" for size in sizes]
     times = [f"{seconds[cut, link]:.2f} s" for link in links]
-    rows[cut] = [*(units.text(size, "B") if size else "" for size in sizes), *times]
+    rows[names.get(cut, cut)] = [*texts, *times]
 kinds = "weights, gradients, Adam", "activations", "gathered", "in all", "sent"
 columns = [*kinds, *(f"step, {link}" for link in links)]
 pd.DataFrame(rows, index=columns).T.rename_axis("on eight GPUs")
@@ -922,7 +925,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("on eight GPUs")
 plotting.show(
     parallel_plans.draw_step_times(
         {
-            f"{cut}, {link}": {
+            f"{names.get(cut, cut).split(',')[0]}, {link}": {
                 "computing": computing_s,
                 "waiting": 7 / 16 * computing_s if cut == "pipeline" else 0.0,
                 "sending": sent(cut, tokens) / bandwidth,
@@ -949,7 +952,7 @@ options = {"inputs": (4096, 4096), "plan": parallel_plans.tensor_plan(large)}
 options["optimizer"] = torch.optim.Adam
 layouts = {
     "FSDP": parallel_plans.Layout(data=8, sharded="parameters"),
-    "tensor": parallel_plans.Layout(tensor=8),
+    "tensor parallel": parallel_plans.Layout(tensor=8),
 }
 table = {}
 for cut, layout in layouts.items():
@@ -1000,7 +1003,10 @@ parallel_plans.explore_cuts()
 
 # %% [markdown] tags=["explain"]
 # FSDP sends weights, three times 7/8 of 14 GB in every step (lesson 05), however few tokens there are. Tensor parallelism sends activations, 1.84 MB for every token. The two
-# are equal at 36.75 GB / 1.84 MB, or about 20,000 tokens. With fewer tokens FSDP sends more, and soon it has too little arithmetic to hide behind. On many GPUs it
+# are equal at 36.75 GB / 1.84 MB, or about 20,000 tokens. With fewer tokens FSDP sends more, and soon it has too little arithmetic to hide behind. In the
+# figure, FSDP and tensor parallelism meet near five sequences, which are these 20,000 tokens, on either link. From how many sequences on does the pipeline win on NVLink?
+#
+# On many GPUs it
 # sends about 6 bytes per parameter in a step, and it computes 6 operations per parameter for each of a GPU's tokens. The two sixes cancel, as the fours did in
 # lesson 05.
 #

@@ -36,7 +36,9 @@ from helpers.studies import parallel_plans
 
 # %% tags=["hide-input"]
 one_stage = parallel_plans.draw_schedule("1f1b", microbatches=4, until_s=0.55)
-two_stages = parallel_plans.draw_schedule("interleaved", microbatches=4, chunks=2, until_s=0.55)
+two_stages = parallel_plans.draw_schedule(
+    "interleaved", microbatches=4, chunks=2, until_s=0.55
+)
 one_stage.set_figheight(two_stages.get_figheight())  # frames of a player have one size
 plotting.play(
     [one_stage, two_stages],
@@ -73,7 +75,9 @@ zero.reveal(modelled=100 * rows["zero_bubble"][0])
 
 # %% tags=["hide-input", "look"]
 columns = ["waiting / computing", "microbatches saved by GPU 0 to 3"]
-table = {name: (f"{ratio:.1%}", ", ".join(map(str, live))) for name, (ratio, live) in rows.items()}
+table = {
+    name: (f"{ratio:.1%}", ", ".join(map(str, live))) for name, (ratio, live) in rows.items()
+}
 pd.DataFrame(table, index=columns).T.rename_axis("eight microbatches (modelled)")
 
 # %% tags=["hide-input", "look"]

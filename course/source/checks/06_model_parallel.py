@@ -14,7 +14,8 @@ def attention_by_heads(checks: Checks, ranks) -> None:
     weights = torch.randn(4, 16, 16, dtype=torch.float64)
     whole = _attend(inputs, weights, heads=8)
     terms = [
-        _attend(inputs, weights, heads=8, own=slice(4 * rank, 4 * rank + 4)) for rank in range(4)
+        _attend(inputs, weights, heads=8, own=slice(4 * rank, 4 * rank + 4))
+        for rank in range(4)
     ]
     one_head = _attend(inputs, weights, heads=4)
     not_causal = _attend(inputs, weights, heads=8, causal=False)
@@ -24,7 +25,9 @@ def attention_by_heads(checks: Checks, ranks) -> None:
         call=lambda function, *arguments: _run(ranks, function, *arguments),
         expected=[whole] * 4,
         mistakes={
-            _hashable(terms): "Each rank has only its own term, because the all-reduce is missing.",
+            _hashable(
+                terms
+            ): "Each rank has only its own term, because the all-reduce is missing.",
             _hashable(
                 [one_head] * 4
             ): "Each rank has two heads here, and each head has scores of its own.",
@@ -136,7 +139,16 @@ def one_forward_one_backward(checks: Checks) -> None:
     )
     forward = tuple(("F", microbatch) for microbatch in range(4))
     backward = tuple(("B", microbatch) for microbatch in range(4))
-    one_ahead = (("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("B", 2), ("B", 3))
+    one_ahead = (
+        ("F", 0),
+        ("F", 1),
+        ("B", 0),
+        ("F", 2),
+        ("B", 1),
+        ("F", 3),
+        ("B", 2),
+        ("B", 3),
+    )
     too_many = (("F", 0), ("F", 1), ("F", 2), ("B", 0), ("F", 3), ("B", 1), ("B", 2), ("B", 3))
     checks.returns(
         "stage 2 of 4 is one microbatch ahead",
@@ -163,7 +175,9 @@ def one_forward_one_backward(checks: Checks) -> None:
 def step_s(checks: Checks) -> None:
     """The time of a step"""
     waits = "A pipeline waits for (ranks - 1) / microbatches of its computing time."
-    share = "That share is of the whole step. Waiting / computing is (ranks - 1) / microbatches."
+    share = (
+        "That share is of the whole step. Waiting / computing is (ranks - 1) / microbatches."
+    )
     checks.returns(
         "tensor parallel computes for 8 s and sends 30 bytes at 10 per second",
         ("tensor", 8, 30, 10, 5, 8),

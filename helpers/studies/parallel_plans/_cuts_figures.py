@@ -16,13 +16,7 @@ _KINDS = ("computing", "waiting", "sending")
 
 
 def draw_schedule(
-    schedule: str,
-    *,
-    microbatches: int,
-    stages: int = 4,
-    chunks: int = 1,
-    until_s: float | None = None,
-    title: str = "",
+    schedule: str, *, microbatches: int, stages: int = 4, chunks: int = 1, until_s: float | None = None, title: str = ""
 ) -> Figure:
     """Return a pipeline's passes over time, one lane per GPU with the microbatches that it saves at most.
 
@@ -43,7 +37,9 @@ def draw_schedule(
     )
     noun = "microbatch" if microbatches == 1 else "microbatches"
     named_so = f"{_NAMES[schedule]}, {microbatches} {noun}: waiting {model.bubble_ratio:.0%} of computing"
-    figure = plotting.gantt(model.timeline.activities, title=title or named_so, until=until_s)
+    passes = model.timeline.activities
+    spans = [plotting.Span(each.lane, each.start_s, each.end_s, each.kind, each.label) for each in passes]
+    figure = plotting.gantt(spans, title=title or named_so, until=until_s)
     lanes = [f"GPU {load.rank}, saves {load.live_activations}" for load in model.loads]
     figure.axes[0].set_yticks(range(stages), lanes)
     return figure
@@ -78,7 +74,7 @@ def explore_cuts() -> None:
     microbatch, at 400 TFLOP/s per GPU; nothing is hidden. Lesson 06.
     """
     plotting.explore(
-        title="When does the pipeline win, and when does FSDP lose?",
+        title="A step with three cuts: when does the pipeline win?",
         alt="Time of a step relative to its computing, falling with the sequences for FSDP and the pipeline.",
         inputs=[
             Menu(
@@ -99,11 +95,12 @@ def explore_cuts() -> None:
         picture=Curves(
             along="sequences",
             lines=[
-                Series("fsdp", "FSDP", COLOURS["data"]),
+                Series("fsdp", "FSDP", "#332288"),
                 Series("tensor", "tensor parallel", COLOURS["sending"]),
                 Series("pipeline", "pipeline", COLOURS["waiting"]),
             ],
             xlabel="sequences per step",
-            ylabel="time of a step, relative to computing alone",
+            ylabel="time of a step / computing",
+            log_y=False,
         ),
     )

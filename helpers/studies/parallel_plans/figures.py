@@ -207,7 +207,7 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
         write(axes, place[0] + short - 0.085, place[1] + short - 0.09, str(part), size=10, colour="black")
     x += short + (parts - 1) * lift
     write(axes, (begin + x) / 2, top - 0.28, "terms", bold=True, size=12)
-    write(axes, (begin + x) / 2, middle + side / 2 + 0.22, "one a rank", size=10, colour=QUIET)
+    write(axes, (begin + x) / 2, middle + side / 2 + 0.22, "one per rank", size=10, colour=QUIET)
     write(axes, x + 0.42, middle - 0.22, "all-reduce", size=10)
     arrow(axes, (x + 0.07, middle), (x + 0.78, middle))
     x += 0.86
