@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Pipelines that wait less
 #
-# The lesson ends its third part with one sentence on interleaving. Here you see it, and a schedule that leaves almost no gap. Both wait less than 1F1B without a
-# larger batch, and each pays in another coin.
+# The lesson ends its third part with one sentence on interleaving. Here you see it, and a schedule that leaves almost no gap. Both wait less than 1F1B
+# without a larger batch, and each pays in another coin.
 
 # %% tags=["hide-input"]
 import pandas as pd
@@ -29,10 +29,10 @@ from helpers.studies import parallel_plans
 # %% [markdown]
 # ## Two stages per GPU
 #
-# Give GPU 0 the first and the fifth eighth of the layers, GPU 1 the second and the sixth, and so on. This *interleaving* (Narayanan and others, *Efficient Large-Scale
-# Language Model Training on GPU Clusters Using Megatron-LM*, 2021) keeps all GPUs and all layers, but each pass through a stage takes half as long. A pipeline of
-# $R$ ranks fills and drains in $R - 1$ turns whatever a turn is, so with $v$ stages per GPU it waits $(R - 1)/(v\,m)$ of its computing time. With four GPUs, four
-# microbatches and two stages per GPU, that is 3/8 instead of 3/4.
+# Give GPU 0 the first and the fifth eighth of the layers, GPU 1 the second and the sixth, and so on. This *interleaving* (Narayanan and others, *Efficient
+# Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021) keeps all GPUs and all layers, but each pass through a stage takes half as
+# long. A pipeline of $R$ ranks fills and drains in $R - 1$ turns whatever a turn is, so with $v$ stages per GPU it waits $(R - 1)/(v\,m)$ of its computing
+# time. With four GPUs, four microbatches and two stages per GPU, that is 3/8 instead of 3/4.
 
 # %% tags=["hide-input"]
 one_stage = parallel_plans.draw_schedule("1f1b", microbatches=4, until_s=0.55)
@@ -48,13 +48,14 @@ plotting.play(
 )
 
 # %% [markdown]
-# The price is traffic and memory. Activations cross seven boundaries instead of three, and GPU 0 goes further ahead, because it must send its second stage forward as well
-# before the first gradient comes back. With many microbatches it saves $1 + (R - 1)/(R\,v)$ times as much as in 1F1B.
+# The price is traffic and memory. Activations cross seven boundaries instead of three, and GPU 0 goes further ahead, because it must send its second stage
+# forward as well before the first gradient comes back. With many microbatches it saves $1 + (R - 1)/(R\,v)$ times as much as in 1F1B.
 #
 # ## No gap at all
 #
-# A stage waits for the gradient of its input, but nobody waits for the gradient of its weights. So a *zero-bubble* schedule (Qi and others, 2024) cuts the backward
-# pass in two. It hands the first half on at once and puts the second half into the gaps, as you hid the weights' gradients behind a sum in Part 2 of the lesson.
+# A stage waits for the gradient of its input, but nobody waits for the gradient of its weights. So a *zero-bubble* schedule (Qi and others, 2024) cuts the
+# backward pass in two. It hands the first half on at once and puts the second half into the gaps, as you hid the weights' gradients behind a sum in Part 2
+# of the lesson.
 
 # %% tags=["predict"]
 zero = helpers.predict(
@@ -87,6 +88,12 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# The table counts each of an interleaved GPU's two thin stages by itself, so there 8 stages saved are as much as 4 microbatches. Of the 3/8 of 1F1B only a third remains,
-# because the forward pass and each half of the backward pass take as long here, and only the forward pass still has to be waited for. Others state
-# waiting as a share of the whole step, which is $(R - 1)/(m + R - 1)$ for GPipe and 1F1B. PyTorch has all four schedules in `torch.distributed.pipelining`.
+# An interleaved GPU has two thin stages, and the table counts each by itself. GPU 0 saves 11 of them, as much as 5.5 microbatches, which is 1.375 times the
+# 4 of 1F1B.
+#
+# The zero-bubble schedule waits for a third of what 1F1B waits for (modelled), because by its authors' formula a turn of waiting is the forward pass plus
+# the first half of the backward pass minus the second half. Here all three take the same time, so one part remains of three. In return every GPU saves as
+# much as the first one of 1F1B.
+#
+# Others state waiting as a share of the whole step, which is $(R - 1)/(m + R - 1)$ for GPipe and 1F1B. PyTorch has all four schedules in
+# `torch.distributed.pipelining`.
