@@ -339,16 +339,6 @@ def column_then_row_backward(rank, world_size, inputs, up, down, gradient):
     return to_inputs, inputs.T @ own_terms, hidden.T @ gradient
 
 
-# %% wrong="column_then_row_backward" says="the cells below need tuple"
-def column_then_row_backward(rank, world_size, inputs, up, down, gradient):
-    own_up, own_down = up.chunk(world_size, dim=1)[rank], down.chunk(world_size)[rank]
-    hidden = torch.relu(inputs @ own_up)
-    own_terms = (gradient @ own_down.T) * (hidden > 0)
-    to_inputs = own_terms @ own_up.T
-    dist.all_reduce(to_inputs)
-    return [to_inputs, inputs.T @ own_terms, hidden.T @ gradient]
-
-
 # %% right="column_then_row_backward" style=1
 def column_then_row_backward(rank, world_size, inputs, up, down, gradient):
     leaves = [
@@ -661,7 +651,9 @@ def simulate(microbatches):
 
 
 simulated_s = {m: simulate(m) for m in (1, 2, 4)}
-modelled_s = {m: 0.3 * (1 + 3 / m) for m in simulated_s}
+modelled_s = {
+    m: 0.3 * (1 + parallel.bubble_ratio("gpipe", ranks=4, microbatches=m)) for m in simulated_s
+}
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four microbatches still wait for three turns"
 step_time.reveal(modelled=1e3 * modelled_s[4], simulated=1e3 * simulated_s[4])
@@ -743,15 +735,6 @@ def one_forward_one_backward(stage, stages, microbatches):
     return order + [("B", left) for left in range(max(0, microbatches - ahead), microbatches)]
 
 
-# %% wrong="one_forward_one_backward" says="the cells below need list"
-def one_forward_one_backward(stage, stages, microbatches):
-    ahead = min(stages - 1 - stage, microbatches)
-    order = [("F", microbatch) for microbatch in range(ahead)]
-    for microbatch in range(microbatches - ahead):
-        order += [("F", ahead + microbatch), ("B", microbatch)]
-    return tuple(order + [("B", microbatches - ahead + left) for left in range(ahead)])
-
-
 # %% right="one_forward_one_backward" style=1
 def one_forward_one_backward(stage, stages, microbatches):
     ahead, order = stages - stage - 1, []
@@ -785,7 +768,8 @@ def most_saved(order):
 
 
 most = [most_saved(one_forward_one_backward(stage, 8, 16)) for stage in range(8)]
-saved_by_first.reveal(counted=most[0])
+modelled = parallel.live_activations("1f1b", rank=0, ranks=8, microbatches=16)
+saved_by_first.reveal(modelled=modelled, counted=most[0])
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Early backward passes free activations early"
 print(f"saved at most by stage 0 to 7: {', '.join(map(str, most))} of 16 microbatches")
@@ -844,49 +828,49 @@ def sent(cut, tokens):
 # **Your turn.** How long is a step, as the sum of computing, waiting and sending, as if nothing could be hidden? Only a `"pipeline"` waits.
 
 
-# %% tags=["yours"] yours="step_s" takes=5
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% tags=["yours"] yours="cut_step_s" takes=5
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     """Return the seconds of a step with the cut "FSDP", "tensor" or "pipeline"."""
     waiting_s = (ranks - 1) / microbatches * computing_s if cut == "pipeline" else 0
     sending_s = sent_bytes / bandwidth
     return computing_s + waiting_s + sending_s
 
 
-# %% checks="step_s"
-step_s = check(step_s)
+# %% checks="cut_step_s"
+cut_step_s = check(cut_step_s)
 
 
-# %% wrong="step_s" says="Only a pipeline waits"
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% wrong="cut_step_s" says="Only a pipeline waits"
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     return computing_s * (1 + (ranks - 1) / microbatches) + sent_bytes / bandwidth
 
 
-# %% wrong="step_s" says="That share is of the whole step"
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% wrong="cut_step_s" says="That share is of the whole step"
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     share = (ranks - 1) / (microbatches + ranks - 1) if cut == "pipeline" else 0
     return computing_s * (1 + share) + sent_bytes / bandwidth
 
 
-# %% wrong="step_s" says="A pipeline waits for (ranks - 1) / microbatches"
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% wrong="cut_step_s" says="A pipeline waits for (ranks - 1) / microbatches"
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     return computing_s + sent_bytes / bandwidth
 
 
-# %% wrong="step_s" says="the cells below need int or float"
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% wrong="cut_step_s" says="the cells below need int or float"
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     waiting_s = (ranks - 1) / microbatches * computing_s if cut == "pipeline" else 0
     parts = [computing_s, waiting_s, sent_bytes / bandwidth]
     return torch.tensor(parts, dtype=torch.float64).sum()
 
 
-# %% right="step_s" style=1
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% right="cut_step_s" style=1
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     turns = microbatches + (ranks - 1) * (cut == "pipeline")
     return computing_s / microbatches * turns + sent_bytes / bandwidth
 
 
-# %% right="step_s" style=2
-def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
+# %% right="cut_step_s" style=2
+def cut_step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
     seconds = computing_s
     if cut == "pipeline":
         seconds += sum(computing_s / microbatches for _ in range(ranks - 1))
@@ -901,7 +885,7 @@ def step_s(cut, computing_s, sent_bytes, bandwidth, ranks=8, microbatches=16):
 tokens, computing_s = 16 * 4096, 6 * 7e9 * 16 * 4096 / 8 / 400e12
 cuts, links = ("FSDP", "tensor", "pipeline"), {"NVLink": 450e9, "InfiniBand": 50e9}
 seconds = {
-    (cut, link): step_s(cut, computing_s, sent(cut, tokens), bandwidth)
+    (cut, link): cut_step_s(cut, computing_s, sent(cut, tokens), bandwidth)
     for cut in cuts
     for link, bandwidth in links.items()
 }

@@ -83,7 +83,7 @@ def explore_cuts() -> None:
                 {"NVLink, 450 GB/s": {"B": 450e9}, "InfiniBand, 50 GB/s": {"B": 50e9}},
                 "NVLink, 450 GB/s",
             ),
-            Slider("sequences", "sequences per step", [1, 2, 4, 8, 12, 16, 20, 22, 24, 32, 48, 64, 128], 16),
+            Slider("sequences", "sequences per step", [4, 5, 6, 8, 12, 16, 20, 22, 23, 24, 32, 48, 64], 16),
         ],
         formulas={
             "tokens": "4096 * sequences",
@@ -101,6 +101,7 @@ def explore_cuts() -> None:
             ],
             xlabel="sequences per step",
             ylabel="time of a step / computing",
+            log_x=False,
             log_y=False,
         ),
     )
