@@ -1035,16 +1035,16 @@ ranks.close()
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $X$ is the input of a feed-forward block and $f$ its function, applied to single elements; $R$ ranks or GPUs, $m$ microbatches, $v$ stages per GPU, $S$
+# $X$ is the input of a feed-forward block and $f$ its function, applied to single elements; $R$ ranks or GPUs, $m$ microbatches, $v$ stages per GPU, $s$
 # bytes that are summed; $L$ layers of width $h$ in bfloat16; a GPU's rate $P$ and its link's bandwidth $B$.
 #
 # | quantity | formula |
 # |---|---|
 # | column, then row | $f(XU)D = \sum_r f(XU_r)\,D_r$ for the weights $U$ and $D$ of the block |
-# | sent per rank, all-reduce | $2\frac{R-1}{R}S$ |
+# | sent per rank, all-reduce | $2\frac{R-1}{R}\,s$ |
 # | tensor parallel, sent per token | $16\,\frac{R-1}{R}\,L\,h$ bytes, from four all-reduces per layer |
 # | pipeline, sent per token by a stage between two others | $4\,h$ bytes |
 # | GPipe, 1F1B: waiting / computing | $\frac{R-1}{m}$ |
 # | interleaved: waiting / computing | $\frac{R-1}{v\,m}$ |
-# | microbatches saved at most by stage $s$, from 0 | GPipe $m$; 1F1B $\min(m, R-s)$ |
+# | microbatches saved at most by stage $i$, from 0 | GPipe $m$; 1F1B $\min(m, R-i)$ |
 # | tokens per GPU for which FSDP computes as long as it sends | $P / B$ |
