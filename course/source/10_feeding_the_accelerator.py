@@ -15,7 +15,7 @@
 #     objectives:
 #       - measure|measured for which share of the time a training loop computes
 #       - write|wrote a loader, from its thread and its workers' loop to the order of its batches
-#       - choose|chose workers for the rate, and a prefetch factor for late batches
+#       - choose|chose workers for the rate, and enough batches under way for a delay
 #       - put|put many small files into one shard
 #       - find|found what workers spoil without an error
 # ---
@@ -23,8 +23,8 @@
 # %% [markdown] tags=["objectives"]
 # # Feeding the accelerator
 #
-# Two workers make batches of photos for a GPU. A batch takes a worker 10 ms, because its photos are in a cache on your machine. In every seventh
-# batch some photos are missing from the cache and must come across the network, so this batch takes 100 ms. Seven batches take a worker
+# Two workers make batches of photos for a GPU. A batch takes a worker 10 ms, because its photos lie on the disk of your machine. In every seventh
+# batch some photos are missing there and must come across the network, so this batch takes 100 ms. Seven batches take a worker
 # 6 × 10 + 100, or 160 ms, which is 22.9 ms per batch, and two workers together can bring a batch every 11.4 ms. The GPU needs 20 ms for a training
 # step on each batch. On average, then, the workers are almost twice as fast as they have to be.
 #
@@ -87,7 +87,7 @@ bet
 #
 # - A loop waits for a batch, then it takes a step
 # - A timer adds up the two kinds of time
-# - The steps' part of the sum is the busy share
+# - The steps' part of the sum is the [busy share](glossary.md#busy-share)
 #
 # A loss curve over steps does not show how long each step waits. `nvidia-smi` shows for which share of the time at least one kernel was running
 # ([NVML documentation](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html)), so it can tell you that the GPU waits, but not for whom.
@@ -96,7 +96,7 @@ bet
 # of time. There is one trap. A GPU works through a queue, so PyTorch often returns long before the step has ended. The timer therefore calls
 # `torch.cuda.synchronize()` before it reads the clock, wherever there is a GPU.
 #
-# > [busy share](glossary.md#busy-share) = time in steps / (time in steps + time waiting for batches)
+# > busy share = time in steps / (time in steps + time waiting for batches)
 #
 # **Your turn.** Write the timer. It goes through `batches` and calls `step(batch)` for each, and it fits around any loader. Read the clock with
 # `time.perf_counter()`.
@@ -199,9 +199,10 @@ def step_times(batches, step):
             batch = next(iterator)
         except StopIteration:
             return tuple(total_s.values())
-        for name, work in {"waiting": lambda: None, "step": lambda: step(batch)}.items():
-            work()
-            finish() if name == "step" else None
+        for name in total_s:
+            if name == "step":
+                step(batch)
+                finish()
             now_s = time.perf_counter()
             total_s[name] += now_s - start_s
             start_s = now_s
@@ -211,7 +212,7 @@ def step_times(batches, step):
 # You can check the answer if you use the same batch again in every step. If the loop does not become faster, the loader was not the problem.
 # ([Mohan and others](https://arxiv.org/abs/2007.06775), 2021, built their tool for data stalls on such differences.)
 #
-# Now switch the cache off, so that every batch takes 100 ms, and let the training loop make its batches itself, without any worker. The first steps are
+# Now take the photos off your disk, so that every batch takes 100 ms, and let the training loop make its batches itself, without any worker. The first steps are
 # left out, because a loader needs a moment to get going.
 
 
@@ -585,7 +586,7 @@ print(f"2,600 photos per second keep {2600 * cost.median_s:.2g} cores busy")
 # A third kind of item is in memory already. LeNet trains on the processor itself, with batches of 64 digits. A batch that comes from another process has to
 # be received, and this [hand-over](glossary.md#hand-over) takes time of the training's own process.
 
-# %% tags=["run"]
+# %%
 train = input_pipeline.training_step(helpers.LeNet())
 alone = steady(helpers.make_MNIST_loader(64), train, warm_up=8, steps=50)
 settings = input_pipeline.LoaderSettings(64, workers=2)
@@ -694,15 +695,15 @@ for prefetch in (1, 2, 3, 4):
         f"busy {100 * played(prefetch).busy_share:.1f} % (modelled)",
     )
 
-# %% tags=["run"]
+# %%
 by_factor = {prefetch: busy_with(prefetch_factor=prefetch) for prefetch in (1, 2, 3, 4)}
 any_order = busy_with(prefetch_factor=1, in_order=False)
 
 # %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="More batches under way absorb the late one"
-rows = {
-    f"prefetch factor {prefetch}": [f"{100 * played(prefetch).busy_share:.1f} %", f"{share:.0f} %"]
-    for prefetch, share in by_factor.items()
-}
+rows = {}
+for prefetch, share in by_factor.items():
+    modelled = f"{100 * played(prefetch).busy_share:.1f} %"
+    rows[f"prefetch factor {prefetch}"] = [modelled, f"{share:.0f} %"]
 rows["prefetch factor 1, in_order=False"] = ["", f"{any_order:.0f} %"]
 assert by_factor[1] + 8 < min(by_factor[3], by_factor[4])
 pd.DataFrame(rows, index=["modelled", "DataLoader (simulated)"]).T
@@ -714,7 +715,7 @@ pd.DataFrame(rows, index=["modelled", "DataLoader (simulated)"]).T
 # Little's law holds here too, because a delay of 100 ms at one batch per 20 ms needs five batches under way. In Part 2 every batch took 100 ms, so all five
 # were being made at the same time and needed five workers. Here only one in seven takes so long. The others are soon ready and wait in memory for their turn,
 # so two workers suffice. A batch of 256 photos in float32, with 224 × 224 pixels and three colours, takes 154 MB. Eight workers with the default factor of 2
-# may hold sixteen of them, or 2.5 GB of shared memory. A Docker container has 64 MB of it unless you ask for more, which is why many a first training in a
+# may hold sixteen of them, or 2.5 GB, in the memory that processes share. A Docker container has 64 MB of it unless you ask for more, which is why many a first training in a
 # container ends with `Bus error`.
 #
 # You can also give up the order. With `in_order=False` the GPU takes whichever batch is ready. While one worker is late, the other needs only 10 ms for a batch
@@ -751,8 +752,8 @@ input_pipeline.explore_loader()
 # %% tags=["hide-input", "nbval-ignore-output"]
 disk = input_pipeline.measure_disk(folder.name)
 if disk.filesystem in input_pipeline.MEMORY_FILESYSTEMS:
-    print(f"The temporary folder is main memory ({disk.filesystem}). No disk takes part below,")
-    print("and set TMPDIR to a folder on a disk to see one.")
+    print(f"The temporary folder is main memory ({disk.filesystem}), and no disk takes part.")
+    print("Set TMPDIR to a folder on a disk and start again to measure one.")
 elif disk.filesystem:
     print(f"The temporary folder lies on a file system of type {disk.filesystem}.")
 else:
@@ -861,10 +862,10 @@ assert files_s > 4 * shard_s
 in_order_s, at_random_s = disk.in_order_s, disk.at_random_s
 print(f"an item of a large file: {units.text(in_order_s, 's')} in order", end=", ")
 print(f"{units.text(at_random_s, 's')} at a random place (measured)")
-photo_bytes = sum(path.stat().st_size for path in photos) / len(photos)
-bytes_s = photo_bytes / disk.bandwidth_bytes_per_s
-print(f"a photo of {units.text(photo_bytes, 'B')}: {units.text(disk.request_s, 's')}", end=" ")
-print(f"for its request, {units.text(bytes_s, 's')} for its bytes")
+bytes_s = 110e3 / disk.bandwidth_bytes_per_s
+print(f"a photo of 110 kB: {units.text(disk.request_s, 's')} for its request", end=", ")
+print(f"{units.text(bytes_s, 's')} for its bytes", end=", ")
+print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 
 # %% [markdown] tags=["explain"]
 # On our disk the small files need 2,000 × 68 µs, or 136 ms. The shard needs one request of 68 µs and 1.57 MB / 1.28 GB/s, together 1.3 ms, so the model says
@@ -918,9 +919,13 @@ def numbers_of_two_epochs(**how):
     return [number for _ in range(2) for batch in loader for number in batch.tolist()]
 
 
+# %% [markdown]
+# Each number is one of $2^{62}$, so no two are equal by chance.
+
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 32]
 different = helpers.predict(
-    "Of the 32 random numbers that the four workers draw in two epochs, how many are different?",
+    "Of the 32 random numbers that the four workers draw in two epochs, "
+    "how many are different?",
     "numbers",
 )
 different
@@ -1021,10 +1026,9 @@ def count_items(photos, goes_on):
     while True:
         try:
             items += len(next(batches))
-        except StopIteration:
-            return items
-        except ValueError:
-            if not goes_on:
+        except (StopIteration, ValueError) as error:
+            if isinstance(error, StopIteration) or not goes_on:
+                input_pipeline.end_workers(batches)
                 return items
 
 
@@ -1056,7 +1060,7 @@ folder.cleanup()
 #
 # Two workers could bring a batch every 11.4 ms, and still the GPU computes for only 70 % of the time by the model, and for 66 % with PyTorch's loader. A late
 # batch takes 100 ms, and when it is ordered the GPU has only 40 ms of work. With a prefetch factor of 3 the GPU has 120 ms of work, so it does not wait for a
-# late batch any more. Without the cache every batch would take 100 ms, and then no prefetch factor helps, whereas five workers do.
+# late batch any more. With no photo on the disk every batch would take 100 ms, and then no prefetch factor helps, whereas five workers do.
 #
 # So first measure for which share of the time your loop waits. If the loader is too slow on average, it needs workers, cores or shards. If it is fast enough but
 # uneven, it needs more batches under way.
@@ -1075,4 +1079,4 @@ folder.cleanup()
 # | workers that suffice on average | $\lceil t_b / t_d \rceil$ |
 # | batches under way, at most | $W F$ |
 # | wait for a rare late batch of $t_l$ | $\max(0, t_l - W F\, t_d)$ |
-# | size at which bytes take as long as a request, of $t_r$ at the bandwidth $B$ | $t_r\,B$ |
+# | size at which bytes take as long as a request, of $t_r$ at the [bandwidth](glossary.md#bandwidth) $B$ | $t_r\,B$ |

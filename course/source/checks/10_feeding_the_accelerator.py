@@ -21,6 +21,9 @@ def step_times(checks: Checks) -> None:
         "PyTorch returned before the step had ended. Call torch.cuda.synchronize() behind "
         "step(batch), before you read the clock."
     )
+    between = (
+        "The waits overlap the steps: count each wait from the end of the step before it."
+    )
     checks.returns(
         "three batches that take 3 s each, and steps of 2 s in the queue of a GPU",
         (3, 3, 2),
@@ -29,7 +32,7 @@ def step_times(checks: Checks) -> None:
         kind=(tuple, list),
         mistakes={
             (9.0, 0.0): early,
-            (24.0, 6.0): "The waits overlap the steps: count each wait from the end of the step before it.",
+            (24.0, 6.0): between,
             (6.0, 9.0): "Return the waiting first and the steps second.",
             (15.0, 6.0): "The first number is the whole time. Leave the steps out of it.",
         },
@@ -55,10 +58,10 @@ class _Played:
             self.now_s += self.batch_s
             yield number
 
-    def step(self, batch):
+    def step(self, _batch):
         self.free_s = max(self.now_s, self.free_s) + self.step_s
 
-    def synchronize(self, device=None):
+    def synchronize(self, _device=None):
         self.now_s = max(self.now_s, self.free_s)
 
     def clock(self, real):
@@ -72,7 +75,7 @@ def _timed(function, count, batch_s, step_s):
         for name in _CLOCKS:
             clock = played.clock(getattr(time, name))
             patches.enter_context(mock.patch.object(time, name, clock))
-        patches.enter_context(mock.patch.object(torch.cuda, "is_available", lambda: True))
+        patches.enter_context(mock.patch.object(torch.cuda, "is_available", return_value=True))
         patches.enter_context(mock.patch.object(torch.cuda, "synchronize", played.synchronize))
         return function(played.batches(count), played.step)
 
@@ -123,8 +126,6 @@ def _made_ahead(function, depth):
         time.sleep(0.01)
     time.sleep(0.2)  # for a thread that goes on although the queue should be full
     ahead = len(made) - 1
-    for _ in batches:  # the thread ends
-        pass
     return f"{depth} or {depth + 1}" if depth <= ahead <= depth + 1 else ahead
 
 

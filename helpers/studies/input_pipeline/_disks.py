@@ -5,6 +5,7 @@ Lesson 10.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import statistics
@@ -18,7 +19,7 @@ from helpers.results import Record
 MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
-_SMALL_BYTES, _LARGE_BYTES, _SMALL_FILES, _PLACES = 784, 64 * 2**20, 25, 500
+_SMALL_BYTES, _LARGE_BYTES, _SMALL_FILES, _PLACES = 784, 64 * 2**20, 100, 500
 
 
 def filesystem(folder: str | os.PathLike[str]) -> str:
@@ -58,9 +59,7 @@ def forget(paths: Iterable[str | os.PathLike[str]]) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def read_from_disk_s(
-    read: Callable[[], object], paths: Iterable[str | os.PathLike[str]], *, repeats: int = 3
-) -> float:
+def read_from_disk_s(read: Callable[[], object], paths: Iterable[str | os.PathLike[str]], *, repeats: int = 3) -> float:
     """Return the least seconds of ``repeats`` calls of ``read``, which reads the files ``paths``.
 
     Before each call the system forgets the files (:func:`forget`), outside of the clock. The least counts, because a
@@ -108,18 +107,25 @@ def measure_disk(folder: str | os.PathLike[str]) -> DiskTimes:
         for path in small:
             path.write_bytes(random.Random(path.name).randbytes(_SMALL_BYTES))
         large.write_bytes(random.Random(0).randbytes(2**20) * (_LARGE_BYTES // 2**20))
-        request_s = statistics.median(read_from_disk_s(path.read_bytes, [path], repeats=1) for path in small)
+        forget(small)
+        request_s = statistics.median(_read_s(path) for path in small)
         whole_s = read_from_disk_s(large.read_bytes, [large])
         in_order = range(0, _SMALL_BYTES * _PLACES, _SMALL_BYTES)
         at_random = random.Random(6).sample(range(_LARGE_BYTES - _SMALL_BYTES), _PLACES)
         in_order_s, at_random_s = (
-            read_from_disk_s(lambda places=places: _read_items(large, places), [large]) / _PLACES
+            read_from_disk_s(functools.partial(_read_items, large, places), [large]) / _PLACES
             for places in (in_order, at_random)
         )
     finally:
         for path in (*small, large):
             path.unlink(missing_ok=True)
     return DiskTimes(kind, request_s, _LARGE_BYTES / whole_s, in_order_s, at_random_s)
+
+
+def _read_s(path: Path) -> float:
+    start_s = time.perf_counter()
+    path.read_bytes()
+    return time.perf_counter() - start_s
 
 
 def _read_items(path: Path, places: Iterable[int]) -> None:

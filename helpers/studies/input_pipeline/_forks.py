@@ -12,6 +12,7 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
@@ -62,9 +63,7 @@ class MemoryGrowth(Record):
     grown_bytes: tuple[int, ...]
 
 
-def measure_growth(
-    dataset: PathItems, *, workers: int, shares: Sequence[float] = (0.1, 1.0)
-) -> MemoryGrowth | None:
+def measure_growth(dataset: PathItems, *, workers: int, shares: Sequence[float] = (0.1, 1.0)) -> MemoryGrowth | None:
     """Return by how many bytes a program grows while forked ``workers`` read all of ``dataset`` in a random order.
 
     It is the proportional set size of the training process and its workers (``Pss`` in ``/proc/PID/smaps_rollup``, see
@@ -85,7 +84,11 @@ def measure_growth(
         return None
     order = np.array_split(np.random.default_rng(0).permutation(len(dataset)), batches)  # no Python object an item
     loader: DataLoader = DataLoader(
-        dataset, batch_sampler=order, num_workers=workers, prefetch_factor=1, multiprocessing_context="fork"
+        dataset,
+        batch_sampler=cast(list[list[int]], order),
+        num_workers=workers,
+        prefetch_factor=1,
+        multiprocessing_context="fork",
     )
     marks = [int(share * batches) for share in wanted]
     before, others = _shared_bytes(os.getpid()), set(multiprocessing.active_children())

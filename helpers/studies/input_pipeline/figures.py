@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from helpers import plotting
 from helpers.checks import members, whole_number
-from helpers.plotting import COLOURS, Curves, Series, Slider
+from helpers.plotting import COLOURS, Curves, Series, Slider, Span
 from helpers.studies._paper import (
     COMPUTING,
     DATA,
@@ -99,9 +98,9 @@ def draw_overlap(produce_s: float, device_s: float, *, steps: int) -> Figure:
     """
     lanes = {"host": "the loop", "worker 0": "the thread", "device": "the GPU"}
     spans = [
-        dataclasses.replace(activity, lane=f"{way}: {lanes[activity.lane]}")
+        Span(f"{way}: {lanes[bar.lane]}", bar.start_s, bar.end_s, bar.kind, bar.label)
         for way, workers in {"in turn": 0, "overlapped": 1}.items()
-        for activity in simulate_feeding(produce_s, device_s, steps=steps, workers=workers).timeline.activities
+        for bar in simulate_feeding(produce_s, device_s, steps=steps, workers=workers).timeline.activities
     ]
     return plotting.gantt(spans, title=f"{steps} batches and {steps} steps (modelled)")
 
