@@ -65,10 +65,11 @@ warnings.filterwarnings("ignore", message="This DataLoader will create")  # more
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
-# Is it enough to be almost twice as fast as needed, on average?
+# Is it enough to be fast on average?
 #
-# - Two workers, a batch in 10 ms, every seventh in 100 ms
-# - The GPU needs 20 ms for each, and takes them in order
+# - Two workers make batches, and every seventh is late
+# - On average they are almost twice as fast as needed
+# - The GPU takes the batches in order
 # - A worker keeps its batch until the GPU takes it
 #
 # Write down a number before you go on.
@@ -388,7 +389,7 @@ plotting.show(figure, alt="In turn takes the sum of both times, overlapped the l
 #
 # The GPU is still idle for four fifths of the time, because a single maker is too slow. How many do you need?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Several workers make batches at the same time"
+# %% [markdown]
 # ## Part 2: workers
 #
 # How many workers are enough? We ask this next, because a single maker needs five times as long for a batch as the GPU.
