@@ -642,25 +642,28 @@ lenet_share.reveal(modelled=lenet_modelled, measured=busy_percent(fed))
 uneven = input_pipeline.WaitingItems(10_000, wait_s=0.010, late_every=7, late_s=0.100)
 
 
-def busy_with(**how):
-    """Return the busy share, in percent, of two workers that feed the GPU."""
+def two_workers(**how):
     loader = DataLoader(uneven, num_workers=2, **how)
-    return busy_percent(steady(loader, gpu_step, warm_up=7, steps=28))
+    return steady(loader, gpu_step, warm_up=7, steps=28)
 
 
-bet_percent = busy_with(prefetch_factor=1)
+bet_times = two_workers(prefetch_factor=1)
 
 # %% tags=["hide-input", "run"]
-times_s = [uneven.cost_s(number) for number in range(36)]
+batch_s = [uneven.cost_s(number) for number in range(36)]
 
 
 def played(prefetch):
     how = {"workers": 2, "prefetch_factor": prefetch, "warm_up": 7}
-    return input_pipeline.simulate_feeding(times_s, 0.020, **how)
+    return input_pipeline.simulate_feeding(batch_s, 0.020, **how)
+
+
+def simulated(times_s):
+    return f"{busy_percent(times_s):.0f} %", f"{1e3 * sum(times_s):.1f} ms"
 
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The average rate was enough, and the GPU waits"
-bet.reveal(modelled=100 * played(1).busy_share, simulated=bet_percent)
+bet.reveal(modelled=100 * played(1).busy_share, simulated=busy_percent(bet_times))
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Batch 7 lies ready and may not go" layout="steps"
 moments_ms = [75, 85, 95, 115, 125, 135, 155, 185, 195, 215]
@@ -697,17 +700,18 @@ for prefetch in (1, 2, 3, 4):
     )
 
 # %%
-by_factor = {prefetch: busy_with(prefetch_factor=prefetch) for prefetch in (1, 2, 3, 4)}
-any_order = busy_with(prefetch_factor=1, in_order=False)
+by_factor = {factor: two_workers(prefetch_factor=factor) for factor in (1, 2, 3, 4)}
+any_order = two_workers(prefetch_factor=1, in_order=False)
 
 # %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="More batches under way absorb the late one"
 rows = {}
-for prefetch, share in by_factor.items():
-    modelled = f"{100 * played(prefetch).busy_share:.1f} %"
-    rows[f"prefetch factor {prefetch}"] = [modelled, f"{share:.0f} %"]
-rows["prefetch factor 1, in_order=False"] = ["", f"{any_order:.0f} %"]
-assert by_factor[1] + 8 < min(by_factor[3], by_factor[4])
-pd.DataFrame(rows, index=["modelled", "DataLoader (simulated)"]).T
+for factor, times_s in by_factor.items():
+    rows[f"{factor}"] = [f"{100 * played(factor).busy_share:.1f} %", *simulated(times_s)]
+rows["1, any order"] = ["", *simulated(any_order)]
+shares = {factor: busy_percent(times_s) for factor, times_s in by_factor.items()}
+assert shares[1] + 8 < min(shares[3], shares[4])
+columns = ["modelled busy", "DataLoader busy", "step to step (simulated)"]
+pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 
 # %% [markdown] tags=["explain"]
 # The 8 % that are missing at the end are not late batches. From one step to the next it took 21.8 ms instead of 20, as in the last rows of the table in

@@ -111,6 +111,7 @@ def copied_ahead(batches, cuda):
         before = coming
 
 
+# %%
 played = {
     "pageable, one stream": play(copied, pinned=False),
     "pinned, one stream": play(copied, pinned=True),
