@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from helpers.checks import numbers, whole_number
+from helpers.checks import boolean, numbers, whole_number
 from helpers.results import Record
 from helpers.studies.input_pipeline import _loading as loading
 
@@ -34,6 +34,7 @@ class PathItems(Dataset):
 
     def __init__(self, items: int, *, as_array: bool = False) -> None:
         items = whole_number("items", items, at_least=1)
+        boolean("as_array", as_array)
         paths = (f"/data/photos/train/{item:025}.jpg" for item in range(items))
         self.paths: Sequence[str] | np.ndarray
         self.paths = np.fromiter(map(str.encode, paths), f"S{_CHARACTERS}", items) if as_array else list(paths)
