@@ -33,8 +33,8 @@ class PathItems(Dataset):
     """
 
     def __init__(self, items: int, *, as_array: bool = False) -> None:
-        items = whole_number("items", items, at_least=1)
         boolean("as_array", as_array)
+        items = whole_number("items", items, at_least=1)
         paths = (f"/data/photos/train/{item:025}.jpg" for item in range(items))
         self.paths: Sequence[str] | np.ndarray
         self.paths = np.fromiter(map(str.encode, paths), f"S{_CHARACTERS}", items) if as_array else list(paths)
