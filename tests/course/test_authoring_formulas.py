@@ -142,7 +142,7 @@ GATHERED = collectives.collective("all_reduce", "gather_broadcast", world_size=8
          lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).busiest_port_bytes),
         ("08", r"\frac{p-1}{p}n", {"p": 4, "n": 4000},
          lambda: collectives.collective("all_gather", "ring", world_size=4, length=1000).busiest_port_bytes),
-        ("10", r"\max(0, t_l - W P\, t_d)", {"t_l": 0.1, "W": 2, "P": 1, "t_d": 0.02},
+        ("10", r"\max(0, t_l - W F\, t_d)", {"t_l": 0.1, "W": 2, "F": 1, "t_d": 0.02},
          lambda: late_wait_s(0.1, 2, 1, 0.02)),
     ],
 )  # fmt: skip
