@@ -200,12 +200,12 @@ at_best
 
 # %% tags=["hide-input", "run"]
 cases = {
-    "10 steps, 8 examples, 3 layers": {},
+    "8 examples, 3 layers": {},
     "with 20 steps": {"steps": 20},
     "with 6 layers": {"layers": 6},
     "with 16 examples": {"examples": 16},
     "two such models": {"models": 2},
-    "with gradients that are one update old": {"delay": 1},
+    "with old gradients": {"delay": 1},
 }
 rows = {}
 for name, change in cases.items():
@@ -214,7 +214,7 @@ for name, change in cases.items():
     rows[name] = {"tasks": len(needs), "longest chain": links, "at best": len(needs) / links}
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Examples and models add tasks beside the chain"
-at_best.reveal(counted=rows["10 steps, 8 examples, 3 layers"]["at best"])
+at_best.reveal(counted=rows["8 examples, 3 layers"]["at best"])
 table = pd.DataFrame(rows).T.astype({"tasks": int, "longest chain": int})
 table["at best"] = [f"{times:.1f} times" for times in table["at best"]]
 table
@@ -224,7 +224,7 @@ table
 # training has 490. The longest chain passes through only one example of each step, so it has 6 + 1, or 7 links per step, and 70 in all. Unlimited workers
 # are 490 / 70, or 7 times as fast as one (counted). Eight workers already reach this limit, and a ninth is worth nothing.
 #
-# More steps and more layers bring more work, but they also make the chain longer. More examples and more models add tasks beside the chain. Old gradients
+# More steps and more layers bring more work, but they also make the chain longer. More examples and more models add tasks beside the chain. Old gradients (here one update old)
 # make the chain shorter, because a step that does not wait for the latest update can run together with the step before it. Ten steps then make five pairs
 # of 7 links, and one more update at the end waits for the one before. The fourth place is not in the table, because it is inside a task, where several
 # workers can share one layer. These are the four sources of parallelism, within a layer, over examples, over updates and over models. Two workers, A and B,
@@ -289,7 +289,7 @@ plotting.show(sgd_parallelism.draw_cut("inputs"), alt=alt)
 
 # %% tags=["yours"] yours="share" takes=12
 def share(product, a, b, side, workers):
-    """Return the product of a and b, computed by workers with a piece of one side, and the bytes.
+    """Return a product of a and b by workers with a piece of one side, and the summed bytes.
 
     `product` is a string such as "ti,io->to", and `side` is one of its letters.
     """
@@ -479,7 +479,7 @@ pd.DataFrame(rows).T
 
 # %% [markdown] tags=["explain"]
 # The arithmetic of each GPU shrinks to 1.03 ms. But 1.5 × 33.6 MB are 50.3 MB, which take 4.03 ms at 12.5 GB/s. Together this is 5.06 ms, so the four are
-# only 0.81 times as fast as one (modelled). Three additional GPUs have made the training slower. Even if all the arithmetic were hidden behind the sending,
+# only 0.82 times as fast as one (modelled). Three additional GPUs have made the training slower. Even if all the arithmetic were hidden behind the sending,
 # 4.03 ms would remain, and four GPUs would be about as fast as one.
 #
 # If you cut the inputs, more tokens do not help, because they bring arithmetic and bytes in the same proportion. Within a server this is acceptable even
@@ -565,7 +565,7 @@ timing.claim(sentence, wide.examples_shared_s / wide.alone_s, at_most=0.8, evide
 # > updates = a part that stays + a part that shrinks as 1 / batch
 
 
-# %% tags=["run"]
+# %%
 def descend(gradient, w, rate, steps):
     for _ in range(steps):
         w = w - rate * gradient(w)
@@ -576,14 +576,14 @@ def descend(gradient, w, rate, steps):
 # We train our network at ten learning rates with 16 seeds each, and count the updates until the loss falls below 0.5. With eight of the seeds we choose
 # the best rate, and the result is the mean of the other eight at this rate. The tensor `w` has the weights of all 160 networks, and `rate` has the rates.
 
-# %% tags=["hide-input", "run"]
+# %% tags=["hide-input"]
 images = nn.functional.avg_pool2d(digits[0], 2)  # (images, 1, 14, 14)
 small_digits = images, digits[1]
 torch.manual_seed(2)
 network = helpers.BasicFCModel(196, 32, 10, 2)
 search = functools.partial(sgd_parallelism.search_rates, model=network, data=small_digits)
 
-# %% tags=["run"]
+# %%
 alone = {batch: search(descend, batch_size=batch) for batch in (8, 32, 64, 128, 256, 1024)}
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -591,8 +591,8 @@ for batch in (8, 1024):
     print(f"{batch:,} images: {alone[batch].mean_steps:.1f} updates")
 
 # %% [markdown]
-# With a batch of 8 images the network needed 130.5 updates, and with 1,024 images 26.2 (measured). These two numbers and the formula suffice for an
-# estimate of any other batch.
+# With a batch of 8 images the network needed 130.5 updates, and with 1,024 images 26.2 (measured). These two numbers and the formula suffice for any
+# other batch.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[10, 1000]
 in_between = helpers.predict(
@@ -789,9 +789,11 @@ delays = [0, 1, 2, 3, 4, 8, 16]
 limits = {delay: sgd_parallelism.stability_limit(delay) for delay in delays}
 tried = {delay: largest_rate(delay) for delay in delays}
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The largest rate shrinks with the delay"
+# %% tags=["hide-input", "look"]
 for delay in (0, 1, 3):
     print(f"{delay} updates old: {limits[delay]:.3f} modelled, {tried[delay]:.3f} simulated")
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The largest rate shrinks with the delay"
 alt = "Rate times curvature at the limit: 2 without delay, 0.1 at delay 16; both agree."
 figure = sgd_parallelism.draw_limits(delays, list(limits.values()), list(tried.values()))
 plotting.show(figure, alt=alt)

@@ -17,10 +17,10 @@ _PRODUCTS = {  # the result, and the sides of the two factors and of the result
     "gradient of the inputs": (("tokens", "outputs"), ("outputs", "inputs"), ("tokens", "inputs")),
     "gradient of the weights": (("inputs", "tokens"), ("tokens", "outputs"), ("inputs", "outputs")),
 }
-_SIZES_IN = {"tokens": 1.0, "inputs": 0.7, "outputs": 0.85}
+_SIZES_IN = {"tokens": 0.8, "inputs": 0.52, "outputs": 0.66}
 _WORKERS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
-_WIDE_IN, _ROW_IN, _HEAD_IN, _LEFT_IN = 8.2, 1.5, 0.15, 0.2
-_COLUMNS_IN, _BEHIND_IN = (3.5, 5.1, 6.75), 0.08
+_WIDE_IN, _ROW_IN, _HEAD_IN, _LEFT_IN = 8.2, 1.16, 0.12, 0.2
+_COLUMNS_IN, _BEHIND_IN = (3.5, 5.0, 6.5), 0.06
 
 _TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384, 21504, 32768, 65536, 131072, 262144)
 _LINKS = {"NVLink, 450 GB/s": {"B": 450.0}, "400 Gbit/s": {"B": 50.0}, "100 Gbit/s": {"B": 12.5}}
@@ -39,10 +39,10 @@ def draw_cut(side: str, *, workers: int = 4) -> Figure:
     drawn, axes = paper(_WIDE_IN, _HEAD_IN + len(_PRODUCTS) * _ROW_IN, title="")
     for row, (name, matrices) in enumerate(_PRODUCTS.items()):
         middle = _HEAD_IN + (row + 0.45) * _ROW_IN
-        write(axes, _LEFT_IN, middle - 0.12, name, size=12, bold=True, ha="left")
+        write(axes, _LEFT_IN, middle - 0.1, name, size=12, bold=True, ha="left")
         summed = side not in matrices[2]
         said = f"a sum of {len(colours)} terms" if summed else "no sum"
-        write(axes, _LEFT_IN, middle + 0.18, said, size=12, ha="left", colour=INK if summed else QUIET)
+        write(axes, _LEFT_IN, middle + 0.17, said, size=12, ha="left", colour=INK if summed else QUIET)
         for centre, sides in zip(_COLUMNS_IN, matrices, strict=True):
             if summed and sides == matrices[2]:
                 for place, colour in reversed(list(enumerate(colours))):
@@ -51,8 +51,8 @@ def draw_cut(side: str, *, workers: int = 4) -> Figure:
             else:
                 _matrix(axes, centre, middle, sides, side, colours)
             _name_sides(axes, centre, middle, sides)
-        write(axes, _COLUMNS_IN[0] + 0.72, middle, "@", size=15)
-        write(axes, _COLUMNS_IN[1] + 0.75, middle, "=", size=15)
+        write(axes, _COLUMNS_IN[0] + 0.66, middle, "@", size=15)
+        write(axes, _COLUMNS_IN[1] + 0.66, middle, "=", size=15)
     return drawn
 
 
