@@ -76,8 +76,8 @@ def measure_sharing(
                 trained = _timed(0, 1, train, model, batch, steps)
             ways[way].append(trained._replace(busy_share=trained.busy_share / threads))
         shares = ranks.run(_timed, train, model, batch, steps)
-        busy_share = min(share.busy_share for share in shares)
-        ways["examples"].append(max(shares, key=lambda share: share.step_s)._replace(busy_share=busy_share))
+        step_s, busy_share = max(share.step_s for share in shares), min(share.busy_share for share in shares)
+        ways["examples"].append(_Round(shares[0].weights, step_s, busy_share))
     shortest = {way: min(done[1:], key=lambda one: one.step_s) for way, done in ways.items()}
     return SharingTimes(
         width=max(weight.shape[0] for weight in model.parameters()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -43,14 +45,12 @@ def draw_tasks(*, steps: int = 2, examples: int = 3, layers: int = 2) -> Figure:
         updated = place(first + 2 * layers, (examples - 1) / 2)
         for row in [*(row for row in range(examples) if row != chain), chain]:  # the chain on top
             marked = row == chain
-            before = place(first - 1, (examples - 1) / 2) if step else None
-            for column, (text, colour) in enumerate(order, start=first):
-                at = place(column, row)
-                if before:
-                    _wait(axes, before, at, width_in, marked=marked)
+            own = [place(first + column, row) for column in range(len(order))]
+            before = [place(first - 1, (examples - 1) / 2)] if step else []
+            for start, end in itertools.pairwise([*before, *own, updated]):
+                _wait(axes, start, end, width_in, marked=marked)
+            for at, (text, colour) in zip(own, order, strict=True):
                 _task(axes, at, width_in, text, colour, marked=marked)
-                before = at
-            _wait(axes, before, updated, width_in, marked=marked)
         _task(axes, updated, width_in, "update", DATA, marked=True)
         write(axes, place(first + layers, 0)[0], 0.14, f"step {step + 1}", size=12, bold=True, colour=QUIET)
     tasks = steps * (2 * layers * examples + 1)
