@@ -14,7 +14,7 @@
 #     needs: ["00"]
 #     objectives:
 #       - count|counted how much of a training can run at the same time
-#       - cut|cut a layer among workers and computed the bytes of its sum
+#       - cut|cut a layer among workers so that they sum few bytes
 #       - predict|predicted how many updates a larger batch saves
 #       - simulate|simulated four workers that never wait
 #       - choose|chose the source of parallelism that fits a link
@@ -213,7 +213,7 @@ for name, change in cases.items():
     links = longest_chain(needs)
     rows[name] = {"tasks": len(needs), "longest chain": links, "at best": len(needs) / links}
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Examples and models add tasks beside the chain"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Examples and models lengthen no chain"
 at_best.reveal(counted=rows["8 examples, 3 layers"]["at best"])
 table = pd.DataFrame(rows).T.astype({"tasks": int, "longest chain": int})
 table["at best"] = [f"{times:.1f} times" for times in table["at best"]]
@@ -254,7 +254,7 @@ print(f"Llama 3 405B: {tasks:,} tasks per step, {links} links, {tasks / links:,.
 #
 # The other 14,000 GPUs must have shared layers or used old gradients. We look at sharing first, because it does not change the result.
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Each side is the sum of exactly one product"
+# %% [markdown] tags=["slide"] minutes=2 headline="Each side is summed over in exactly one product"
 # ## Part 2: the price of a shared step
 #
 # What does it cost to share a step? We ask this now, because workers that share a step have to exchange what they computed, and how much they exchange

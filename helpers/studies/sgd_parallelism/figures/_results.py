@@ -1,4 +1,4 @@
-"""The sources of parallelism drawn: a split product, stale gradients by delay and rate, ensembles, threads."""
+"""The sources of parallelism drawn: a split product, the limit of stale gradients, ensembles, threads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: S
     modelled, simulated = numbers("modelled", modelled, above=0), numbers("simulated", simulated, above=0)
     if not len(delays) == len(modelled) == len(simulated) > 0:
         raise ValueError(f"{len(delays)} delays, {len(modelled)} modelled, {len(simulated)} found: give equally many")
-    drawn, axes = figure(title="The largest stable rate shrinks with the delay")
+    drawn, axes = figure(title="")
     places = [delay + 1 for delay in delays]
     axes.plot(places, modelled, "-", color=MODELLED, label="modelled")
     axes.plot(places, simulated, "o", color=MEASURED, markersize=9, label="simulated")
