@@ -484,15 +484,16 @@ pd.DataFrame(rows).T
 #
 # If you cut the inputs, more tokens do not help, because they bring arithmetic and bytes in the same proportion. Within a server this is acceptable even
 # for few tokens, whereas between servers it is bad for any number of them. If you cut the tokens, each further token brings arithmetic but no bytes, so
-# that in the end even a slow link is good enough. Turn it yourself. From how many tokens on are four GPUs better than one?
+# that in the end even a slow link is good enough. From how many tokens on are four GPUs better than one?
 
 # %% tags=["hide-input"]
 sgd_parallelism.explore_sharing()
 
 # %% [markdown]
-# The cores of a CPU can share work in the same two forms. You may have heard that the parallelism of a CPU is negligible (a lecture from which this course
-# grew says so), but even one core of our Xeon starts 32 multiply-adds per cycle ([lesson 02](02_compute_and_roofline.ipynb)). With two threads PyTorch
-# shares each layer, and nothing has to be written for it. With two processes each one takes every second image, and they add up their terms of the gradient.
+# The cores of a CPU can share work in the same two forms. You may have heard that the parallelism of a CPU is negligible (a lecture from which this
+# course grew says so), but even one core of our Xeon starts 32 multiply-adds per cycle ([lesson 02](02_compute_and_roofline.ipynb)), because one
+# instruction serves all [lanes](glossary.md#lane) of a vector [register](glossary.md#register) ([SIMD](glossary.md#simd)). With two threads PyTorch
+# shares each layer by itself. With two processes each one takes every second image, and they add up their terms of the gradient.
 
 
 # %% tags=["run"]
@@ -574,7 +575,7 @@ def descend(gradient, w, rate, steps):
 
 # %% [markdown]
 # We train our network at ten learning rates with 16 seeds each, and count the updates until the loss falls below 0.5. With eight of the seeds we choose
-# the best rate, and the result is the mean of the other eight at this rate. The tensor `w` has the weights of all 160 networks, and `rate` has the rates.
+# the best rate, and the result is the mean of the other eight at this rate. The tensor `w` has the weights of all 160 networks.
 
 # %% tags=["hide-input"]
 images = nn.functional.avg_pool2d(digits[0], 2)  # (images, 1, 14, 14)
@@ -937,7 +938,7 @@ plotting.show(figure, alt=alt)
 # | time of a training | at least the larger of tasks / $R$ and the longest chain | tasks of equal length |
 # | bytes of a layer's sum, tokens cut | $w\,h^2$ | a layer of width $h$, elements of $w$ bytes |
 # | bytes of a layer's sum, inputs or outputs cut | $w\,h\,n$ | the same layer, $n$ tokens |
-# | bytes that each worker receives to add up | $2\,\frac{R-1}{R} \cdot \text{bytes of the sum}$ | workers that each add a part |
+# | bytes that each worker receives | $2\,\frac{R-1}{R}\,x$ | a sum of $x$ bytes, of which each worker adds up a part |
 # | updates until a loss | $u + c / b$ | a batch of $b$ images, with $u$ and $c$ measured |
 # | critical batch | $c / u$ | the same training |
 # | largest stable rate times curvature | $2 \sin \frac{\pi}{2\,(2s+1)}$ | gradients that are $s$ updates old, a parabola |

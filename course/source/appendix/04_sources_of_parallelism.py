@@ -45,6 +45,11 @@ net = helpers.BasicFCModel(784, 32, 10, 2).to(device)
 # are only combined afterwards. We cut a product by the rows of its first matrix, by the columns of its second one, and by the inner side that it sums over.
 
 # %%
+figure = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2))
+alt = "Inner: a is cut by columns, b by rows, and each part has a term of the output."
+plotting.show(figure, alt=alt)
+
+# %%
 torch.manual_seed(0)
 a, b = torch.randint(-9, 10, (4, 6)).float(), torch.randint(-9, 10, (6, 8)).float()
 for by in sgd_parallelism.WAYS:

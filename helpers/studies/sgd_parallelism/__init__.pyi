@@ -9,11 +9,9 @@ from ._ensembles import (
 )
 from ._problems import least_squares as least_squares
 from ._search import (
-    RATES as RATES,
     NoisePoint as NoisePoint,
     RateSearch as RateSearch,
     follow_noise as follow_noise,
-    noise_scale as noise_scale,
     search_rates as search_rates,
 )
 from ._servers import (

@@ -51,9 +51,10 @@ def search_rates(
     ``model`` has two linear layers with a ReLU between them, ``data`` is a pair of tensors (images, labels) or a loader
     of such batches. ``descend(gradient, weights, rates, steps)`` yields the weights after each step. All copies descend
     at once, so ``weights`` is (seeds, rates, parameters) and the rates are (rates, 1). Every step draws ``batch_size``
-    images for each seed, by ``seed``, with replacement. Every second step looks at the mean loss of the first 1,000
-    images. A copy is given up when its loss is three times the first one, or after 40 steps still not below it. The
-    search ends a while after the first rate at which all seeds are below the goal, at the latest after ``most_steps``.
+    images for each of the ``seeds``, by ``seed``, with replacement. Every second step looks at the mean loss of the
+    first 1,000 images. A copy is given up when its loss is three times the first one, or after 40 steps still not below
+    it. The search ends a while after the first rate at which all seeds are below the goal, at the latest after
+    ``most_steps``.
 
     Raises TypeError or ValueError for an argument that is not accepted, and ValueError where at no rate all seeds of
     the first half come below the goal. Lesson 04.
@@ -168,7 +169,7 @@ def noise_scale(model: nn.Module, data: Any) -> float:
     Training" (2018), its simple noise scale. ``data`` is a pair of tensors (inputs, labels) or a loader, of two
     examples at least.
 
-    It is infinite where the mean of so few examples is not longer than its own noise. Lesson 04.
+    It is infinite where the mean of so few examples is not longer than its own noise.
     """
     copied = problems.own_copy(model)
     examples = problems.examples_of(data, problems.device_of(copied))
@@ -187,7 +188,7 @@ def noise_scale(model: nn.Module, data: Any) -> float:
 
 
 class NoisePoint(Record):
-    """How noisy the gradient is at a moment of a training: the loss there, and the :func:`noise_scale`. Lesson 04."""
+    """How noisy the gradient is at a moment of a training: the loss there, and its noise scale. Lesson 04."""
 
     step: int
     loss: float
@@ -201,8 +202,9 @@ def follow_noise(
     """Return the noise of the gradient after each ``every`` updates while a copy of ``model`` learns by plain SGD.
 
     ``data`` is a pair of tensors (inputs, labels) or a loader; the noise is that of all its examples, and the loss that
-    of the first 1,000. A step draws ``batch_size`` of them with replacement, by ``seed``. Raises TypeError or
-    ValueError for an argument that is not accepted. Lesson 04.
+    of the first 1,000. The copy of ``model`` takes ``steps`` at ``rate``, and each step draws ``batch_size`` of the
+    examples with replacement, by ``seed``. Raises TypeError or ValueError for an argument that is not accepted.
+    Lesson 04.
     """
     copied, rate = problems.own_copy(model), number("rate", rate, above=0)
     examples = problems.examples_of(data, problems.device_of(copied))
