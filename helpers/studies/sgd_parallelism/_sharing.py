@@ -55,7 +55,7 @@ class SharingTimes(Record):
 
 
 def measure_sharing(
-    train: Train, ranks: Ranks, model: nn.Module, data: Any, *, batch_size: int = 256, steps: int = 8, rounds: int = 5
+    train: Train, ranks: Ranks, model: nn.Module, data: Any, *, batch_size: int = 256, steps: int = 5, rounds: int = 5
 ) -> SharingTimes:
     """Return the time of a training step of ``model`` on one core, by threads, and by the processes of ``ranks``.
 
