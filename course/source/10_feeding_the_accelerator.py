@@ -380,12 +380,12 @@ figure = input_pipeline.draw_overlap(0.100, 0.020, steps=4)
 plotting.show(figure, alt="In turn takes the sum of both times, overlapped the longer one.")
 
 # %% [markdown] tags=["explain"]
-# In turn it was 121 ms from step to step, and with the thread it is 101 ms (simulated). Times that take turns add up, but of times that overlap only the
-# larger one remains. With eight places instead of two it is 101 ms again, because the thread brings one batch in the time in which the GPU could take
+# In turn it was 120 ms from step to step, and with the thread it is 100 ms (simulated). Times that take turns add up, but of times that overlap only the
+# larger one remains. With eight places instead of two it is 100 ms again, because the thread brings one batch in the time in which the GPU could take
 # five, so the queue is always empty. And since a sum of two times is at most twice the larger one, overlapping them can at best double the speed.
 #
 # **To remember.** Measure the waiting and the step before you change anything. One thread that works ahead replaces their sum by the larger time, here
-# 101 ms instead of 121, and never brings more than a factor of 2.
+# 100 ms instead of 120, and never brings more than a factor of 2.
 #
 # The GPU is still idle for four fifths of the time, because a single maker is too slow. How many do you need?
 
@@ -577,10 +577,10 @@ print(f"{100 * cost.processor_share:.0f} % of it computing")
 print(f"2,600 photos per second keep {2600 * cost.median_s:.2g} cores busy")
 
 # %% [markdown]
-# On the machine of this page a photo takes 1.64 ms, all of it computing. A published benchmark finds about the same, 577 photos of ImageNet per second, or
+# On the machine of this page a photo takes 1.84 ms, all of it computing. A published benchmark finds about the same, 577 photos of ImageNet per second, or
 # 1.73 ms each, for Pillow with one thread on a Xeon Platinum 8581C ([Iglovikov and Kosarevsky](https://arxiv.org/abs/2605.08731), 2026). An A100 can
 # train ResNet-50 on 2,600 photos per second if nobody has to load them (a user's benchmark,
-# [timm issue 1491](https://github.com/huggingface/pytorch-image-models/issues/1491), published). These photos need 2,600 × 1.64 ms, or 4.3 s of computing in
+# [timm issue 1491](https://github.com/huggingface/pytorch-image-models/issues/1491), published). These photos need 2,600 × 1.84 ms, or 4.8 s of computing in
 # every second, so five cores must do nothing else. With only four cores, a larger `num_workers` changes nothing, and you must store the photos smaller or
 # let the GPU decode them.
 #
@@ -617,12 +617,12 @@ lenet_modelled = 100 * alone[1] / (alone[1] + handover_s)
 lenet_share.reveal(modelled=lenet_modelled, measured=busy_percent(fed))
 
 # %% [markdown] tags=["explain"]
-# On the machine of this page a step takes 4.33 ms and waits 0.34 ms, so without workers the busy share is 93 %. The hand-over takes 0.75 ms, so the model says
-# 4.33 / (4.33 + 0.75), or 85 %, and we measured 77 %. The workers have made the training slower, because receiving a batch takes longer than making it. We
-# do not know where the rest of the loss comes from.
+# On the machine of this page a step takes 5.41 ms and waits 0.42 ms, so without workers the busy share is 93 %. The hand-over takes 1.11 ms, so the model says
+# 5.41 / (5.41 + 1.11), or 83 %, and we measured 80 %. The workers have made the training slower, because receiving a batch takes longer than making it. Two
+# workers and a training that share two cores may explain the rest of the loss.
 #
 # **To remember.** You need as many workers as the time of a batch divided by the time of a step, rounded up, here 100 / 20 or 5. If the items compute, each
-# worker also needs a core. If making a batch takes less time than the hand-over, 0.75 ms for a small batch here, use no workers.
+# worker also needs a core. If making a batch takes less time than the hand-over, 1.11 ms for a small batch here, use no workers.
 #
 # By this rule the two workers of the bet are enough, because 22.9 / 20 is less than 2. Are they?
 
@@ -683,7 +683,7 @@ plotting.play(
 # last 40 ms, but batch 6 takes 100 ms. For the other 60 ms the GPU waits. The second worker cannot help. It soon has batch 7 ready, but the GPU may not use
 # batch 7 before batch 6, and until the GPU takes it, this worker gets no new order.
 #
-# So in every seven steps the GPU computes for 140 ms and waits for 60, and its share is 140 / 200, or 70 % (modelled). A real `DataLoader` reached 66 % on the
+# So in every seven steps the GPU computes for 140 ms and waits for 60, and its share is 140 / 200, or 70 % (modelled). A real `DataLoader` reached 67 % on the
 # machine of this page (simulated).
 #
 # The remedy is to order earlier. With a prefetch factor of 2 there are four batches under way in all, so batch 6 is ordered four steps before its turn. These
@@ -714,8 +714,8 @@ columns = ["modelled busy", "DataLoader busy", "step to step (simulated)"]
 pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 
 # %% [markdown] tags=["explain"]
-# The 8 % that are missing at the end are not late batches. From one step to the next it took 21.8 ms instead of 20, as in the last rows of the table in
-# Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.2 to 0.4 ms. And 20 / 21.8 is 92 %.
+# With a factor of 3 the 7 % that are missing are not late batches. From one step to the next it took 21.8 ms instead of 20, as in the last rows of the table
+# in Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.2 to 0.5 ms. And 20 / 21.8 is 92 %.
 #
 # Little's law holds here too, because a delay of 100 ms at one batch per 20 ms needs five batches under way. In Part 2 every batch took 100 ms, so all five
 # were being made at the same time and needed five workers. Here only one in seven takes so long. The others are soon ready and wait in memory for their turn,
@@ -724,7 +724,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 # container ends with `Bus error`.
 #
 # You can also give up the order. With `in_order=False` the GPU takes whichever batch is ready. While one worker is late, the other needs only 10 ms for a batch
-# and so has one ready for every step of 20 ms. Even a prefetch factor of 1 then reached 90 % (simulated, the last row). But now the clock decides
+# and so has one ready for every step of 20 ms. Even a prefetch factor of 1 then reached 94 % (simulated, the last row). But now the clock decides
 # which batch comes first, so two runs with the same seed may train in different orders.
 #
 # Turn the loader yourself. It starts at the bet. Change the workers, the prefetch factor and the late batch, and find the setting with the fewest batches
@@ -873,12 +873,12 @@ print(f"{units.text(bytes_s, 's')} for its bytes", end=", ")
 print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 
 # %% [markdown] tags=["explain"]
-# On our disk the small files need 2,000 × 68 µs, or 136 ms. The shard needs one request of 68 µs and 1.57 MB / 1.28 GB/s, together 1.3 ms, so the model says
-# 105 times. We measured 159 and 1.53 ms, which is 104 times. The reason is that a small file costs a request, and its bytes hardly count. Bytes take as long as
-# a request only if there are 68 µs × 1.28 GB/s, or 87 kB, of them. A photo of 110 kB takes 68 µs for its request and 86 µs for its bytes. In a shard only the
-# 86 µs remain, and 154 / 86 is no more than 1.8.
+# On our disk the small files need 2,000 × 40 µs, or 80 ms. The shard needs one request of 40 µs and 1.57 MB / 1.15 GB/s, together 1.4 ms, so the model says
+# 57 times. We measured 96 and 1.75 ms, which is 55 times. The reason is that a small file costs a request, and its bytes hardly count. Bytes take as long as
+# a request only if there are 40 µs × 1.15 GB/s, or 46 kB, of them. A photo of 110 kB takes 40 µs for its request and 96 µs for its bytes. In a shard only the
+# 96 µs remain, and 136 / 96 is no more than 1.4.
 #
-# A shard is fast only in order. An item at a random place of a large file took 61.6 µs, but 2.8 µs in order (measured). Training wants its items mixed, so mix
+# A shard is fast only in order. An item at a random place of a large file took 38 µs, but 2.4 µs in order (measured). Training wants its items mixed, so mix
 # the order of the shards, read each from front to back into a buffer, and draw from the buffer at random.
 #
 # Then the batch crosses the bus, at no more than 32 GB/s for an A100 (data sheet, 64 GB/s for both directions). The 154 MB of 256 photos take 4.8 ms, and a
@@ -887,7 +887,7 @@ print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 # ([direct memory access](glossary.md#direct-memory-access)). It is simpler to send less. As 8-bit integers the photos take 38.5 MB and 1.2 ms, and the GPU
 # converts them.
 #
-# **To remember.** On our disk an item below about 90 kB costs its request and not its bytes, so put small items into shards and read these in order. Send
+# **To remember.** On our disk an item below about 50 kB costs its request and not its bytes, so put small items into shards and read these in order. Send
 # photos as 8-bit integers, because float32 takes four times the bytes in every queue and on the bus.
 #
 # The batches now arrive in time. Are they the right ones?
@@ -993,10 +993,10 @@ print(f"in one array of bytes the paths take {array.stored_bytes:,} bytes, once 
 del strings, array
 
 # %% [markdown] tags=["explain"]
-# On the machine of this page it has grown by 226 MB, or 113 MB per worker (measured against workers that read a NumPy array), so each worker has copied all
+# On the machine of this page it has grown by 227 MB, or 113 MB per worker (measured against workers that read a NumPy array), so each worker has copied all
 # strings, which have 112 bytes each. The reason is that Python counts the references to an object inside the object itself, so that even reading a string writes
 # to its page. The growth comes early. A page holds 36 strings, so a worker that has read one string in twenty, at random places, has touched 1 − 0.95³⁶, or 84 %
-# of the pages. Because two workers share the reading, that is after a tenth of the epoch, and 85 % of the growth had come by then (measured). With ten million
+# of the pages. Because two workers share the reading, that is after a tenth of the epoch, and 86 % of the growth had come by then (measured). With ten million
 # paths and 16 workers the copies would take 18 GB. In a NumPy array of bytes, which is a single object, the million paths take 48 MB and stay shared.
 #
 # The third fault does raise an error. Let the tenth of twenty items be broken, in batches of four.
@@ -1063,7 +1063,7 @@ folder.cleanup()
 # 2. Workers set the rate; batches under way cover delays.
 # 3. Small items go into shards, and each worker gets a seed.
 #
-# Two workers could bring a batch every 11.4 ms, and still the GPU computes for only 70 % of the time by the model, and for 66 % with PyTorch's loader. A late
+# Two workers could bring a batch every 11.4 ms, and still the GPU computes for only 70 % of the time by the model, and for 67 % with PyTorch's loader. A late
 # batch takes 100 ms, and when it is ordered the GPU has only 40 ms of work. With a prefetch factor of 3 the GPU has 120 ms of work, so it does not wait for a
 # late batch any more. With no photo on the disk every batch would take 100 ms, and then no prefetch factor helps, whereas five workers do.
 #
