@@ -552,7 +552,7 @@ assert all(times.largest_difference < 1e-6 for times in shared_steps)
 #
 # - Four workers that wait make one update of four batches
 # - A larger batch averages noise out
-# - No batch lets a step be longer than its gradient is right
+# - But no batch makes a gradient right far from its weights
 #
 # Four workers that each have a full batch, and then wait for each other, make a single update from 256 images in the time in which one worker makes an update from 64. The step is shared well,
 # but it is another training now, with fewer and better updates.
@@ -838,7 +838,7 @@ for batch, found in simulated.items():
 
 # %% [markdown] tags=["explain"]
 # It should be a quarter of it, 0.14. We simulated the four with your queue, so the learning is real and only the clock is computed. Among our ten rates,
-# each of which is 1.41 times the one before, the best was indeed 0.14. In the other three rows of the table below the two best rates also differed by a
+# each of which is 1.41 times the one before, the best was indeed 0.14. In the other three rows above the two best rates also differed by a
 # factor of four.
 #
 # The table counts rounds, in each of which every worker computes one gradient. The four that wait make one update per round, like one worker with four
@@ -884,7 +884,7 @@ alt = (
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# In every row the two methods differ by at most 15 %, because both follow the mean of the same images. (Each mean has a standard error of 2 to
+# In every row the two methods differ by at most 16 %, because both follow the mean of the same images. (Each mean has a standard error of 2 to
 # 6 %.) With few images per worker both are worth a good deal, because noise is then the limit, and four times the images reduce it. With many images both
 # are worth nothing, because longer steps would overshoot.
 #
@@ -914,7 +914,7 @@ plotting.show(figure, alt=alt)
 # Llama 3 405B was a harder task, and now you can say where its 16,384 GPUs found their work. They were arranged as 8 × 16 × 128
 # ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, Table 4, published). Eight GPUs, as many as a server has, share every layer over NVLink. Sixteen such
 # groups hold different layers, and the sequences pass from one group to the next, which has a waiting time of its own
-# ([lesson 06](06_model_parallel.ipynb)). There are 128 copies of this arrangement, which makes 16 × 128, or 2,048 groups of eight GPUs, one for each sequence of the
+# ([lesson 06](06_model_parallel.ipynb)). There are 128 copies of this arrangement, which makes 16 × 128, or 2,048 groups of eight GPUs, as many as there are sequences in the
 # step. All of them wait for the update, and none uses old gradients. A further GPU was not worth a whole one, though. With 8,192 GPUs and as many tokens
 # per step, each GPU reached 430 TFLOP/s instead of 400 (published), so twice the GPUs were 2 × 400 / 430, or 1.86 times as fast.
 #

@@ -139,8 +139,8 @@ pd.DataFrame({name: output[0].int().tolist() for name, output in rows.items()}).
 # out for each token meet 512 rows of the output projection. The pattern is the same as before, with columns first, rows second, and one all-reduce at the
 # end.
 #
-# **Your turn.** Compute the attention of this rank's heads, and add up. `unflatten(1, (heads, d))` splits the elements of each token among heads, and
-# `scaled_dot_product_attention(query, key, value, is_causal=True)` attends for tensors of heads × tokens × $d$ elements.
+# **Your turn.** Compute the attention of this rank's heads, and add up. `unflatten(1, (own_heads, d))` splits the elements of each token among this rank's heads,
+# `transpose(0, 1)` brings heads to the front, and `scaled_dot_product_attention(query, key, value, is_causal=True)` attends for tensors of heads × tokens × $d$ elements.
 
 
 # %% tags=["yours"] yours="attention_by_heads" takes=10
@@ -419,9 +419,9 @@ pd.DataFrame(table, index=columns).T.rename_axis("per token, on eight GPUs (mode
 #
 # ### A common error: a gradient counted twice
 #
-# One mistake deserves a warning, because no loss shows it. Each GPU has the whole gradient of the output, but suppose that somebody adds it up over all
+# One mistake deserves a warning, because the loss hardly shows it. Each GPU has the whole gradient of the output, but suppose that somebody adds it up over all
 # GPUs once more, to be safe. On four GPUs, as in our small test, it is now four times too large. The forward pass and the loss still look right, and Adam
-# divides every gradient by its usual size, so that even the training goes on as before.
+# divides every gradient by its usual size, so that even the training seems to go on.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100000]
 too_large = helpers.predict(
@@ -992,7 +992,7 @@ parallel_plans.explore_cuts()
 # hide behind. In the figure, FSDP and tensor parallelism meet near five sequences, which are these 20,000 tokens, on either link. From how many sequences on
 # does the pipeline win on NVLink?
 #
-# On many GPUs it
+# On many GPUs FSDP
 # sends about 6 bytes per parameter in a step, and it computes 6 operations per parameter for each of a GPU's tokens. The two sixes cancel, as the fours did in
 # lesson 05.
 #
@@ -1003,7 +1003,7 @@ parallel_plans.explore_cuts()
 #
 # The largest training runs have fewer. For Llama 3 405B, Meta had 16,384 H100 and 16 million tokens per step (Llama Team, 2024, Table 4, published). That is
 # about 1,000 tokens per GPU, and over their 50 GB/s FSDP alone would send for eight times as long as it computes. With NVLink inside each machine it is
-# less, as lesson 08 counts. Meta cut each layer over the eight GPUs of a machine and the model into 16 stages. These 128 GPUs hold one copy of the model
+# less. Meta cut each layer over the eight GPUs of a machine and the model into 16 stages. These 128 GPUs hold one copy of the model
 # together. A GPU now sends and computes for a 128th of the parameters only, so the two sixes cancel as before, but the tokens that count are all 128,000 of
 # its group. These are sixteen times the 8,000.
 #
@@ -1021,7 +1021,7 @@ ranks.close()
 # 3. With more than P / B tokens per GPU, take FSDP.
 #
 # On NVLink a pipeline step takes 1.24 s and a tensor-parallel step 1.13 s, so the pipeline takes 1.10 times as long, although it sends only 1/112 of the bytes
-# (modelled). Tensor parallelism pays in bytes, and they cost 31 % of the computing time with any batch. The pipeline pays in waiting, which costs 44 % with 16
+# (modelled, and a tenth is within what such a model can miss). Tensor parallelism pays in bytes, and they cost 31 % of the computing time with any batch. The pipeline pays in waiting, which costs 44 % with 16
 # microbatches, and it would win from 23 microbatches on, because 7/23 is less than 31 %.
 #
 # So before you set the two sizes, ask how many bytes per token you would send, how many microbatches you have, and how many tokens each GPU gets. These are
