@@ -31,9 +31,9 @@ def test_each_way_is_timed_per_step_and_sleeping_is_not_stable(two_ranks, model,
     threads, before = torch.get_num_threads(), [weight.clone() for weight in model.parameters()]
     found = sharing.measure_sharing(sleep_a_share, two_ranks, model, points, batch_size=12, steps=3, rounds=2)
     assert (found.width, found.batch_size, found.workers) == (24, 12, 2)
-    assert found.alone_s == pytest.approx(0.04, rel=0.25)
-    assert found.gain_of_examples == pytest.approx(2, rel=0.25)
-    assert found.gain_of_layers == pytest.approx(1, rel=0.25)
+    assert 0.04 <= found.alone_s < 0.06  # per step, and a sleep may end late
+    assert 1.4 < found.gain_of_examples < 2.8
+    assert 0.7 < found.gain_of_layers < 1.4
     assert found.largest_difference == pytest.approx(0.5)
     assert not found.stable  # a core that sleeps was not there for the training
     assert torch.get_num_threads() == threads
@@ -41,10 +41,13 @@ def test_each_way_is_timed_per_step_and_sleeping_is_not_stable(two_ranks, model,
 
 
 def test_threads_are_those_of_each_way(two_ranks, model, points):
+    seen = []
+
     def note(rank, world_size, model, *_):
+        seen.append((world_size, torch.get_num_threads()))  # a rank has a list of its own
         with torch.no_grad():
             next(iter(model.parameters())).fill_(torch.get_num_threads() + 10 * rank)
 
     found = sharing.measure_sharing(note, two_ranks, model, points, batch_size=12, steps=1, rounds=1)
+    assert seen == [(1, 1), (1, 2)] * 2  # of the round that warms up as well
     assert found.largest_difference == 0  # rank 0 computes with one thread, as the process alone does
-    assert sharing._timed(1, 1, note, model, sharing.problems.Examples(*points), 1).weights[0] >= 11
