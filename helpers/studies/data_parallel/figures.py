@@ -16,7 +16,7 @@ _LAYERS, _PARAMETERS, _RATE = 32, 7e9, 400e12  # the bet: a bucket per layer, FL
 
 
 def draw_step(step: SimulatedStep, *, ranks: Sequence[int], title: str) -> Figure:
-    """Return device and link of some ``ranks`` over one step, a lane each.
+    """Draw device and link of some ``ranks`` over one ``step``, a lane each.
 
     A grey bar is a full bucket that waits although the link is free, because a slower rank has not filled its own.
     ``title`` stands above. Raises ValueError for a rank that is not in the step. Lesson 05.
