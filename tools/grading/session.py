@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers import exercises
-from helpers.studies import simulators
+from helpers.studies import gpu_execution, simulators
 from tools.grading import outputs, sandbox
 from tools.grading.sandbox import Limits, Sandbox
 from tools.grading.student import wire
@@ -32,6 +32,13 @@ _ALLOWED: tuple[tuple[type[Any], tuple[str, ...], tuple[str, ...], bool], ...] =
         False,
     ),
     (simulators.Matrix, ("shape",), (), True),
+    (
+        gpu_execution.Thread,
+        ("block_x", "block_y", "thread_x", "thread_y", "block_width", "block_height", "x", "y"),
+        ("shared",),
+        False,
+    ),
+    (gpu_execution.DeviceArray, ("shape",), (), True),
 )
 
 
@@ -117,7 +124,7 @@ class Session:
 
     def _keep(self, value: Any) -> Any:
         """Return the JSON of an argument that is no data. Raises TypeError for one that no exercise has handed out."""
-        if dataclasses.is_dataclass(value) and not isinstance(value, simulators.Thread | type):
+        if dataclasses.is_dataclass(value) and not isinstance(value, simulators.Thread | gpu_execution.Thread | type):
             fields = {one.name: wire.encode(getattr(value, one.name), self._keep) for one in dataclasses.fields(value)}
             return {"c": [type(value).__module__, type(value).__qualname__, fields]}
         sent = next((names for kind, names, _, _ in _ALLOWED if isinstance(value, kind)), None)

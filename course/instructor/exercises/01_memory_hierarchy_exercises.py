@@ -59,8 +59,8 @@ def lines_moved(count, stride, element_bytes, line_bytes, offset_bytes):
     """Return how many different lines the walk touches: lines_moved(8, 1, 4, 16, 0) is 2."""
     ### BEGIN SOLUTION
     touched = set()
-    for number in range(count):
-        first = offset_bytes + number * stride * element_bytes
+    for access in range(count):
+        first = offset_bytes + access * stride * element_bytes
         touched.update(range(first // line_bytes, (first + element_bytes - 1) // line_bytes + 1))
     return len(touched)
     ### END SOLUTION
@@ -336,13 +336,13 @@ draw = random.Random(1021)
 def staircase(*, steps, soft, drifting):
     """Return a curve and its caches: flats of a few points, with rises between them."""
     size, time_s, points, truth = 2 ** draw.randint(9, 12), draw.uniform(1e-9, 2e-9), [], []
-    for step in range(steps + 1):
+    for flat in range(steps + 1):
         for _ in range(draw.randint(2, 4)):
             points.append((size, time_s))
             time_s *= draw.uniform(1.02, 1.06) if drifting else 1
             size *= 2
         time_s = points[-1][1]
-        if step < steps:
+        if flat < steps:
             truth.append(points[-1][0])
             for _ in range(draw.randint(1, 3) if soft else 0):
                 time_s *= draw.uniform(1.3, 2)

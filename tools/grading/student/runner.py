@@ -46,6 +46,12 @@ class Remote:
     def __getitem__(self, index: Any) -> Any:
         return self._link.ask(self._number, "item", index)
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __bool__(self) -> bool:  # else a thread, which has no length, could not be asked
+        return True
+
     def __setitem__(self, index: Any, value: Any) -> None:
         self._link.ask(self._number, "put", index, value)
 
