@@ -33,7 +33,7 @@
 # 6 matrix products. The fused step needs 7.
 #
 # [Lesson 11](11_working_set.ipynb) made a trade of this kind. [Checkpointing](glossary.md#activation-checkpointing) forgets activations and pays with time, because a step then does four thirds of
-# the arithmetic. Here it is 7/6, or 1.17 times. Every transformer that you train makes this trade in every layer.
+# the arithmetic. Here it is 7/6, or 1.17 times. Every transformer that you train with fused attention makes this trade in every layer.
 # [Lesson 20](20_convolution_time.ipynb) predicted times from counts, and here two counts are enough. You collect them on the way. The measured times in the text are from the machine
 # that wrote this page, one core of an Intel Xeon server. The outputs are your machine's once you have run the page.
 
@@ -86,7 +86,6 @@ bet
 #
 # - $Q$, $K$, $V$ and $O$ have a row of $d$ elements for each of $n$ tokens
 # - The scores between them are $n \times n$
-# - One reading or writing of all of them is a *pass*
 #
 # $$O = \text{softmax}\left(\frac{Q K^T}{\sqrt{d}}\right) V$$
 #
@@ -183,15 +182,15 @@ print(f"2 products and 6 passes: {as_ms(2 * product_s + 6 * pass_s)} (modelled)"
 print(f"plain attention, forward: {as_ms(times_s['plain, forward'])} (measured)")
 
 # %% [markdown] tags=["explain"]
-# Doubling took 5.5 ms, so a pass takes 2.75 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
-# 154 GFLOP/s of the large product it takes 6.96 ms. The forward pass should therefore take 2 × 6.96 + 6 × 2.75, or 30.4 ms (modelled), and it took 33.9 ms (measured).
+# Doubling took 7.22 ms, so a pass takes 3.61 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
+# 113 GFLOP/s of the large product it takes 9.47 ms. The forward pass should therefore take 2 × 9.47 + 6 × 3.61, or 40.6 ms (modelled), and it took 47.6 ms (measured).
 # More than half of the modelled time goes into moving scores.
 #
 # On other machines the share is different. A pass moves $n^2$ scores and a product does $2 n^2 d$ operations, so the number of tokens cancels.
 #
 # > cost of a pass, in products = (peak / [bandwidth](glossary.md#bandwidth)) × (bytes per score) / (2 d)
 #
-# On our core it is 2.75 / 6.96, or 0.40. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
+# On our core it is 3.61 / 9.47, or 0.38. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
 # and its heads a width of 128, as in Llama 3 8B.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
@@ -210,9 +209,9 @@ h100_pass.reveal(modelled=operations_per_byte * 2 / (2 * 128))
 
 # %% [markdown] tags=["explain"]
 # The answer is 295 × 2 / 256, or 2.3. There the six passes weigh as much as 13.8 products, and the GPU computes for only 2 of 15.8 parts of the time, or
-# 13 % (modelled).
+# 13 % (modelled, if it does one after the other).
 #
-# **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.40 products on our core, and as 2.3 on an H100
+# **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.38 products on our core, and as 2.3 on an H100
 # with heads of width 128.
 #
 # It would be best to multiply each attention weight by its value as soon as its score exists. Why does plain attention not do that?
@@ -422,8 +421,8 @@ print(f"by your absorb: {undivided:.2f} / {state[1].item():.3f} = {quotient:.1f}
 #
 # A matrix product in tiles was lesson 02's. New is that the softmax and the second product take place within the tile, while its scores are at hand.
 #
-# **Your turn.** Cut `query` into blocks of `rows` rows, and `key` and `value` into blocks of `columns` rows, with `tensor.split(rows, dim=-2)`. Return the
-# output, and for each row $\lambda$, its maximum plus the logarithm of its sum, for which Part 4 has a use. `empty_state` is what you begin with.
+# **Your turn.** Cut `query` into blocks of `rows` rows, and `key` and `value` into blocks of `columns` rows, with `tensor.split(rows, dim=-2)`. The
+# scores are divided by the root of $d$, as in `plain`. Return the output, and for each row $\lambda$, its maximum plus the logarithm of its sum, for which Part 4 has a use. `empty_state` is what you begin with.
 
 
 # %%
@@ -570,8 +569,8 @@ table.rename_axis("2,048 tokens, one head").map("{:,.0f}".format)
 # $Q$ is read once. $K$ and $V$ are read once for each of 2,048 / 64, or 32 blocks of queries, which makes 64 units, and with $O$ the sum is 66. The simulated
 # cache of [lesson 01](01_memory_hierarchy.ipynb) counts exactly 66.
 #
-# The matrix has $n/d$, or 32 units. The first program writes the matrix three times and reads it three times, and a fourth reading comes from the cache, which
-# reads a line before the first write to it. That makes 4 × 32 units read. $Q$, $K$, $V$ and $O$ add 66 as before, and the sum is 194. Tiles move 67 units
+# The matrix has $n/d$, or 32 units. The first program writes the matrix three times and reads it three times. Its division and its softmax work in place,
+# so only the first writing meets lines that are not there yet, and the cache reads each of these before. That is a fourth reading. That makes 4 × 32 units read. $Q$, $K$, $V$ and $O$ add 66 as before, and the sum is 194. Tiles move 67 units
 # in all instead of 291, a factor of 4.3. But the 64 units for $K$ and $V$ are still as many bytes as two passes, and they grow with the square of the
 # tokens, as passes do.
 #
@@ -607,7 +606,8 @@ torch.manual_seed(4)
 given = tuple(torch.randn(2, 50, 32) for _ in range(3))
 try:  # Triton's interpreter runs the kernel on a CPU, for its results and not for its speed
     output, _ = attention.interpret(*given, rows=32, columns=32, causal=True)
-except native.MissingToolError:  # Triton comes with PyTorch for Linux
+except native.MissingToolError as missing:  # Triton comes with PyTorch for Linux
+    print(f"the kernel was not run, and your tiles stand in for it: {missing}")
     output, _ = attention.in_tiles(*given, causal=True)
 assert torch.allclose(output, fused(*given, is_causal=True), atol=1e-5)
 assert torch.allclose(by_tiles(*given, 16, 8)[0], fused(*given), atol=1e-5)
@@ -841,17 +841,18 @@ sentence = "with 2,048 tokens the fused step saves a larger share than with 256"
 timing.claim(sentence, fused_ratio / short_ratio, at_most=0.95, evidence=turns)
 
 # %% [markdown] tags=["explain"]
-# The fused step takes 0.64 times as long as the plain one (measured), although it does more arithmetic. One product more costs 6.96 ms, whereas fifteen passes
-# fewer save 41 ms (modelled). The model is about 10 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
+# The fused step takes 0.67 times as long as the plain one (measured), although it does more arithmetic. One product more costs 9.47 ms, whereas fifteen passes
+# fewer save 54 ms (modelled). The model is about 22 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
 # one. (Plain and fused steps ran in turns with the two programs of Part 1, and yours in turns with plain.) Your own tiles save the same passes, but they call 27 small operators for each of 256 tiles. The saving becomes time only if the loop is one kernel.
 #
 # For short texts less can be saved. With 256 tokens the matrices of both heads have 0.5 MB and stay in a cache, so a pass is cheap, and the fused step took
-# 0.95 times as long as the plain one (measured).
+# 0.94 times as long as the plain one (measured).
 #
 # You may meet two traps at work. If you pass three dimensions instead of four, PyTorch on a CPU takes the plain way without a warning, and it saves 37 units
 # (counted above). And its `FlopCounterMode` reports 0 FLOP for the fused operator of a CPU.
 #
-# **To remember.** Computing again costs one product and saves fifteen passes. It pays if a pass costs more than 1/15 of a product.
+# **To remember.** Computing again costs one product and saves fifteen passes. It pays if a pass costs more than 1/15 of a product, as long as tiles find
+# their keys in a cache.
 #
 # A counter that reports 0 is a warning about other counts. Do published ones agree with ours?
 
@@ -904,9 +905,9 @@ columns = [*columns, "GFLOP of 6 and 7 products"]
 pd.DataFrame(rows, index=columns).rename_axis("forward and backward, A100")
 
 # %% [markdown] tags=["explain"]
-# Seven products instead of 6 + 15 × 3.1, or about 53, make a share of 0.13 (modelled). The published times give 0.18. The modelled times are floors, and both
-# programs stay well above them. The published 40.3 GB are 18.8 passes, where our four lines have 15. FlashAttention's 4.4 GB are two passes and not none,
-# since tiles read keys and values again, as Part 3 has shown. With these counts the floors are 28.6 and 5.9 ms, and the share becomes 0.21, so the published 0.18 lies
+# Seven products instead of 6 + 15 × 3.1, or about 53, make a share of 0.13 (modelled). The published times give 0.18. The modelled times add up what a GPU can partly
+# overlap, and leave out much else, and both programs stay well above them. The published 40.3 GB are 18.8 passes, where our four lines have 15. FlashAttention's 4.4 GB are two passes and not none,
+# since tiles read again what does not stay near. With these passes the model gives 28.6 and 5.9 ms, and the share becomes 0.21, so the published 0.18 lies
 # between the two. But the published GFLOP cannot be right for these sizes. Six products of 137 GFLOP are 825, which is 12.4 times the 66.6 of the paper, and
 # the paper does not say what it counted. Its message holds all the same. More arithmetic with fewer bytes took less time.
 #
@@ -942,8 +943,8 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# On our core the causal forward pass took 11.5 ms and the whole one 17.8 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
-# 188 and 121 GFLOP/s. But even our large product did only 154, so the 188 must contain operations that the core never did.
+# On our core the causal forward pass took 16.1 ms and the whole one 25.1 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
+# 133 and 86 GFLOP/s. But even our large product did only 116, so the 133 must count operations that the core never did.
 #
 # Published rates may contain them too. Table 1 of FlashAttention-2 (Dao, 2023) reports 225 TFLOP/s per A100, 72 % of the peak, for training a GPT of 2.7 billion
 # parameters on 8,192 tokens. Its formula counts 16.2 GFLOP per token for the parameters and 8.1 for the scores, and the paper says openly that it counts all
@@ -958,11 +959,11 @@ print(
 # 2. What is cheap to make again need not be stored.
 # 3. Make tiles tall, and ask what a rate counts.
 #
-# Fused attention computes every score twice, and with 2,048 tokens its step still takes only 0.64 times as long as the plain one. It does seven products instead of
-# six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.40 products. On an A100 a pass costs
+# Fused attention computes every score twice, and with 2,048 tokens its step still takes only 0.67 times as long as the plain one. It does seven products instead of
+# six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.38 products. On an A100 a pass costs
 # 3.1 products, and there the published share is 0.18.
 #
-# Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. The saving depended on tall tiles, because
+# Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. Tiles save bytes only if they are tall, because
 # each key that is read must serve many queries.
 #
 # The [exercises](exercises/21_attention_without_the_matrix_exercises.ipynb) have you merge what several devices hold, choose a tile for a cache, count a sliding

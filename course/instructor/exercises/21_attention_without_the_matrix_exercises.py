@@ -38,8 +38,8 @@ from helpers import exercises
 # | 1 | [0.0, 4.0] | $\log 3$ |
 # | together | [0.25, 3.0] | $\log 4$ |
 #
-# Write `merge(parts)`: `parts` is a list of (output, $\lambda$), an output a list of numbers. Return the output and the $\lambda$
-# of all keys. A $\lambda$ may be large, such as 1,000, and a device without keys has a $\lambda$ of minus infinity.
+# Write `merge(parts)`: `parts` is a list of (output, $\lambda$), an output a list of numbers. Return the output and the
+# $\lambda$ of all keys. A $\lambda$ may be large, such as 1,000, and a device without keys has one of minus infinity.
 
 
 # %% answer="merge"

@@ -84,8 +84,8 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
 def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Sequence[float], title: str) -> Figure:
     """Draw the units that tiles read, over the rows of a tile: a line for the formula, points for a simulated cache.
 
-    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of ``rows``.
-    Lesson 21.
+    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of ``rows``, and
+    ``title`` stands above the drawing. Lesson 21.
     """
     drawn, axes = plotting.figure(title=title, height_in=3.6)
     axes.loglog(rows, modelled, "--", color=plotting.MODELLED, linewidth=2, label="2 n / rows + 2 (modelled)")
@@ -103,11 +103,11 @@ def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Seq
 
 
 _PRODUCTS = (
-    ("S", "= Q K\u1d40", "again, then W = exp(S \u2212 \u03bb)"),
+    ("S", "= Q K\u1d40 / \u221ad", "again, then W = exp(S \u2212 \u03bb)"),
     ("dV", "+= W\u1d40 G", "to the values of its columns"),
     ("dW", "= G V\u1d40", "what each weight changes"),
-    ("dQ", "+= dS K", "to the queries of its rows"),
-    ("dK", "+= dS\u1d40 Q", "to the keys of its columns"),
+    ("dQ", "+= dS K / \u221ad", "to the queries of its rows"),
+    ("dK", "+= dS\u1d40 Q / \u221ad", "to the keys of its columns"),
 )
 
 
@@ -121,7 +121,7 @@ def draw_backward_tile(*, blocks: int = 4, row: int = 1, column: int = 2) -> Fig
     row = whole_number("row", row, at_least=0, at_most=blocks - 1)
     column = whole_number("column", column, at_least=0, at_most=blocks - 1)
     left, top, side = 1.75, 1.15, 0.5
-    drawn, axes = paper(left + blocks * side + 5.35, max(3.6, top + blocks * side + 0.45), title="")
+    drawn, axes = paper(left + blocks * side + 5.6, max(3.6, top + blocks * side + 0.45), title="")
     middle_x, middle_y = left + (column + 0.5) * side, top + (row + 0.5) * side
     for i in range(blocks):
         for j in range(blocks):
@@ -146,8 +146,8 @@ def draw_backward_tile(*, blocks: int = 4, row: int = 1, column: int = 2) -> Fig
         y = top + 0.12 + 0.42 * place
         box(axes, words, y - 0.16, 0.34, 0.34, str(place + 1), colour=COMPUTING, bold=True)
         write(axes, words + 0.45, y, f"{name} {formula}", size=12, bold=True, ha="left")
-        write(axes, words + 1.7, y, meaning, size=11, colour=QUIET, ha="left")
-    write(axes, words + 0.5, y + 0.42, "dS = W \u00d7 (dW \u2212 G\u00b7O), element by element", size=11, ha="left")
+        write(axes, words + 2.12, y, meaning, size=11, colour=QUIET, ha="left")
+    write(axes, words + 0.5, y + 0.42, "dS = W \u2218 (dW \u2212 D), element by element", size=11, ha="left")
     named = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
     keys(axes, words, 0.2, named)
     return drawn

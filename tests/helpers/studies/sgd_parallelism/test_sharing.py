@@ -31,7 +31,7 @@ def test_each_way_is_timed_per_step_and_sleeping_is_not_stable(two_ranks, model,
     threads, before = torch.get_num_threads(), [weight.clone() for weight in model.parameters()]
     found = sharing.measure_sharing(sleep_a_share, two_ranks, model, points, batch_size=12, steps=3, rounds=2)
     assert (found.width, found.batch_size, found.workers) == (24, 12, 2)
-    assert 0.04 <= found.alone_s < 0.06  # per step, and a sleep may end late
+    assert 0.04 <= found.alone_s < 0.08  # per step, and a sleep may end late
     assert 1.4 < found.gain_of_examples < 2.8
     assert 0.7 < found.gain_of_layers < 1.4
     assert found.largest_difference == pytest.approx(0.5)
