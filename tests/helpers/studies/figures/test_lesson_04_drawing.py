@@ -41,6 +41,9 @@ def test_texts_of_the_tasks_do_not_touch_and_too_many_are_refused():
     drawn = sgd_parallelism.draw_tasks()
     settle(drawn)
     assert overlapping(drawn.axes[0].texts) == []
+    boxes = [patch for patch in drawn.axes[0].get_children() if isinstance(patch, FancyBboxPatch)][:-3]
+    heights = {round(box.get_y(), 6) for box in boxes if to_hex(box.get_edgecolor()) == ORANGE}
+    assert len(heights) == 1  # of three examples the chain takes the one beside the updates
     with pytest.raises(ValueError, match="steps=5 and layers=2 make 25 columns; give at most 16"):
         sgd_parallelism.draw_tasks(steps=5)
 
