@@ -123,10 +123,10 @@ class AlexNet(nn.Module):
     """AlexNet as it was trained in 2012, two towers in one piece: images (N, 3, size, size) to logits (N, classes).
 
     A tower has half of the maps of each layer, and half of the neurons. conv2, conv4 and conv5 read the maps of their
-    own tower alone (``groups=towers``), as do the normalisations; conv3 and the fully connected layers read all of them
-    (``AlexNet.CROSSING``). With the default sizes there are 60,965,224 parameters, and 62,378,344 with ``towers=1``,
-    where every layer reads everything. ``channels`` are the maps of the five convolutions, ``hidden`` is the width of
-    fc6 and fc7. In training, half of the values after relu6 and relu7 are dropped.
+    own tower alone (``groups=towers``), as do the normalisations; conv3 and the fully connected layers read all of
+    them. With the default sizes there are 60,965,224 parameters, and 62,378,344 with ``towers=1``, where every layer
+    reads everything. ``channels`` are the maps of the five convolutions, ``hidden`` is the width of fc6 and fc7. In
+    training, half of the values after relu6 and relu7 are dropped.
 
     Layers, in order: conv1, relu1, norm1, pool1, conv2, relu2, norm2, pool2, conv3, relu3, conv4, relu4, conv5, relu5,
     pool5, flatten, fc6, relu6, drop6, fc7, relu7, drop7, fc8. After Krizhevsky, Sutskever and Hinton, "ImageNet
@@ -136,8 +136,6 @@ class AlexNet(nn.Module):
     Raises TypeError or ValueError for a size that is not accepted, for widths that do not divide by the towers, and,
     when called, for images of another type or shape. Lesson 14.
     """
-
-    CROSSING = ("conv3", "fc6", "fc7", "fc8")
 
     def __init__(
         self,
@@ -203,7 +201,7 @@ class TowerNorm(nn.Module):
     """AlexNet's local response normalisation, of the maps of each tower by themselves; the shape stays.
 
     b = a / (2 + 1e-4 sum a^2)^0.75 over five neighbouring maps (Krizhevsky et al., 2012, section 3.3); PyTorch's
-    ``alpha`` is divided by the five. Lesson 06.
+    ``alpha`` is divided by the five. Lesson 14.
     """
 
     def __init__(self, towers: int = 1) -> None:

@@ -21,8 +21,12 @@ _HELD = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
 def held(output: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the title, alt text, frames and captions of a player, or None for another output."""
     html = output.get("data", {}).get("text/html", "")
-    match = _HELD.search(html) if html.startswith(BEGINS) else None
-    return json.loads(match[1]) if match else None
+    if not html.startswith(BEGINS):
+        return None
+    match = _HELD.search(html)
+    if match is None:
+        raise ValueError("a player's output holds no frames; build its lesson again")
+    return json.loads(match[1])
 
 
 def opened(html: str) -> str:

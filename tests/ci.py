@@ -1,14 +1,15 @@
 """What only CI runs, and whether the tests run in CI, where nobody reads of a test that did not.
 
-What takes long beside what it adds is marked ``ci``: planted bugs, decks and copies of all lessons but one, and most
-of what needs a browser, a server, a class or the site as Sphinx builds it.
+What takes long beside what it adds is marked ``ci``: planted bugs and decks of all lessons but one, and most of what
+needs a browser, a server, a class or the site as Sphinx builds it. What repeats at length what a shorter test has
+proved is marked ``release``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import pytest
@@ -22,7 +23,7 @@ def in_ci() -> bool:
 
 
 def one_in_test(
-    cases: Iterable[Case], *, name: Callable[[Case], str], lesson: str, ci: Iterable[str] | None = None
+    cases: Iterable[Case], *, name: Callable[[Case], str], lesson: str, ci: Collection[str] | None = None
 ) -> list:
     """Return the cases of lessons as parameters with names: that of ``lesson`` is for `make test`, the others for CI.
 
@@ -37,7 +38,7 @@ def one_in_test(
     return [pytest.param(case, id=title, marks=_mark(titles[title], lesson, ci)) for title, case in named.items()]
 
 
-def _mark(title: str, lesson: str, ci: Iterable[str] | None) -> pytest.MarkDecorator:
+def _mark(title: str, lesson: str, ci: Collection[str] | None) -> pytest.MarkDecorator:
     if title == lesson:
         return pytest.mark.in_test
     return pytest.mark.ci if ci is None or title in ci else pytest.mark.release

@@ -30,7 +30,7 @@
 # Take a matrix of 32,768 × 32,768 float32 values. A transpose reads its 4.29 GB and writes 4.29 GB. By the [roofline](glossary.md#roofline) of
 # [lesson 02](02_compute_and_roofline.ipynb) only memory can limit it, and at an H100's 3,350 GB/s the 8.59 GB take 2.56 ms. In December 2025 Caleb
 # Yenusah published the times of twenty [kernels](glossary.md#gpu-kernel) that transpose this matrix on an H100
-# ([code and table](https://github.com/yencal/gpu-matrix-transpose), after a series by Mark Harris of 2013). The fastest needs 2.92 ms, which is 88 % of
+# ([code and table](https://github.com/yencal/gpu-matrix-transpose)). Mark Harris showed the first steps in 2013. The fastest needs 2.92 ms, which is 88 % of
 # that [bandwidth](glossary.md#bandwidth).
 #
 # The simplest of the twenty is a single line, `output[x][y] = input[y][x]`, which each thread runs for one element. By its bytes and its operations it is
@@ -39,7 +39,7 @@
 # So far a GPU was two rates (lesson 02) and a crowd of waiting threads ([lesson 01](01_memory_hierarchy.ipynb)). Now we open it, and each part finds
 # something to count, namely [lanes](glossary.md#lane), [sectors](glossary.md#sector), passes and bytes in flight. You need no GPU, because a simulated
 # [warp](glossary.md#warp) on your processor counts exactly. We had none either, so every measured time below is published, and unless we name another
-# source it is from Yenusah's table. If your machine has a GPU, the last cells measure there.
+# source it is from Yenusah's table. If your machine has a GPU, a cell near the end measures there.
 
 # %% tags=["hide-input"]
 import math
@@ -490,6 +490,7 @@ def transpose(thread, input, output, words):
 # %%
 matrix, turned = numbered(64, 64), np.zeros((64, 64), np.float32)
 tiled = launch(transpose, matrix, turned, 32, grid=(2, 2), block=(32, 32))
+assert (turned == matrix.T).all()
 
 # %% tags=["hide-input"]
 print(f"each warp: {tiled.sectors / tiled.warps:.0f} sectors of the GPU's memory")
@@ -511,6 +512,7 @@ print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 # the banks 0, 1, 2 and so on, and a column takes a single pass. In `transpose` this changes one number.
 
 # %%
+turned = np.zeros_like(matrix)
 padded = launch(transpose, matrix, turned, 33, grid=(2, 2), block=(32, 32))
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="One unused word per row removes the conflict"
@@ -564,8 +566,8 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 # %% [markdown] tags=["slide"] minutes=2 headline="A GPU hides the wait of a warp behind other warps"
 # ## Part 4: the bytes in flight
 #
-# Who waits, and with how many bytes? No count of work is left that could explain the other half of the time, so it must be waiting, as it was for our core
-# in lesson 01.
+# Who waits, and with how many bytes? None of our counts of work explains the other half of the time, so let us look for waiting, which we found at our
+# core in lesson 01.
 #
 # - A load from the GPU's memory takes hundreds of cycles
 # - Meanwhile a scheduler issues instructions of other warps
@@ -726,9 +728,9 @@ waiting.reveal(modelled=100 * bytes_in_flight / 4 / (132 * 2048))
 
 # %% [markdown] tags=["explain"]
 # The reads need 1,675 GB/s × 347 ns, or 581 kB in flight. With 4 bytes each these are 145,000 threads, or 54 % (modelled). At an occupancy of 100 % this
-# sounds easy. But the 1,693 GB/s that came out are 846 GB/s of reads, for which the same law needs only 27 % of the threads, so about one thread in four had
-# a load on its way. Not every thread that is there waits for its load. Some wait at the barrier for the slowest warp, others write, and a place stays empty
-# until the next block has moved in. Besides, a busy memory answers later than an idle one, so that more than 54 % are needed.
+# sounds easy. But the 1,693 GB/s that came out are 847 GB/s of reads, for which the same law needs only 27 % of the threads, so with an idle
+# memory's latency about one thread in four had a load on its way. Not every thread that is there waits for its load. Some wait at the barrier for the slowest warp, others write, and a place stays empty
+# until the next block has moved in. Besides, a busy memory answers later than an idle one, so both shares are larger in truth.
 #
 # More warps cannot be had, so each must ask for more. Let 256 threads serve a tile instead of 1,024, each of them in four rows. In the code that we
 # compiled, a thread issues its four loads before it needs the first value. Occupancy is still 100 %, now with eight blocks of 256 threads, and each value
@@ -799,8 +801,8 @@ plotting.show(
 # %% [markdown]
 # Fewer sectors made it 3.6 times as fast, because a warp that walks down a column touches 32 sectors for 128 bytes, and because the padding removed the
 # price of the detour. The fastest kernel has two passes again, although its rows have 65 words, because each of its threads takes four
-# neighbouring rows, and the 16 lanes of a warp that go down a column in such steps meet only eight banks. More bytes in flight explain most of the other
-# factor of 1.7, because a GPU hides its wait only if enough bytes wait together, and fewer indices per value may have helped. What the larger tiles add, from
+# neighbouring rows, and the 16 lanes of a warp that go down a column in such steps meet only eight banks. Four values per thread bring most of the other
+# factor of 1.7. More bytes are in flight then, and each value costs fewer indices, and the table cannot separate the two. What the larger tiles add, from
 # 3.10 to 2.92 ms, we cannot explain.
 #
 # If your machine has a GPU, the next cell runs four of these kernels there, on a matrix of 8,192 × 8,192, and PyTorch's `x.t().contiguous()` beside them.
@@ -808,9 +810,10 @@ plotting.show(
 # %% tags=["hide-input", "nbval-ignore-output"]
 here = gpu_execution.measure_transposes()  # None without a GPU
 if here:
-    print(f"{here.device}, {here.side:,} x {here.side:,} values (measured)")
+    stability = "" if here.stable else ", not stable"
+    print(f"{here.device}, {here.side:,} x {here.side:,} values (measured{stability})")
     for row in here.transposes:
-        rate = row.bandwidth_bytes_per_s / 1e9
+        rate = 8 * here.side**2 / row.time_s / 1e9  # each value is read and written
         print(f"{row.kernel:>12}: {1e3 * row.time_s:.3g} ms, {rate:,.0f} GB/s")
 else:
     print("No GPU here, so the times are those of the published table.")
@@ -839,4 +842,5 @@ else:
 # | blocks by warps | $\lfloor 64 / w \rfloor$ | an H100 |
 # | blocks by registers | $\lfloor 65536 / (256\, w\, \lceil r / 8 \rceil) \rfloor$ | an H100 |
 # | blocks by shared memory | $\lfloor 233472 / (s + 1024) \rfloor$ | an H100 |
+# | blocks that fit | the least of these three and 32 | an H100 |
 # | bytes in flight | bandwidth × latency | a memory at full bandwidth |

@@ -119,7 +119,7 @@ def training(steps=10, examples=8, layers=3, models=1, delay=0):
 def longest_chain(needs):
     """Return how many tasks the longest chain has.
 
-    `needs[task]` is a list of the tasks that a task waits for, all of them further up.
+    `needs[task]` is a list of the tasks that a task waits for, all of which come earlier.
     """
     chain = {}
     for task, waits_for in needs.items():
@@ -412,7 +412,7 @@ print("elements to be summed")
 pd.DataFrame(summed)
 
 # %% [markdown] tags=["explain"]
-# Exactly one product in each column needs a sum, because in the last column of the table above each side appears exactly once. Whichever side you cut, two
+# Exactly one product in each column needs a sum, because under "and sums over" each side appears exactly once. Whichever side you cut, two
 # of the products need no sum and one does. The size of this sum is the product of the other two sides.
 #
 # If you cut the tokens, the workers share the examples, and the sum is the gradient of the weights. If you cut the inputs or the outputs, they share the
@@ -444,7 +444,7 @@ print(f"each of four GPUs receives {received_bytes / 1e6:.1f} MB to add it up")
 # others. When all quarters are added up, it receives the three finished ones that it does not have. Together these are six quarters, or 1.5 times the bytes
 # of the sum. Within a server an H100 has NVLink with 450 GB/s in each direction ([data sheet](https://www.nvidia.com/en-us/data-center/h100/)). Between servers
 # we assume a port of 100 Gbit/s, which is 12.5 GB/s. The arithmetic takes 6 operations per weight and token, at the 400 TFLOP/s from above. For 16,384 tokens a single GPU needs
-# 6 × 16.8 million × 16,384 / 400·10¹², or 4.12 ms.
+# 6 × 4,096² × 16,384 / 400·10¹², or 4.12 ms.
 
 
 # %%
@@ -478,8 +478,8 @@ shared.reveal(modelled=times_as_fast(16384, "tokens", bandwidths["100 Gbit/s"]))
 pd.DataFrame(rows).T
 
 # %% [markdown] tags=["explain"]
-# The arithmetic of each GPU shrinks to 1.03 ms. But 1.5 × 33.6 MB are 50.3 MB, which take 4.03 ms at 12.5 GB/s. Together this is 5.06 ms, so the four are
-# only 0.82 times as fast as one (modelled). Three additional GPUs have made the training slower. Even if all the arithmetic were hidden behind the sending,
+# The arithmetic of each GPU shrinks to 1.03 ms. But 1.5 × 33.55 MB are 50.3 MB, which take 4.03 ms at 12.5 GB/s. Together this is 5.06 ms, so the four are
+# only 0.815 times as fast as one (modelled). Three additional GPUs have made the training slower. Even if all the arithmetic were hidden behind the sending,
 # 4.03 ms would remain, and four GPUs would be about as fast as one.
 #
 # If you cut the inputs, more tokens do not help, because they bring arithmetic and bytes in the same proportion. Within a server this is acceptable even
@@ -490,8 +490,7 @@ pd.DataFrame(rows).T
 sgd_parallelism.explore_sharing()
 
 # %% [markdown]
-# The cores of a CPU can share work in the same two forms. You may have heard that the parallelism of a CPU is negligible (a lecture from which this
-# course grew says so), but even one core of our Xeon starts 32 multiply-adds per cycle ([lesson 02](02_compute_and_roofline.ipynb)), because one
+# The cores of a CPU can share work in the same two forms. You may have heard that the parallelism of a CPU is negligible, but even one core of our Xeon starts 32 multiply-adds per cycle ([lesson 02](02_compute_and_roofline.ipynb)), because one
 # instruction serves all [lanes](glossary.md#lane) of a vector [register](glossary.md#register) ([SIMD](glossary.md#simd)). With two threads PyTorch
 # shares each layer by itself. With two processes each one takes every second image, and they add up their terms of the gradient.
 
@@ -541,7 +540,7 @@ assert all(times.largest_difference < 1e-6 for times in shared_steps)
 # They add up the same 7.5 MB in every step, so there must be enough images in it.
 #
 # **To remember.** Cut the longest side, because exactly one of a layer's three products then needs a sum, and it is the smallest one. Over 100 Gbit/s,
-# sharing tokens among four H100s saves time only above 21,000 tokens per step, where three quarters of the arithmetic take longer than 4.03 ms.
+# sharing tokens among four H100s saves time only above 21,300 tokens per step, where three quarters of the arithmetic take longer than 4.03 ms.
 #
 # So the slower the link, the more examples a step must have. But does a step with more examples also teach the model more?
 
@@ -630,8 +629,8 @@ alt = "The updates fall with the batch and then stay. Two lines cross at the cri
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Now you can say what four workers are worth if they wait. They use 256 images instead of 64, and need 25.4 + 841 / 256, or 28.7 updates, instead of
-# 25.4 + 841 / 64, or 38.6. This makes them 1.34 times as fast as one worker (modelled). They took 27.0 updates instead of 36.0, which is 1.33 times as
+# Now you can say what four workers are worth if they wait. They use 256 images instead of 64, for which the model says 28.7 updates
+# instead of 38.6. This makes them 1.34 times as fast as one worker (modelled). They took 27.0 updates instead of 36.0, which is 1.33 times as
 # fast (measured).
 #
 # The two parts are equal at 841 / 25.4, or 33 images, and this is called the [critical batch](glossary.md#critical-batch). Far below it, twice the images
@@ -730,7 +729,7 @@ def delayed(gradient, w, rate, delay, steps):
             yield w
 
 
-# %% wrong="delayed" says="would fill the memory"
+# %% wrong="delayed" says="would take 1.7 GB"
 def delayed(gradient, w, rate, delay, steps):
     waiting, path = [], []
     for _ in range(steps):
@@ -802,9 +801,9 @@ plotting.show(figure, alt=alt)
 assert np.allclose(list(tried.values()), list(limits.values()), rtol=0.01)
 
 # %% [markdown] tags=["explain"]
-# With three updates the largest rate therefore shrinks to 0.445 / 2 of what it was, whereas the updates are four times as many. A network has steep
+# At a delay of three updates the largest rate is 0.445 / 2 of what it was, whereas the updates are four times as many. A network has steep
 # directions, in which a small step already overshoots, and flat ones. The steepest sets the limit of the rate. In a flat direction every update advances by
-# a distance that is proportional to the rate. In a flat direction the four workers are therefore 4 × 0.445 / 2, or 0.89 times as fast as one (modelled). By
+# a distance that is proportional to the rate, so there the four workers are 4 × 0.445 / 2, or 0.89 times as fast as one (modelled). By
 # this model the three additional workers even do harm.
 #
 # It is no accident that the result is so close to 1. The four gradients that arrive one after the other were computed at almost the same weights. So their
@@ -876,17 +875,15 @@ for way, means in rounds.items():
         cells[way] = [f"{text}, or {gain:.2f} times as fast" for text, gain in pairs]
 pd.DataFrame(cells, index=pd.Index(list(simulated), name="images per worker"))
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Waiting or not, four workers follow the same images"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Waiting or not, four workers average equally many images"
 figure = sgd_parallelism.draw_rounds(rounds)
-alt = (
-    "Rounds by images per worker. Both curves of four workers lie together below that of one."
-)
+alt = "Four workers need fewer rounds up to 64 images each, but hardly fewer or more with 256."
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# In every row the two methods differ by at most 16 %, because both follow the mean of the same images. (Each mean has a standard error of 2 to
-# 6 %.) With few images per worker both are worth a good deal, because noise is then the limit, and four times the images reduce it. With many images both
-# are worth nothing, because longer steps would overshoot.
+# In every row the two methods differ by at most 16 %, because both follow the mean of equally many images. (The bars are standard errors.) With few images per worker both are worth a good deal, because noise is then the limit, and four times the images reduce it. With many images both
+# are worth nothing, because longer steps would overshoot. The parabola has no noise, so the model's 0.89 is close with 256 images (0.94), but misses the
+# gain from averaging noise with 64 (1.32).
 #
 # Not waiting pays when the workers are unequal. If two workers need 1 s per gradient and a third needs 3 s, waiting brings three gradients in 3 s, and not
 # waiting brings seven. But there is another remedy. [Chen and others](https://arxiv.org/abs/1604.00981) (2016) let all workers wait, but not for the last

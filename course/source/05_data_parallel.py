@@ -282,8 +282,6 @@ except RuntimeError as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown]
-# It is the friendliest mistake of this part, because it is the only one that tells you.
-#
 # **To remember.** Start equal, use the same gradient, and let each of 48 rows count 1/48, whichever rank it is on.
 #
 # So the ranks need nothing from each other but a sum. Who adds it up?
@@ -531,7 +529,7 @@ sentence = "if rank 0 adds up alone, it takes longer than the ring"
 both.claim(sentence, "gather_broadcast", at_least=1.3, simulated=True)
 
 # %% [markdown] tags=["explain"]
-# Our processes took 71 ms, and 161 ms when rank 0 did it alone (simulated).
+# At their best our processes took 71 ms, and 161 ms when rank 0 did it alone (simulated).
 #
 # **To remember.** In a ring each rank sends less than twice the gradient, however many ranks there are. For 14 GB and eight ranks on 100 Gbit/s this takes
 # 1.96 s.
@@ -653,7 +651,8 @@ print(f"one bucket of 400 kB: {1e3 * one_bucket_s:.0f} ms (modelled)")
 
 # %% [markdown] tags=["explain"]
 # Each of the first three buckets has arrived before the next is full. The last one becomes full when nothing is left to compute, so the step takes 227 ms
-# (modelled). The real DDP took 240 ms (simulated). A single bucket of 400 kB would start only
+# (modelled). The real DDP took 240 ms (simulated), since its
+# processes also make the real sums, on cores that they share. A single bucket of 400 kB would start only
 # after 200 ms and take 6 × (2 + 10), which makes 272 ms.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Each bucket leaves as soon as it is full"
@@ -663,7 +662,7 @@ alt = "Device and link of two ranks: three buckets travel while the device compu
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# So far all ranks were equally fast. Now let rank 2 begin every step 20 ms late, perhaps because it had to wait for its data.
+# So far all ranks were equally fast. Now let rank 2 begin every step 20 ms late.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 50]
 longer = helpers.predict(
@@ -697,21 +696,20 @@ simulated = ", ".join(f"{rank} {1e3 * wait_s:.0f} ms" for rank, wait_s in total_
 print(f"in all {1e3 * sum(waits_s):.0f} ms (modelled); {simulated} (simulated)")
 
 # %% [markdown] tags=["explain"]
-# If you said 5, you shared the delay fairly, but a sum needs all of its terms. The step went from 240 to 259 ms on every rank (simulated), so each of them
-# paid the whole delay. Who waited? A punctual rank has its first bucket full after 80 ms and must wait until 100. The next bucket would be full at 120 and
+# If you said 5, you shared the delay fairly, but a sum needs all of its terms. The step went from 240 to 259 ms (simulated), and since every rank needs the
+# last sum, each of them paid the whole delay. Who waited? A punctual rank has its first bucket full after 80 ms and must wait until 100. The next bucket would be full at 120 and
 # can start only at 140, when rank 2 has filled it, while the link is free from 127. So the first bucket costs 20 ms of waiting with a free link and each
-# later one 13, which makes 59 ms per step (modelled, 67 simulated). Rank 2 waits for nobody who is late.
+# later one 13, which makes 59 ms per step (modelled).
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Full buckets of a punctual rank wait for rank 2"
 title = "Rank 2 is late, and the full buckets of rank 1 wait for it"
 figure = data_parallel.draw_step(late, ranks=(1, 2), title=title)
-alt = (
-    "Rank 2 begins late. Before each bucket, the link of rank 1 is grey until rank 2 is ready."
-)
+alt = "Rank 2 begins late. Rank 1's link is grey for longer than rank 2's, until the sums are made."
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Grey is a full bucket that waits for a slower rank. (Its processes share cores, so it is less even than the model.) If you profile such a training, the punctual ranks show
+# Grey is a full bucket that waits for a slower rank and then for the real sum. Rank 2 waits for the sums, 32 ms, so 67 − 32, or 35 ms, of rank 1's grey are
+# due to rank 2 (simulated), fewer than 59, because late sums leave the link less free time. If you profile such a training, the punctual ranks show
 # a long all-reduce, which looks like a slow network. The culprit is the rank with the *shortest* all-reduce.
 #
 # So a rare delay that you would never notice on one GPU becomes common on many. Suppose that each rank is late in one step of a hundred, independently of
@@ -881,7 +879,7 @@ for name in names:
 pd.DataFrame(rows).T
 
 # %% [markdown] tags=["explain"]
-# NVLink joins only GPUs in one machine, and what leaves the machine still meets the network. A later lesson is about these two levels.
+# NVLink joins only GPUs in one machine, and what leaves the machine still meets the network.
 #
 # Turn it yourself. The figure begins with the bet. Move the tokens until more of them bring nothing, compare with the division, and then ask what more GPUs
 # change.
@@ -926,7 +924,7 @@ for index, run in enumerate(data_parallel.TWO_GPUS):
 pd.DataFrame(rows).T.set_index("GPT-2, parameters")
 
 # %% [markdown] tags=["explain"]
-# The last two rows confirm that the size of the model cancels, since 0.65 stays 0.65 with six times the parameters. But one thing contradicts our model. A
+# The rows of 512 tokens confirm that the size of the model cancels, since 0.65 stays between 0.65 and 0.66 with six times the parameters. But one thing contradicts our model. A
 # longer backward pass should hide more of the traffic, and yet 101 ms stay 101 ms, as if nothing were hidden. We do not know why. A rate is worth checking
 # too. If the gradient is float32, its 124 million numbers have 0.5 GB, so in 101 ms the two exchanged about 5 GB/s, a sixth of what the table says for PCI
 # Express. So measure your own link before you trust a data sheet, and treat hiding as the best case. Without it your step takes 0.86 + 1.96 s, and the
@@ -934,7 +932,7 @@ pd.DataFrame(rows).T.set_index("GPT-2, parameters")
 #
 # If 28,000 tokens do not fit into a GPU at once, you can *accumulate*, that is, add the gradients of several passes before one update
 # ([gradient accumulation](glossary.md#gradient-accumulation)). Of four passes of 8,192 tokens only the last one sends, so they take 3 × 0.860 + 2.265, or
-# 4.85 s. A single GPU needs 32 × 0.860 s for the same tokens, so the eight are 5.7 times as fast and not 8, because only the last pass hides its traffic. But DDP by default sends in every pass, unless you put
+# 4.85 s. A single GPU needs 32 × 0.860 s for the same tokens, so the eight are 5.7 times as fast and not 8, because only the last pass can hide the traffic. But DDP by default sends in every pass, unless you put
 # `no_sync()` around all passes but the last.
 
 
@@ -981,7 +979,7 @@ print(f"with no_sync around the first three: {once:,} bytes, {each / once:.0f} t
 # eighth of the parameters, and keep Adam's 12 bytes only for these ([sharding](glossary.md#sharding)). The reduce-scatter gives it the summed gradient of its
 # eighth, it updates that eighth, and the all-gather then distributes new weights instead of gradients. This is *ZeRO 1*
 # ([Rajbhandari and others](https://arxiv.org/abs/1910.02054), 2020). A GPU keeps 4 + 12/8 bytes per parameter and sends as many bytes as before. On your
-# Ethernet the eight stay 3.04 times as fast as one (modelled), because the bytes are the same. And with 38.5 GB per GPU
+# Ethernet the eight stay 3.04 times as fast as one (modelled), because the bytes are the same and the port is busy to the end. And with 38.5 GB per GPU
 # your eight can finally begin.
 
 # %% tags=["hide-input"]
@@ -1070,8 +1068,8 @@ plotting.show(figure, alt=alt)
 # 2. The slowest rank decides, because a sum needs all terms.
 # 3. Divide the GPU's rate by the link's before you rent.
 #
-# Eight H100s on 100 Gbit/s Ethernet need 56 days and not 21, because each step sends for 1.96 s and has only 0.86 s of computing to hide it, and where
-# nothing is hidden they need 70. On InfiniBand NDR they need 22, because 8,192 tokens are more than the 7,000 that hide the traffic there. And the two RTX
+# Eight H100s on 100 Gbit/s Ethernet need 56 days and not 21, because each step sends for 1.96 s and has only 0.57 s of backward pass to hide it, and where
+# nothing is hidden they need 70. On InfiniBand NDR they would need 22 with DDP, because 8,192 tokens are more than the 7,000 that hide the traffic there. And the two RTX
 # 3090 were slower than one, because they computed for 49 ms per step and lost 101 to the exchange.
 #
 # So do one division before you rent, the GPU's rate by the link's. If you have fewer tokens per GPU than that, get a faster link or give each GPU more

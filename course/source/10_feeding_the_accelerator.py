@@ -530,9 +530,9 @@ def load(dataset, batch_size, workers, prefetch=2):
     for own in queues:
         given = (dataset, own, done)
         threading.Thread(target=worker_loop, args=given, daemon=True).start()
-    arrived = (done.get() for _ in orders[:])
-    orders += [None] * (workers * prefetch)  # None ends a worker
-    for place in range(workers * prefetch):
+    arrived = (done.get() for _ in range(len(orders)))  # an answer per order
+    orders += [None] * (workers * prefetch)  # None ends a worker, without an answer
+    for place in range(workers * prefetch):  # at the start, prefetch orders per worker
         queues[place % workers].put(orders[place])
     for place, batch in enumerate(in_order(arrived), start=workers * prefetch):
         queues[place % workers].put(orders[place])
@@ -618,7 +618,7 @@ lenet_share.reveal(modelled=lenet_modelled, measured=busy_percent(fed))
 
 # %% [markdown] tags=["explain"]
 # On the machine of this page a step takes 5.41 ms and waits 0.42 ms, so without workers the busy share is 93 %. The hand-over takes 1.11 ms, so the model says
-# 5.41 / (5.41 + 1.11), or 83 %, and we measured 80 %. The workers have made the training slower, because receiving a batch takes longer than making it. Two
+# 5.41 / (5.41 + 1.11), or 83 %, and we measured 80 %. The workers have left the steps a smaller share of the time, because receiving a batch takes longer than making it. Two
 # workers and a training that share two cores may explain the rest of the loss.
 #
 # **To remember.** You need as many workers as the time of a batch divided by the time of a step, rounded up, here 100 / 20 or 5. If the items compute, each
@@ -715,7 +715,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 
 # %% [markdown] tags=["explain"]
 # With a factor of 3 the 7 % that are missing are not late batches. From one step to the next it took 21.8 ms instead of 20, as in the last rows of the table
-# in Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.2 to 0.5 ms. And 20 / 21.8 is 92 %.
+# in Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.2 to 0.5 ms. And a step of 20 ms takes 20.2 here
+# (Part 1), so its share is 20.2 / 21.8, or 93 %.
 #
 # Little's law holds here too, because a delay of 100 ms at one batch per 20 ms needs five batches under way. In Part 2 every batch took 100 ms, so all five
 # were being made at the same time and needed five workers. Here only one in seven takes so long. The others are soon ready and wait in memory for their turn,
@@ -727,8 +728,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 # and so has one ready for every step of 20 ms. Even a prefetch factor of 1 then reached 94 % (simulated, the last row). But now the clock decides
 # which batch comes first, so two runs with the same seed may train in different orders.
 #
-# Turn the loader yourself. It starts at the bet. Change the workers, the prefetch factor and the late batch, and find the setting with the fewest batches
-# under way that never waits.
+# Turn the loader yourself. It starts at the bet. Where the two lines meet, late batches cost nothing. Keep the late batch at 100 ms, and find the workers and
+# the prefetch factor with the fewest batches under way that never wait.
 
 # %% tags=["hide-input"]
 input_pipeline.explore_loader()
@@ -762,7 +763,8 @@ if disk.filesystem in input_pipeline.MEMORY_FILESYSTEMS:
 elif disk.filesystem:
     print(f"The temporary folder lies on a file system of type {disk.filesystem}.")
 else:
-    print("This system does not say whether the temporary folder lies on a disk.")
+    print("This system does not say whether the temporary folder lies on a disk,")
+    print("and may read what was just written from memory.")
 print(f"one file of 784 bytes: {units.text(disk.request_s, 's')} (measured)")
 print(f"one file of 64 MiB: {units.text(disk.bandwidth_bytes_per_s, 'B/s')} (measured)")
 print(f"a request takes as long as {units.text(disk.equal_bytes, 'B')}")
@@ -953,7 +955,7 @@ print(f"with a seed of its own in each worker: {len(set(seeded))} different numb
 # again. Nothing fails, but you have an eighth of the variety that you think you have. In each worker PyTorch seeds its own generator, Python's and NumPy's
 # global one, but it cannot know yours. Seed it in `worker_init_fn`.
 #
-# The copy also has a price in memory. A fork copies nothing at first. The processes share all pages, and the system copies a page of 4,096 bytes only when one
+# The copy also has a price in memory. A fork copies nothing at first. The processes share all pages, and the system copies a page, mostly of 4,096 bytes, only when one
 # of them writes to it. Suppose that the dataset holds a list of a million paths, each a Python string, and the workers only read them.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -971,8 +973,8 @@ growth
 
 # %% tags=["run"]
 array = input_pipeline.PathItems(1_000_000, as_array=True)
-with_strings = input_pipeline.measure_growth(strings, workers=2, shares=(0.1, 1))
-with_array = input_pipeline.measure_growth(array, workers=2, shares=(0.1, 1))
+with_strings = input_pipeline.measure_growth(strings, workers=2)
+with_array = input_pipeline.measure_growth(array, workers=2)
 
 # %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Who reads a Python string writes to its page"
 grown_mb = []
@@ -1049,7 +1051,7 @@ folder.cleanup()
 # because the broken one takes its whole batch with it (counted). Catch the error in `__getitem__` instead, count it, and return another item. You may need it,
 # because even among ImageNet's 50,000 validation photos there is one that strict JPEG decoders reject (Iglovikov and Kosarevsky again, published).
 #
-# **To remember.** Give each worker its own seed. Keep long lists in arrays, because a million paths of 112 bytes cost 113 MB per worker. Catch a broken item where
+# **To remember.** Give each worker its own seed. Keep long lists in arrays, because a million paths cost about 113 MB per worker (measured). Catch a broken item where
 # it is read.
 #
 # The [appendix](appendix/10_feeding_the_accelerator.ipynb) has what else belongs here, such as all arguments of a `DataLoader`, copies that run beside the steps,

@@ -18,7 +18,7 @@ from helpers import exercises as kit
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
 from tools.exercises import proof, sheets
-from tools.grading import marker, sandbox, scoring
+from tools.grading import marker, sandbox, scoring, session as session_module
 from tools.grading.sandbox import Limits
 from tools.grading.session import Lost, Session
 from tools.grading.student import wire
@@ -172,6 +172,98 @@ def test_of_a_matrix_only_counted_reads_are_allowed(session):
     session.run("def f(a):\n    a[0, 0] = 5.0\n")
     with pytest.raises(tiling.KernelError, match="which is an input"):
         session.function("f")(matrix)
+
+
+KERNELS = {
+    "lanes on two sides": """
+def kernel(thread, x, y):
+    i = thread.x
+    if i % 2:
+        y[i] = x[i]
+    else:
+        y[i] = x[i] + 1
+""",
+    "some lanes load once more": """
+def kernel(thread, x, y):
+    total = x[thread.x] + (x[0] if thread.column < 16 else 0)
+    y[thread.x] = total
+""",
+    "rounds of a loop and barriers": """
+def kernel(thread, x, y):
+    words = thread.shared("words", 64)
+    i = thread.thread_x
+    words[i] = x[i]
+    yield
+    distance = 32
+    while distance:
+        if i < distance:
+            for place in range(i % 3):
+                words[i] = words[i] + words[i + distance]
+        yield
+        distance //= 2
+    if i < len(y):
+        y[i] = words[i]
+""",
+}
+
+
+@pytest.mark.parametrize("source", KERNELS.values(), ids=list(KERNELS))
+def test_a_kernel_makes_the_requests_that_it_makes_at_home(session, source):
+    from helpers.studies.gpu_execution import launch
+
+    here = {}
+    exec(source, here)
+    session.run(source)
+    runs, results = [], []
+    for kernel in (here["kernel"], session.function("kernel")):
+        x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+        runs.append(launch(kernel, x, y, grid=1, block=64).to_dict())
+        results.append(y.tolist())
+    names = str(runs[0]).replace("argument 1", "x").replace("argument 2", "y")
+    assert str(runs[1]).replace("argument 1", "x").replace("argument 2", "y") == names
+    assert results[0] == results[1]
+
+
+def test_a_barrier_that_some_lanes_miss_is_seen_as_at_home(session):
+    from helpers.studies.gpu_execution import launch
+    from helpers.studies.simulators import KernelError
+
+    session.run("""
+def kernel(thread, x):
+    if thread.x % 2:
+        x[thread.x] = 1
+        yield
+    else:
+        x[thread.x] = 2
+        yield
+""")
+    with pytest.raises(KernelError, match="wait at different barriers"):
+        launch(session.function("kernel"), np.zeros(32, np.float32), grid=1, block=32)
+
+
+def test_of_a_gpus_thread_and_arrays_only_what_a_kernel_needs_is_allowed(session):
+    from helpers.studies.gpu_execution import launch
+
+    def outcome(body):
+        session.run(f"def kernel(thread, x):\n    {body}\n")
+        values = np.zeros(4, np.float32)
+        launch(session.function("kernel"), values, grid=1, block=1)
+        return values.tolist()
+
+    places = "thread.x, thread.y, thread.row, thread.column, thread.tile, thread.block_height"
+    assert outcome(f"x[0] = float(bool(thread) and ({places}) == (0, 0, 0, 0, 1, 1))")[0] == 1
+    assert outcome("x[1] = float(len(x) == 4 and x.shape == (4,) and bool(x))")[1] == 1
+    for reach in ("x.values", "x._running", "x.load_at", "thread._block"):
+        with pytest.raises(Exception, match="has no"):
+            outcome(f"x[0] = {reach}")
+    with pytest.raises(TypeError, match=r"object of type 'Thread' has no len"):
+        outcome("x[0] = len(thread)")
+
+
+@pytest.mark.parametrize("place", [None, "here", [0.5], [True], [0] * 201])
+def test_what_is_no_place_is_refused(place):
+    with pytest.raises(ValueError, match="a place is a list of whole numbers"):
+        session_module._place(place)
 
 
 def test_an_exception_comes_back_with_its_name_and_line(session):

@@ -61,7 +61,7 @@ MUTATIONS = (
         "04",
         "helpers/parallel/_collectives.py",
         "received[message.target] += message.size_bytes",
-        "received[message.source] = message.size_bytes",
+        "received[message.target] = message.size_bytes",
         "only the last message of a sum counted",
         "receives {received_bytes / 1e6:.1f} MB to add it up",
     ),

@@ -20,6 +20,7 @@ from tools.grading.student import wire
 
 _START_S = 120.0
 _MOST_KEPT = 200_000  # objects handed to one submission
+_LONGEST_PLACE = 200  # numbers: a few for each loop and each call that a kernel is in
 _FUNCTIONS = ("function", "method", "builtin_function_or_method")
 _ANSWER = "<answer>"  # names the code of what stands for an answer, so that no line of this file is taken for one of it
 YOUR_LINE = "in your line: "
@@ -34,12 +35,44 @@ _ALLOWED: tuple[tuple[type[Any], tuple[str, ...], tuple[str, ...], bool], ...] =
     (simulators.Matrix, ("shape",), (), True),
     (
         gpu_execution.Thread,
-        ("block_x", "block_y", "thread_x", "thread_y", "block_width", "block_height", "x", "y"),
+        (
+            "block_x",
+            "block_y",
+            "thread_x",
+            "thread_y",
+            "block_width",
+            "block_height",
+            "x",
+            "y",
+            "row",
+            "column",
+            "thread_row",
+            "thread_column",
+            "tile",
+        ),
         ("shared",),
         False,
     ),
     (gpu_execution.DeviceArray, ("shape",), (), True),
 )
+
+
+def _place(reported: object) -> gpu_execution.ReportedPlace:
+    """Return where a submission says that it is in its kernel. Raises ValueError for what is no place."""
+    if type(reported) is not list or len(reported) > _LONGEST_PLACE or {type(part) for part in reported} - {int}:
+        raise ValueError("a place is a list of whole numbers")
+    return gpu_execution.ReportedPlace(reported)
+
+
+def _load(kept: Any, index: Any, place: object) -> Any:
+    return kept.load_at(index, _place(place)) if isinstance(kept, gpu_execution.DeviceArray) else kept[index]
+
+
+def _store(kept: Any, index: Any, value: Any, place: object) -> None:
+    if isinstance(kept, gpu_execution.DeviceArray):
+        kept.store_at(index, value, _place(place))
+    else:
+        kept[index] = value
 
 
 class Lost(BaseException):
@@ -82,6 +115,7 @@ class Session:
             return self._value(answer.get("value"))
 
         call.__name__ = name
+        call.reports_places = True  # type: ignore[attr-defined]  # for gpu_execution.launch
         call.__code__ = call.__code__.replace(co_filename=_ANSWER)
         return call
 
@@ -115,11 +149,12 @@ class Session:
             if isinstance(kept, kind):
                 if verb == "get" and arguments[0] in methods:
                     return getattr(kept, arguments[0])
+                if verb == "len":
+                    return len(kept)
                 if verb == "item" and has_elements:
-                    return kept[arguments[0]]
+                    return _load(kept, *arguments)
                 if verb == "put" and has_elements:
-                    kept[arguments[0]] = arguments[1]
-                    return None
+                    return _store(kept, *arguments)
         raise AttributeError(f"{type(kept).__name__!r} has no {arguments[0] if arguments else verb!r}")
 
     def _keep(self, value: Any) -> Any:
@@ -157,9 +192,9 @@ class Session:
             return wire.Unsendable(body[:200])
         raise wire.Broken("no value")
 
-    def _steps(self, number: int) -> Iterator[None]:
-        while self._request({"next": number}).get("more") is True:
-            yield
+    def _steps(self, number: int) -> Iterator[gpu_execution.ReportedPlace]:
+        while (answer := self._request({"next": number})).get("more") is True:
+            yield _place(answer.get("place"))
 
     def _exception(self, name: str, said: str, line: str) -> Exception:
         """Return an exception of the submission: the one that was raised here and went through it, or one like it."""

@@ -204,8 +204,9 @@ for kernel in (scattered, strided):
     print(f"{kernel.__name__:>9}: {requests} requests, {passes} passes, sum {total:.0f}")
 
 # %% [markdown]
-# In `scattered` nearly all warps take part in every round, each with a few lanes. In `strided` few warps do, but the
-# words that their lanes want are in the same banks. Write `in_order`, in which the first threads add and the words of
+# In `scattered` all eight warps take part in each of the first five rounds, with fewer and fewer lanes. In `strided`
+# few warps do, but the words that their lanes want are in the same banks. Write `in_order`, in which the first threads
+# add and the words of
 # neighbouring lanes are neighbours. In the first round thread i adds word i + 128 to word i, in the second round word
 # i + 64, and so on.
 
@@ -255,7 +256,7 @@ def most_passes(function, values):
 
 ones = [1.0] * 256
 check.returns(right, (ones,), call=summed, expected=256.0)
-slips = {False: "Nearly every warp takes part in every round; let the first threads add"}
+slips = {False: "All eight warps take part in five of the eight rounds; let the first threads add"}
 check.returns(together, (ones,), call=few_requests, expected=True, mistakes=slips)
 slips = {8: "Lanes want words of the same bank; let neighbouring lanes add neighbouring words"}
 check.returns(apart, (ones,), call=most_passes, expected=1, mistakes=slips)
@@ -293,6 +294,23 @@ check.score()
 # %% wrong="in_order" says="let the first threads add" gets=2
 def in_order(thread, values, total):
     yield from scattered(thread, values, total)
+
+
+# %% wrong="in_order" says="let the first threads add" gets=2
+def in_order(thread, values, total):
+    i = thread.thread_x
+    words = thread.shared("words", 256)
+    words[i] = values[i]
+    yield
+    for distance in (128, 64, 32, 16, 8, 4, 2, 1):
+        if i < distance:
+            if i % 2:
+                words[i] = words[i] + words[i + distance]
+            else:
+                words[i] = words[i + distance] + words[i]
+        yield
+    if i == 0:
+        total[0] = words[0]
 
 
 # %% wrong="in_order" says="let neighbouring lanes add" gets=2

@@ -44,7 +44,7 @@ from helpers import exercises
 
 # %% answer="merge"
 def merge(parts):
-    """Return output and L: merge([([1.0, 0.0], 0.0), ([0.0, 4.0], math.log(3))]) is [0.25, 3.0], log 4."""
+    """Return output and lambda: merge([([1.0, 0.0], 0.0), ([0.0, 4.0], math.log(3))]) is [0.25, 3.0], log 4."""
     ### BEGIN SOLUTION
     largest = max(log_sum for _, log_sum in parts)
     weights = [math.exp(log_sum - largest) for _, log_sum in parts]
@@ -57,7 +57,8 @@ def merge(parts):
 
 # %% checks="merge" points=3
 check = exercises.Checks("Exercise 1, merge", merge)
-shares, far, nobody = "devices count by their sums", "large L do not overflow", "a device without keys changes nothing"
+shares, far = "devices count by their sums", "a large lambda does not overflow"
+nobody = "a device without keys changes nothing"
 two = [([1.0, 0.0], 0.0), ([0.0, 4.0], math.log(3))]
 mean, plain_sum = "A device counts by its sum, not as one of many", "Each output was divided by its own sum: weigh them"
 slips = {((0.5, 2.0), math.log(4)): mean, ((1.0, 4.0), math.log(4)): plain_sum}
@@ -104,7 +105,7 @@ check.score()
 # %% [markdown]
 # <details><summary>Hint 1: weights</summary>
 #
-# A device's weight is its own sum over all sums, $e^{L_i} / \sum_j e^{L_j}$.
+# A device's weight is its own sum over all sums, $e^{\lambda_i} / \sum_j e^{\lambda_j}$.
 #
 # </details>
 # <details><summary>Hint 2: large numbers</summary>

@@ -83,5 +83,5 @@ print(f"shared memory: {run.shared_bytes:,} bytes per block")
 
 # %% [markdown]
 # Each request takes a single pass, both along the rows and along the columns, and the tile takes 4,096 bytes instead of 4,224. The price is an XOR in each
-# index. Libraries for matrix products store their tiles in this way, because their tiles fill nearly all of the shared memory, and because a row that
-# begins at an odd word could not be loaded 16 bytes at a time.
+# index. It has another use. With 33 words most rows would begin at an address that is no multiple of 16 bytes, so they could not be loaded 16 bytes at a
+# time.

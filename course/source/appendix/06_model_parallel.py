@@ -37,7 +37,11 @@ from helpers.studies import parallel_plans
 # %% tags=["hide-input"]
 one_stage = parallel_plans.draw_schedule("1f1b", microbatches=4, until_s=0.55)
 two_stages = parallel_plans.draw_schedule(
-    "interleaved", microbatches=4, chunks=2, until_s=0.55
+    "interleaved",
+    microbatches=4,
+    chunks=2,
+    until_s=0.55,
+    title="Interleaved: waiting 37.5% of computing",
 )
 one_stage.set_figheight(two_stages.get_figheight())  # frames of a player have one size
 plotting.play(
@@ -48,7 +52,7 @@ plotting.play(
 )
 
 # %% [markdown]
-# The price is traffic and memory. Activations cross seven boundaries instead of three, and GPU 0 goes further ahead, because it must send its second stage
+# The price is traffic and memory. Activations cross seven boundaries instead of three, and with more microbatches than GPUs, GPU 0 saves more, because it must send its second stage
 # forward as well before the first gradient comes back. With many microbatches it saves $1 + (R - 1)/(R\,v)$ times as much as in 1F1B.
 #
 # ## No gap at all

@@ -24,8 +24,8 @@ class OperatorPasses(Record):
 def count_passes(function: Callable[..., object], *tensors: torch.Tensor, scores: int) -> tuple[OperatorPasses, ...]:
     """Return what each operator of ``function(*tensors)`` reads and writes of tensors with ``scores`` elements.
 
-    A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has as many. An
-    operator that returns the same memory in another shape moves nothing and is left out. Operators inside a fused
+    A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has as many. A view
+    moves nothing and is left out. Operators inside a fused
     kernel cannot be seen. Raises TypeError for what cannot be called, ValueError for less than one score.
 
     >>> rows = count_passes(lambda x: (x / 2).exp(), torch.ones(3, 3), scores=9)
@@ -51,7 +51,7 @@ class _Watch(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         read, written = _tensors((args, kwargs)), _tensors(made)
         memory = {tensor.untyped_storage().data_ptr() for tensor in read}
-        if any(tensor.untyped_storage().data_ptr() not in memory for tensor in written):
+        if func._schema.is_mutable or any(tensor.untyped_storage().data_ptr() not in memory for tensor in written):
             counts = (sum(tensor.numel() == self.scores for tensor in side) for side in (read, written))
             self.rows.append(OperatorPasses(str(func).split(".")[1], *counts))
         return made

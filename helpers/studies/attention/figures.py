@@ -105,21 +105,18 @@ def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Seq
 _PRODUCTS = (
     ("S", "= Q K\u1d40 / \u221ad", "again, then W = exp(S \u2212 \u03bb)"),
     ("dV", "+= W\u1d40 G", "to the values of its columns"),
-    ("dW", "= G V\u1d40", "what each weight changes"),
+    ("dW", "= G V\u1d40", "the gradient of each weight"),
     ("dQ", "+= dS K / \u221ad", "to the queries of its rows"),
     ("dK", "+= dS\u1d40 Q / \u221ad", "to the keys of its columns"),
 )
 
 
-def draw_backward_tile(*, blocks: int = 4, row: int = 1, column: int = 2) -> Figure:
+def draw_backward_tile() -> Figure:
     """Draw one tile of the backward pass: the blocks that it reads, those that it adds to, and its five products.
 
-    The score matrix has ``blocks`` x ``blocks`` tiles, and the tile stands at ``row`` and ``column``, from 0. Raises
-    ValueError for a tile that is not in the matrix. Lesson 21.
+    Lesson 21.
     """
-    blocks = whole_number("blocks", blocks, at_least=2, at_most=_MOST)
-    row = whole_number("row", row, at_least=0, at_most=blocks - 1)
-    column = whole_number("column", column, at_least=0, at_most=blocks - 1)
+    blocks, row, column = 4, 1, 2
     left, top, side = 1.75, 1.15, 0.5
     drawn, axes = paper(left + blocks * side + 5.6, max(3.6, top + blocks * side + 0.45), title="")
     middle_x, middle_y = left + (column + 0.5) * side, top + (row + 0.5) * side
@@ -128,7 +125,7 @@ def draw_backward_tile(*, blocks: int = 4, row: int = 1, column: int = 2) -> Fig
             colour = COMPUTING if (i, j) == (row, column) else EMPTY
             axes.add_patch(Rectangle((left + j * side, top + i * side), side, side, facecolor=colour, edgecolor=_EDGE,
                                      linewidth=0.8))  # fmt: skip
-    strips = (("Q, O, G, \u03bb", 0.45, DATA), ("dQ", 1.1, SENDING))
+    strips = (("Q, G, \u03bb, D", 0.45, DATA), ("dQ", 1.1, SENDING))
     for name, x, colour in strips:
         for i in range(blocks):
             axes.add_patch(Rectangle((x, top + i * side), 0.34, side, facecolor=colour if i == row else EMPTY,

@@ -20,6 +20,7 @@ from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
+from helpers.studies._page_cache import drop_from_page_cache
 from helpers.studies.data_movement import _disk as disk
 from helpers.studies.data_movement._network import STREAM_BYTES, loopback_rate, measure_loopback
 from helpers.studies.data_movement._order import line_size_bytes
@@ -158,7 +159,7 @@ def measure_copy_costs(
                                   lambda: disk.read_rate(descriptor, moved_bytes)))  # fmt: skip
         finally:
             os.close(descriptor)
-        disk.drop_from_page_cache(path)
+        drop_from_page_cache(path)
         with disk.opened_past_cache(path) as (descriptor, bypass):
             if bypass != disk.NOT_BYPASSED:
                 directly = functools.partial(disk.read_rate, descriptor, moved_bytes, chunk_bytes=_DMA_BYTES)

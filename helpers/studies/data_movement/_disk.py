@@ -26,6 +26,7 @@ import numpy as np
 
 from helpers.checks import number
 from helpers.results import Record
+from helpers.studies._page_cache import drop_from_page_cache
 
 BLOCK_BYTES = 4096
 CHUNK_BYTES = 2**20
@@ -194,18 +195,6 @@ def temporary_file(
             file.flush()
             os.fsync(file.fileno())
         yield path
-
-
-def drop_from_page_cache(path: Path) -> bool:
-    """Ask the system to forget the file's pages (posix_fadvise(2), DONTNEED); False where it cannot be asked.
-
-    Written pages must be on the disk, pages that are mapped stay; :func:`cached_share` tells what came of it.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        return False
-    with _opened(path, os.O_RDONLY) as descriptor:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    return True
 
 
 def cached_share(path: Path) -> float | None:

@@ -23,6 +23,7 @@ import torch
 
 from helpers.isolation import run_limited
 from helpers.results import Record, derived
+from helpers.studies._page_cache import drop_from_page_cache
 from helpers.studies.data_movement import _disk as disk
 from helpers.studies.data_movement._pages import count_faults
 from helpers.timing import fixed_threads
@@ -118,7 +119,7 @@ def measure_mapped_weights(
                            "on Linux")  # fmt: skip
     generator = np.random.default_rng()
     with disk.temporary_file(sizes[-1], folder, content=lambda size: _weights(size, generator)) as path:
-        disk.drop_from_page_cache(path)
+        drop_from_page_cache(path)
         with disk.opened_past_cache(path) as (descriptor, bypass):
             if bypass == disk.NOT_BYPASSED or disk.cached_share(path) == 1:
                 raise ValueError("the folder of the temporary file is itself in memory, or keeps its own copy there, "

@@ -31,10 +31,10 @@ class SimulatedStep(Record):
     timeline: Timeline
 
     def waited_s(self, rank: int) -> float:
-        """Return the seconds in which a full bucket of ``rank`` and a free link waited for a slower rank.
+        """Return the seconds in which a full bucket of ``rank`` and a free link waited for slower ranks and the sum.
 
-        The time in which the processes make the real sum is in it, a few milliseconds per bucket. Raises ValueError
-        for a rank that is not there. Lesson 05.
+        The real sum takes milliseconds, on shared cores ten and more, so the difference of two ranks says who waited
+        for whom. Raises ValueError for a rank that is not there. Lesson 05.
         """
         return self.timeline.busy_s(f"rank {rank} link", "waiting")
 

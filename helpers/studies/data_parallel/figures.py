@@ -18,8 +18,9 @@ _LAYERS, _PARAMETERS, _RATE = 32, 7e9, 400e12  # the bet: a bucket per layer, FL
 def draw_step(step: SimulatedStep, *, ranks: Sequence[int], title: str) -> Figure:
     """Draw device and link of some ``ranks`` over one ``step``, a lane each.
 
-    A grey bar is a full bucket that waits although the link is free, because a slower rank has not filled its own.
-    ``title`` stands above. Raises ValueError for a rank that is not in the step. Lesson 05.
+    A grey bar is a full bucket that waits although the link is free, because a slower rank has not filled its own, or
+    the processes still make the real sum. ``title`` stands above. Raises ValueError for a rank that is not in the step.
+    Lesson 05.
     """
     spans = []
     for rank in ranks:

@@ -17,6 +17,7 @@ from ._occupancy import (
     Occupancy as Occupancy,
     occupancy as occupancy,
 )
+from ._places import Follower as Follower, ReportedPlace as ReportedPlace
 from ._programs import (
     H100_COMPILER as H100_COMPILER,
     H100_RESOURCES as H100_RESOURCES,

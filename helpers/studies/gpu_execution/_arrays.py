@@ -35,8 +35,12 @@ class Access(NamedTuple):
 
 @dataclass(eq=False)
 class RunningThread:
-    """The thread that runs now, its accesses since the last barrier, and the barriers that any block has passed."""
+    """The thread that runs now, its accesses since the last barrier, and the barriers that any block has passed.
 
+    ``is_elsewhere`` says that the kernel runs in another process, which reports its places.
+    """
+
+    is_elsewhere: bool = False
     follower: Follower = field(default_factory=Follower)
     thread: ThreadNumber = (0, 0, 0, 0)
     interval: int = 0
@@ -71,12 +75,23 @@ class DeviceArray:
                           f"element at a time; use {self._element(0)} with its own index")  # fmt: skip
 
     def __getitem__(self, index: object) -> float:
-        element = self._access(index, stores=False)
+        return self.load_at(index, self._running.follower.place(sys._getframe(1)))
+
+    def __setitem__(self, index: object, value: float) -> None:
+        self.store_at(index, value, self._running.follower.place(sys._getframe(1)))
+
+    def load_at(self, index: object, place: Place) -> float:
+        """Return an element, loaded by the running thread at ``place``, which ``x[index]`` finds by itself.
+
+        For a kernel that runs in another process, which reports its places. Raises KernelError as ``x[index]``.
+        """
+        element = self._access(index, place, stores=False)
         self._check_load(element)
         return self.values[element]
 
-    def __setitem__(self, index: object, value: float) -> None:
-        element = self._access(index, stores=True)
+    def store_at(self, index: object, value: float, place: Place) -> None:
+        """Store an element as :meth:`load_at` loads one."""
+        element = self._access(index, place, stores=True)
         self._note_store(element)
         try:
             self.values[element] = value
@@ -84,8 +99,8 @@ class DeviceArray:
             raise KernelError(f"{named(self._running.thread)} stores {value!r:.40} into {self._element(element)}, but "
                               "an element must be one number of its array's type") from None  # fmt: skip
 
-    def _access(self, index: object, *, stores: bool) -> int:
-        """Note an access of the running thread, and return the number of the element."""
+    def _access(self, index: object, place: Place, *, stores: bool) -> int:
+        """Note an access of the running thread at ``place``, and return the number of the element."""
         element, running = self._number(index), self._running
         interval, thread, stored = self._last.get(element, (-1, running.thread, False))
         if interval == running.interval:
@@ -97,7 +112,6 @@ class DeviceArray:
         else:
             thread, stored = running.thread, stores
         self._last[element] = (running.interval, thread, stored)
-        place = running.follower.place(sys._getframe(2))
         running.accesses.append(Access(place, self, stores, self._address + WORD_BYTES * element))
         return element
 

@@ -9,6 +9,7 @@ Counted are requests as the warps make them, before any cache. Lesson 03.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from array import array as words
@@ -25,7 +26,7 @@ from helpers.checks import function, whole_number
 from helpers.results import Record, row_of
 from helpers.studies.gpu_execution._arrays import Access, GlobalArray, RunningThread, SharedArray, ThreadNumber, named
 from helpers.studies.gpu_execution._occupancy import MOST_THREADS
-from helpers.studies.gpu_execution._places import Place
+from helpers.studies.gpu_execution._places import Place, ReportedPlace
 from helpers.studies.gpu_execution._requests import WARP_LANES, WORD_BYTES, count_passes, count_sectors
 from helpers.studies.simulators import KernelError
 
@@ -230,17 +231,18 @@ class _Lane:
         """Run to the next barrier; False if the thread ends first."""
         running.thread, running.accesses = self.thread, []
         self.accesses = running.accesses
-        with running.follower.of(self.frames):
+        with contextlib.nullcontext() if running.is_elsewhere else running.follower.of(self.frames):
             if self.rest is None:
                 started = self.start()
                 if not isinstance(started, GeneratorType):
                     return False
                 self.rest = started
             try:
-                next(self.rest)
+                reached = next(self.rest)
             except StopIteration:
                 return False
-            self.barrier = running.follower.place(self.rest.gi_frame)
+            is_reported = isinstance(reached, ReportedPlace)
+            self.barrier = reached if is_reported else running.follower.place(self.rest.gi_frame)
         return True
 
 
@@ -253,7 +255,9 @@ def launch(
     NumPy array of float32 or int32, with one dimension or two, is an array in the GPU's memory, stored row by row, and
     bears the name of the kernel's parameter; other arguments pass as they are. A kernel with barriers is a generator
     and has ``yield`` where CUDA C++ has ``__syncthreads()``. Lanes that take different sides of a branch, or loop for
-    longer than others, make requests of their own, as on a GPU (see :mod:`helpers.studies.gpu_execution._places`).
+    longer than others, make requests of their own, as on a GPU (see :mod:`helpers.studies.gpu_execution._places`). A
+    kernel with a true attribute ``reports_places`` runs in another process: it accesses arrays with ``load_at`` and
+    ``store_at``, and yields a :class:`ReportedPlace` at each barrier.
 
     Raises KernelError, naming the thread, for an index outside an array, a load from shared memory that no thread has
     filled, a race between two threads or blocks and a barrier that some threads miss; TypeError or ValueError for
@@ -276,7 +280,7 @@ def launch(
     if columns * rows * width * height > _MOST_LAUNCHED:
         raise ValueError(f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
                          f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts")  # fmt: skip
-    running = RunningThread()
+    running = RunningThread(is_elsewhere=getattr(kernel, "reports_places", False))
     values, arrays = _placed(kernel, arguments, running)
     requests: list[Request] = []
     barriers = shared_bytes = 0

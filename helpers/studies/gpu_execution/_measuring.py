@@ -13,15 +13,13 @@ from helpers.studies.gpu_execution._programs import TRANSPOSES_THREADS, cuda_sou
 
 _SIDE, _BUDGET_S = 8192, 2.0
 _TILE = 32
-_VALUE_BYTES = 8  # a float32 is read and written
 
 
 class MeasuredTranspose(Record):
-    """The fastest run of ``kernel``, and the bytes per second that it moved, 8 per value. Lesson 03."""
+    """The fastest run of ``kernel``. Lesson 03."""
 
     kernel: str
     time_s: float
-    bandwidth_bytes_per_s: float
 
 
 class MeasuredTransposes(Record):
@@ -60,8 +58,5 @@ def measure_transposes() -> MeasuredTransposes | None:
             raise RuntimeError(f"the kernel {name} did not transpose the matrix on {torch.cuda.get_device_name()}")
     calls["torch"] = lambda: matrix.t().contiguous()
     compared = timing.compare(calls, budget_s=_BUDGET_S, device="cuda", precision=0.05)
-    transposes = tuple(
-        MeasuredTranspose(row.name, row.minimum_s, _VALUE_BYTES * _SIDE**2 / row.minimum_s)
-        for row in compared.candidates
-    )
+    transposes = tuple(MeasuredTranspose(row.name, row.minimum_s) for row in compared.candidates)
     return MeasuredTransposes(torch.cuda.get_device_name(), _SIDE, transposes, compared.stable)

@@ -18,6 +18,11 @@ from typing import Any
 
 Place = tuple[int, ...]
 
+
+class ReportedPlace(Place):
+    """A place of a thread whose kernel runs in another process, as a :class:`Follower` there reports it."""
+
+
 _ROOM = str(Path(__file__).parent)
 
 
@@ -79,12 +84,14 @@ class _Visit:
 class Follower:
     """Follows threads through a kernel: ``with follower.of(frames):`` around what a thread runs, then :meth:`place`.
 
-    ``frames`` is a dictionary that belongs to the thread and lives as long as it does.
+    ``frames`` is a dictionary that belongs to the thread and lives as long as it does. Frames from that of the ``with``
+    outwards are no part of the kernel.
     """
 
     _layouts: dict[int, _Layout] = field(default_factory=dict)
     _frames: dict[FrameType, _Visit] = field(default_factory=dict)
     _others: Any = None
+    _outside: FrameType | None = None
 
     def of(self, frames: dict[FrameType, _Visit]) -> Follower:
         """Follow the thread that has ``frames``."""
@@ -92,7 +99,7 @@ class Follower:
         return self
 
     def __enter__(self) -> None:
-        self._others = sys.gettrace()
+        self._others, self._outside = sys.gettrace(), sys._getframe(1)
         sys.settrace(self._called)
 
     def __exit__(
@@ -122,7 +129,7 @@ class Follower:
     def place(self, frame: FrameType | None) -> Place:
         """Return the place of ``frame``, which runs in the thread, from the kernel inwards."""
         place: Place = ()
-        while frame is not None:
+        while frame is not None and frame is not self._outside:
             layout = self._layouts.get(id(frame.f_code)) or self._layout_of(frame.f_code)
             if not layout.begins:  # the room's own code, which called the kernel
                 break

@@ -180,6 +180,7 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
         raise ValueError("no steps; give at least one TransposeStep, with a name")
     columns = {"sectors per\n32 values": 2.75, "passes of\na column": 3.65, "values per\nthread": 4.5}
     left, longest = 5.15, 1.9
+    least_s = number("least_s", least_s, above=0)
     scale = longest / max(least_s, *(step.published.time_s for step in given.values()))
     drawn, axes = paper(left + longest + 0.9, 1.1 + _STEP_IN * len(given), title=title)
     for heading, middle in columns.items():
@@ -197,7 +198,7 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
         axes.add_patch(Rectangle((left, top + 0.06), scale * time_s, _STEP_IN - 0.12, facecolor=MEASURED))
         write(axes, left + scale * time_s + 0.08, top + _STEP_IN / 2, f"{1e3 * time_s:.2f} ms", ha="left")
         above = counts
-    at, bottom = left + scale * number("least_s", least_s, above=0), 0.6 + _STEP_IN * len(given)
+    at, bottom = left + scale * least_s, 0.6 + _STEP_IN * len(given)
     axes.plot([at, at], [0.58, bottom + 0.1], color=MODELLED, linestyle="--", linewidth=1.6)
     text = f"roofline, {1e3 * least_s:.2f} ms (modelled)"
     write(axes, at, bottom + 0.26, text, size=10, colour=MODELLED, ha="left")

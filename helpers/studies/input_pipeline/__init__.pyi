@@ -24,8 +24,6 @@ from ._checkpoints import (
 from ._disks import (
     MEMORY_FILESYSTEMS as MEMORY_FILESYSTEMS,
     DiskTimes as DiskTimes,
-    filesystem as filesystem,
-    forget as forget,
     measure_disk as measure_disk,
     read_from_disk_s as read_from_disk_s,
 )

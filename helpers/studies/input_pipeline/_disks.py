@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from helpers.checks import members, whole_number
+from helpers.checks import members
 from helpers.results import Record
+from helpers.studies._page_cache import drop_from_page_cache
 
 MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 _SMALL_BYTES, _LARGE_BYTES, _SMALL_FILES, _PLACES = 784, 64 * 2**20, 100, 500
+_REPEATS = 3
 
 
 def filesystem(folder: str | os.PathLike[str]) -> str:
@@ -46,28 +48,21 @@ def filesystem(folder: str | os.PathLike[str]) -> str:
     return kind
 
 
-def forget(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Drop what the system keeps of the files ``paths`` in main memory, so that the next read goes to the disk.
-
-    What was just written goes to the disk first. Where the system has no ``posix_fadvise``, or the files lie in main
-    memory (:func:`filesystem`), they stay there. Raises FileNotFoundError for a file that is not there.
-    """
+def _forget(paths: Iterable[str | os.PathLike[str]]) -> None:
     for path in paths:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_from_page_cache(path)
 
 
-def read_from_disk_s(read: Callable[[], object], paths: Iterable[str | os.PathLike[str]], *, repeats: int = 3) -> float:
-    """Return the least seconds of ``repeats`` calls of ``read``, which reads the files ``paths``.
+def read_from_disk_s(read: Callable[[], object], paths: Iterable[str | os.PathLike[str]]) -> float:
+    """Return the least seconds of three calls of ``read``, which reads the files ``paths``.
 
-    Before each call the system forgets the files (:func:`forget`), outside of the clock. The least counts, because a
-    disturbance can only add time. Lesson 10.
+    Before each call the system is asked to forget the files, outside of the clock. Where it cannot be asked, or the
+    files lie in main memory, they are read from there. The least counts, because a disturbance can only add time.
+    Raises FileNotFoundError for a file that is not there. Lesson 10.
     """
     files, taken_s = members("paths", paths, "files"), []
-    for _ in range(whole_number("repeats", repeats, at_least=1)):
-        forget(files)
+    for _ in range(_REPEATS):
+        _forget(files)
         start_s = time.perf_counter()
         read()
         taken_s.append(time.perf_counter() - start_s)
@@ -107,7 +102,7 @@ def measure_disk(folder: str | os.PathLike[str]) -> DiskTimes:
         for path in small:
             path.write_bytes(random.Random(path.name).randbytes(_SMALL_BYTES))
         large.write_bytes(random.Random(0).randbytes(2**20) * (_LARGE_BYTES // 2**20))
-        forget(small)
+        _forget(small)
         request_s = statistics.median(_read_s(path) for path in small)
         whole_s = read_from_disk_s(large.read_bytes, [large])
         in_order = range(0, _SMALL_BYTES * _PLACES, _SMALL_BYTES)

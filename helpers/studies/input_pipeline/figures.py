@@ -34,7 +34,7 @@ def draw_loader(
 
     ``making`` has the batch of each worker (None: it waits), ``ready`` the batches in the queue, the next one first,
     ``computing`` the batch in the trainer (None: it waits), ``places`` how many the queue holds. ``title`` stands above
-    the drawing. Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 12.
+    the drawing. Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 10.
     """
     making = [None if batch is None else whole_number(f"making[{worker}]", batch, at_least=0)
               for worker, batch in enumerate(members("making", making, "batches or None"))]  # fmt: skip
@@ -82,8 +82,12 @@ def draw_loader(
         held = place < len(ready)
         box(axes, x + 0.03, middle - 0.2, slot - 0.06, 0.4, str(ready[place]) if held else "", bold=True,
             colour=DATA if held else EMPTY)  # fmt: skip
-    taken = bool(ready) or computing is not None
-    arrow(axes, (queue + slot * places + 0.12, middle), (trainer - 0.06, middle), colour=SENDING if taken else WAITING)
+    arrow(
+        axes,
+        (queue + slot * places + 0.12, middle),
+        (trainer - 0.06, middle),
+        colour=WAITING if computing is None else SENDING,
+    )
     box(axes, trainer, middle - 0.36, 1.5, 0.72, "waits" if computing is None else f"batch {computing}",
         colour=WAITING if computing is None else COMPUTING, bold=True)  # fmt: skip
     keys(axes, 0.15, top + height + 0.28, {"computing": (COMPUTING, "none"), "sending": (SENDING, "none"),
@@ -129,8 +133,8 @@ def explore_loader() -> None:
         picture=Curves(
             along="factor",
             lines=[
-                Series("average", "if only the average counted", COLOURS["waiting"]),
-                Series("busy", "in order, with the late batch", COLOURS["computing"]),
+                Series("average", "if every batch took the average time, %:", COLOURS["waiting"]),
+                Series("busy", "in order, with the late batch, %:", COLOURS["computing"]),
             ],
             xlabel="prefetch factor",
             ylabel="busy share of the GPU, %",

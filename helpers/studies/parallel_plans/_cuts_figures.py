@@ -13,17 +13,18 @@ from helpers.plotting import COLOURS, Curves, Menu, Series, Slider
 
 _NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved", "zero_bubble": "Zero bubble"}
 _KINDS = ("computing", "waiting", "sending")
+_GPUS = 4
 
 
 def draw_schedule(
-    schedule: str, *, microbatches: int, stages: int = 4, chunks: int = 1, until_s: float | None = None, title: str = ""
+    schedule: str, *, microbatches: int, chunks: int = 1, until_s: float | None = None, title: str = ""
 ) -> Figure:
-    """Return a pipeline's passes over time, one lane per GPU with the microbatches that it saves at most.
+    """Draw a pipeline's passes over time, one lane per GPU with the microbatches that it saves at most.
 
     A GPU computes for 300 ms per step, a third of it forward, whatever the number of ``microbatches``; messages take
-    no time. ``schedule`` is one of those of :func:`helpers.parallel.pipeline_schedule`, ``stages`` are the GPUs and
-    ``chunks`` the stages that each of them has. The axis ends at ``until_s`` seconds. Without a ``title`` the figure
-    names the schedule, its microbatches and its waiting as a share of the computing. Raises as
+    no time. ``schedule`` is one of those of :func:`helpers.parallel.pipeline_schedule`. There are four GPUs, and each
+    has ``chunks`` stages, of which each saves its share of a microbatch. The axis ends at ``until_s`` seconds. Without
+    a ``title`` the figure names the schedule, its microbatches and its waiting as a share of the computing. Raises as
     :func:`helpers.parallel.pipeline_schedule`.
 
     >>> draw_schedule("gpipe", microbatches=4).axes[0].get_title(loc="left")
@@ -33,20 +34,20 @@ def draw_schedule(
     """
     turn_s = 0.1 / microbatches / chunks
     model = pipeline_schedule(
-        schedule, ranks=stages, microbatches=microbatches, chunks=chunks, forward_s=turn_s, backward_s=2 * turn_s
+        schedule, ranks=_GPUS, microbatches=microbatches, chunks=chunks, forward_s=turn_s, backward_s=2 * turn_s
     )
     noun = "microbatch" if microbatches == 1 else "microbatches"
-    named_so = f"{_NAMES[schedule]}, {microbatches} {noun}: waiting {model.bubble_ratio:.0%} of computing"
+    named_so = f"{_NAMES[schedule]}, {microbatches} {noun}: waiting {100 * model.bubble_ratio:.4g}% of computing"
     passes = model.timeline.activities
     spans = [plotting.Span(each.lane, each.start_s, each.end_s, each.kind, each.label) for each in passes]
     figure = plotting.gantt(spans, title=title or named_so, until=until_s)
-    lanes = [f"GPU {load.rank}, saves {load.live_activations}" for load in model.loads]
-    figure.axes[0].set_yticks(range(stages), lanes)
+    lanes = [f"GPU {load.rank}, saves {load.live_activations / chunks:g}" for load in model.loads]
+    figure.axes[0].set_yticks(range(_GPUS), lanes)
     return figure
 
 
 def draw_step_times(steps: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Return the time of a step as a bar of ``computing``, ``waiting`` and ``sending`` for each name of ``steps``.
+    """Draw the time of a step as a bar of ``computing``, ``waiting`` and ``sending`` for each name of ``steps``.
 
     Each step has the three parts in seconds, one after the other, and its lane says their sum. Raises ValueError for a
     step without exactly these parts or with a part below 0, TypeError for what is no mapping.
@@ -74,7 +75,7 @@ def explore_cuts() -> None:
     microbatch, at 400 TFLOP/s per GPU; nothing is hidden. Lesson 06.
     """
     plotting.explore(
-        title="A step with three cuts: when does the pipeline win?",
+        title="A step with three cuts, by the number of sequences",
         alt="Time of a step relative to its computing, falling with the sequences for FSDP and the pipeline.",
         inputs=[
             Menu(

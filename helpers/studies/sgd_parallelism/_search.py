@@ -57,7 +57,7 @@ def search_rates(
     ``most_steps``.
 
     Raises TypeError or ValueError for an argument that is not accepted, and ValueError where at no rate all seeds of
-    the first half come below the goal. Lesson 04.
+    the first half come below the goal, or not all of the second half at the best one. Lesson 04.
     """
     rates = numbers("rates", rates, above=0)
     seeds = whole_number("seeds", seeds, at_least=2)
@@ -92,9 +92,12 @@ def search_rates(
     choosing, counted = first[: seeds // 2], first[seeds // 2 :]
     means = choosing.mean(0)
     if not means.isfinite().any():
-        raise ValueError(f"at none of the rates {rates} do all seeds come below a loss of {goal:g} in "
+        raise ValueError(f"at none of the rates {rates} do the choosing seeds come below a loss of {goal:g} in "
                          f"{most_steps} steps; give more steps, or other rates")  # fmt: skip
     best = int(means.argmin())
+    if not counted[:, best].isfinite().all():
+        raise ValueError(f"at the best rate, {rates[best]:g}, not all seeds that count reach a loss below {goal:g} in "
+                         f"{most_steps} steps; give more steps, or other seeds")  # fmt: skip
     return RateSearch(
         batch_size=batch_size,
         goal=goal,

@@ -5,7 +5,6 @@ Lesson 04.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,17 +20,12 @@ from helpers.studies.sgd_parallelism import _problems as problems
 
 Train = Callable[..., Any]
 
-_STEADY = 1.15  # a median over the minimum, at most, of a machine that does nothing else
-_BUSY = 0.8  # of the time of each core, at least, likewise
-
 
 class SharingTimes(Record):
     """One training step of a network: on one core, with its layers shared by threads, its examples by processes.
 
     The times are the shortest of all rounds, in which the three took turns. ``largest_difference`` is that of two
-    weights that correspond, of the processes and of one process after equally many steps. ``stable`` when in each way
-    the median of the rounds is close to the shortest time, and the cores were there: the processor time of the shortest
-    round is at least 80 % of its time on all cores. Lesson 04.
+    weights that correspond, of the processes and of one process after equally many steps. Lesson 04.
     """
 
     width: int
@@ -41,7 +35,6 @@ class SharingTimes(Record):
     layers_shared_s: float
     examples_shared_s: float
     largest_difference: float
-    stable: bool
 
     @property
     def gain_of_layers(self) -> float:
@@ -73,11 +66,9 @@ def measure_sharing(
     for _ in range(rounds + 1):  # the first is to warm up
         for way, threads in (("alone", 1), ("layers", ranks.world_size)):
             with timing.fixed_threads(threads):
-                trained = _timed(0, 1, train, model, batch, steps)
-            ways[way].append(trained._replace(busy_share=trained.busy_share / threads))
+                ways[way].append(_timed(0, 1, train, model, batch, steps))
         shares = ranks.run(_timed, train, model, batch, steps)
-        step_s, busy_share = max(share.step_s for share in shares), min(share.busy_share for share in shares)
-        ways["examples"].append(_Round(shares[0].weights, step_s, busy_share))
+        ways["examples"].append(_Round(shares[0].weights, max(share.step_s for share in shares)))
     shortest = {way: min(done[1:], key=lambda one: one.step_s) for way, done in ways.items()}
     return SharingTimes(
         width=max(weight.shape[0] for weight in model.parameters()),
@@ -87,18 +78,12 @@ def measure_sharing(
         layers_shared_s=shortest["layers"].step_s,
         examples_shared_s=shortest["examples"].step_s,
         largest_difference=float((shortest["examples"].weights - shortest["alone"].weights).abs().max()),
-        stable=all(
-            statistics.median(one.step_s for one in done[1:]) <= _STEADY * shortest[way].step_s
-            and shortest[way].busy_share >= _BUSY
-            for way, done in ways.items()
-        ),
     )
 
 
 class _Round(NamedTuple):
     weights: Tensor  # all of the model, as one vector
     step_s: float
-    busy_share: float  # processor time over time: of two threads up to 2
 
 
 def _timed(rank: int, world_size: int, train: Train, model: nn.Module, batch: problems.Examples, steps: int) -> _Round:
@@ -106,8 +91,8 @@ def _timed(rank: int, world_size: int, train: Train, model: nn.Module, batch: pr
     copied = problems.own_copy(model)
     if world_size > 1:
         torch.distributed.barrier()
-    begun_s, busy_s = time.perf_counter(), time.process_time()
+    begun_s = time.perf_counter()
     train(rank, world_size, copied, batch.inputs, batch.targets, steps)
-    taken_s, busy_s = time.perf_counter() - begun_s, time.process_time() - busy_s
+    taken_s = time.perf_counter() - begun_s
     weights = nn.utils.parameters_to_vector(copied.parameters()).detach()
-    return _Round(weights, taken_s / steps, busy_s / taken_s)
+    return _Round(weights, taken_s / steps)

@@ -3,11 +3,13 @@ import itertools
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from matplotlib.colors import to_hex
 from torch.nn import functional
 
 from helpers import native
 from helpers.operations import profile_ops
 from helpers.studies import _triton, attention
+from helpers.studies._paper import COMPUTING, DATA, SENDING
 from helpers.studies.simulators import CacheLevel, simulate_caches
 from tests.properties import repeatable
 
@@ -93,6 +95,8 @@ def test_plain_attention_passes_its_scores_six_times_forward_and_nine_times_back
 
 def test_a_pass_is_of_whole_matrices_and_views_move_nothing():
     scores = torch.ones(4, 4)
+    assert [(row.operator, row.reads, row.writes) for row in attention.count_passes(
+        lambda x: x.div_(2), torch.ones(4, 4), scores=16)] == [("div_", 1, 1)]  # fmt: skip
     rows = attention.count_passes(lambda x: (x.mT.reshape(4, 4)[:2] * 2, x + x), scores, scores=16)
     assert [(row.operator, row.reads, row.writes) for row in rows if row.reads + row.writes] == [("add", 2, 1)]
     with pytest.raises(TypeError, match="function"):
@@ -112,11 +116,17 @@ def test_the_units_of_tiles_are_drawn_with_their_numbers():
 
 
 def test_a_tile_of_the_backward_pass_adds_to_its_row_and_its_column():
-    drawn = attention.draw_backward_tile(blocks=4, row=1, column=2)
-    words = [text.get_text() for text in drawn.axes[0].texts]
-    assert [word for word in words if word.isdigit()] == ["1", "2", "3", "4", "5"]
-    with pytest.raises(ValueError, match="row=4"):
-        attention.draw_backward_tile(blocks=4, row=4)
+    axes = attention.draw_backward_tile().axes[0]
+    places = {"read": DATA, "computed": COMPUTING, "added to": SENDING}
+    held = {
+        name: [patch.get_xy() for patch in axes.patches if to_hex(patch.get_facecolor()) == colour.lower()]
+        for name, colour in places.items()
+    }
+    [(left, top)] = held["computed"]
+    assert {y for x, y in held["read"]} & {top}  # the rows of queries, and above them the columns of keys
+    assert {x for x, y in held["read"]} & {left}
+    (of_queries, of_keys) = held["added to"]
+    assert (of_queries[1], of_keys[0]) == (top, left)
 
 
 # --- bytes ---

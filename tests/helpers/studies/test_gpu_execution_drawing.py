@@ -87,6 +87,8 @@ def test_the_way_has_a_bar_as_long_as_each_time_and_bold_counts_where_they_chang
         gpu_execution.draw_way({"x": 1}, least_s=1.0, title="t")
     with pytest.raises(ValueError, match="least_s"):
         gpu_execution.draw_way(steps, least_s=0, title="t")
+    with pytest.raises(TypeError, match="least_s"):
+        gpu_execution.draw_way(steps, least_s="2", title="t")
 
 
 @pytest.mark.parametrize("draw", [gpu_execution.draw_sectors, gpu_execution.draw_banks])

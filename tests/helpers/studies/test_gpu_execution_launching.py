@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from helpers import results
 from helpers.studies import simulators
-from helpers.studies.gpu_execution import Launch, launch, sectors
+from helpers.studies.gpu_execution import Launch, ReportedPlace, launch, sectors
 from tests.properties import repeatable
 from tools.authoring.course import HERE
 
@@ -116,6 +116,22 @@ def test_a_warp_issues_each_side_that_a_lane_takes():
     assert loads_of(whole_warps, ones(64), ones(64), block=64) == [tuple(LANES)] * 2
     run = launch(odd_and_even, ones(64), ones(64), np.zeros(64, np.float32), grid=1, block=64)
     assert [len(request.lanes) for request in run.requests if request.access == "store"] == [32, 32]
+
+
+def test_a_kernel_in_another_process_reports_its_places():
+    def kernel(thread, x):
+        side = ReportedPlace([thread.x % 2])
+        x.store_at(thread.x, x.load_at(thread.x, side), ReportedPlace([2]))
+
+    kernel.reports_places = True
+    run = launch(kernel, ones(32), grid=1, block=32)
+    assert (run.loads, run.stores) == (2, 1)
+
+    def waits(thread, x):
+        yield ReportedPlace([thread.x % 2])
+
+    with pytest.raises(simulators.KernelError, match="wait at different barriers"):
+        launch(waits, ones(32), grid=1, block=32)
 
 
 def test_one_load_from_two_arrays_is_one_request():

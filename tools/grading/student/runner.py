@@ -16,6 +16,7 @@ import resource
 import shutil
 import socket
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,16 +45,16 @@ class Remote:
         return self._link.ask(self._number, "call", *arguments)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._link.ask(self._number, "item", index)
+        return self._link.ask(self._number, "item", index, self._link.place(sys._getframe(1)))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._link.ask(self._number, "put", index, value, self._link.place(sys._getframe(1)))
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return self._link.ask(self._number, "len")
 
     def __bool__(self) -> bool:  # else a thread, which has no length, could not be asked
         return True
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._link.ask(self._number, "put", index, value)
 
     def __repr__(self) -> str:
         return f"<{object.__getattribute__(self, '__name__')}>"
@@ -123,8 +124,10 @@ class GraderLink:
         self._shell.display_trap.hook = lambda value: self._shown.value(value, self._shell.display_formatter)
         # What a cell raised is sent by itself.
         self._shell._showtraceback = lambda *_: None  # type: ignore[method-assign]  # of this shell alone
-        self._running: dict[int, Any] = {}
+        self._running: dict[int, tuple[Any, dict[FrameType, Any] | None]] = {}
         self._numbers = itertools.count()
+        self._follower: Any = None
+        self._frames: dict[FrameType, Any] | None = None  # of the kernel's thread that runs; None for other functions
 
     def serve(self) -> None:
         """Answer requests until the other side closes the socket."""
@@ -158,18 +161,37 @@ class GraderLink:
         before = wire.encode(arguments, self._keep)
         if name not in self._shell.user_ns:
             raise NameError(f"name {name!r} is not defined")
-        value = self._shell.user_ns[name](*arguments)
+        is_kernel = any(isinstance(argument, Remote) and "thread_x" in argument._values for argument in arguments)
+        with self._followed({} if is_kernel else None):
+            value = self._shell.user_ns[name](*arguments)
         after = wire.encode(arguments, self._keep)
         answer = {"value": wire.encode(value, self._keep)}
         return answer if before == after else {**answer, "changed": after}
 
     def _step(self, number: int) -> dict[str, Any]:
-        try:
-            next(self._running[number])
-        except StopIteration:
-            del self._running[number]
-            return {"more": False}
-        return {"more": True}
+        generator, frames = self._running[number]
+        with self._followed(frames):
+            try:
+                next(generator)
+            except StopIteration:
+                del self._running[number]
+                return {"more": False}
+            return {"more": True, "place": self.place(generator.gi_frame)}
+
+    def _followed(self, frames: dict[FrameType, Any] | None) -> contextlib.AbstractContextManager[None]:
+        """Return what to run a call in: a kernel is followed through its loops, to say where it is."""
+        self._frames = frames
+        if frames is None:
+            return contextlib.nullcontext()
+        if self._follower is None:
+            from helpers.studies.gpu_execution import Follower
+
+            self._follower = Follower()
+        return self._follower.of(frames)
+
+    def place(self, frame: FrameType) -> list[int]:
+        """Return the place of ``frame`` in a kernel that runs for a thread of the other side; else an empty one."""
+        return [] if self._frames is None else list(self._follower.place(frame))
 
     def ask(self, number: int, verb: str, *arguments: Any) -> Any:
         """Have the other side do ``verb`` with an object that it keeps, and return or raise what it answers."""
@@ -187,7 +209,7 @@ class GraderLink:
             return {"y": 1}
         if inspect.isgenerator(value):
             number = next(self._numbers)
-            self._running[number] = value
+            self._running[number] = value, self._frames
             return {"g": number}
         if type(value).__module__.partition(".")[0] == "helpers":
             return {"c": None}

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers import plotting
-from helpers.checks import choice, whole_number
+from helpers.checks import choice
 from helpers.plotting import COLOURS, MODELLED, Curves, Menu, Series, Slider
 from helpers.studies._paper import EMPTY, INK, QUIET, paper, write
 
@@ -27,15 +27,15 @@ _LINKS = {"NVLink, 450 GB/s": {"B": 450.0}, "400 Gbit/s": {"B": 50.0}, "100 Gbit
 _CUTS = {"tokens": {"weights": 1, "activations": 0}, "inputs or outputs": {"weights": 0, "activations": 1}}
 
 
-def draw_cut(side: str, *, workers: int = 4) -> Figure:
-    """Return the three products of a layer in training with one ``side`` cut, a colour for each of the workers.
+def draw_cut(side: str) -> Figure:
+    """Draw the three products of a layer in training with one ``side`` cut, a colour for each of four workers.
 
-    ``side`` is "tokens", "inputs" or "outputs". Grey is what every worker needs whole. Where a product sums over the
-    side, each worker has terms of the whole result, so the result is drawn once for each worker, one behind the other.
-    Raises ValueError for another side, or more than four ``workers``. Lesson 04.
+    ``side`` is "tokens", "inputs" or "outputs". Grey, "all", is what every worker needs whole. Where a product sums
+    over the side, each worker has terms of the whole result, so the result is drawn once for each, one behind another.
+    Raises ValueError for another side. Lesson 04.
     """
     side = choice("side", side, SIDES)
-    colours = _WORKERS[: whole_number("workers", workers, at_least=2, at_most=len(_WORKERS))]
+    colours = _WORKERS
     drawn, axes = paper(_WIDE_IN, _HEAD_IN + len(_PRODUCTS) * _ROW_IN, title="")
     for row, (name, matrices) in enumerate(_PRODUCTS.items()):
         middle = _HEAD_IN + (row + 0.45) * _ROW_IN
@@ -73,6 +73,8 @@ def _matrix(
     for x, y, wide, high, colour in pieces:
         edge = QUIET if colour == EMPTY else "white"
         axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor=edge, linewidth=1))
+        if colour == EMPTY:
+            write(axes, centre, middle, "all", size=10, colour=QUIET)
 
 
 def _name_sides(axes: Axes, centre: float, middle: float, sides: tuple[str, str]) -> None:
@@ -88,10 +90,10 @@ def explore_sharing() -> None:
     are cut, and a port of 100 Gbit/s. Lesson 04.
     """
     plotting.explore(
-        title="How many times as fast as one H100 are four, by the number of tokens?",
+        title="How many times as fast as one H100 are four?",
         alt="Tokens cut: the curve rises with the tokens and crosses 1 at about 21,000. Inputs cut: it is flat.",
         inputs=[
-            Menu("cut", "the side that is cut", _CUTS, "tokens"),
+            Menu("cut", "the layer is cut by", _CUTS, "tokens"),
             Menu("link", "link of each GPU", _LINKS, "100 Gbit/s"),
             Slider("tokens", "tokens in a step", list(_TOKENS), 16384),
         ],

@@ -113,7 +113,7 @@ def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: S
     axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{place - 1:g}"))
     _plain_ticks(axes)
     axes.set_xlabel("delay (updates)")
-    axes.set_ylabel("rate times curvature")
+    axes.set_ylabel("largest stable rate times curvature")
     drawn.legend(loc="outside lower left", ncols=2, fontsize=11, frameon=False)
     return drawn
 

@@ -113,7 +113,7 @@ def _examples() -> _Panel:
             now += 0.5
         exchanges.append((now, _EXCHANGE))
         now += _EXCHANGE
-    return _Panel("over examples", "half of the images; exchange gradients once an update", tasks, exchanges, [])
+    return _Panel("over examples", "half of the images; one exchange per update", tasks, exchanges, [])
 
 
 def _whole(lane: int, begun: int) -> list[_Task]:

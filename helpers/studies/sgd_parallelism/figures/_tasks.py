@@ -7,28 +7,22 @@ import itertools
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from helpers.checks import whole_number
 from helpers.plotting._style import COLOURS
 from helpers.studies._paper import COMPUTING, DATA, QUIET, SENDING, arrow, box, keys, paper, tint, write
 
 _WIDE_IN, _MARGIN_IN, _HEAD_IN, _FOOT_IN = 8.2, 0.3, 0.35, 0.32
 _ROW_IN, _BOX_IN = 0.72, 0.4
-_MOST = 16  # columns that have room for their texts
 _FORWARD, _BACKWARD = tint(COMPUTING, 0.35), tint(COLOURS["backward"], 0.35)
 
 
-def draw_tasks(*, steps: int = 2, examples: int = 3, layers: int = 2) -> Figure:
-    """Return a training as a row of tasks per example, an arrow for each wait, and one of its longest chains marked.
+def draw_tasks() -> Figure:
+    """Draw a training as a row of tasks per example, an arrow for each wait, and one of its longest chains marked.
 
-    Each of the ``steps`` has for each of the ``examples`` a forward and a backward pass through the ``layers``, and
-    then one update, which waits for all examples. The chain passes through the example in the middle. Raises ValueError
-    for more columns than the figure has room for. Lesson 04.
+    Each of two steps has for each of three examples a forward and a backward pass through two layers, and then one
+    update, which waits for all examples. The chain passes through the example in the middle. Lesson 04.
     """
-    steps, examples = whole_number("steps", steps), whole_number("examples", examples)
-    layers = whole_number("layers", layers)
+    steps, examples, layers = 2, 3, 2
     columns = steps * (2 * layers + 1)
-    if columns > _MOST:
-        raise ValueError(f"steps={steps} and layers={layers} make {columns} columns; give at most {_MOST}")
     drawn, axes = paper(_WIDE_IN, _HEAD_IN + examples * _ROW_IN + _FOOT_IN, title="")
     pitch_in = (_WIDE_IN - 2 * _MARGIN_IN) / columns
     width_in = 0.68 * pitch_in

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from folders import skip_unless_on_disk
 
+from helpers.studies._page_cache import drop_from_page_cache
 from helpers.studies.data_movement import _disk as disk
 
 MIB = 2**20
@@ -26,7 +27,7 @@ def on_disk(folder, size=8 * MIB):
     """A temporary file on a disk, dropped from memory."""
     skip_unless_on_disk(folder)
     with disk.temporary_file(size, folder) as path:
-        disk.drop_from_page_cache(path)
+        drop_from_page_cache(path)
         yield path
 
 
@@ -43,7 +44,7 @@ def test_the_page_cache_is_seen_to_empty_and_to_fill_page_by_page(tmp_path):
             assert disk.cached_share(path) == 1
         finally:
             os.close(descriptor)
-        disk.drop_from_page_cache(path)
+        drop_from_page_cache(path)
         assert disk.cached_share(path) == 0
 
 

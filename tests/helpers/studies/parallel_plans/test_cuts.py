@@ -41,7 +41,7 @@ def test_a_drawn_pipeline_waits_as_long_as_the_paper_says(microbatches):
     busy = sum(bar.get_width() for bar in bars) / 4
     assert busy == pytest.approx(0.3)
     assert 1 - busy / end == pytest.approx(3 / (microbatches + 3))
-    assert axes.get_title(loc="left").endswith(f"waiting {3 / microbatches:.0%} of computing")
+    assert axes.get_title(loc="left").endswith(f"waiting {300 / microbatches:.4g}% of computing")
 
 
 def test_lanes_say_how_many_microbatches_are_saved():

@@ -112,7 +112,9 @@ def test_the_model_stays_and_the_same_call_gives_the_same(model, points):
 
 
 def test_what_no_rate_reaches_and_other_models_are_refused(model, points):
-    with pytest.raises(ValueError, match=r"do all seeds come below a loss of 0\.001 in 10 steps; give more steps"):
+    with pytest.raises(
+        ValueError, match=r"do the choosing seeds come below a loss of 0\.001 in 10 steps; give more steps"
+    ):
         search.search_rates(plain, model, points, batch_size=8, goal=0.001, most_steps=10)
     with pytest.raises(ValueError, match="give a model of two linear layers for images of 12 values"):
         search.search_rates(plain, BasicFCModel(12, 8, 3, 3), points, batch_size=8)
