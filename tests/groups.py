@@ -26,6 +26,7 @@ TOGETHER = {
         "tests/helpers/parallel/test_costs_on_ranks.py",
         "tests/helpers/studies/data_parallel/test_sleeping_devices.py",
         "tests/helpers/studies/sgd_parallelism/test_ensembles.py",
+        "tests/helpers/studies/test_two_levels.py",
     ),
     "the process from which those that mark are forked": (
         "tests/course/test_grading_class.py",

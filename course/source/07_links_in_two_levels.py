@@ -16,7 +16,7 @@
 #       - count|counted the bytes of an exchange that must leave a node
 #       - write|wrote an all-reduce in two levels and ran it on real processes
 #       - bound|bounded the time of an all-reduce on several nodes by two rates
-#       - judge|judged a published bus bandwidth by the rate of a port
+#       - judge|judged the rate that a benchmark prints by the rate of a port
 #       - decide|decided which exchanges may leave a node and which should stay inside
 # ---
 
@@ -250,8 +250,8 @@ timing.claim(sentence, ratio, at_least=1.3, evidence=simulated[0], simulated=Tru
 # The simulated times are longer because real messages also take time to send and to receive. This matters more for 4 kB, where the links need less time
 # for each message.
 #
-# **To remember.** Sum inside the node first, and let each GPU carry its own share out. With eight GPUs per node, a port never carries more than a quarter of
-# the tensor, however many nodes there are.
+# **To remember.** Sum inside the node first, and let each GPU carry its own share out. With 8 GPUs per node, a port never carries more than 2/8 of the tensor,
+# however many nodes there are.
 #
 # So few bytes pass through the slow ports. How long does that take on real GPUs?
 
@@ -270,7 +270,7 @@ timing.claim(sentence, ratio, at_least=1.3, evidence=simulated[0], simulated=Tru
 #
 # > inside = 2 (g − 1)/g × bytes / (rate of NVLink), outside = 2 (k − 1)/k × (bytes / g) / (rate of a port)
 #
-# **Your turn.** Write both, each in one line. `bandwidth` is the rate of the link in bytes per second.
+# **Your turn.** Write both, each in one line, and begin with the time inside. `bandwidth` is the rate of the link in bytes per second.
 
 
 # %% tags=["yours"] yours="inside_s" takes=5
@@ -307,6 +307,10 @@ def inside_s(size_bytes, gpus, bandwidth):
 # %% right="inside_s" style=2
 def inside_s(size_bytes, gpus, bandwidth):
     return 2 * Link(bandwidth).transfer_s(size_bytes - size_bytes / gpus)
+
+
+# %% [markdown]
+# The time outside is that of a ring with one member in each node, because each GPU has a port of its own and carries its own share.
 
 
 # %% tags=["yours"] yours="outside_s" takes=5
@@ -348,6 +352,9 @@ def outside_s(size_bytes, gpus, nodes, bandwidth):
     return 2 * Link(bandwidth).transfer_s(share - share / nodes)
 
 
+# %% [markdown]
+# Now put in the 4 GiB of the bet, on four nodes of eight.
+
 # %%
 near_s = inside_s(4 * GIB, gpus=8, bandwidth=900e9)
 far_s = outside_s(4 * GIB, gpus=8, nodes=4, bandwidth=50e9)
@@ -356,7 +363,7 @@ far_s = outside_s(4 * GIB, gpus=8, nodes=4, bandwidth=50e9)
 one_node, four_nodes = two_levels.B200_ONE_NODE.times_s, two_levels.B200_FOUR_NODES.times_s
 ratio = four_nodes[4 * GIB] / one_node[4 * GIB]
 bet.reveal(published=ratio, source="Bekman, B200, times from bus bandwidths")
-print(f"four nodes took {as_ms(four_nodes[4 * GIB])} (published)")
+print(f"four nodes took {1e3 * four_nodes[4 * GIB]:.2f} ms (published)")
 print(f"the longer of the two times is {as_ms(max(near_s, far_s))} (modelled)")
 print(f"their sum is {as_ms(near_s + far_s)} (modelled)")
 
@@ -468,7 +475,10 @@ def bounds(size_bytes):
 
 named = {"4 GiB": 4 * GIB, "1 GiB": GIB, "256 MiB": 256 * MIB, "16 MiB": 16 * MIB}
 rows = {
-    name: [as_ms(time_s) for time_s in (one_node[size], four_nodes[size], *bounds(size))]
+    name: [
+        f"{1e3 * time_s:.2f} ms"
+        for time_s in (one_node[size], four_nodes[size], *bounds(size))
+    ]
     for name, size in named.items()
 }
 headings = [
@@ -520,12 +530,13 @@ per_node_us = (four_us - two_us) / 2
 eight.reveal(
     modelled=four_us + 4 * per_node_us, published=eight_us, source="Kahn, eight V100 per node"
 )
-print(f"each further node added {per_node_us:.0f} µs")
+print(f"each further node added {per_node_us:.0f} µs, so the model says", end=" ")
+print(f"{four_us + 4 * per_node_us:.1f} µs, and {eight_us:.1f} µs were published")
 
 # %% [markdown] tags=["explain"]
-# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. Such a close agreement is luck,
-# because his row for 32 bytes is 4 µs lower, but the straight line is not. (NCCL can also sum along a tree, where the waiting grows only with the logarithm of
-# the nodes.)
+# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. Such a close agreement is
+# luck, because his row for 32 bytes is 4 µs lower, but the straight line is not. (NCCL can also sum along a tree, where the waiting grows only with the
+# logarithm of the nodes.)
 #
 # To find out how small is small, take two B200 times from Bekman's table, 0.378 ms for 1 MiB and 87.2 ms for 16 GiB, which are 17.2 GB. A straight line
 # through both has a wait and a rate, and its two terms are equal at the wait times the rate.
@@ -548,9 +559,10 @@ plotting.show(figure, alt=alt)
 # %% tags=["hide-input"]
 print(f"{1e3 * wait_s:.3f} ms + bytes / ({rate / 1e9:.0f} GB/s)")
 print(f"both terms are equal at {wait_s * rate / 1e6:.0f} MB")
-for size in (256 * MIB, 64 * KIB):
-    ratio = line[size] / four_nodes[size]
-    print(f"the line over the published time at {size / MIB:g} MiB: {ratio:.2f}")
+for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
+    published = f"{1e3 * four_nodes[size]:.2f} ms published"
+    share = line[size] / four_nodes[size]
+    print(f"{name}: {published}, and the line says {share:.2f} of that")
 
 # %% [markdown]
 # The line is 0.373 ms + bytes / (198 GB/s), and 0.373 ms × 198 GB/s is 74 MB. Below that size, an all-reduce over these four nodes mostly waits. PyTorch's
@@ -586,19 +598,18 @@ print(f"weights: {as_ms(140e9 / 16 / 3350e9)} per token (modelled)")
 #
 # So a large all-reduce may leave the node. Is this true for every large exchange?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="An all-to-all has nothing to add"
+# %% [markdown] tags=["slide"] minutes=2 headline="Some exchanges have nothing to add"
 # ## Part 4: an exchange without a sum
 #
 # What if there is nothing to add? It was the sum that made one tensor out of eight, so the last question is about exchanges without a sum.
 #
-# - In an all-to-all each piece has one receiver
+# - In an [all-to-all](glossary.md#all-to-all) each piece has one receiver
 # - Nothing can be added up on the way
-# - A mixture of experts needs it twice per layer
+# - [Experts](glossary.md#mixture-of-experts) receive their tokens in this way
 #
-# In an *[all-to-all](glossary.md#all-to-all)* each GPU has a different piece for every other GPU. A
-# [mixture of experts](glossary.md#mixture-of-experts) needs this exchange, because each token has to travel to the GPU that holds its expert (lesson 09).
-# Nothing can be added up on the way, since each piece has a receiver of its own. (Only a token that two experts of the same node want can be sent once and
-# copied there.)
+# In an *all-to-all* each GPU has a different piece for every other GPU. A mixture of experts needs this exchange, because each token has to travel to the
+# GPU that holds its expert (lesson 09). Nothing can be added up on the way, since each piece has a receiver of its own. (Only a token that two experts of
+# the same node want can be sent once and copied there.)
 #
 # Suppose that 32 GPUs in four nodes again hold 4.29 GB each, cut into 32 pieces. One piece stays, 7 go to GPUs of the same node, and 24 leave the node. So a
 # port carries 24/32, or three quarters of the tensor.
@@ -654,6 +665,9 @@ def all_to_all_s(size_bytes, gpus, nodes, nvlink, port):
     return max(seconds.values())
 
 
+# %% [markdown]
+# For an estimate, remember which part of the tensor each port carries in an all-reduce over the same four nodes.
+
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 50]
 more = helpers.predict(
     "On four nodes of eight GPUs, how many times as many bytes as an all-reduce "
@@ -673,8 +687,8 @@ more.reveal(modelled=exchange_s / sum_s)
 # In the all-reduce a port carries 2 × 3/4 of an eighth, which is 3/16. In the all-to-all it carries 3/4, four times as much. For $g$ GPUs per node the factor
 # is $g/2$. All ports are already busy, so no clever order of the messages can help.
 #
-# Inside one node the roles are reversed, because there the all-reduce sends its bytes twice and the all-to-all only once. So the all-to-all pays much more for
-# leaving the node.
+# Inside one node the roles are reversed, because there the all-reduce sends its bytes twice and the all-to-all only once. So the all-to-all pays much more
+# for leaving the node.
 #
 # Take the H100 of lesson 06 again, with 450 GB/s inside and ports of 50 GB/s, and 1 GB on each GPU. In one node an all-to-all sends 7/8 GB at 450 GB/s, which
 # takes 1.94 ms. On two nodes half of the tensor goes through the port and takes 10 ms, and the pieces inside go at the same time through the other link.
@@ -709,9 +723,9 @@ two_levels.explore_leaving()
 # %% [markdown]
 # Only the curve of the all-reduce falls close to 1, because 72 ports share the node's sum, whereas the pieces of an all-to-all remain as many as they are.
 #
-# Does a measurement confirm this? DeepSeek's library [DeepEP](https://github.com/deepseek-ai/DeepEP) exchanges tokens between experts, and its authors publish
-# rates per GPU. Their rates count all exchanged bytes, also those that stay in the node. Only (k − 1)/k of the bytes leave it, so ports of 50 GB/s allow
-# at most 100 GB/s on two nodes and 67 on four. On GPUs of the H100's generation they measured 90 and 61, about nine tenths of both limits.
+# Does a measurement confirm this? DeepSeek's library [DeepEP](https://github.com/deepseek-ai/DeepEP) exchanges tokens between experts, and its authors
+# publish rates per GPU. Their rates count all exchanged bytes, also those that stay in the node. Only (k − 1)/k of the bytes leave it, so ports of 50 GB/s
+# allow at most 100 GB/s on two nodes and 67 on four. On GPUs of the H100's generation they measured 90 and 61, about nine tenths of both limits.
 
 # %% tags=["hide-input"]
 for row in two_levels.DEEP_EP:
@@ -783,7 +797,8 @@ ranks.close()
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# A tensor of $S$ bytes on each of $R$ GPUs, in $k$ nodes of $g$; the bandwidth $B$ of a GPU's link inside the node and $B_p$ of its port.
+# A tensor of $S$ bytes on each of $R$ GPUs, in $k$ nodes of $g$; the [bandwidth](glossary.md#bandwidth) $B$ of a GPU's link inside the node and $B_p$ of
+# its port.
 #
 # | quantity | formula | for |
 # |---|---|---|

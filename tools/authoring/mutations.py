@@ -298,6 +298,22 @@ MUTATIONS = (
         "drafted = decoding.speculate(",
     ),
     Mutation(
+        "07",
+        "helpers/studies/two_levels/_rings.py",
+        "self.sent_bytes += planned",
+        "self.sent_bytes = planned",
+        "the bytes of the last collective alone",
+        "sent {row.inside_bytes:,} B inside",
+    ),
+    Mutation(
+        "07",
+        "helpers/studies/two_levels/_published.py",
+        "return 2 * (ranks - 1) / ranks * size_bytes",
+        "return 2 * size_bytes",
+        "a bus bandwidth that counts what a rank keeps",
+        "per port {in_two_levels / 1e9:.1f} GB/s in two levels",
+    ),
+    Mutation(
         "08",
         "helpers/parallel/_comparing.py",
         "max(map(_tensor_bytes, given), default=0)",
