@@ -363,9 +363,9 @@ far_s = outside_s(4 * GIB, gpus=8, nodes=4, bandwidth=50e9)
 one_node, four_nodes = two_levels.B200_ONE_NODE.times_s, two_levels.B200_FOUR_NODES.times_s
 ratio = four_nodes[4 * GIB] / one_node[4 * GIB]
 bet.reveal(published=ratio, source="Bekman, B200, times from bus bandwidths")
-print(f"four nodes took {1e3 * four_nodes[4 * GIB]:.2f} ms (published)")
-print(f"the longer of the two times is {as_ms(max(near_s, far_s))} (modelled)")
-print(f"their sum is {as_ms(near_s + far_s)} (modelled)")
+in_ms = [1e3 * time_s for time_s in (four_nodes[4 * GIB], max(near_s, far_s), near_s + far_s)]
+print(f"ms on four nodes: {in_ms[0]:.2f} (published)")
+print(f"the longer of the two times {in_ms[1]:.1f}, their sum {in_ms[2]:.1f} (modelled)")
 
 # %% [markdown] tags=["explain"]
 # Bekman measured 22.05 ms on four nodes. That is between the bounds, and it is 2.17 times the 10.15 ms of one node. One ring through a single port would take
@@ -392,12 +392,12 @@ carried
 # %% tags=["run"]
 report = two_levels.A3_MEGA
 port_bytes = 2 * (2 - 1) / 2 * 8 * GIB / 8
-rate = port_bytes / report.times_s[8 * GIB]
+carried_per_s = port_bytes / report.times_s[8 * GIB]
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="339 GB/s are not the rate of any port"
-carried.reveal(modelled=rate / 1e9)
-print(f"bus bandwidth {report.bus_bandwidth(8 * GIB) / 1e9:.0f} GB/s (published)")
-print(f"a port has {report.port_bytes_per_s / 1e9:.0f} GB/s (stated)")
+carried.reveal(modelled=carried_per_s / 1e9)
+printed, stated = report.bus_bandwidth(8 * GIB) / 1e9, report.port_bytes_per_s / 1e9
+print(f"GB/s: bus bandwidth {printed:.0f} (published), of a port {stated:.0f} (stated)")
 
 # %% [markdown] tags=["explain"]
 # The 8 GiB are 8.59 GB. Over two nodes 2 × 1/2 of an eighth passes each port, which is 1.07 GB. In 47.5 ms these are 22.6 GB/s, or 90 % of what the port can
@@ -455,10 +455,8 @@ b200 = two_levels.B200_FOUR_NODES.bus_bandwidth(4 * GIB)
 in_two_levels = port_rate(b200, gpus=8, nodes=4)
 
 # %% tags=["hide-input"]
-print(f"bus bandwidth of the B200 {b200 / 1e9:.0f} GB/s (published)")
-print(
-    f"per port {in_two_levels / 1e9:.1f} GB/s in two levels, {b200 / 8e9:.1f} in eight rings"
-)
+print(f"GB/s of the B200: bus bandwidth {b200 / 1e9:.0f} (published)")
+print(f"per port {in_two_levels / 1e9:.1f} in two levels, {b200 / 8e9:.1f} in eight rings")
 
 # %% [markdown]
 # The B200 had a bus bandwidth of 377 GB/s, which makes 36.5 or 47.2 GB/s per port. Both are possible, so only NCCL's log could tell which one ran.
@@ -476,16 +474,15 @@ def bounds(size_bytes):
 named = {"4 GiB": 4 * GIB, "1 GiB": GIB, "256 MiB": 256 * MIB, "16 MiB": 16 * MIB}
 rows = {
     name: [
-        f"{1e3 * time_s:.2f} ms"
-        for time_s in (one_node[size], four_nodes[size], *bounds(size))
+        f"{1e3 * time_s:.2f}" for time_s in (one_node[size], four_nodes[size], *bounds(size))
     ]
     for name, size in named.items()
 }
 headings = [
-    "one node (published)",
-    "four nodes (published)",
-    "longer of the two times (modelled)",
-    "their sum (modelled)",
+    "ms on one node (published)",
+    "ms on four nodes (published)",
+    "longer of the two times, ms (modelled)",
+    "their sum, ms (modelled)",
 ]
 pd.DataFrame(rows, index=headings).T
 
@@ -530,8 +527,8 @@ per_node_us = (four_us - two_us) / 2
 eight.reveal(
     modelled=four_us + 4 * per_node_us, published=eight_us, source="Kahn, eight V100 per node"
 )
-print(f"each further node added {per_node_us:.0f} µs, so the model says", end=" ")
-print(f"{four_us + 4 * per_node_us:.1f} µs, and {eight_us:.1f} µs were published")
+print(f"µs: each further node {per_node_us:.0f}, so eight nodes", end=" ")
+print(f"{four_us + 4 * per_node_us:.1f} (modelled) and {eight_us:.1f} (published)")
 
 # %% [markdown] tags=["explain"]
 # Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. Such a close agreement is
@@ -543,9 +540,9 @@ print(f"{four_us + 4 * per_node_us:.1f} µs, and {eight_us:.1f} µs were publish
 
 # %%
 small, large = MIB, 16 * GIB
-rate = (large - small) / (four_nodes[large] - four_nodes[small])
-wait_s = four_nodes[small] - small / rate
-line = {size: wait_s + size / rate for size in four_nodes}
+slope = (large - small) / (four_nodes[large] - four_nodes[small])  # bytes per second
+wait_s = four_nodes[small] - small / slope
+line = {size: wait_s + size / slope for size in four_nodes}
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Below 74 MB four nodes mostly wait"
 figure = two_levels.draw_sizes(
@@ -557,12 +554,12 @@ alt = "Times over bytes: above 512 MiB inside the bounds, below they stop fallin
 plotting.show(figure, alt=alt)
 
 # %% tags=["hide-input"]
-print(f"{1e3 * wait_s:.3f} ms + bytes / ({rate / 1e9:.0f} GB/s)")
-print(f"both terms are equal at {wait_s * rate / 1e6:.0f} MB")
+print(f"a wait in ms of {1e3 * wait_s:.3f}, and a rate in GB/s of {slope / 1e9:.0f}")
+print(f"both terms are equal at {wait_s * slope / 1e6:.0f} MB")
 for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
-    published = f"{1e3 * four_nodes[size]:.2f} ms published"
+    published = f"{1e3 * four_nodes[size]:.2f} (published)"
     share = line[size] / four_nodes[size]
-    print(f"{name}: {published}, and the line says {share:.2f} of that")
+    print(f"ms for {name}: {published}, and the line says {share:.2f} of that")
 
 # %% [markdown]
 # The line is 0.373 ms + bytes / (198 GB/s), and 0.373 ms × 198 GB/s is 74 MB. Below that size, an all-reduce over these four nodes mostly waits. PyTorch's
@@ -584,10 +581,11 @@ for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
 layer_s = inside_s(32 * MIB, 8, 450e9), outside_s(32 * MIB, 8, 2, 25e9)
 names = {"32 MiB": 32 * MIB, "16 KiB": 16 * KIB, "8 B": 8}
 for name, size in names.items():
-    print(f"{name} on two A3 Mega nodes: {1e3 * report.times_s[size]:.3f} ms (published)")
-print(f"bytes of 32 MiB: {as_ms(layer_s[0])} inside, {as_ms(layer_s[1])} outside (modelled)")
-print(f"160 sums of 16 KiB: {as_ms(160 * report.times_s[16 * KIB])} per token")
-print(f"weights: {as_ms(140e9 / 16 / 3350e9)} per token (modelled)")
+    print(f"ms for {name} on two A3 Mega nodes: {1e3 * report.times_s[size]:.3f} (published)")
+near_ms, far_ms = (1e3 * time_s for time_s in layer_s)
+print(f"ms for the bytes of 32 MiB: {near_ms:.2f} inside, {far_ms:.2f} outside (modelled)")
+print(f"ms per token for 160 sums of 16 KiB: {160e3 * report.times_s[16 * KIB]:.1f}")
+print(f"ms per token for the weights: {1e3 * 140e9 / 16 / 3350e9:.1f} (modelled)")
 
 # %% [markdown]
 # If you cut between the layers instead, as vLLM's rule says, the two nodes work one after the other, so that reading takes 5.2 ms. Its 160 sums stay inside a
@@ -730,10 +728,8 @@ two_levels.explore_leaving()
 # %% tags=["hide-input"]
 for row in two_levels.DEEP_EP:
     most = row.port_bytes_per_s * row.nodes / (row.nodes - 1)
-    print(
-        f"{row.nodes} nodes: at most {most / 1e9:.0f} GB/s (modelled), "
-        f"{row.bytes_per_s / 1e9:.0f} GB/s (published)"
-    )
+    bound = f"at most {most / 1e9:.0f} (modelled)"
+    print(f"GB/s on {row.nodes} nodes: {bound}, {row.bytes_per_s / 1e9:.0f} (published)")
 
 # %% [markdown]
 # **To remember.** In an all-to-all a port carries $g/2$ times as many bytes as in an all-reduce, with eight GPUs four times. On two H100 nodes it takes 5.1
@@ -769,8 +765,9 @@ rows = {
     ),
 }
 rows = {name: [*times, sum(times)] for name, times in rows.items()}
-table = pd.DataFrame(rows, index=["computing", "inside", "ports", "in all"]).T
-table.map(lambda time_s: f"{time_s:.2f} s" if time_s else "")
+headings = ["s of computing", "s inside", "s in ports", "s in all"]
+table = pd.DataFrame(rows, index=headings).T
+table.map(lambda time_s: f"{time_s:.2f}" if time_s else "")
 
 # %% [markdown]
 # Even if nothing but bytes took time, twice as many GPUs would be only 1.3 times as fast. Now suppose that each of the 2,048 sums takes 1.06 ms, as on the

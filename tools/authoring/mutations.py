@@ -299,11 +299,11 @@ MUTATIONS = (
     ),
     Mutation(
         "07",
-        "helpers/studies/two_levels/_rings.py",
-        "self.sent_bytes += planned",
-        "self.sent_bytes = planned",
-        "the bytes of the last collective alone",
-        "sent {row.inside_bytes:,} B inside",
+        "helpers/parallel/_collectives.py",
+        "for step in range(ranks - 1)",
+        "for step in range(ranks)",
+        "a chunk that comes home round the ring",
+        "two levels: {inside / 1e9:.2f} GB inside",
     ),
     Mutation(
         "07",
@@ -311,7 +311,7 @@ MUTATIONS = (
         "return 2 * (ranks - 1) / ranks * size_bytes",
         "return 2 * size_bytes",
         "a bus bandwidth that counts what a rank keeps",
-        "per port {in_two_levels / 1e9:.1f} GB/s in two levels",
+        'named = {"4 GiB": 4 * GIB',
     ),
     Mutation(
         "08",
