@@ -14,7 +14,7 @@
 #     needs: ["05", "06"]
 #     objectives:
 #       - count|counted the bytes of an exchange that must leave a node
-#       - write|wrote an all-reduce in two levels and ran it on real processes
+#       - write|wrote an all-reduce in two levels that runs on real processes
 #       - bound|bounded the time of an all-reduce on several nodes by two rates
 #       - judge|judged the rate that a benchmark prints by the rate of a port
 #       - decide|decided which exchanges may leave a node and which should stay inside
@@ -60,14 +60,14 @@ def as_ms(seconds):
     return f"{1e3 * seconds:.3g} ms"
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="A link with an eighteenth of the speed"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What do slow links between machines cost?
 #
-# - Eight B200 sum 4 GiB in 10.15 ms
-# - Each sends 900 GB/s inside its machine
-# - Its port to other machines has 50 GB/s
+# - Eight B200 in one machine sum a tensor of 4 GiB
+# - Now four machines sum a tensor of this size
+# - A port has an eighteenth of NVLink's rate
 #
 # Write down a number before you go on.
 
@@ -394,7 +394,7 @@ report = two_levels.A3_MEGA
 port_bytes = 2 * (2 - 1) / 2 * 8 * GIB / 8
 carried_per_s = port_bytes / report.times_s[8 * GIB]
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="339 GB/s are not the rate of any port"
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A bus bandwidth is not the rate of any port"
 carried.reveal(modelled=carried_per_s / 1e9)
 printed, stated = report.bus_bandwidth(8 * GIB) / 1e9, report.port_bytes_per_s / 1e9
 print(f"GB/s: bus bandwidth {printed:.0f} (published), of a port {stated:.0f} (stated)")
@@ -464,7 +464,7 @@ print(f"per port {in_two_levels / 1e9:.1f} in two levels, {b200 / 8e9:.1f} in ei
 # Does the model hold for smaller tensors as well?
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Large tensors are between the bounds, small ones are not"
+# %% tags=["hide-input"]
 def bounds(size_bytes):
     near_s = inside_s(size_bytes, gpus=8, bandwidth=900e9)
     far_s = outside_s(size_bytes, gpus=8, nodes=4, bandwidth=50e9)
@@ -544,7 +544,7 @@ slope = (large - small) / (four_nodes[large] - four_nodes[small])  # bytes per s
 wait_s = four_nodes[small] - small / slope
 line = {size: wait_s + size / slope for size in four_nodes}
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Below 74 MB four nodes mostly wait"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="On four nodes small tensors mostly wait"
 figure = two_levels.draw_sizes(
     {"one node": one_node, "four nodes": four_nodes},
     bounds={size: bounds(size) for size in four_nodes},
@@ -704,7 +704,7 @@ several_s = {
 }
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="An all-to-all pays far more for leaving the node"
-names = ["all-reduce, inside and outside one after the other", "all-to-all"]
+names = ["all-reduce", "all-to-all"]
 rows = {
     f"{nodes} nodes": [f"{new / old:.3g}" for new, old in zip(times, alone_s, strict=True)]
     for nodes, times in several_s.items()
@@ -712,8 +712,8 @@ rows = {
 pd.DataFrame(rows, index=names)
 
 # %% [markdown]
-# These are the times relative to one node (modelled). The figure begins with the same two H100 nodes. Give each node 72 GPUs instead of 8, as in the
-# machines that connect 72 GPUs by NVLink, and see which of the two curves falls.
+# These are the times relative to one node (modelled), for an all-reduce whose two times follow each other. The figure begins with the same two H100 nodes.
+# Give each node 72 GPUs instead of 8, as in the machines that connect 72 GPUs by NVLink, and see which of the two curves falls.
 
 # %% tags=["hide-input"]
 two_levels.explore_leaving()
@@ -745,20 +745,21 @@ for row in two_levels.DEEP_EP:
 # all-to-all gains nothing either, because all its pieces are different, and on two H100 nodes it takes 5.1 times as long as on one.
 #
 # And the layer of lesson 06, cut over sixteen H100 in two nodes? For 32 layers and 16 sequences a step makes 4 × 32 × 16, or 2,048 sums of 32 MiB, together
-# 68.7 GB. Inside, 7/8 of them travel twice, and each port carries an eighth. With ports of 50 GB/s this gives the second row of the table.
+# 68.7 GB. Inside, 7/8 of them travel twice, and each port carries an eighth. With ports of 50 GB/s this gives the second row of the table, for a step of
+# Llama 2 7B in which nothing is hidden (modelled). The first row is that of lesson 06.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Twice the GPUs, and still the sums should stay inside"
 summed = 2048 * 32 * MIB  # bytes of one step
 computing_s = 6 * 7e9 * 16 * 4096 / (8 * 400e12)  # of eight GPUs
 gradients = 2 * 7e9
 rows = {
-    "eight GPUs, lesson 06": (computing_s, inside_s(summed, 8, 450e9), 0),
-    "sixteen GPUs, each layer cut over both nodes": (
+    "eight GPUs": (computing_s, inside_s(summed, 8, 450e9), 0),
+    "sixteen, layers cut over both": (
         computing_s / 2,
         inside_s(summed, 8, 450e9),
         outside_s(summed, 8, 2, 50e9),
     ),
-    "sixteen GPUs, a copy of the model in each node": (
+    "sixteen, a copy in each node": (
         computing_s / 2,
         inside_s(summed / 2, 8, 450e9),
         outside_s(gradients, 8, 2, 50e9),

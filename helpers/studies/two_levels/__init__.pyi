@@ -17,5 +17,5 @@ from ._published import (
     AllReduceTimes as AllReduceTimes,
     ExchangeRate as ExchangeRate,
 )
-from ._rings import Ring as Ring, node_rings as node_rings
+from ._rings import Ring as Ring
 from .figures import draw_sizes as draw_sizes, draw_steps as draw_steps, explore_leaving as explore_leaving

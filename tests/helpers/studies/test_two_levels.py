@@ -13,8 +13,9 @@ from helpers import parallel, plotting
 from helpers.links import Link
 from helpers.ranks import RankError
 from helpers.studies import two_levels
-from helpers.studies.two_levels import A3_MEGA, B200_FOUR_NODES, B200_ONE_NODE, Ring, figures, node_rings
+from helpers.studies.two_levels import A3_MEGA, B200_FOUR_NODES, B200_ONE_NODE, Ring, figures
 from helpers.studies.two_levels._measuring import _compared
+from helpers.studies.two_levels._rings import node_rings
 
 FAST, SLOW = Link(400e6, 0.1e-3), Link(20e6, 2e-3)
 
