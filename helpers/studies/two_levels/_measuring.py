@@ -52,8 +52,8 @@ class ComparedAllReduces(Record):
 def sum_on_ranks(ranks: RankPool, hierarchical_all_reduce: HierarchicalSum, elements: int) -> tuple[RankSum, ...]:
     """Return what ``hierarchical_all_reduce`` leaves on each of four ranks, of vectors of ones, tens, and so on.
 
-    It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with this rank's :class:`Ring` of each level and a
-    tensor of so many float32 ``elements``. Nothing sleeps. Raises ValueError unless there are four ranks, and
+    It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with a tensor of so many float32 ``elements``
+    and the :class:`Ring` of each level. Nothing sleeps. Raises ValueError unless there are four ranks, and
     :class:`helpers.ranks.RankError` where a rank raises, waits forever or returns no 1-D tensor. Lesson 07.
     """
     _refuse_others(ranks)
