@@ -39,7 +39,7 @@
 #
 # We had no cluster. Our own experiments run on four real processes in two groups, with links that sleep as long as slow ones would take, and we call their
 # times *simulated*. Times of GPUs are modelled from the rates on data sheets, or they are published measurements with their source. Those of the B200 are
-# Bekman's.
+# Bekman's, and his page also holds them against the two models that we follow in Parts 1 and 2.
 
 # %% tags=["hide-input"]
 import pandas as pd
@@ -105,8 +105,9 @@ alt = "Four GPUs in two nodes: a half of each node's sum crosses, and then all h
 plotting.show(two_levels.draw_steps(), alt=alt)
 
 # %% [markdown]
-# **Your turn.** Write it for one process. `inside` is the ring of its node, and `outside` is the ring of the processes that have the same share in the other
-# nodes. Both have the methods `reduce_scatter`, `all_reduce` and `all_gather`. Each takes a vector and returns one.
+# **Your turn.** Write it for one process. `inside` is the ring of its node, and `outside` is the ring of the processes that have the same share in the
+# other nodes. Both have the methods `reduce_scatter`, `all_reduce` and `all_gather`. Each takes a vector and returns one. (PyTorch makes such a [process
+# group](glossary.md#process-group) with `dist.new_group`.)
 
 
 # %% tags=["yours"] yours="hierarchical_all_reduce" takes=8
@@ -404,8 +405,9 @@ print(f"GB/s: bus bandwidth {printed:.0f} (published), of a port {stated:.0f} (s
 # do. So the 339 GB/s are not the rate of any port. The report even rules out eight rings, because each port would have carried 2.01 GB, for which it needs
 # 80 ms. The library must have summed inside the nodes first.
 #
-# A single ring sends 2 (R − 1)/R of the tensor, and a port in two levels 2 (k − 1)/k of a $g$-th of it. Since $R$ is $g$ times $k$, the second divided by the
-# first is (k − 1)/(R − 1), here 1/15, so multiply a bus bandwidth by that to get the rate of a port. If $g$ rings ran instead, divide it by $g$.
+# A single ring sends 2 (R − 1)/R of the tensor, and a port in two levels 2 (k − 1)/k of a $g$-th of it. Since $R$ is $g$ times $k$, the second divided by
+# the first is (k − 1)/(R − 1), here 1/15, so multiply a bus bandwidth by that to get the rate of a port (Bekman, on the same page). If $g$ rings ran
+# instead, divide it by $g$.
 #
 # **Your turn.** Write the first of the two, again in one line.
 
