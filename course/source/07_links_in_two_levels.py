@@ -106,8 +106,8 @@ plotting.show(two_levels.draw_steps(), alt=alt)
 
 # %% [markdown]
 # **Your turn.** Write it for one process. `inside` is the ring of its node, and `outside` is the ring of the processes that have the same share in the
-# other nodes. Both have the methods `reduce_scatter`, `all_reduce` and `all_gather`. Each takes a vector and returns one. (PyTorch makes such a [process
-# group](glossary.md#process-group) with `dist.new_group`.)
+# other nodes. Both have the methods `reduce_scatter`, `all_reduce` and `all_gather`. Each takes a vector and returns one. (PyTorch makes such a process
+# group with `dist.new_group`.)
 
 
 # %% tags=["yours"] yours="hierarchical_all_reduce" takes=8

@@ -113,7 +113,8 @@ def late_wait_s(late_s, workers, prefetch, device_s):
 
 
 LINK = Link(latency_s=3e-5, bandwidth_bytes_per_s=2e9)
-RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
+RING = {"R": 8, "s": 1_000_000, "alpha": 3e-5, "B": 2e9}
+GATHERED = collectives.collective("all_reduce", "gather_broadcast", world_size=8, length=250_000)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,14 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
         ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},
          lambda: simulators.tiled_traffic(8, 12, 5, tile=4).global_reads),
         ("04", r"2 \sin \frac{\pi}{2 (2d+1)}", {"d": 3}, lambda: updates.stability_limit(3)),
-        ("05", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
+        ("05", r"2\frac{R-1}{R}\,s", {"R": 4, "s": 4000},
+         lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).ranks()[0].sent_bytes),
+        ("05", r"2(R-1)(\alpha + \frac{s}{R\,B})", RING,
          lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
-        ("05", r"2(p-1)(\alpha + \frac{n}{W})", RING,
-         lambda: 2 * 7 * LINK.transfer_s(1_000_000)),
-        ("05", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: input_pipeline.young_interval_s(save_s=30, mtbf_s=9000)),
+        ("05", r"2(R-1)(\alpha + \frac{s}{B})", RING,
+         lambda: costs.schedule(GATHERED, LINK).duration_s),
+        ("05", r"\frac{P}{B}\frac{R-1}{R}", {"P": 4e14, "B": 2e9, "R": 8},
+         lambda: costs.ring_all_reduce_s(8, 2, link=Link(2e9)) / (4 / 4e14)),
         ("06", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
         ("06", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
          lambda: schedules.bubble_ratio("interleaved", ranks=4, microbatches=8, chunks=2)),

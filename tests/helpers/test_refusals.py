@@ -602,7 +602,7 @@ def channels(starts=(0,), **how):
         TypeError,
         "confidence='95 %' is text",
     ),
-    (lambda: next(input_pipeline.copy_ahead([], None)), ValueError, "device='None' cannot be fed here"),
+    (lambda: next(input_pipeline.copy_ahead([], None)), ValueError, "device='None' is neither a CPU nor"),
     (lambda: next(input_pipeline.copy_ahead(None, "cpu")), TypeError, "loader=None is None; give batches"),
     (
         lambda: input_pipeline.simulate_run_s(9.0, 1.0, save_s=1.0, mtbf_s=9.0, seed=[1, "a"]),

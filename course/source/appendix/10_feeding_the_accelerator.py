@@ -370,7 +370,7 @@ for takes_snapshot in (False, True):
 # %% [markdown]
 # ### How often?
 #
-# A save costs $C$, a failure comes every $M$ on average, a restart takes $R$. The best interval is about $\sqrt{2CM}$ (Young, 1974; lesson 05).
+# A save costs $C$, a failure comes every $M$ on average, a restart takes $R$. The best interval is about $\sqrt{2CM}$ (Young, 1974; the appendix of lesson 05).
 # The exact time expected for a run, of pieces of $t$ with a save after each, is
 #
 # $$M e^{R/M} \big(e^{(t + C)/M} - 1\big)\, t_{work} / t$$
