@@ -1028,10 +1028,6 @@ ranks.close()
 # So before you set the two sizes, ask how many bytes per token you would send, how many microbatches you have, and how many tokens each GPU gets. These are
 # three divisions, and you can do them before anybody books a machine. The [exercises](exercises/06_model_parallel_exercises.ipynb) have you follow what a
 # stage saves, time unequal stages, cut a table of words over real ranks, and plan for a model of your own.
-#
-# One thing was too simple here. All GPUs had the same link, either NVLink or InfiniBand, but a real cluster has both. If a layer is cut over sixteen GPUs in
-# two machines, must all the bytes of its all-reduce pass through the slow link, or only some of them? A lesson on links in two levels will begin with this
-# question.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

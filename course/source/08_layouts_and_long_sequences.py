@@ -414,7 +414,7 @@ plotting.play(
 #
 # - Many small networks; a router sends each token to one
 # - Parameters grow, the work of a token does not
-# - The tokens travel: an all-to-all there, one back
+# - The tokens travel: an [all-to-all](glossary.md#all-to-all) there, one back
 #
 # This is a mixture of experts (Shazeer and others, 2017, who send a token to a few; here it goes to one). In an *all-to-all* each
 # rank sends a different part to every other rank. Here messages have a fixed size: an expert keeps so many places for each rank's

@@ -22,5 +22,6 @@ from . import (
     stack as stack,
     start_here as start_here,
     traces as traces,
+    two_levels as two_levels,
     working_set as working_set,
 )

@@ -322,6 +322,22 @@ MUTATIONS = (
         "drafted = decoding.speculate(",
     ),
     Mutation(
+        "07",
+        "helpers/parallel/_collectives.py",
+        "for step in range(ranks - 1)",
+        "for step in range(ranks)",
+        "a chunk that comes home round the ring",
+        "two levels: {inside / 1e9:.2f} GB inside",
+    ),
+    Mutation(
+        "07",
+        "helpers/studies/two_levels/_published.py",
+        "return 2 * (ranks - 1) / ranks * size_bytes",
+        "return 2 * size_bytes",
+        "a bus bandwidth that counts what a rank keeps",
+        'named = {"4 GiB": 4 * GIB',
+    ),
+    Mutation(
         "08",
         "helpers/parallel/_comparing.py",
         "max(map(_tensor_bytes, given), default=0)",
