@@ -831,7 +831,7 @@ pd.DataFrame(times)
 #
 # So why does anybody cut layers? With many more devices a batch leaves few tokens for each. FSDP's bytes do not shrink then, its
 # computing does, and activations of one sequence must still fit. Hence the common layout: tensor ranks within a machine, pipeline
-# stages and data ranks between machines. [Lesson 08](08_layouts_and_long_sequences.ipynb) puts them together and chooses.
+# stages and data ranks between machines. [Lesson 08](08_layouts.ipynb) puts them together and chooses.
 #
 # The [exercises](exercises/06_model_parallel_exercises.ipynb) have you time unequal stages, cut a table of words over real ranks,
 # and plan for a model of your own.

@@ -65,7 +65,7 @@ PLANS = (
             TeachingSession("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
             TeachingSession("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
             TeachingSession("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
-            TeachingSession("Week 4: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
+            TeachingSession("Week 4: parts of a model", (Item("model_parallel"), Item("layouts"))),
             TeachingSession(
                 "Week 5: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
             ),

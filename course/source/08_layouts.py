@@ -10,7 +10,7 @@
 #     name: python3
 #   lesson:
 #     number: "08"
-#     title: Layouts and long sequences
+#     title: Layouts
 #     needs: ["06"]
 #     objectives:
 #       - divide|divided the tokens between tensor ranks
@@ -21,7 +21,7 @@
 # ---
 
 # %% [markdown] tags=["objectives"]
-# # Layouts and long sequences
+# # Layouts
 #
 # In attention every token looks at every other. A prompt of a million tokens makes $10^{12}$ scores in each head
 # of each layer, and its keys, values and activations fill a device many times over. Give each device a part of the
@@ -876,7 +876,7 @@ print("simulated, the fastest first:", "; ".join(tried[place].strategy for place
 # latency (5 ms) outweighs a message's 2,048 bytes (1 ms). In Part 4 messages have megabytes: on Ethernet latency hardly matters, on
 # NVLink it would add to what tensor ranks send.
 #
-# The [exercises](exercises/08_layouts_and_long_sequences_exercises.ipynb) have you balance a causal ring on real ranks and choose
+# The [exercises](exercises/08_layouts_exercises.ipynb) have you balance a causal ring on real ranks and choose
 # a layout for your own model.
 
 # %%

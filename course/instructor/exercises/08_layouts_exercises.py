@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # Layouts and long sequences: exercises
+# # Layouts: exercises
 #
-# Three functions to write, for [lesson 08](../08_layouts_and_long_sequences.ipynb). Each exercise has a table or a
+# Three functions to write, for [lesson 08](../08_layouts.ipynb). Each exercise has a table or a
 # picture, a function that returns `exercises.not_yet` until you write it, checks that you can read, and three hints
 # that stay folded until you open them.
 #
