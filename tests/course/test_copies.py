@@ -362,9 +362,11 @@ def test_what_the_reader_wrote_is_found_under_the_new_title(made, capsys, monkey
     write(made / "course" / "04_line.ipynb", lesson("Second"))
     monkeypatch.setattr(order, "_RETITLED", {"ring": "line"})
     said = again(made, capsys)
-    assert said == ["04_ring-Copy1.ipynb is 04_line-Copy1.ipynb now: its lesson has another name",
-                    "04_ring.ipynb is 04_line.ipynb now: its lesson has another name",
-                    "04_line.ipynb is yours and stays; the course has a newer version, see 04_line.new.ipynb"]  # fmt: skip
+    assert said == [
+        "04_ring-Copy1.ipynb is 04_line-Copy1.ipynb now: its lesson has another name",
+        "04_ring.ipynb is 04_line.ipynb now: its lesson has another name",
+        "04_line.ipynb is yours and stays; the course has a newer version, see 04_line.new.ipynb",
+    ]
     kept = {path.name: path.read_bytes() for path in everything(made)}
     for name in ("04_ring.ipynb", "04_ring-Copy1.ipynb", "04_ring_exercises.ipynb"):
         assert kept[name.replace("04_ring", "04_line")] == theirs[name]

@@ -67,7 +67,7 @@ class Sheet:
         return tuple(cell.metadata["written"] for cell in self.lesson.cells if "written" in cell.metadata)
 
     def named(self, name: str) -> Sheet:
-        """Return the same exercises under the name of an assignment, which may have another number or a former title."""
+        """Return the same exercises under an assignment's name, which may have another number or a former title."""
         number, _, title = name.partition("_")
         return replace(self, lesson=replace(self.lesson, number=number, slug=title))
 
