@@ -25,12 +25,12 @@
 #
 # You want to train Llama 2 7B on 64 H100, which are eight nodes with eight GPUs each. You make eight copies of the model and cut each copy over eight GPUs
 # by [tensor parallelism](glossary.md#tensor-parallelism). PyTorch arranges the GPUs in a single line,
-# `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`, where `dp` is [data parallel](glossary.md#data-parallelism) and `tp` is tensor parallel. A
+# `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`, where `dp` is [data parallel](05_data_parallel.ipynb) and `tp` is tensor parallel. A
 # colleague writes `("tp", "dp")` instead. The program starts, and the loss falls as before. In a step of 64 sequences with 4,096 tokens each, every GPU
 # still computes for 430 ms and still sends the same 63.2 GB. Inside a node it sends 450 GB/s, and to other nodes it has a port of 50 GB/s.
 #
 # This can happen to anybody. In April 2024 a user read such a line in torchtitan, PyTorch's own library for training large models, and opened an issue with
-# the title "Wrong mesh order". The order should be "PP DP TP", where PP means [pipeline parallel](glossary.md#pipeline-parallelism), and a maintainer answered
+# the title "Wrong [mesh](glossary.md#mesh) order". The order should be "PP DP TP", where PP means [pipeline parallel](glossary.md#pipeline-parallelism), and a maintainer answered
 # "good catch!" ([issue 286](https://github.com/pytorch/torchtitan/issues/286)).
 #
 # A *layout* says how many data [ranks](glossary.md#rank), tensor ranks and stages a training has, and which of them are neighbours.
@@ -90,7 +90,7 @@ bet
 # - The last name is that of the rows, the first that of the columns
 # - A row is a node
 #
-# Number the GPUs from 0 to 63, so that 0 to 7 are in the first node. The line of the bet puts these numbers into a [*mesh*](glossary.md#mesh), a table of
+# Number the GPUs from 0 to 63, so that 0 to 7 are in the first node. The line of the bet puts these numbers into a *mesh*, a table of
 # eight rows and eight columns. The last name says what the GPUs of a row are to each other, and the first name says it for the GPUs of a column. With
 # `("dp", "tp")` the GPUs 0 to 7 are therefore one tensor group, and together they hold one copy of the model. The GPUs 0, 8, 16 and so on up to 56 hold the
 # same eighth of the weights, each for another copy, and they are one data group.
@@ -111,7 +111,7 @@ plotting.play(
 #
 # What does a GPU send to each group? To its tensor group it sends 1.835 MB per token (lesson 06), because each of the 32 layers has four sums of 8,192 bytes per
 # token, and in a ring of eight a GPU sends 2 × 7/8 of each. Its copy gets eight of the 64 sequences, which are 32,768 tokens, so this makes 60.13 GB. To its
-# data group it sends gradients and weights. We take [ZeRO](glossary.md#zero) 1, in which the data ranks divide Adam's state
+# data group it sends gradients and weights. We take ZeRO 1, in which the data ranks divide Adam's state
 # ([lesson 05](05_data_parallel.ipynb)). They [scatter](glossary.md#reduce-scatter) the sums of the gradients, and later they
 # [gather](glossary.md#all-gather) the new weights. Each of these two halves of a ring sends 7/8 of the 1.75 GB that an eighth of the model has, so together
 # they send 3.06 GB per step.
@@ -179,14 +179,14 @@ def sent(data, tensor, sequences):
     return (to_tensor, to_data)
 
 
-# %%
+# %% tags=["run"]
 to_tensor, to_data = sent(data=8, tensor=8, sequences=64)
 computing_s = 6 * PARAMETERS * TOKENS * 64 / 64 / PEAK
 in_order = {"computing": computing_s, "tensor": to_tensor / NODE, "data": to_data / PORT}
 exchanged = {"computing": computing_s, "tensor": to_tensor / PORT, "data": to_data / NODE}
 
 # %% [markdown]
-# Now the times. The 64 sequences have 262,144 tokens, so each GPU computes 6 × 7·10⁹ × 262,144 / 64 FLOP. At 400 TFLOP/s this takes 430 ms.
+# Now the times. The 64 sequences have 262,144 tokens, so each GPU computes 6 × 7·10⁹ × 262,144 / 64 [FLOP](glossary.md#flop). At 400 TFLOP/s this takes 430 ms.
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The wrong order sends 95 of 100 bytes through the ports"
 bet.reveal(modelled=sum(exchanged.values()) / sum(in_order.values()))
@@ -202,8 +202,8 @@ pd.DataFrame(rows, index=["computing", *groups, "step"]).T
 # The exchanged step takes 2.6 times as long. No byte has been added. But 95 of 100 bytes go to the tensor group, and now they all pass through the ports, which
 # have a ninth of the rate.
 #
-# We can run this on four real processes in two groups of two, whose links sleep as in lesson 07 (200 MB/s and 0.2 ms inside a group, 10 MB/s and 5 ms between
-# them). In a step each process computes for 100 ms, sums 100 kB with its tensor partner 16 times, and sums 400 kB with its data partner once. The line
+# We can run this on four real processes in two groups of two, whose links sleep as in lesson 07. They have a [bandwidth](glossary.md#bandwidth) of 200 MB/s
+# and a [latency](glossary.md#latency) of 0.2 ms inside a group, and 10 MB/s and 5 ms between the two. In a step each process computes for 100 ms, sums 100 kB with its tensor partner 16 times, and sums 400 kB with its data partner once. The line
 # of the bet makes the groups.
 
 
@@ -288,6 +288,9 @@ port_bytes = helpers.predict(
 )
 port_bytes
 
+# %% [markdown]
+# Lesson 07 counted what such a sum sends. Here a group has `in_node` GPUs in each of its `nodes`.
+
 
 # %%
 def sum_bytes(in_node, nodes, size_bytes):
@@ -296,8 +299,10 @@ def sum_bytes(in_node, nodes, size_bytes):
     return inside, 2 * (nodes - 1) / nodes * size_bytes / in_node
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="However a node is cut, its ports carry the same"
+# %% tags=["run"]
 whole_copies, cut_copies = sum_bytes(8, 8, 14e9), sum_bytes(1, 8, 1.75e9)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="However a node is cut, its ports carry the same"
 port_bytes.reveal(modelled=whole_copies[1] / cut_copies[1])
 print(f"through each port: {whole_copies[1] / 1e9:.2f} GB and {cut_copies[1] / 1e9:.2f} GB")
 
@@ -480,7 +485,7 @@ plotting.show(
     figure, alt="A triangle of layouts; those with few tensor ranks and stages are fastest."
 )
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # The first two rows of the table differ by 2 %, and a model that counts only bytes is not exact enough to choose between them. So look at what it has left out.
 # The gradients of data ranks can hide behind the backward pass (lesson 05), whereas the forward sums of tensor ranks hardly can (lesson 06). That speaks for
 # fewer cuts. Measurements agree. On 64 A100, Narayanan and others ([2021](https://arxiv.org/abs/2104.04473)) trained a model of 5.9 billion parameters, and for
@@ -518,12 +523,14 @@ days = helpers.predict(
 )
 days
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="768 further GPUs bring nothing"
-days.reveal(published=layouts.GPT3_DAYS[-1].zero3_days, source=layouts.GPT3_DAYS_SOURCE)
+# %% tags=["hide-input", "run"]
 rows = {
     f"{row.gpus:,}": [f"{1536 * 2048 // row.gpus:,}", row.zero3_days, row.cut_days]
     for row in layouts.GPT3_DAYS
 }
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="768 further GPUs bring nothing"
+days.reveal(published=layouts.GPT3_DAYS[-1].zero3_days, source=layouts.GPT3_DAYS_SOURCE)
 columns = ["tokens per GPU and step", "days, ZeRO 3 alone", "days, copies over 96 GPUs"]
 pd.DataFrame(rows, index=columns).T.rename_axis(columns="GPUs")
 
@@ -552,16 +559,15 @@ enough_tokens = helpers.predict(
 )
 enough_tokens
 
+# %% tags=["run"]
+hiding_tokens = {nodes: PEAK / rate for nodes, rate in layouts.BUS_BANDWIDTHS.items()}
+
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer"
-enough_tokens.reveal(modelled=PEAK / layouts.BUS_BANDWIDTHS[8])
+enough_tokens.reveal(modelled=hiding_tokens[8])
 rows = {}
 for nodes in (1, 8, 16, 32, 64):
-    rate, tokens = layouts.BUS_BANDWIDTHS[nodes], 2**20 // (8 * nodes)
-    rows[nodes] = [
-        f"{rate / 1e9:.1f} GB/s",
-        f"{float(f'{PEAK / rate:.3g}'):,.0f}",
-        f"{tokens:,}",
-    ]
+    tokens = f"{float(f'{hiding_tokens[nodes]:.3g}'):,.0f}", f"{2**20 // (8 * nodes):,}"
+    rows[nodes] = [f"{layouts.BUS_BANDWIDTHS[nodes] / 1e9:.1f} GB/s", *tokens]
 columns = ["bus bandwidth (published)", "tokens that hide (modelled)", "tokens of 2^20"]
 pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 
@@ -604,7 +610,7 @@ plotting.show(
     figure, alt="A map of nodes and sequences; the kinds of layouts form diagonal bands."
 )
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # The colours form diagonal bands, because sequences per GPU decide. From two sequences per GPU on, data alone wins. With one sequence per GPU, or one for two
 # GPUs, it is two tensor ranks, and with fewer it is more of them, or stages. Turn the figure yourself. At how many sequences does data alone become slower than
 # eight tensor ranks, and what happens to this border if you double the nodes, or halve the ports?
@@ -652,7 +658,7 @@ many_stages
 
 # %% tags=["yours"] yours="cut" takes=8
 def cut(parameters, limit_bytes):
-    """Return the tensor ranks, a power of two of at most 8, and the stages that keep the limit."""
+    """Return the tensor ranks, a power of two up to 8, and the stages that keep the limit."""
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
         tensor *= 2
@@ -712,8 +718,13 @@ def cut(parameters, limit_bytes):
     return tensor, int((needed / tensor).ceil().clamp(min=1))
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A node is filled before the stages begin"
+# %% [markdown]
+# Now it is applied to the 310 billion parameters, and then to all ten models.
+
+# %% tags=["run"]
 tensor, stages = cut(310e9, 40e9)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A node is filled before the stages begin"
 many_stages.reveal(modelled=stages)
 print(f"{16 * 310e9 / tensor / stages / 1e9:.1f} GB of state per GPU")
 
@@ -745,7 +756,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="parameters")
 # divide the 105 and 128 layers. Read the tensor ranks from top to bottom, and you see how a node is filled before the stages begin.
 #
 # Why stages and not 16 tensor ranks? In lesson 06 a stage sent 1/112 of the bytes of a tensor rank, so it is the cut that can cross the ports. On 64 A100 the
-# same authors cut a model of 162 billion parameters in five ways, with 2, 4, 8, 16 or 32 tensor ranks and the other factor as stages. The fastest had 8 tensor
+# same authors cut a model of 162 billion parameters five times, with 2, 4, 8, 16 or 32 tensor ranks and the other factor as stages. The fastest had 8 tensor
 # ranks and 8 stages (published). The price of stages is their waiting. The 310 billion parameters have 15 copies for 2,160 sequences, so each copy has 144, and
 # its 16 stages wait for 15/144, or 10 % of the computing time.
 #
