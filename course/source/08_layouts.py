@@ -64,7 +64,7 @@ def named(layout):
     return "{} x {} x {}".format(*layout)
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="Two names in one line"
+# %% [markdown] tags=["slide"] minutes=1 headline="What do two exchanged names cost?"
 # ## The bet
 #
 # What do two exchanged names cost?
@@ -234,7 +234,7 @@ for names, results in orders.items():
     _, node_bytes, port_bytes = results[0]
     print(f"{names}: rank 0 sent {node_bytes:,.0f} B in its node, {port_bytes:,.0f} B beyond")
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["exchanged: simulated ([^,]+),", "names exchanged"], ["in order: simulated ([^,]+),", "names in order"]]
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["in order: simulated ([^,]+),", "names in order"], ["exchanged: simulated ([^,]+),", "names exchanged"]]
 ring_s = {  # of a tensor group's 16 sums and of a data group's, by their link
     link: (16 * 2 * link.transfer_s(50_000), 2 * link.transfer_s(200_000))
     for link in (node, port)
@@ -460,7 +460,7 @@ def choose(gpus, sequences):
 
 ranking = choose(gpus=64, sequences=64)
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Data alone is within 2 % of the best" mark="64 x 1 x 1"
+# %% tags=["hide-input", "look"]
 chosen = [(64, 1, 1), (32, 2, 1), (8, 8, 1), (8, 4, 2), (1, 8, 8), (2, 32, 1)]
 rows = {}
 for layout in chosen:
@@ -476,7 +476,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="data x tensor x stages"
 # 3/4 of 7 GB, which takes 23 ms, so that we get 42 ms inside the node. Rows with stages use their ports less, but they wait. In 8 × 4 × 2 two stages have eight
 # sequences, so they wait for 1/8 of the 430 ms.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest layouts hardly cut, and the slowest leave the node"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="The fastest layouts hardly cut" untitled=true
 steps_s = {layout: time_s for time_s, layout in ranking}
 figure = layouts.draw_layouts(
     steps_s, title="A step of 64 sequences on 64 GPUs (modelled): 26 layouts"
@@ -581,7 +581,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 # tokens, so it cannot feed 512 data ranks however fast their links are. The batch of GPT-3 had 1,536 sequences, but it was trained on about 10,000 GPUs (same
 # paper). Several GPUs must then share a sequence. Our own 64 GPUs meet this wall if the batch is smaller.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="With fewer sequences than GPUs, some must share one"
+# %% tags=["hide-input", "look"]
 rows = {}
 for sequences in (128, 64, 32, 16):
     (best_s, best), (second_s, second) = choose(64, sequences)[:2]
@@ -597,7 +597,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="sequences per step")
 #
 # The same search for other clusters gives a map. A cell has the tensor ranks and the stages of the fastest layout.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Sequences per GPU decide, so the colours form diagonal bands"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="Sequences per GPU decide" untitled=true
 fastest = {
     (nodes, sequences): choose(8 * nodes, sequences)[0][1]
     for nodes in (1, 2, 4, 8, 16, 32, 64)
