@@ -64,7 +64,7 @@ def named(layout):
     return "{} x {} x {}".format(*layout)
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="What do two exchanged names cost?"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What do two exchanged names cost?
