@@ -42,13 +42,15 @@
 # sending come one after the other unless we say that something hides. After each answer we look at a training that others have measured.
 
 # %% tags=["hide-input"]
+import time
+
 import pandas as pd
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 import helpers
 from helpers import exercises, plotting
-from helpers.links import Link, sleep_for
+from helpers.links import Link
 from helpers.ranks import Ranks
 from helpers.studies import data_parallel, layouts
 
@@ -112,8 +114,8 @@ plotting.play(
 # What does a GPU send to each group? To its tensor group it sends 1.835 MB per token (lesson 06), because each of the 32 layers has four sums of 8,192 bytes per
 # token, and in a ring of eight a GPU sends 2 × 7/8 of each. Its copy gets eight of the 64 sequences, which are 32,768 tokens, so this makes 60.13 GB. To its
 # data group it sends gradients and weights. We take ZeRO 1, in which the data ranks divide Adam's state
-# ([lesson 05](05_data_parallel.ipynb)). They [scatter](glossary.md#reduce-scatter) the sums of the gradients, and later they
-# [gather](glossary.md#all-gather) the new weights. Each of these two halves of a ring sends 7/8 of the 1.75 GB that an eighth of the model has, so together
+# ([lesson 05](05_data_parallel.ipynb)). They sum the gradients by a [reduce-scatter](glossary.md#reduce-scatter),
+# and later they get the new weights by an [all-gather](glossary.md#all-gather). Each of these two halves of a ring sends 7/8 of the 1.75 GB that an eighth of the model has, so together
 # they send 3.06 GB per step.
 
 # %%
@@ -124,45 +126,45 @@ PEAK, NODE, PORT = 400e12, 450e9, 50e9  # FLOP/s, and B/s in the node and to oth
 # **Your turn.** Write both bytes for any number of data ranks and tensor ranks, with 2 bytes per element. A group of one sends nothing.
 
 
-# %% tags=["yours"] yours="sent" takes=6
-def sent(data, tensor, sequences):
+# %% tags=["yours"] yours="sent_to_groups" takes=6
+def sent_to_groups(data, tensor, sequences):
     """Return the bytes that a GPU sends per step to its tensor group and to its data group."""
     sums = 4 * LAYERS * 2 * WIDTH * TOKENS * sequences / data  # of a copy's tokens
     gradients = 2 * PARAMETERS / tensor
     return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * gradients
 
 
-# %% checks="sent"
-sent = check(sent)
+# %% checks="sent_to_groups"
+sent_to_groups = check(sent_to_groups)
 
 
-# %% wrong="sent" says="A copy has only sequences / data of them"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="A copy has only sequences / data of them"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences
     return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9 / tensor
 
 
-# %% wrong="sent" says="A tensor rank holds only its part of the model"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="A tensor rank holds only its part of the model"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
     return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9
 
 
-# %% wrong="sent" says="first the bytes to the tensor group"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="first the bytes to the tensor group"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
     return 2 * (data - 1) / data * 2 * 7e9 / tensor, 2 * (tensor - 1) / tensor * sums
 
 
-# %% wrong="sent" says="the cells below need tuple or list"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="the cells below need tuple or list"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
     both = 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9 / tensor
     return torch.tensor(both, dtype=torch.float64)
 
 
-# %% right="sent" style=1
-def sent(data, tensor, sequences):
+# %% right="sent_to_groups" style=1
+def sent_to_groups(data, tensor, sequences):
     def ring(members, size_bytes):  # a reduce-scatter and an all-gather
         return [2 * size_bytes * (members - 1) / members]
 
@@ -172,15 +174,15 @@ def sent(data, tensor, sequences):
     )
 
 
-# %% right="sent" style=2
-def sent(data, tensor, sequences):
+# %% right="sent_to_groups" style=2
+def sent_to_groups(data, tensor, sequences):
     to_tensor = (1 - 1 / tensor) * 8 * LAYERS * 2 * WIDTH * TOKENS * sequences / data
     to_data = (1 - 1 / data) * 4 * PARAMETERS / tensor
     return (to_tensor, to_data)
 
 
 # %% tags=["run"]
-to_tensor, to_data = sent(data=8, tensor=8, sequences=64)
+to_tensor, to_data = sent_to_groups(data=8, tensor=8, sequences=64)
 computing_s = 6 * PARAMETERS * TOKENS * 64 / 64 / PEAK
 in_order = {"computing": computing_s, "tensor": to_tensor / NODE, "data": to_data / PORT}
 exchanged = {"computing": computing_s, "tensor": to_tensor / PORT, "data": to_data / NODE}
@@ -217,7 +219,7 @@ def run_steps(rank, world_size, names, repeats=3):
     activations, gradients = torch.ones(25_000), torch.ones(100_000)  # float32
 
     def step():
-        sleep_for(0.1)  # computing
+        time.sleep(0.1)  # computing
         for _ in range(16):
             wires.all_reduce(activations, mesh.get_group("tp"))
         wires.all_reduce(gradients, mesh.get_group("dp"))
@@ -334,8 +336,8 @@ def placed(data, tensor, node_gpus=8):
 # $2(q - 1)/q$ × 8,192 bytes, which its tensor ranks divide among themselves.
 
 
-# %% tags=["yours"] yours="step_s" takes=14
-def step_s(data, tensor, stages, sequences):
+# %% tags=["yours"] yours="step_parts" takes=14
+def step_parts(data, tensor, stages, sequences):
     """Return the seconds of computing, of waiting, inside the node and through the ports."""
     tokens = TOKENS * sequences / data  # of a copy
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
@@ -348,12 +350,12 @@ def step_s(data, tensor, stages, sequences):
     return computing, waiting, inside / NODE, ports / PORT
 
 
-# %% checks="step_s"
-step_s = check(step_s)
+# %% checks="step_parts"
+step_parts = check(step_parts)
 
 
-# %% wrong="step_s" says="Stages wait for (stages - 1) / (sequences / data) of the computing"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="Stages wait for (stages - 1) / (sequences / data) of the computing"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     tensor_group, data_group = placed(data, tensor)
@@ -364,8 +366,8 @@ def step_s(data, tensor, stages, sequences):
     return computing, (stages - 1) / sequences * computing, inside / NODE, ports / PORT
 
 
-# %% wrong="step_s" says="what a stage sends to the next one"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="what a stage sends to the next one"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
@@ -380,8 +382,8 @@ def step_s(data, tensor, stages, sequences):
     )
 
 
-# %% wrong="step_s" says="A stage has only its own layers"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="A stage has only its own layers"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
@@ -393,8 +395,8 @@ def step_s(data, tensor, stages, sequences):
     return computing, waiting, inside / NODE, ports / PORT
 
 
-# %% wrong="step_s" says="the cells below need tuple or list"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="the cells below need tuple or list"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
@@ -407,8 +409,8 @@ def step_s(data, tensor, stages, sequences):
     return torch.tensor(parts, dtype=torch.float64)
 
 
-# %% right="step_s" style=1
-def step_s(data, tensor, stages, sequences):
+# %% right="step_parts" style=1
+def step_parts(data, tensor, stages, sequences):
     copy, gpus = sequences / data, data * tensor * stages
     computing = 6 * PARAMETERS * TOKENS * sequences / gpus / PEAK
     element_bytes = 2 * WIDTH * TOKENS * copy
@@ -422,8 +424,8 @@ def step_s(data, tensor, stages, sequences):
     return [computing, computing * (stages - 1) / copy, inside / NODE, ports / PORT]
 
 
-# %% right="step_s" style=2
-def step_s(data, tensor, stages, sequences):
+# %% right="step_parts" style=2
+def step_parts(data, tensor, stages, sequences):
     batch = sequences // data
     times_s = [6 * PARAMETERS * TOKENS * batch / tensor / stages / PEAK]
     times_s.append(times_s[0] * (stages - 1) / batch)
@@ -455,7 +457,7 @@ def choose(gpus, sequences):
         for tensor, stages in cuts
         if tensor * stages <= gpus <= tensor * stages * sequences
     ]
-    return sorted((sum(step_s(*layout, sequences)), layout) for layout in fitting)
+    return sorted((sum(step_parts(*layout, sequences)), layout) for layout in fitting)
 
 
 ranking = choose(gpus=64, sequences=64)
@@ -464,7 +466,7 @@ ranking = choose(gpus=64, sequences=64)
 chosen = [(64, 1, 1), (32, 2, 1), (8, 8, 1), (8, 4, 2), (1, 8, 8), (2, 32, 1)]
 rows = {}
 for layout in chosen:
-    parts = step_s(*layout, 64)
+    parts = step_parts(*layout, 64)
     rows[named(layout)] = [as_ms(part) for part in (*parts[1:], sum(parts))]
 columns = ["waiting", "inside the node", "through the ports", "step (modelled)"]
 print(f"{len(ranking)} layouts, and in each {as_ms(parts[0])} of computing")
@@ -656,8 +658,8 @@ many_stages
 # enough, use as few stages as possible.
 
 
-# %% tags=["yours"] yours="cut" takes=8
-def cut(parameters, limit_bytes):
+# %% tags=["yours"] yours="cut_to_fit" takes=8
+def cut_to_fit(parameters, limit_bytes):
     """Return the tensor ranks, a power of two up to 8, and the stages that keep the limit."""
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
@@ -666,41 +668,41 @@ def cut(parameters, limit_bytes):
     return tensor, int(stages)
 
 
-# %% checks="cut"
-cut = check(cut)
+# %% checks="cut_to_fit"
+cut_to_fit = check(cut_to_fit)
 
 
-# %% wrong="cut" says="First fill the node"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="First fill the node"
+def cut_to_fit(parameters, limit_bytes):
     return 1, int(-(-16 * parameters // limit_bytes))
 
 
-# %% wrong="cut" says="More than eight tensor ranks leave the node"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="More than eight tensor ranks leave the node"
+def cut_to_fit(parameters, limit_bytes):
     tensor = 1
     while 16 * parameters / tensor > limit_bytes:
         tensor *= 2
     return tensor, 1
 
 
-# %% wrong="cut" says="Round the stages up"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="Round the stages up"
+def cut_to_fit(parameters, limit_bytes):
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
         tensor *= 2
     return tensor, max(1, int(16 * parameters / tensor / limit_bytes))
 
 
-# %% wrong="cut" says="the cells below need tuple"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="the cells below need tuple"
+def cut_to_fit(parameters, limit_bytes):
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
         tensor *= 2
     return [tensor, int(-(-16 * parameters // (tensor * limit_bytes)))]
 
 
-# %% right="cut" style=1
-def cut(parameters, limit_bytes):
+# %% right="cut_to_fit" style=1
+def cut_to_fit(parameters, limit_bytes):
     state = 16 * parameters
     fitting = [tensor for tensor in (1, 2, 4, 8) if state <= tensor * limit_bytes]
     if fitting:
@@ -711,8 +713,8 @@ def cut(parameters, limit_bytes):
     return 8, stages
 
 
-# %% right="cut" style=2
-def cut(parameters, limit_bytes):
+# %% right="cut_to_fit" style=2
+def cut_to_fit(parameters, limit_bytes):
     needed = torch.tensor(16 * parameters / limit_bytes, dtype=torch.float64)
     tensor = int(2 ** needed.log2().ceil().clamp(0, 3))
     return tensor, int((needed / tensor).ceil().clamp(min=1))
@@ -722,7 +724,7 @@ def cut(parameters, limit_bytes):
 # Now it is applied to the 310 billion parameters, and then to all ten models.
 
 # %% tags=["run"]
-tensor, stages = cut(310e9, 40e9)
+tensor, stages = cut_to_fit(310e9, 40e9)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="A node is filled before the stages begin"
 many_stages.reveal(modelled=stages)
@@ -731,7 +733,7 @@ print(f"{16 * 310e9 / tensor / stages / 1e9:.1f} GB of state per GPU")
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts"
 rows = {}
 for model in layouts.MODELS:
-    published, ruled = (model.tensor, model.stages), cut(model.parameters, 40e9)
+    published, ruled = (model.tensor, model.stages), cut_to_fit(model.parameters, 40e9)
     state = 16 * model.parameters / (model.tensor * model.stages)
     rows[f"{model.parameters / 1e9:,.1f} billion"] = [
         "{} x {}".format(*published),

@@ -408,7 +408,7 @@ def port_bytes(sizes, buffers, node):
 # ## Question 2: your own layout
 #
 # Take a model that you would like to train, and devices that you could have or rent: how many, how much memory, which
-# link inside a machine and which between machines. Use `step_s`, `choose` and `cut` of the lesson with your numbers.
+# link inside a machine and which between machines. Use `step_parts` and `choose` of the lesson with your numbers.
 # Give the layout that you would choose and one that comes close, with what each keeps and sends. Then say which of your
 # numbers would have to change, and how far, for the other one to win.
 #
