@@ -22,7 +22,7 @@ _CELL_IN, _ROW_IN, _LEFT_IN, _TOP_IN, _PANEL_GAP_IN = 0.4, 0.36, 0.95, 0.62, 1.0
 _KINDS = {  # of a layout with several GPUs: its colour
     "data alone": tint(COLOURS["computing"], 0.3),
     "two tensor ranks": tint(COLOURS["predicted"], 0.2),
-    "more tensor ranks": tint(COLOURS["sending"], 0.35),
+    "more tensor ranks": tint(COLOURS["backward"], 0.2),
     "stages": tint("#332288", 0.45),
 }
 
