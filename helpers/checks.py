@@ -7,7 +7,10 @@ import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 Kind = type | UnionType | tuple[type, ...]
 
@@ -143,6 +146,23 @@ def choice(name: str, value: Any, accepted: Iterable[object]) -> Any:
     if not is_known:
         raise ValueError(f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}")
     return value
+
+
+def cpu_or_cuda(device: str | torch.device) -> torch.device:
+    """Return ``device``, an argument of that name; raise ValueError unless it is a CPU or a CUDA device.
+
+    Of CUDA devices it is the name that is checked, and not whether the machine has one.
+    """
+    import torch
+
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError, ValueError):  # a name that torch does not know, no name, a number too large
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={short(str(device))} is neither a CPU nor a CUDA device; give 'cpu' or 'cuda', or "
+                         "one of several, such as 'cuda:1'")  # fmt: skip
+    return chosen
 
 
 def kind_of(value: Any) -> str:

@@ -115,7 +115,7 @@ def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Ti
     ``zero_s`` is by default the first start.
 
     The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine. Raises
-    ValueError where there is nothing to join. Lesson 05.
+    ValueError where there is nothing to join.
     """
     ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
     if not ordered:

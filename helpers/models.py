@@ -134,7 +134,7 @@ class AlexNet(nn.Module):
     without which the 55 by 55 maps of the paper would need 227.
 
     Raises TypeError or ValueError for a size that is not accepted, for widths that do not divide by the towers, and,
-    when called, for images of another type or shape. Lesson 06.
+    when called, for images of another type or shape. Lesson 14.
     """
 
     CROSSING = ("conv3", "fc6", "fc7", "fc8")

@@ -187,8 +187,10 @@ def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, 
         frames.append(
             f'<div class="frame fragment {moves}{paper}" data-fragment-index="{max(step - 1, 0)}">{drawn}{said}</div>'
         )
-    width, height = (float(size) for size in _VIEW_BOX.findall(drawn)[0])
-    shape = "steps tall" if width / height < _TALL else "steps"
+    box = _VIEW_BOX.search(drawn)
+    if box is None:
+        raise EvidenceError(f"shows steps with crop={stated.get('crop')}, which must be left, top, width and height")
+    shape = "steps tall" if float(box[1]) / float(box[2]) < _TALL else "steps"
     made = whole("", text=held["alt"])
     made["data"]["text/html"] = (
         f'<div class="part {shape}" role="img" aria-label="{html.escape(held["alt"])}">{"".join(frames)}</div>'

@@ -21,7 +21,8 @@ _HELD = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
 def held(output: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the title, alt text, frames and captions of a player, or None for another output."""
     html = output.get("data", {}).get("text/html", "")
-    return json.loads(_HELD.findall(html)[0]) if html.startswith(BEGINS) else None
+    match = _HELD.search(html) if html.startswith(BEGINS) else None
+    return json.loads(match[1]) if match else None
 
 
 def opened(html: str) -> str:

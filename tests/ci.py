@@ -21,14 +21,23 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def one_in_test(cases: Iterable[Case], *, name: Callable[[Case], str], lesson: str) -> list:
+def one_in_test(
+    cases: Iterable[Case], *, name: Callable[[Case], str], lesson: str, ci: Iterable[str] | None = None
+) -> list:
     """Return the cases of lessons as parameters with names: that of ``lesson`` is for `make test`, the others for CI.
 
-    ``lesson`` is the name without the number, such as "decoding". Raises ValueError where no case has it.
+    Lessons are named without their numbers, such as "decoding". Where ``ci`` names some, only these are for CI, and
+    the rest is for `make release`. Raises ValueError for a name that no case has.
     """
     named = {name(case): case for case in cases}
-    chosen = [each for each in named if re.fullmatch(rf"\d\d_{lesson}", each)]
-    if len(chosen) != 1:
-        raise ValueError(f"lesson={lesson!r} is none of {', '.join(named)}; name one, for `make test` to run")
-    return [pytest.param(case, id=each, marks=pytest.mark.in_test if each in chosen else pytest.mark.ci)
-            for each, case in named.items()]  # fmt: skip
+    titles = {title: re.sub(r"^\d\d_", "", title) for title in named}
+    unknown = {lesson, *(ci or ())} - set(titles.values())
+    if unknown:
+        raise ValueError(f"{', '.join(sorted(unknown))}: not among {', '.join(named)}; name lessons without numbers")
+    return [pytest.param(case, id=title, marks=_mark(titles[title], lesson, ci)) for title, case in named.items()]
+
+
+def _mark(title: str, lesson: str, ci: Iterable[str] | None) -> pytest.MarkDecorator:
+    if title == lesson:
+        return pytest.mark.in_test
+    return pytest.mark.ci if ci is None or title in ci else pytest.mark.release

@@ -204,6 +204,10 @@ def _product(_image: bytes, a: int, b: int, c: int, m: int, n: int, k: int) -> N
     _floats(c, m, n)[:] = _floats(a, m, k) @ _floats(b, k, n)
 
 
+def _transpose(_image: bytes, source: int, target: int, n: int) -> None:
+    _floats(target, n, n)[:] = _floats(source, n, n).T
+
+
 def _chase(_image: bytes, buffer: int, state: int, steps: int) -> None:
     following = ctypes.cast(buffer, ctypes.POINTER(ctypes.c_uint64))
     place = ctypes.cast(state, ctypes.POINTER(ctypes.c_uint64))
@@ -229,6 +233,7 @@ _ADDRESS, _INT = ctypes.c_uint64, ctypes.c_int
 KERNELS = {
     "naive_product": (_product, (*[_ADDRESS] * 3, *[_INT] * 3)),
     "tiled_product": (_product, (*[_ADDRESS] * 3, *[_INT] * 3)),
+    **dict.fromkeys(("one_line", "tiled", "padded", "four_values"), (_transpose, (*[_ADDRESS] * 2, _INT))),
     "chase": (_chase, (*[_ADDRESS] * 2, ctypes.c_uint64)),
     "evaluate": (_evaluate, (*[_ADDRESS] * 2, ctypes.c_longlong)),
 }
@@ -337,12 +342,14 @@ def walk(notebook: Path) -> None:
     import nbformat
     from IPython.core.interactiveshell import InteractiveShell
 
+    from helpers.studies.gpu_execution import _measuring as transposes
     from helpers.studies.layer_roofline import _measuring as layer
     from helpers.studies.traces import _programs, _tracing
 
     install()
     shorten_probe("float32", "float16")
     layer._GPU_SIDE, layer._GPU_TOKENS = 64, (1, 4)
+    transposes._SIDE = 64
     _tracing._ON_GPU = ("cpu_op",)
     lacks, compiled = _programs.missing_compiler, torch.compile
     from helpers.studies import traces

@@ -24,8 +24,10 @@ TOGETHER = {
         "tests/helpers/studies/parallel_plans/test_strategy_costs.py",
         "tests/helpers/parallel/test_collectives.py",
         "tests/helpers/parallel/test_costs_on_ranks.py",
+        "tests/helpers/studies/data_parallel/test_late_ranks.py",
         "tests/helpers/studies/data_parallel/test_sleeping_devices.py",
         "tests/helpers/studies/sgd_parallelism/test_ensembles.py",
+        "tests/helpers/studies/sgd_parallelism/test_sharing.py",
     ),
     "the process from which those that mark are forked": (
         "tests/course/test_grading_class.py",

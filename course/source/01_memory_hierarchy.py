@@ -728,7 +728,7 @@ plotting.show(memory_hierarchy.draw_gpus(paged[other], gpus), alt=alt)
 # %% [markdown]
 # Yet the RTX 3090 has a bandwidth of 936 GB/s (published). By Little's law, 936 GB/s × 320 ns, or 300 kB, have to be in flight at every moment. Who waits for all these bytes?
 # The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. A multiprocessor holds up to 1,536 *threads*, which all run the same program,
-# each with registers of its own. That makes 125,952 threads. The GPU starts them in groups of 32, called warps. Suppose that each waiting thread waits for
+# each with registers of its own. That makes 125,952 threads. The GPU starts them in groups of 32, called [warps](glossary.md#warp). Suppose that each waiting thread waits for
 # one float32, which is 4 bytes.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]

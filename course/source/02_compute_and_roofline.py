@@ -903,8 +903,7 @@ timing.claim(sentence, nearer, at_most=1 / 2, evidence=evidence)
 # pay for, and on an H100 the border is at 300 tokens. If it is far above both, look at the program and its calls before you look at another machine.
 #
 # One thing here was too simple. We let every thread of a GPU send each of its reads to memory, whereas a real GPU runs threads in groups of 32 and may
-# serve a group with one request or with 32. So two kernels with equally many reads can differ by a large factor. A lesson on how a GPU runs a kernel
-# will count what really travels.
+# serve a group with one request or with 32. So two kernels with equally many reads can differ by a large factor.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -13,72 +13,87 @@
 #     title: Four sources of parallelism
 #     needs: ["00"]
 #     objectives:
-#       - find|found how much of a training can run at once
-#       - write|wrote a sum for many adders, a gradient in parts, descent on old gradients
-#       - predict|predicted at which learning rate old gradients fail
-#       - simulate|simulated what four workers are worth, waiting and not
-#       - choose|chose the sources that pay on a given link
+#       - count|counted how much of a training can run at the same time
+#       - cut|cut a layer among workers so that they sum few bytes
+#       - predict|predicted how many updates a larger batch saves
+#       - simulate|simulated four workers that never wait
+#       - choose|chose the source of parallelism that fits a link
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Four sources of parallelism
 #
-# A graphics processor has thousands of arithmetic units, and a large training uses thousands of such processors. They help only where
-# work does not wait for other work. A training has four places to look for such work. Each has its
-# price: workers wait for one another, or use old weights, or train a model each.
+# A worker teaches a small network to read handwritten digits. It draws 64 images, computes their gradient and updates the weights. After 36 such updates
+# the loss has fallen to 0.5 (measured, the mean of eight runs). Now three equal workers join it. Each of the four draws 64 images of its own, computes a
+# gradient and adds its update to the weights, which all of them share. No worker ever waits for another, and sending takes no time, so four times as many
+# updates arrive per second. Does the loss fall four times as fast?
+#
+# You make such a bet whenever you rent a second GPU, and some people rent more. The training of Llama 3 405B took 3.8·10²⁵ operations
+# ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, published). At 400 TFLOP/s, which each of its H100s reached, a single GPU would have needed 3,010
+# years. Meta used 16,384 of them, for which the same work is 67 days. But in each step the model learned from 2,048 sequences at most (Table 4 there), so
+# there were eight GPUs for every sequence. Where did all of them find work at the same time?
+#
+# The question of this lesson is what a further worker is worth. A worker can be a core, a GPU or a whole machine, and it helps only if it finds work that
+# does not have to wait. A training has four places to look for such work. Some of them leave the training exactly as it was, and we begin with these.
+# Others change what the model learns, and then only a training can tell what they are worth.
 
-# %%
+# %% tags=["hide-input"]
+import functools
 import itertools
-import math
-from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
 
 import helpers
-from helpers import exercises, hardware, operations, plotting, results, timing, units
+from helpers import exercises, parallel, plotting, timing
 from helpers.studies import sgd_parallelism
+
+check = exercises.checks_of("sources_of_parallelism")
+torch.set_num_threads(1)  # one core
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
-# - Four workers share the weights of a network
-# - Each computes gradients on 64 images, adds its updates
-# - Nobody waits: four times as many updates
+# What are three further workers worth?
 #
-# One worker alone reaches a training loss of 0.5 after a while. All workers are equally fast. Sending takes no time.
-# One and four each use the best of nine learning rates.
+# - Four workers share the weights of a network
+# - Each computes gradients of 64 images and adds its updates
+# - None of them waits, so four times as many updates arrive
+#
+# Sending takes no time, and one worker and four each use the learning rate that is best for them. Write down a number before you go on.
 
-# %% tags=["predict", "slide-output"] axis=[0.1, 10]
-bet = helpers.predict("Four workers that never wait: how many times as fast as one?", "x")
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
+bet = helpers.predict(
+    "How many times as fast as one worker do four workers that never wait "
+    "reach a loss of 0.5?",
+    "x",
+)
 bet
 
-# %% [markdown]
-# ## Part 1: the four sources
+# %% [markdown] tags=["slide"] minutes=2 headline="A chain of tasks takes its time"
+# ## Part 1: tasks that wait
 #
-# $$w \leftarrow w - \frac{\eta}{B} \sum_{i=1}^{B} \nabla_w\, \ell\bigl(f(x_i; w),\, y_i\bigr)$$
+# What has to wait? We begin with waiting, because it sets a limit that no hardware can lift.
 #
-# This is minibatch SGD: $\eta$ is the learning rate, $B$ the batch size, $f$ the network, $\ell$ the loss. There is work for many
-# within $f$, whose layers are large sums; in the terms of $\sum_i$; in update after update, if old weights will do; and
-# in whole trainings. Here are two workers, A and B, and two layers:
+# - A layer waits for the layer before it
+# - An update waits for the gradients of all examples
+# - The next step waits for the update
+#
+# Write a whole training down as a list of tasks. A task is the forward pass of one layer for one example, or its backward pass, or the update of the
+# weights. In the forward pass each layer waits for the layer before it, and in the backward pass for the layer after it. An update waits for the gradients
+# of all examples, and the next step waits for the update.
 
-# %% tags=["slide", "slide-output"] minutes=2 headline="Workers wait between layers, once an update, or never" layout="steps" frames=[1, 3, 5, 7]
-plotting.play(
-    [sgd_parallelism.draw_sources(until=until, title="") for until in range(1, 9)],
-    title="Two workers share a training, four ways",
-    stills=(7,),
-    alt="Four schedules of two workers, with waits in the first two and none in the others.",
-)
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The longest chain passes through one example of each step"
+alt = "Two steps of three examples and two layers. An orange chain runs through the middle."
+plotting.show(sgd_parallelism.draw_tasks(), alt=alt)
 
 # %% [markdown]
-# An orange bar is a [synchronisation](glossary.md#synchronisation): both wait until they have exchanged what they computed (its length is made up). An arrow
-# adds an update to the weights that A and B have in common, and nobody waits.
-#
-# How much can be gained at best? Here is a training as tasks: the forward of one layer
-# for one example, its backward, or an update. `needs[task]` lists the tasks that it waits for.
+# If each of several tasks waits for the one before, they form a *chain*. Even unlimited workers have to go through a chain link by link, so a training takes
+# at least as long as its longest chain. This function returns the tasks that each task waits for. With `delay` gradients may be old, as in the bet.
 
 
 # %%
@@ -96,373 +111,628 @@ def training(steps=10, examples=8, layers=3, models=1, delay=0):
 
 
 # %% [markdown]
-# **Your turn.** However many workers there are, the tasks of a *chain*, each of which waits for the one before, run one after another.
+# **Your turn.** How many tasks does the longest chain have? A chain that ends at a task is one link longer than the longest one that ends at a task
+# that it waits for.
 
 
-# %% tags=["yours"] yours="longest_chain"
+# %% tags=["yours"] yours="longest_chain" takes=7
 def longest_chain(needs):
     """Return how many tasks the longest chain has.
 
-    ``needs[task]`` lists what a task waits for; a task comes later than all of these.
+    `needs[task]` is a list of the tasks that a task waits for, all of them further up.
     """
     chain = {}
     for task, waits_for in needs.items():
-        chain[task] = 1 + max((chain[each] for each in waits_for), default=0)
+        chain[task] = 1 + max((chain[other] for other in waits_for), default=0)
     return max(chain.values())
 
 
 # %% checks="longest_chain"
-asked = exercises.Checks("The longest chain", longest_chain)
-fork = {"a": [], "b": ["a"], "c": ["a"], "d": ["a", "b", "c"]}
-slips = {
-    4: "Those are all tasks: b and c do not wait for each other",
-    6: "b and c can run at once: take the longest, not the sum",
-    2: "Count the tasks a, b, d, not the waits between them",
-}
-asked.returns("two tasks at once", (fork,), expected=3, mistakes=slips)
-slips = {5: slips[4], 6: slips[6], 2: slips[2]}
-slips[1] = "The chain may end at any task: take the longest of all"
-asked.returns("the last task stands alone", (fork | {"e": []},), expected=3, mistakes=slips)
-longest_chain = asked.settle()
+longest_chain = check(longest_chain)
 
 
-# %% wrong="longest_chain" says="take the longest, not the sum"
+# %% wrong="longest_chain" says="take the longest of them, not their sum"
 def longest_chain(needs):
     chain = {}
     for task, waits_for in needs.items():
-        chain[task] = 1 + sum(chain[each] for each in waits_for)
+        chain[task] = 1 + sum(chain[other] for other in waits_for)
     return max(chain.values())
 
 
-# %% wrong="longest_chain" says="take the longest of all"
+# %% wrong="longest_chain" says="so take the longest of all"
 def longest_chain(needs):
     chain = {}
     for task, waits_for in needs.items():
-        chain[task] = 1 + max((chain[each] for each in waits_for), default=0)
+        chain[task] = 1 + max((chain[other] for other in waits_for), default=0)
     return chain[task]
 
 
+# %% wrong="longest_chain" says="You count the waits between the tasks"
+def longest_chain(needs):
+    chain = {}
+    for task, waits_for in needs.items():
+        chain[task] = max((1 + chain[other] for other in waits_for), default=0)
+    return max(chain.values())
+
+
+# %% wrong="longest_chain" says="the cells below need int"
+def longest_chain(needs):
+    chain = {}
+    for task, waits_for in needs.items():
+        chain[task] = 1 + max((chain[other] for other in waits_for), default=0)
+    return torch.tensor(list(chain.values())).max()
+
+
+# %% right="longest_chain" style=1
+def longest_chain(needs):
+    @functools.cache
+    def links(task):
+        return 1 + max(map(links, needs[task]), default=0)
+
+    longest = 0
+    for task in needs:  # from the first on, so that no call goes deep
+        longest = max(longest, links(task))
+    return longest
+
+
+# %% right="longest_chain" style=2
+def longest_chain(needs):
+    waiting, finished, rounds = dict(needs), set(), 0
+    while waiting:  # unlimited workers do all tasks that are ready in one round
+        ready = [task for task, others in waiting.items() if finished.issuperset(others)]
+        finished.update(ready)
+        for task in ready:
+            del waiting[task]
+        rounds += 1
+    return rounds
+
+
 # %% [markdown]
-# All tasks take the same time, and exchanges take none. A training has 10 steps, batches of 8 examples and 3 layers.
+# Take a training with 10 steps, 8 examples per step and 3 layers, and let each task take the same time.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
-at_best = helpers.predict("Workers without end: how many times as fast as one?", "x")
+at_best = helpers.predict(
+    "With unlimited workers, how many times as fast as one worker is this training "
+    "of 10 steps, 8 examples and 3 layers?",
+    "x",
+)
 at_best
 
-# %% tags=["run"]
-cases = {"as it is": {}, "16 examples": {"examples": 16}, "2 models": {"models": 2}}
-cases |= {"20 steps": {"steps": 20}, "6 layers": {"layers": 6}}
-cases["gradients 1 update old"] = {"delay": 1}
+# %% tags=["hide-input", "run"]
+cases = {
+    "8 examples, 3 layers": {},
+    "with 20 steps": {"steps": 20},
+    "with 6 layers": {"layers": 6},
+    "with 16 examples": {"examples": 16},
+    "two such models": {"models": 2},
+    "with old gradients": {"delay": 1},
+}
 rows = {}
 for name, change in cases.items():
     needs = training(**change)
-    rows[name] = [len(needs), longest_chain(needs), len(needs) / longest_chain(needs)]
+    links = longest_chain(needs)
+    rows[name] = {"tasks": len(needs), "longest chain": links, "at best": len(needs) / links}
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Examples and models add work, and nothing to the chain"
-at_best.reveal(modelled=(8 * 6 + 1) / (6 + 1), counted=rows["as it is"][2])
-columns = ["tasks", "longest chain", "times as fast at best"]
-pd.DataFrame(rows, index=columns).T.astype({"tasks": int, "longest chain": int}).round(1)
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Examples and models lengthen no chain"
+at_best.reveal(counted=rows["8 examples, 3 layers"]["at best"])
+table = pd.DataFrame(rows).T.astype({"tasks": int, "longest chain": int})
+table["at best"] = [f"{times:.1f} times" for times in table["at best"]]
+table
 
 # %% [markdown] tags=["explain"]
-# More examples or models add tasks, and no link to the chain. Each step adds 7 links: three layers forward, three back, an update.
-# Gradients that are one update old nearly halve the chain, because two steps are under way at once. With $p$ workers a
-# training takes at least the longer of *tasks / p* and *longest chain*. The remaining source, within a layer, cuts a task itself.
+# In each step an example has six tasks, three forward and three back, and there is one update. A step therefore has 8 × 6 + 1, or 49 tasks, and the
+# training has 490. The longest chain passes through only one example of each step, so it has 6 + 1, or 7 links per step, and 70 in all. Unlimited workers
+# are 490 / 70, or 7 times as fast as one (counted). Eight workers already reach this limit, and a ninth is worth nothing.
+#
+# More steps and more layers bring more work, but they also make the chain longer. More examples and more models add tasks beside the chain. Old gradients (here one update old)
+# make the chain shorter, because a step that does not wait for the latest update can run together with the step before it. Ten steps then make five pairs
+# of 7 links, and one more update at the end waits for the one before. The fourth place is not in the table, because it is inside a task, where several
+# workers can share one layer. These are the four sources of parallelism, within a layer, over examples, over updates and over models. Two workers, A and B,
+# use each of them in the figure. An orange bar is a [synchronisation](glossary.md#synchronisation), at which both wait.
+
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Two workers share a training in four ways" layout="steps" frames=[1, 3, 5, 7]
+plotting.play(
+    [sgd_parallelism.draw_sources(until=until, title="") for until in range(1, 9)],
+    title="Two workers share a training, four ways",
+    stills=(7,),
+    alt="Four schedules of two workers, with waits in the first two and none in the others.",
+)
+
+# %% tags=["hide-input"]
+layers, sequences = 126, 2048  # Llama 3 405B
+step = training(steps=1, examples=16, layers=layers)
+assert (len(step), longest_chain(step)) == (16 * 252 + 1, 253)
+links, tasks = 2 * layers + 1, sequences * 2 * layers + 1
+print(f"Llama 3 405B: {tasks:,} tasks per step, {links} links, {tasks / links:,.0f} times")
+
+# %% [markdown] tags=["explain"]
+# Now count Llama 3 405B. It has 126 layers, so the chain of a step has 2 × 126 + 1, or 253 links. Its 2,048 sequences bring 2,048 × 252 + 1 tasks, and
+# divided by 253 these make 2,040, so it can be at most 2,040 times as fast as on one worker (counted).
+#
+# **To remember.** Divide the tasks by the longest chain. The examples of a step make a training at most as many times as fast as there are examples, and
+# slightly less because all wait for the update, namely 7 times for 8 examples and 2,040 times for 2,048.
+#
+# The other 14,000 GPUs must have shared layers or used old gradients. We look at sharing first, because it does not change the result.
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Each side is summed over in exactly one product"
+# ## Part 2: the price of a shared step
+#
+# What does it cost to share a step? We ask this now, because workers that share a step have to exchange what they computed, and how much they exchange
+# depends on where you cut.
+#
+# - A layer in training takes part in three products
+# - They have only three different sides
+# - A product that sums over the cut side needs a sum
+#
+# A layer multiplies the inputs of all tokens by its weights. When it is trained, it takes part in three matrix products, but these have only three
+# different sides, namely the tokens, the inputs and the outputs of the layer.
+#
+# | product | has the sides | and sums over |
+# |---|---|---|
+# | outputs | tokens × outputs | the inputs |
+# | gradient of the inputs | tokens × inputs | the outputs |
+# | gradient of the weights | inputs × outputs | the tokens |
+#
+# You can cut any of the three sides and give each worker one piece. If the result of a product has this side, each worker computes a piece of the result,
+# and nothing has to be added. But if a product sums over this side, each worker has only some terms of every element, and the workers must add up what
+# they have.
+
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="With the inputs cut, one product of three needs a sum"
+alt = "Three products with the inputs cut in four. Only the outputs are a sum of four terms."
+plotting.show(sgd_parallelism.draw_cut("inputs"), alt=alt)
 
 # %% [markdown]
-# ## Part 2: within a layer
-#
-# - A layer is a product $(m, k) \cdot (k, n)$
-# - It can be cut along $m$, $n$ or $k$
-# - Only the cut along $k$ needs a sum
-#
-# The matrices hold small whole numbers, so every sum is exact.
+# **Your turn.** Compute a product with one side cut. In `torch.einsum` a letter is a side, so `"ti,io->to"` multiplies tokens × inputs by
+# inputs × outputs and sums over the inputs. The method `chunk(workers, dim)` cuts a matrix into pieces, and the position of `side` among the letters of a matrix is its `dim`. Return the
+# whole result, and the bytes of the sum, which are the bytes of one term, or 0 if the pieces only have to be put together.
 
-# %%
+
+# %% tags=["yours"] yours="share" takes=12
+def share(product, a, b, side, workers):
+    """Return a product of a and b by workers with a piece of one side, and the summed bytes.
+
+    `product` is a string such as "ti,io->to", and `side` is one of its letters.
+    """
+    of_a, of_b, of_result = product.replace("->", ",").split(",")
+    a_pieces = a.chunk(workers, of_a.index(side)) if side in of_a else [a] * workers
+    b_pieces = b.chunk(workers, of_b.index(side)) if side in of_b else [b] * workers
+    computed = [torch.einsum(product, *pair) for pair in zip(a_pieces, b_pieces, strict=True)]
+    if side in of_result:
+        return torch.cat(computed, dim=of_result.index(side)), 0
+    return sum(computed), computed[0].nbytes
+
+
+# %% checks="share"
+share = check(share)
+
+
+# %% wrong="share" says="The sum is as large as one term"
+def share(product, a, b, side, workers):
+    of_a, of_b, of_result = product.replace("->", ",").split(",")
+    a_pieces = a.chunk(workers, of_a.index(side)) if side in of_a else [a] * workers
+    b_pieces = b.chunk(workers, of_b.index(side)) if side in of_b else [b] * workers
+    computed = [torch.einsum(product, *pair) for pair in zip(a_pieces, b_pieces, strict=True)]
+    if side in of_result:
+        return torch.cat(computed, dim=of_result.index(side)), 0
+    return sum(computed), sum(term.nbytes for term in computed)
+
+
+# %% wrong="share" says="but each worker has only a term of every element"
+def share(product, a, b, side, workers):
+    of_a, of_b, of_result = product.replace("->", ",").split(",")
+    a_pieces = a.chunk(workers, of_a.index(side)) if side in of_a else [a] * workers
+    b_pieces = b.chunk(workers, of_b.index(side)) if side in of_b else [b] * workers
+    computed = [torch.einsum(product, *pair) for pair in zip(a_pieces, b_pieces, strict=True)]
+    if side in of_result:
+        return torch.cat(computed, dim=of_result.index(side)), 0
+    return computed[0], computed[0].nbytes
+
+
+# %% wrong="share" says="so nothing is added"
+def share(product, a, b, side, workers):
+    of_a, of_b, of_result = product.replace("->", ",").split(",")
+    a_pieces = a.chunk(workers, of_a.index(side)) if side in of_a else [a] * workers
+    b_pieces = b.chunk(workers, of_b.index(side)) if side in of_b else [b] * workers
+    computed = [torch.einsum(product, *pair) for pair in zip(a_pieces, b_pieces, strict=True)]
+    if side in of_result:
+        return torch.cat(computed, dim=of_result.index(side)), computed[0].nbytes
+    return sum(computed), computed[0].nbytes
+
+
+# %% wrong="share" says="the cells below need torch.Tensor"
+def share(product, a, b, side, workers):
+    of_a, of_b, of_result = product.replace("->", ",").split(",")
+    a_pieces = a.chunk(workers, of_a.index(side)) if side in of_a else [a] * workers
+    b_pieces = b.chunk(workers, of_b.index(side)) if side in of_b else [b] * workers
+    computed = [torch.einsum(product, *pair) for pair in zip(a_pieces, b_pieces, strict=True)]
+    if side in of_result:
+        return torch.cat(computed, dim=of_result.index(side)).numpy(), 0
+    return sum(computed).numpy(), computed[0].nbytes
+
+
+# %% right="share" style=1
+def share(product, a, b, side, workers):
+    given, of_result = product.split("->")
+    matrices, pieces = dict(zip(given.split(","), (a, b), strict=True)), []
+    for worker in range(workers):
+        own = []
+        for sides, matrix in matrices.items():
+            if side in sides:
+                matrix = matrix.tensor_split(workers, dim=sides.index(side))[worker]
+            own.append(matrix)
+        pieces.append(torch.einsum(product, own))
+    if side not in of_result:
+        total = torch.stack(pieces).sum(dim=0)
+        return total, float(total.numel() * total.element_size())
+    return torch.concatenate(pieces, dim=of_result.index(side)), 0.0
+
+
+# %% right="share" style=2
+def share(product, a, b, side, workers):
+    first, second, result = product[:2], product[3:5], product[7:]
+    total = torch.zeros_like(torch.einsum(product, a, b))
+    length = a.shape[first.index(side)] if side in first else b.shape[second.index(side)]
+    bounds = [length * worker // workers for worker in range(workers + 1)]
+    for start, stop in itertools.pairwise(bounds):
+        own_a = a.narrow(first.index(side), start, stop - start) if side in first else a
+        own_b = b.narrow(second.index(side), start, stop - start) if side in second else b
+        term = torch.einsum(product, own_a, own_b)
+        if side in result:
+            total.narrow(result.index(side), start, stop - start).copy_(term)
+        else:
+            total += term
+    return total, 0 if side in result else total.nbytes
+
+
+# %% [markdown]
+# We let it cut each side of each product, in a layer with 4 inputs and 12 outputs that is trained on 8 tokens. The elements are small integers, so
+# every sum is exact.
+
+# %% tags=["run"]
+shapes = {"inputs": (8, 4), "weights": (4, 12), "slopes": (8, 12)}
 torch.manual_seed(0)
-a, b = torch.randint(-9, 10, (4, 6)).float(), torch.randint(-9, 10, (6, 8)).float()
-rows_cut = torch.cat([a[:2] @ b, a[2:] @ b])
-columns_cut = torch.cat([a @ b[:, :4], a @ b[:, 4:]], dim=1)
-inner_cut = a[:, :3] @ b[:3] + a[:, 3:] @ b[3:]
-assert all(torch.equal(cut, a @ b) for cut in (rows_cut, columns_cut, inner_cut))
-
-# %%
-drawn = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="columns", parts=2))
-alt = "By columns: b and the output are cut in halves; both parts need all of a."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["slide", "slide-output"] minutes=1 headline="Only the cut along the inner side needs a sum"
-drawn = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2))
-alt = "Inner: a is cut by columns, b by rows; each part has a term of the output."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# Take LeNet's first dense layer on 64 digits, $(64, 256) \cdot (256, 120)$. Four workers share it, and one of them needs the output:
-
-# %% tags=["look"]
-splits = {
-    by: sgd_parallelism.model_split(64, 256, 120, by=by, parts=4)
-    for by in sgd_parallelism.WAYS
+x, w, g = (torch.randint(-9, 10, shape).float() for shape in shapes.values())
+products = {
+    "outputs": ("ti,io->to", x, w),
+    "gradient of the inputs": ("to,io->ti", g, w),
+    "gradient of the weights": ("ti,to->io", x, g),
 }
-table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by")
-results.printed(table.rename_axis(None)[["received_bytes", "additions", "copied_bytes"]])
+
+# %% tags=["hide-input", "run"]
+summed = {}
+for side in ("tokens", "inputs", "outputs"):
+    summed[f"{side} cut"] = column = {}
+    for name, product in products.items():
+        result, summed_bytes = share(*product, side[0], workers=4)
+        assert torch.equal(result, torch.einsum(*product))
+        column[name] = int(summed_bytes) // 4
+
+# %% tags=["hide-input", "look"]
+print("elements to be summed")
+pd.DataFrame(summed)
 
 # %% [markdown] tags=["explain"]
-# By rows or columns it receives the three quarters that it lacks. Along $k$ it receives three *terms*, each as large as the
-# output: four times as much. But only this cut copies nothing; the others need b, or a, three times more.
+# Exactly one product in each column needs a sum, because in the last column of the table above each side appears exactly once. Whichever side you cut, two
+# of the products need no sum and one does. The size of this sum is the product of the other two sides.
 #
-# ### One instruction, many numbers
+# If you cut the tokens, the workers share the examples, and the sum is the gradient of the weights. If you cut the inputs or the outputs, they share the
+# layer. Let a layer have 4,096 inputs and 4,096 outputs, with 2 bytes per element.
+
+# %% tags=["predict"] axis=[1, 100000]
+even = helpers.predict(
+    "In a layer with 4,096 inputs and outputs, from how many tokens on does cutting tokens "
+    "sum fewer bytes than cutting inputs?",
+    "tokens",
+)
+even
+
+# %% tags=["hide-input", "run"]
+per_token_bytes, weight_gradient_bytes = 2 * 4096, 2 * 4096 * 4096
+ring = parallel.collective("all_reduce", "ring", world_size=4, length=4096**2, element_bytes=2)
+received_bytes = ring.ranks()[0].received_bytes
+
+# %% tags=["hide-input", "look"]
+even.reveal(modelled=weight_gradient_bytes / per_token_bytes)
+print(f"sum with the tokens cut: {weight_gradient_bytes / 1e6:.1f} MB")
+print(f"each of four GPUs receives {received_bytes / 1e6:.1f} MB to add it up")
+
+# %% [markdown] tags=["explain"]
+# If you cut the tokens, the sum has 4,096 × 4,096 elements, or 33.6 MB, however many tokens there are. If you cut the inputs, the sum has 4,096 elements
+# per token. The two are equal at 4,096 tokens. In general, cut the longest side, because the size of the sum is then the product of the two shorter ones.
 #
-# The cut along $k$ returns inside a core. One instruction can add, say, 8 numbers to 8 others ([SIMD](glossary.md#simd)), each in
-# its [lane](glossary.md#lane). A sum in 8 lanes keeps 8 running sums, and adds those up in the end.
-#
-# To count additions that wait for one another, we add objects that know nothing else: a sum is one addition behind the later
-# term.
+# To turn bytes into time, let four H100s train this layer. Each of them adds up a quarter of the sum, so it receives this quarter from each of the three
+# others. When all quarters are added up, it receives the three finished ones that it does not have. Together these are six quarters, or 1.5 times the bytes
+# of the sum. Within a server an H100 has NVLink with 450 GB/s in each direction ([data sheet](https://www.nvidia.com/en-us/data-center/h100/)). Between servers
+# we assume a port of 100 Gbit/s, which is 12.5 GB/s. The arithmetic takes 6 operations per weight and token, at the 400 TFLOP/s from above. For 16,384 tokens a single GPU needs
+# 6 × 16.8 million × 16,384 / 400·10¹², or 4.12 ms.
 
 
 # %%
-@dataclass
-class Waits:
-    additions: int = 0
-
-    def __add__(self, other):
-        return Waits(1 + max(self.additions, other.additions))
-
-    def __radd__(self, _zero):
-        return self  # 0 + x needs no addition
+def times_as_fast(tokens, cut, bandwidth, gpus=4, width=4096, flops_per_s=400e12):
+    compute_s = 6 * width**2 * tokens / flops_per_s
+    summed_bytes = 2 * width * (width if cut == "tokens" else tokens)
+    sending_s = 2 * (gpus - 1) / gpus * summed_bytes / bandwidth
+    return compute_s / (compute_s / gpus + sending_s)
 
 
-def chain_of(function, count, lanes):
-    return function(np.array([Waits() for _ in range(count)]), lanes).additions
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
+shared = helpers.predict(
+    "Over 100 Gbit/s, how many times as fast as one H100 do four train a 4,096 x 4,096 layer "
+    "on 16,384 tokens?",
+    "x",
+)
+shared
 
+# %% tags=["hide-input", "run"]
+bandwidths = {"NVLink": 450e9, "100 Gbit/s": 12.5e9}
+rows = {
+    f"{cut} cut, {link}": {
+        f"{tokens:,} tokens": f"{times_as_fast(tokens, cut, bandwidth):.2g}"
+        for tokens in (1024, 4096, 16384, 131072)
+    }
+    for (link, bandwidth), cut in itertools.product(bandwidths.items(), ("inputs", "tokens"))
+}
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Three further GPUs have made the training slower"
+shared.reveal(modelled=times_as_fast(16384, "tokens", bandwidths["100 Gbit/s"]))
+pd.DataFrame(rows).T
+
+# %% [markdown] tags=["explain"]
+# The arithmetic of each GPU shrinks to 1.03 ms. But 1.5 × 33.6 MB are 50.3 MB, which take 4.03 ms at 12.5 GB/s. Together this is 5.06 ms, so the four are
+# only 0.82 times as fast as one (modelled). Three additional GPUs have made the training slower. Even if all the arithmetic were hidden behind the sending,
+# 4.03 ms would remain, and four GPUs would be about as fast as one.
+#
+# If you cut the inputs, more tokens do not help, because they bring arithmetic and bytes in the same proportion. Within a server this is acceptable even
+# for few tokens, whereas between servers it is bad for any number of them. If you cut the tokens, each further token brings arithmetic but no bytes, so
+# that in the end even a slow link is good enough. From how many tokens on are four GPUs better than one?
+
+# %% tags=["hide-input"]
+sgd_parallelism.explore_sharing()
 
 # %% [markdown]
-# **Your turn.**
+# The cores of a CPU can share work in the same two forms. You may have heard that the parallelism of a CPU is negligible (a lecture from which this
+# course grew says so), but even one core of our Xeon starts 32 multiply-adds per cycle ([lesson 02](02_compute_and_roofline.ipynb)), because one
+# instruction serves all [lanes](glossary.md#lane) of a vector [register](glossary.md#register) ([SIMD](glossary.md#simd)). With two threads PyTorch
+# shares each layer by itself. With two processes each one takes every second image, and they add up their terms of the gradient.
 
-
-# %% tags=["yours"] yours="lane_sum"
-def lane_sum(numbers, lanes):
-    """Return the sum of an array: ``lanes`` running sums side by side, then these in pairs.
-
-    ``lanes`` is a power of two and divides len(numbers). Lane i takes i, i + lanes, ...
-    """
-    sums, *rest = numbers.reshape(-1, lanes)
-    for row in rest:
-        sums = sums + row  # one instruction
-    while len(sums) > 1:
-        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
-    return sums[0]
-
-
-# %% checks="lane_sum"
-asked = exercises.Checks("A sum in lanes", lane_sum)
-asked.returns("it is the sum", (np.arange(64.0), 8), expected=2016.0)
-slips = {
-    63: "One addition waits for the other, 63 times: keep 8 running sums",
-    14: "The 8 sums are added one after another: add half of them to the other half",
-    6: "That is one number a lane, in pairs from the start: there are only 8 lanes",
-}
-goal = "64 numbers, 8 lanes: additions one after another"
-asked.returns(goal, (64, 8), call=chain_of, expected=7 + 3, mistakes=slips)
-lane_sum = asked.settle()
-
-
-# %% wrong="lane_sum" says="keep 8 running sums"
-def lane_sum(numbers, _lanes):
-    return sum(numbers)
-
-
-# %% wrong="lane_sum" says="add half of them to the other half"
-def lane_sum(numbers, lanes):
-    return sum(sum(numbers.reshape(-1, lanes)))
-
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 4096]
-fewest = helpers.predict(
-    "4,096 numbers, lanes without end: how many additions one after another?", "additions"
-)
-fewest
 
 # %% tags=["run"]
-chains = {lanes: chain_of(lane_sum, 4096, lanes) for lanes in (1, 8, 16, 256, 4096)}
-rounded = np.array([2.0**24] + [1.0] * 15, dtype=np.float32)  # 16,777,231
+def train(rank, world_size, model, images, labels, steps):
+    own_images, own_labels = images[rank::world_size], labels[rank::world_size]
+    weights = list(model.parameters())
+    sizes = [weight.numel() for weight in weights]
+    for _ in range(steps):
+        loss = cross_entropy(model(own_images), own_labels, reduction="sum") / len(images)
+        terms = parameters_to_vector(torch.autograd.grad(loss, weights))
+        if world_size > 1:
+            torch.distributed.all_reduce(terms)  # the sum over the processes
+        with torch.no_grad():
+            for weight, gradient in zip(weights, terms.split(sizes), strict=True):
+                weight -= 0.1 * gradient.view_as(weight)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Lanes without end still leave a chain"
-fewest.reveal(modelled=math.log2(4096), counted=chains[4096])
-for lanes, chain in chains.items():
-    print(f"lanes: {lanes:5,}; additions one after another: {chain:5,}")
-for lanes in (1, 8):
-    print(f"2^24 + 15 in float32, lanes {lanes}: {lane_sum(rounded, lanes):,.0f}")
 
-# %% [markdown] tags=["explain"]
-# Even with a lane for each number, pairs and pairs of pairs take 12 additions, because $2^{12} = 4096$.
-#
-# Another order can be another result in float32: exactly it is 16,777,231. From $2^{24}$ on neighbours are 2 apart, so a 1 that is added to
-# $2^{24}$ is lost, in one lane all 15. So a compiler may not use lanes for such a sum unless you allow it. [The
-# appendix](appendix/04_sources_of_parallelism.ipynb) counts its instructions and times them.
-
-# %% [markdown]
-# ## Part 3: over examples
-#
-# $$\nabla = \frac{1}{B} \sum_{i=1}^{B} \nabla \ell_i$$
-#
-# The terms do not wait for one another. So four workers may take a quarter of the images each, or one worker the quarters
-# one after another. Our network has 196 inputs (digits of 14 x 14 pixels), 32 hidden units and 10 outputs; one
-# vector `w` holds all its weights.
-
-# %%
+# %% tags=["hide-input", "run"]
 loader = helpers.make_MNIST_loader(batch_size=64)
-images, labels = (torch.cat(part) for part in zip(*loader, strict=True))
-images = nn.functional.avg_pool2d(images, 2)
-torch.manual_seed(2)
-net = helpers.BasicFCModel(196, 32, 10, 2)
-shapes = {name: weight.shape for name, weight in net.named_parameters()}
-start = nn.utils.parameters_to_vector(net.parameters()).detach()
+digits = [torch.cat(part) for part in zip(*loader, strict=True)]
+shared_steps = []
+with helpers.Ranks(2, device="cpu", threads=1) as ranks:
+    for images in (256, 2048):
+        torch.manual_seed(0)
+        model = helpers.BasicFCModel(784, 1024, 10, 3)
+        shared_steps.append(
+            sgd_parallelism.measure_sharing(
+                train, ranks, model, digits, batch_size=images, steps=3, rounds=4
+            )
+        )
 
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+for times in shared_steps:
+    print(f"{times.batch_size:,} images per step, relative to one core:")
+    print(f"    two threads {times.gain_of_layers:.2f} times as fast")
+    print(f"    two processes {times.gain_of_examples:.2f} times as fast")
+    print(f"    largest difference of two weights {times.largest_difference:.0e}")
 
-def loss(w, images, labels):
-    pieces = w.split([shape.numel() for shape in shapes.values()])
-    named = zip(shapes, pieces, shapes.values(), strict=True)
-    weights = {name: piece.view(shape) for name, piece, shape in named}
-    return nn.functional.cross_entropy(
-        torch.func.functional_call(net, weights, (images,)), labels
-    )
-
-
-# %% [markdown]
-# **Your turn.** `gradient(images, labels)` returns the gradient of the *summed* loss of the images that it is given. `tensor.chunk(4)` cuts
-# a tensor into 4 parts.
-
-
-# %% tags=["yours"] yours="in_parts"
-def in_parts(gradient, images, labels, parts):
-    """Return the gradient of the mean loss of the whole batch, computed part by part."""
-    total = 0
-    for some, theirs in zip(images.chunk(parts), labels.chunk(parts), strict=True):
-        total = total + gradient(some, theirs)
-    return total / len(images)
-
-
-# %% checks="in_parts"
-asked = exercises.Checks("A gradient in parts", in_parts)
-seen = []
-
-
-def weighed(some, theirs):
-    seen.append(len(some))
-    return (some * theirs).sum()
-
-
-five, theirs = torch.tensor([1.0, 2, 3, 4, 5]), torch.tensor([1.0, 1, 2, 2, 2])
-slips = {
-    27.0: "gradient() returns a sum: divide by the images",
-    9.0: "Divide by the number of images, not of parts",
-    (3 / 2 + 14 / 2 + 10) / 3: "The last part has one image: add the sums, then divide",
-}
-asked.returns("5 images in 3 parts", (weighed, five, theirs, 3), expected=5.4, mistakes=slips)
-whole = "All images came at once: call gradient() for each part"
-asked.holds("5 images in 3 parts", max(seen, default=0) == 2, otherwise=whole)
-in_parts = asked.settle()
-
-
-# %% wrong="in_parts" says="not of parts"
-def in_parts(gradient, images, labels, parts):
-    pairs = zip(images.chunk(parts), labels.chunk(parts), strict=True)
-    return sum(gradient(some, theirs) for some, theirs in pairs) / parts
-
-
-# %% wrong="in_parts" says="add the sums, then divide"
-def in_parts(gradient, images, labels, parts):
-    pairs = zip(images.chunk(parts), labels.chunk(parts), strict=True)
-    return sum(gradient(some, theirs) / len(some) for some, theirs in pairs) / parts
-
-
-# %% wrong="in_parts" says="call gradient() for each part"
-def in_parts(gradient, images, labels, _parts):
-    return gradient(images, labels) / len(images)
-
-
-# %%
-def summed(some, theirs):
-    return torch.func.grad(loss)(start.double(), some.double(), theirs) * len(some)
-
-
-whole, quarters = (in_parts(summed, images[:64], labels[:64], parts) for parts in (1, 4))
-assert (whole - quarters).abs().max() < 1e-12 * whole.abs().max()
-print(
-    f"largest element: {whole.abs().max():.6f} whole, {quarters.abs().max():.6f} in quarters"
-)
-
-# %% [markdown]
-# ### One after another, if memory is too small?
-#
-# - A batch of 8,192 images, a new process
-# - Two hidden layers: outputs of 32 MiB, before and after ReLU
-# - Room for 80 MiB
-#
-# It is said that a GPU works on examples at once, or one after another if its memory is too small. We let a process
-# with too little try one part and 32.
-
-
-# %%
-def learn(in_parts, parts):
-    wide = helpers.BasicFCModel(64, 1024, 10, 3)
-
-    def gradient(some, theirs):
-        total = nn.functional.cross_entropy(wide(some), theirs, reduction="sum")
-        slopes = torch.autograd.grad(total, list(wide.parameters()))
-        print(len(some))  # so many images are done
-        return torch.cat([slope.flatten() for slope in slopes])
-
-    torch.manual_seed(0)
-    in_parts(gradient, torch.rand(8192, 64), torch.randint(10, (8192,)), parts)
-
-
-# %% tags=["predict"]
-done = helpers.predict(
-    "In one part: for how many of the 8,192 images is there a gradient?", "images"
-)
-done
-
-# %% tags=["run"]
-ends = {
-    parts: helpers.run_limited(learn, in_parts, parts, memory_bytes=80 * 2**20)
-    for parts in (1, 32)
-}
-
-# %% tags=["look"]
-through = {parts: sum(map(int, end.output.split())) for parts, end in ends.items()}
-done.reveal(counted=through[1])
-for parts, end in ends.items():
-    print(f"parts: {parts:2}; images done: {through[parts]:5,}; the process: {end.status}")
+# %% tags=["hide-input"]
+assert all(times.largest_difference < 1e-6 for times in shared_steps)
 
 # %% [markdown] tags=["explain"]
-# None. PyTorch does not cut the batch by itself. Where it gets too little memory it raises an error, by its
-# documentation [`torch.cuda.OutOfMemoryError`](https://pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html) on a GPU. It was your loop
-# that went one part after another: [gradient accumulation](glossary.md#gradient-accumulation).
+# On our two cores, threads that shared each layer of a network of width 1,024 were 1.58 times as fast as one core with 256 images per step, and 1.74 times
+# with 2,048 (measured). Two processes that shared the images reached 0.93 and 1.48 times, and their weights agreed with those of one to 10⁻⁸ (measured).
+# They add up the same 7.5 MB in every step, so there must be enough images in it.
 #
-# Inside a GPU blocks of threads do queue, for a free [multiprocessor](glossary.md#multiprocessor) ([lesson 20](20_convolution_time.ipynb)). For memory they
-# do not.
+# **To remember.** Cut the longest side, because exactly one of a layer's three products then needs a sum, and it is the smallest one. Over 100 Gbit/s,
+# sharing tokens among four H100s saves time only above 21,000 tokens per step, where three quarters of the arithmetic take longer than 4.03 ms.
+#
+# So the slower the link, the more examples a step must have. But does a step with more examples also teach the model more?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="A larger batch means fewer and better updates"
+# ## Part 3: the worth of a larger batch
+#
+# What is a larger batch worth? This question comes now, because the easiest way to get more examples is to give each worker a full batch of its own.
+#
+# - Four workers that wait make one update of four batches
+# - A larger batch averages noise out
+# - No batch lets a step be longer than its gradient is right
+#
+# Four workers that each have a full batch, and then wait for each other, make a single update from 256 images in the time in which one worker makes an update from 64. The step is shared well,
+# but it is another training now, with fewer and better updates.
+#
+# An update follows the mean gradient of its batch. The gradients of single images scatter, so the mean of a few of them points partly in a random
+# direction, and many small steps are needed to average this noise out. The variance of a mean falls as 1 / batch. A second limit does not depend on the
+# batch. Even the exact gradient is right only near the weights for which it was computed, so a step that is too long overshoots. The number of updates
+# should therefore have two parts ([McCandlish and others](https://arxiv.org/abs/1812.06162), 2018).
+#
+# > updates = a part that stays + a part that shrinks as 1 / batch
+
+
+# %%
+def descend(gradient, w, rate, steps):
+    for _ in range(steps):
+        w = w - rate * gradient(w)
+        yield w
+
 
 # %% [markdown]
-# ## Part 4: over update iterations
+# We train our network at ten learning rates with 16 seeds each, and count the updates until the loss falls below 0.5. With eight of the seeds we choose
+# the best rate, and the result is the mean of the other eight at this rate. The tensor `w` has the weights of all 160 networks.
+
+# %% tags=["hide-input"]
+images = nn.functional.avg_pool2d(digits[0], 2)  # (images, 1, 14, 14)
+small_digits = images, digits[1]
+torch.manual_seed(2)
+network = helpers.BasicFCModel(196, 32, 10, 2)
+search = functools.partial(sgd_parallelism.search_rates, model=network, data=small_digits)
+
+# %%
+alone = {batch: search(descend, batch_size=batch) for batch in (8, 32, 64, 128, 256, 1024)}
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+for batch in (8, 1024):
+    print(f"{batch:,} images: {alone[batch].mean_steps:.1f} updates")
+
+# %% [markdown]
+# With a batch of 8 images the network needed 130.5 updates, and with 1,024 images 26.2 (measured). These two numbers and the formula suffice for any
+# other batch.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[10, 1000]
+in_between = helpers.predict(
+    "If a training needs 130.5 updates with 8 images and 26.2 with 1,024, "
+    "how many does it need with 32?",
+    "updates",
+)
+in_between
+
+# %% tags=["hide-input", "run"]
+updates = {batch: found.mean_steps for batch, found in alone.items()}
+shrinks = (updates[8] - updates[1024]) / (1 / 8 - 1 / 1024)
+stays = updates[8] - shrinks / 8
+modelled = {batch: stays + shrinks / batch for batch in alone}
+assert updates[8] > 2.5 * updates[64]
+assert updates[64] > updates[256] > 0.7 * updates[1024]
+
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Two measurements predict a third"
+in_between.reveal(modelled=modelled[32], measured=updates[32])
+for batch in alone:
+    print(
+        f"{batch:5,} images: {modelled[batch]:5.1f} modelled, {updates[batch]:5.1f} measured"
+    )
+print(f"with 256 images the best of the ten rates was {alone[256].best_rate:.2f}")
+
+# %% [markdown] tags=["explain"]
+# Call the second part $c$ / batch. From 8 to 1,024 images the updates fall by 104.3, and this must be $c$ / 8 − $c$ / 1,024. Therefore $c$ is 841, and the
+# part that stays is 130.5 − 841 / 8, or 25.4 updates. With 32 images this makes 25.4 + 841 / 32, or 51.7 updates (modelled), and 55.2 were measured. With 8
+# and 1,024 images it must be right, because $c$ comes from there. In between it is rough. With 128 images it says 32.0 and 27.2 were measured, so from 32
+# to 128 images it promises a factor of 1.6 where 2.0 came out.
+
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+figure = sgd_parallelism.draw_updates(alone, stays=stays, shrinks=shrinks)
+alt = "The updates fall with the batch and then stay. Two lines cross at the critical batch."
+plotting.show(figure, alt=alt)
+
+# %% [markdown] tags=["explain"]
+# Now you can say what four workers are worth if they wait. They use 256 images instead of 64, and need 25.4 + 841 / 256, or 28.7 updates, instead of
+# 25.4 + 841 / 64, or 38.6. This makes them 1.34 times as fast as one worker (modelled). They took 27.0 updates instead of 36.0, which is 1.33 times as
+# fast (measured).
 #
-# - A worker that does not wait adds a [stale gradient](glossary.md#stale-gradient)
-# - It belongs to weights that are $d$ updates old
-# - $w_{t+1} = w_t - \eta\, \nabla \ell(w_{t-d})$
+# The two parts are equal at 841 / 25.4, or 33 images, and this is called the [critical batch](glossary.md#critical-batch). Far below it, twice the images
+# mean almost half the updates, so a further worker is worth nearly a whole one. Far above it, more images only confirm what the gradient already says, and
+# four workers with 256 images each were 1.03 times as fast as one (measured).
 #
-# While one of $p$ equal workers computes, each other one sends an update. So its gradient is $d = p - 1$ updates old. (A [parameter
-# server](glossary.md#parameter-server) may keep the weights.)
+# You need no search to estimate the critical batch. It is about as large as the variance of the single images' gradients, divided by the squared length of
+# their mean (McCandlish and others, 2018). We compute this ratio while one network learns.
+
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+noise = sgd_parallelism.follow_noise(network, [part[:2000] for part in small_digits])
+print("variance / squared length of the mean")
+for point in noise:
+    print(f"loss {point.loss:.2f}: {point.noise_scale:4.0f} images")
+early, late = ([p.noise_scale for p in half] for half in (noise[:5], noise[-5:]))
+assert 10 < np.median(early) < np.median(late)
+
+# %% [markdown] tags=["explain"]
+# While our loss fell from 2.3 to 0.6, this ratio was 32 to 83 images, and below 0.45 it was more than 120 (measured). The critical batch thus grows as a
+# model learns. For harder tasks it is much larger, for example tens of thousands of images for ImageNet (the same authors, published). Llama 3 405B began
+# with 4 million tokens per step and later used 16 million for efficiency (published).
 #
-# **Your turn.** A queue makes the delay. In the first $d$ steps no gradient has arrived, and $w$ stays as it is.
+# Our runs also used the fourth source. The 160 networks of a search, ten rates times 16 seeds, need nothing of each other, and can run on as many workers
+# as you have. Even a single core gains, because networks that share each call of PyTorch share its overhead.
+
+# %% tags=["hide-input", "run"]
+crossing = sgd_parallelism.sweep_crossover(
+    small_digits, nets=18, sizes=((32, 64),), budget_s=1, device="cpu"
+).points[0]
+
+# %% tags=["hide-input", "look"]
+sentence = "18 small networks that share each call take less time than 18 in a loop"
+timing.claim(sentence, crossing.stacked_ratio, at_most=0.6, evidence=crossing)
+
+# %% [markdown] tags=["explain"]
+# **To remember.** Add up the batches of all workers. Up to the critical batch, here 33 images, a further worker pays, and far beyond it none does, even if
+# sending takes no time.
+#
+# The workers of our bet have 64 images each, so a single one of them is beyond 33 already. But they do not wait. Does this save them?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="An old gradient corrects what has changed already"
+# ## Part 4: the worth of an old gradient
+#
+# What is an old gradient worth? We can ask this only now, because we first had to know what four workers are worth if they wait.
+#
+# - Four workers that never wait make four updates in the time of one
+# - Each gradient is three updates old when it arrives
+# - A correction that comes late must be small
+#
+# If four workers do not wait, they make four updates in the time of one. But while a worker computes, each of the other three adds an update to the
+# weights, so its gradient is three updates old when it arrives. It is a [stale gradient](glossary.md#stale-gradient).
+#
+# **Your turn.** A queue makes the delay. In each step, compute the gradient at the weights of now and put it into the queue. As soon as more than `delay`
+# gradients wait there, apply the oldest. `descend` above shows the form.
 
 
-# %% tags=["yours"] yours="delayed"
+# %% tags=["yours"] yours="delayed" takes=8
 def delayed(gradient, w, rate, delay, steps):
-    """Return [w_0, ..., w_steps] of descent with gradients that are ``delay`` updates old.
+    """Yield w after each step of descent with gradients that are `delay` updates old."""
+    waiting = []
+    for _ in range(steps):
+        waiting.append(gradient(w))
+        if len(waiting) > delay:
+            w = w - rate * waiting.pop(0)
+        yield w
 
-    Each step computes gradient(w); the oldest of more than ``delay`` waiting is applied.
-    """
-    waiting, path = [], [w]
+
+# %% checks="delayed"
+delayed = check(delayed)
+
+
+# %% wrong="delayed" says="Apply the oldest gradient that waits, not the newest"
+def delayed(gradient, w, rate, delay, steps):
+    waiting = []
+    for _ in range(steps):
+        waiting.append(gradient(w))
+        if len(waiting) > delay:
+            w = w - rate * waiting.pop()
+        yield w
+
+
+# %% wrong="delayed" says="so let it wait"
+def delayed(gradient, w, rate, delay, steps):
+    for _ in range(steps):
+        w = w - rate * gradient(w)
+        yield w
+
+
+# %% wrong="delayed" says="also while no gradient arrives"
+def delayed(gradient, w, rate, delay, steps):
+    waiting = []
+    for _ in range(steps):
+        waiting.append(gradient(w))
+        if len(waiting) > delay:
+            w = w - rate * waiting.pop(0)
+            yield w
+
+
+# %% wrong="delayed" says="would fill the memory"
+def delayed(gradient, w, rate, delay, steps):
+    waiting, path = [], []
     for _ in range(steps):
         waiting.append(gradient(w))
         if len(waiting) > delay:
@@ -471,513 +741,204 @@ def delayed(gradient, w, rate, delay, steps):
     return path
 
 
-# %% checks="delayed"
-asked = exercises.Checks("Descent on old gradients", delayed)
-slips = {(8.0, 4.0, 2.0, 1.0, 0.5): "Every gradient is applied at once: let it wait"}
-goal = "delay 0 is plain descent"
-asked.returns(goal, (lambda w: w, 8.0, 0.5, 0, 3), expected=[8.0, 4.0, 2.0, 1.0])
-slips |= {
-    (8.0, 8.0, 4.0, 2.0, 1.0): "Apply the oldest gradient that waits, not the newest",
-    (8.0, 4.0, 0.0, -2.0, -2.0): "In the first step nothing has arrived: w stays 8",
-    (8.0, 4.0, 0.0, -2.0): "One weight for each step, also while nothing arrives",
-}
-given = (lambda w: w, 8.0, 0.5, 1, 4)
-asked.returns("one update old", given, expected=[8.0, 8.0, 4.0, 0.0, -2.0], mistakes=slips)
-delayed = asked.settle()
-
-
-# %% wrong="delayed" says="the oldest gradient that waits"
+# %% right="delayed" style=1
 def delayed(gradient, w, rate, delay, steps):
-    waiting, path = [], [w]
-    for _ in range(steps):
+    import collections
+
+    waiting = collections.deque()
+    for step in range(steps):
         waiting.append(gradient(w))
-        if len(waiting) > delay:
-            w = w - rate * waiting.pop()
-        path.append(w)
-    return path
+        if step >= delay:
+            w = w - waiting.popleft() * rate
+        yield w
 
 
-# %% wrong="delayed" says="let it wait"
-def delayed(gradient, w, rate, _delay, steps):
-    path = [w]
-    for _ in range(steps):
-        path.append(path[-1] - rate * gradient(path[-1]))
-    return path
+# %% right="delayed" style=2
+def delayed(gradient, w, rate, delay, steps):
+    def step(state, _):
+        now, *waiting = state
+        waiting.append(gradient(now))
+        arrived = waiting[:-delay] if delay else waiting
+        return (now - rate * sum(arrived) if arrived else now, *waiting[len(arrived) :])
+
+    states = itertools.accumulate(range(steps), step, initial=(w,))
+    return (state[0] for state in itertools.islice(states, 1, None))
 
 
 # %% [markdown]
-# The simplest loss is a parabola, $\ell = \tfrac{c}{2} w^2$, with curvature $c$ and gradient $c\,w$. Only $\eta c$ matters. Without delay $w$
-# is multiplied by $1 - \eta c$ in each step: at $\eta c = 1.5$ by $-0.5$, so it comes to rest. Now let each gradient be one update old.
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
-one_old = helpers.predict(
-    "eta c = 1.5, delay 1: by which factor does w grow a step, in the long run?", "x"
-)
-one_old
-
-# %% tags=["run", "slide", "slide-output"] minutes=1 headline="The same rate grows when gradients are one update old"
-paths = {delay: delayed(lambda w: w, 1.0, 1.5, delay, 100) for delay in (0, 1)}
-curves = {f"delay {delay}": [w**2 / 2 for w in path[:16]] for delay, path in paths.items()}
-drawn = sgd_parallelism.draw_losses(curves, title="A parabola, rate times curvature 1.5")
-alt = "Without delay the loss falls in a straight line; with delay 1 it grows in waves."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# Try $w_t = z^t$. Then $z^{d+1} - z^d + \eta c = 0$, and the root $z$ of the largest size says how $w$ grows in the long run. For $d = 1$ and
-# $\eta c = 1.5$ the two roots have the size $\sqrt{1.5}$.
-
-# %% tags=["look"]
-early, late = (max(map(abs, paths[1][first : first + 11])) for first in (30, 90))
-one_old.reveal(modelled=math.sqrt(1.5), simulated=(late / early) ** (1 / 60))
-
-# %% [markdown] tags=["explain"]
-# (Simulated: peaks 60 steps apart.) A correction that comes late overshoots, and its own
-# correction comes late as well.
-#
-# At the limit a wave keeps its size: $z = e^{i\theta}$. Then $\eta c = z^d (1 - z)$ has the size $2 \sin \frac{\theta}{2}$. It is
-# a positive number first if $d\,\theta = \frac{\pi - \theta}{2}$, so $\theta = \frac{\pi}{2d + 1}$. Descent with delay $d$ is stable below (Levin and May, "A note on difference-delay equations", 1976)
-#
-# $$\eta c < 2 \sin \frac{\pi}{2\,(2d + 1)}$$
-#
-# Test it without using it: run your descent, and halve the gap between an $\eta c$ that settles and one that grows.
+# You know the effect from a shower with a long pipe. If the water answers late, you must turn the tap a little at a time, because you correct a temperature
+# that may have changed already. The simplest loss for which this can be computed is a parabola. With fresh gradients, a step multiplies the distance to its
+# minimum by 1 minus the rate times the curvature, so the weight settles if the rate times the curvature is below 2. With gradients that are one update old
+# the limit is 1. For gradients that are $s$ updates old it is $2 \sin \frac{\pi}{2\,(2s+1)}$ (Levin and May, 1976), and for three updates this is 0.445. We
+# test the formula with your `delayed`, on a parabola of curvature 1, and halve again and again the gap between a rate that settles and one that grows.
 
 
 # %% tags=["run"]
-def largest_stable(delay):
+def largest_rate(delay):
     settles, grows = 0.0, 2.5
     for _ in range(14):
         rate = (settles + grows) / 2
         path = [abs(w) for w in delayed(lambda w: w, 1.0, rate, delay, 600)]
-        falls = max(path[400:]) < max(path[200:400])
-        settles, grows = (rate, grows) if falls else (settles, rate)
+        is_stable = max(path[400:]) < max(path[200:400])
+        settles, grows = (rate, grows) if is_stable else (settles, rate)
     return settles
 
 
+# %% tags=["hide-input", "run"]
 delays = [0, 1, 2, 3, 4, 8, 16]
-limits = {delay: 2 * math.sin(math.pi / (2 * (2 * delay + 1))) for delay in delays}
-found = [largest_stable(delay) for delay in delays]
-assert np.allclose(found, list(limits.values()), rtol=0.01)
+limits = {delay: sgd_parallelism.stability_limit(delay) for delay in delays}
+tried = {delay: largest_rate(delay) for delay in delays}
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The largest stable rate shrinks with the delay"
+# %% tags=["hide-input", "look"]
+for delay in (0, 1, 3):
+    print(f"{delay} updates old: {limits[delay]:.3f} modelled, {tried[delay]:.3f} simulated")
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The largest rate shrinks with the delay"
 alt = "Rate times curvature at the limit: 2 without delay, 0.1 at delay 16; both agree."
-plotting.show(sgd_parallelism.draw_limits(delays, list(limits.values()), found), alt=alt)
+figure = sgd_parallelism.draw_limits(delays, list(limits.values()), list(tried.values()))
+plotting.show(figure, alt=alt)
+
+# %% tags=["hide-input"]
+assert np.allclose(list(tried.values()), list(limits.values()), rtol=0.01)
 
 # %% [markdown] tags=["explain"]
-# One old update halves the largest stable rate. Near its minimum a loss of many weights is nearly a sum of parabolas, and the
-# most curved one sets the limit (the appendix tests it).
+# With three updates the largest rate therefore shrinks to 0.445 / 2 of what it was, whereas the updates are four times as many. A network has steep
+# directions, in which a small step already overshoots, and flat ones. The steepest sets the limit of the rate. In a flat direction every update advances by
+# a distance that is proportional to the rate. In a flat direction the four workers are therefore 4 × 0.445 / 2, or 0.89 times as fast as one (modelled). By
+# this model the three additional workers even do harm.
 #
-# ### And a network?
-#
-# A network has no fixed curvature, so we measure the largest at the first weights. The limit over it is a rate. A run makes 120
-# steps of 64 images, with a queue like yours.
+# It is no accident that the result is so close to 1. The four gradients that arrive one after the other were computed at almost the same weights. So their
+# four updates add up to a single update with four times the rate, which follows the mean gradient of 256 images. But this is just the update that four
+# workers make if they wait. If the argument is right, it predicts their learning rates. With 256 images, 0.57 was the best of our ten rates (printed in Part 3).
 
-# %% tags=["nbval-ignore-output"]
-digits = images, labels
-curvature = sgd_parallelism.largest_curvature(net, digits)
-print(f"curvature at the first weights: {curvature:.2f}")
-print(f"largest stable rate for a parabola, delay 4: {limits[4] / curvature:.3f}")
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.05, 1.6]
-fails = helpers.predict(
-    "0.05, 0.1, 0.2, 0.4, 0.8, 1.6: delay 4 first ends above a loss of 1 at which rate?", ""
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.01, 10]
+best_rate = helpers.predict(
+    "If four workers that wait learn best at a rate of 0.57, "
+    "which rate is best for four that never wait?",
+    "",
 )
-fails
+best_rate
+
 
 # %% tags=["run"]
-rates = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-sweep = sgd_parallelism.sweep_stale(
-    net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120
-)
-
-# %% tags=["look", "nbval-ignore-output"]
-above = [rate for rate in rates if rate > limits[4] / curvature]
-ended = [rate for rate in rates if sweep.run(4, rate).final_loss > 1]
-fails.reveal(modelled=min(above), measured=min(ended, default=None))
-
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The limit at the first weights is a guide"
-alt = "A map of the final loss by delay and rate; the modelled limit falls with the delay."
-plotting.show(sgd_parallelism.draw_stale(sweep), alt=alt)
-
-# %% [markdown] tags=["explain"]
-# (*Blew up*: ended above the first loss, or had a batch with three times that.) In the run printed here the
-# line separates what ended above 1 from the
-# rest, but for delay 8. Does a run stay below it while it learns? Your loop, at delay 4 and rate 0.1:
+def never_wait(gradient, w, rate, steps):
+    return delayed(gradient, w, rate, 3, steps)
 
 
-# %% tags=["look", "nbval-ignore-output"]
-def gradients_of(batch, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+simulated = {batch: search(never_wait, batch_size=batch) for batch in (8, 32, 64, 256)}
 
-    def gradient(w):
-        some = torch.randint(len(images), (batch,), generator=generator)
-        return torch.func.grad(loss)(w, images[some], labels[some])
-
-    return gradient
-
-
-path = delayed(gradients_of(64), start, 0.1, 4, 120)
-on_the_way = {}
-for step in range(0, 121, 20):
-    nn.utils.vector_to_parameters(path[step], net.parameters())
-    over = 0.1 * sgd_parallelism.largest_curvature(net, digits, iterations=15) / limits[4]
-    on_the_way[step] = [f"{over:.1f}", f"{loss(path[step], *digits):.2f}"]
-nn.utils.vector_to_parameters(start, net.parameters())
-pd.DataFrame(on_the_way, index=["rate x curvature / limit", "loss"]).rename_axis(
-    "step", axis=1
-)
-
-# %% tags=["explain"]
-growth = sgd_parallelism.growth_factor(1.5 * limits[4], delay=4)
-print(f"a parabola at 1.5 times the limit: w grows {growth**20:.1f} times in 20 steps")
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four that never wait need a quarter of the rate"
+best_rate.reveal(modelled=alone[256].best_rate / 4, simulated=simulated[64].best_rate)
+for batch, found in simulated.items():
+    waiting = alone[4 * batch].best_rate
+    print(
+        f"{batch:3} images: {waiting:.2f} if they wait, {found.best_rate:.2f} if they do not"
+    )
+    assert 2.5 < waiting / found.best_rate < 6
 
 # %% [markdown] tags=["explain"]
-# It does not. At each step shown from 20 on it is above the limit, where a parabola's wave would grow without end. The loss
-# falls all the same, though not everywhere.
+# It should be a quarter of it, 0.14. We simulated the four with your queue, so the learning is real and only the clock is computed. Among our ten rates,
+# each of which is 1.41 times the one before, the best was indeed 0.14. In the other three rows of the table below the two best rates also differed by a
+# factor of four.
 #
-# Why, and up to where, such a network goes on learning above the limit we do not know.
-# (Without delay, and with all images in each step, it typically hovers just above: Cohen and others, ["Gradient Descent on Neural Networks Typically
-# Occurs at the Edge of Stability"](https://arxiv.org/abs/2103.00065), 2021.)
-#
-# Threads can share weights without a lock ([Hogwild](glossary.md#hogwild)), and workers can train alone and average their weights
-# now and then ([local SGD](glossary.md#local-sgd)): [the appendix](appendix/04_sources_of_parallelism.ipynb) runs both.
+# The table counts rounds, in each of which every worker computes one gradient. The four that wait make one update per round, like one worker with four
+# times the batch. The four that never wait make four updates per round.
 
-# %% [markdown]
-# ## Part 5: over models
-#
-# - A search over learning rates: trainings that need nothing of each other
-# - Stacked networks share their calls
-#
-# To settle the bet we train 18 networks, at 9 rates and with two draws of the images. A loop makes 18 times as
-# many calls as one. `torch.func.vmap` makes one program of them, whose calls compute all 18: $N (o + w)$ becomes $o' + N w$, for $N$
-# networks with work $w$ and overhead $o$ each, and the stack's overhead $o'$.
-
-# %% tags=["run"]
-one_slope = torch.func.grad(loss)
-all_slopes = torch.func.vmap(one_slope)
-stack = (
-    start.repeat(18, 1),
-    images[: 18 * 64].view(18, 64, 196),
-    labels[: 18 * 64].view(18, 64),
-)
-programs = {
-    "loop": lambda: [one_slope(*each) for each in zip(*stack, strict=True)],
-    "stack": lambda: all_slopes(*stack),
+# %% tags=["hide-input", "run"]
+ways = {
+    "one worker": {batch: (alone[batch], 1) for batch in simulated},
+    "four that wait": {batch: (alone[4 * batch], 1) for batch in simulated},
+    "four that never wait (simulated)": {
+        batch: (found, 4) for batch, found in simulated.items()
+    },
 }
-race = timing.compare(programs, budget_s=1, precision=0.1)
-
-# %% tags=["look"]
-race.claim("18 small networks: a stack takes less time than a loop", "stack", at_most=0.6)
-
-# %% [markdown] tags=["explain"]
-# In this model a stack saves overhead and no work, so it pays for small networks. The
-# search is your `delayed`, with a row of weights a network.
-
-
-# %% tags=["run"]
-grid = torch.tensor([0.05 * 2 ** (k / 2) for k in range(9)]).repeat_interleave(2)[:, None]
-losses_of = torch.func.vmap(loss, in_dims=(0, None, None))
-
-
-@cache
-def search(batch, delay=0):
-    """Return each draw's first step with a loss below 0.5 at its best rate, and that."""
-    generator = torch.Generator().manual_seed(0)
-    steps = 260 if batch < 32 else 160 if delay else 80
-
-    def gradient(w):
-        drawn = torch.randint(len(images), (2, batch), generator=generator).repeat(9, 1)
-        return all_slopes(w, images[drawn].flatten(2), labels[drawn])
-
-    path = delayed(gradient, start.expand(18, -1), grid, delay, steps)[::2]
-    seen = torch.stack([losses_of(w, images[:1000], labels[:1000]) for w in path])
-    below = seen.view(-1, 9, 2) < 0.5
-    first = torch.where(below.any(0), 2 * below.int().argmax(0), math.inf)
-    return first.amin(0), grid[2 * first.argmin(0), 0]
-
-
-# %% [markdown]
-# ### Back to the bet
-#
-# - Four workers that never wait take four steps in the time of one
-# - Their gradients are 3 updates old
-# - How many times as fast are they?
-#
-# A model from parabolas: in a flat
-# direction progress is updates times rate. Four times the updates come at the largest stable rate of delay 3 instead of delay 0.
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four times the updates are not four times the progress"
-alone, never_wait = search(64), search(64, delay=3)
-worth = 4 * alone[0] / never_wait[0]  # one number for each draw of the images
-bet.reveal(modelled=4 * limits[3] / limits[0], simulated=worth.mean().item())
-print("in each draw:", " and ".join(f"{times:.2f} times" for times in worth))
-for name, tries in {"one worker": alone, "four, no waiting": never_wait}.items():
-    best = [
-        f"{steps:.0f} steps at rate {rate:.2f}" for steps, rate in zip(*tries, strict=True)
-    ]
-    print(f"{name}: {' and '.join(best)}")
-
-# %% [markdown] tags=["explain"]
-# (Simulated: the learning is real, the workers are a queue. Each draw's best of nine rates is chosen on the run that is counted, which
-# flatters both sides.) Four times as many updates come in, but at their smaller rate more are needed. In the run
-# printed here that takes back all of the gain in one draw, and most in the other.
-#
-# Would waiting be better? Four workers that wait take a step with a batch four times as large:
-
-# %% tags=["run"]
-sizes = (8, 32, 64, 256)
-wait = {size: search(size)[0] / search(4 * size)[0] for size in sizes}
-no_wait = {size: 4 * search(size)[0] / search(size, delay=3)[0] for size in sizes}
-assert no_wait[8].mean() > no_wait[256].mean()
-assert wait[8].mean() > wait[256].mean()
-
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="What four workers are worth depends on the batch"
-drawn, axes = plotting.figure(title="What four workers are worth, sending left out")
-ways = {"they wait: batch 4 times as large": (wait, 0.97, "o-", plotting.MEASURED)}
-ways["they do not: 3 updates old"] = (no_wait, 1.03, "s--", plotting.COLOURS["sending"])
-for name, (draws, aside, mark, colour) in ways.items():
-    at = [aside * size for size in sizes]
-    axes.plot(at, [draws[size].mean() for size in sizes], mark, color=colour, label=name)
-    axes.vlines(at, *zip(*(draws[size].aminmax() for size in sizes), strict=True), colour)
-axes.axhline(4 * limits[3] / limits[0], color=plotting.MODELLED, ls=":", label="parabola")
-axes.set_xscale("log", base=2)
-axes.set_xticks(sizes, [str(size) for size in sizes])
-axes.set(xlabel="images in each worker's batch", ylabel="times as fast as one", ylim=(0, 4.2))
-axes.legend()
-alt = "Times as fast as one worker, by batch: both fall from about 2.5 to about 1."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown] tags=["explain"]
-# (A mark is the mean of the two draws that its line joins.) Two draws cannot tell which way is ahead. Both are worth
-# less with 256 images than with 8. A likely reason is noise: the gradient of few images is a poor guess, and more images help. Larger batches pay
-# only up to some size in many networks (McCandlish and others, ["An Empirical Model of
-# Large-Batch Training"](https://arxiv.org/abs/1812.06162), 2018).
-
-# %% [markdown]
-# ## Part 6: which source for which machine?
-#
-# | source | what a step exchanges | waits |
-# |---|---|---|
-# | within a layer | outputs; back, gradients of inputs | each layer |
-# | over examples | the gradient | once |
-# | over update iterations | gradients there, weights back | never |
-# | over models | nothing | never |
-#
-# How many bytes does each of $p$ workers receive? Outputs are *gathered*: each lacks $\frac{p - 1}{p}$ of
-# them. Gradients are *summed*: twice as much, first terms, then sums (round a ring, [lesson 05](05_data_parallel.ipynb)). Weights in
-# common are spread over the workers: each fetches what it lacks, and receives the others' gradients of its part. *wide* is three dense
-# layers, 784 to 4,096 to 4,096 to 10. Four workers, 64 images:
-
-# %%
-wide = helpers.BasicFCModel(784, 4096, 10, 3)
-four = sgd_parallelism.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
-exchanged = {"LeNet": four, "wide": sgd_parallelism.sources_of_parallelism(wide, (64, 784))}
-columns = {}
-for name, counted in exchanged.items():
-    columns[f"{name}: exchanges"] = [row.synchronisations for row in counted.rows]
-    columns[f"{name}: received"] = [f"{row.received_bytes(4):,.0f}" for row in counted.rows]
-pd.DataFrame(columns, index=[row.source for row in four.rows])
-
-# %% [markdown]
-# Over examples that is one and a half times the parameters, whatever the batch. Within layers the bytes grow with it.
-#
-# **Your turn.** A model of a step: its computing is shared, and then each worker receives its bytes.
-
-
-# %% tags=["yours"] yours="times_as_fast"
-def times_as_fast(workers, compute_s, exchanges, received_bytes, latency_s, bytes_per_s):
-    """Return how many times as fast as one worker ``workers`` do a step.
-
-    One worker alone computes for ``compute_s``. Each exchange takes ``latency_s`` besides
-    its bytes; ``received_bytes`` are those of all exchanges together.
-    """
-    wait_s = exchanges * latency_s + received_bytes / bytes_per_s
-    return compute_s / (compute_s / workers + wait_s)
-
-
-# %% checks="times_as_fast"
-asked = exercises.Checks("How many times as fast", times_as_fast)
-slips = {
-    8 / 4.5: "Every exchange takes the latency: there are 3",
-    8 / 4.0: "The latency is missing: 3 exchanges take it",
-    8 / 11.5: "The computing is shared: each worker has a quarter of it",
-    8 / 2.875: "The computing is shared, the waiting is not",
-    5.5 / 8: "One worker's time over that of the shared step, not the other way round",
-    8 / 9.5: "The bytes are those of all exchanges together",
+rounds = {
+    way: {
+        batch: (found.mean_steps / per_round, found.standard_error / per_round)
+        for batch, (found, per_round) in searches.items()
+    }
+    for way, searches in ways.items()
 }
-given = (4, 8.0, 3, 20, 0.5, 10.0)
-asked.returns("3 exchanges, 20 bytes", given, expected=8 / 5.5, mistakes=slips)
-asked.returns("nothing to exchange", (4, 8.0, 0, 0, 0.5, 10.0), expected=4.0)
-times_as_fast = asked.settle()
+one, waiting, never = rounds.values()
+for batch in simulated:
+    assert 0.7 < never[batch][0] / waiting[batch][0] < 1.4
+worth = one[64][0] / never[64][0]
+assert 1 < worth < 2
 
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Four times as many updates are not four times the progress"
+bet.reveal(modelled=4 * limits[3] / limits[0], simulated=worth)
+cells = {}
+for way, means in rounds.items():
+    cells[way] = [f"{mean:.1f} rounds" for mean, _ in means.values()]
+    if way != "one worker":
+        gains = [one[batch][0] / mean for batch, (mean, _) in means.items()]
+        pairs = zip(cells[way], gains, strict=True)
+        cells[way] = [f"{text}, or {gain:.2f} times as fast" for text, gain in pairs]
+pd.DataFrame(cells, index=pd.Index(list(simulated), name="images per worker"))
 
-# %% wrong="times_as_fast" says="there are 3"
-def times_as_fast(workers, compute_s, exchanges, received_bytes, latency_s, bytes_per_s):
-    wait_s = (latency_s if exchanges else 0) + received_bytes / bytes_per_s
-    return compute_s / (compute_s / workers + wait_s)
-
-
-# %% wrong="times_as_fast" says="the waiting is not"
-def times_as_fast(workers, compute_s, exchanges, received_bytes, latency_s, bytes_per_s):
-    wait_s = exchanges * latency_s + received_bytes / bytes_per_s
-    return compute_s / ((compute_s + wait_s) / workers)
-
-
-# %% [markdown]
-# Four A100 share *wide*'s batch of 64. Each computes at its peak in float32. Between them is NVLink, with a
-# [bandwidth](glossary.md#bandwidth) of 12 times 25 GB/s each way ([NVIDIA Ampere
-# Architecture In-Depth](https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/)). The
-# [latency](glossary.md#latency) of an exchange is our assumption.
-
-# %%
-a100, nvlink = (
-    hardware.device("A100 SXM 40 GB"),
-    {"latency_s": 10e-6, "bytes_per_s": 12 * 25e9},
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Waiting or not, four workers follow the same images"
+figure = sgd_parallelism.draw_rounds(rounds)
+alt = (
+    "Rounds by images per worker. Both curves of four workers lie together below that of one."
 )
-float32 = a100.peak("float32").dense_flops_per_s
-
-
-@cache
-def flops(batch):
-    work = operations.profile_ops(wide, (batch, 784))
-    return work.forward_flops + work.backward_flops
-
-
-print(
-    f"float32: {units.text(float32, 'FLOP/s')}, a step: {units.text(flops(64) / float32, 's')}"
-)
-print(f"NVLink: {units.text(nvlink['bytes_per_s'], 'B/s')} each way, latency 10 us")
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
-shared = helpers.predict("Four A100 share the batch: how many times as fast as one?", "x")
-shared
-
-
-# %% tags=["run"]
-def gains(workers, batch, flops_per_s, latency_s, bytes_per_s):
-    alone_s, found = flops(batch) / flops_per_s, {}
-    for row in sgd_parallelism.sources_of_parallelism(wide, (batch, 784)).rows:
-        received = row.received_bytes(workers)
-        step = workers, alone_s, row.synchronisations, received, latency_s, bytes_per_s
-        hidden = workers * alone_s / max(alone_s, received / bytes_per_s)  # updates
-        found[row.source] = times_as_fast(*step) if row.waits else hidden
-    return found
-
-
-four_a100 = gains(4, 64, float32, **nvlink)
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The gradient takes longer to arrive than the work to compute"
-shared.reveal(modelled=four_a100["over examples"])
-received = exchanged["wide"].row("over examples").received_bytes(4)
-print(f"computing, shared: {units.text(flops(64) / float32 / 4, 's')}")
-print(f"receiving the gradient: {units.text(received / nvlink['bytes_per_s'], 's')}")
-print(f"within layers it is {four_a100['within a layer']:.2f} times as fast")
+plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Four cards are slower than one: the gradient takes longer to arrive than one card needs for all. Cutting the layers is
-# better here.
+# In every row the two methods differ by at most 15 %, because both follow the mean of the same images. (Each mean has a standard error of 2 to
+# 6 %.) With few images per worker both are worth a good deal, because noise is then the limit, and four times the images reduce it. With many images both
+# are worth nothing, because longer steps would overshoot.
 #
-# No A100 is under this notebook. The latency does not grow with the workers, which is too good. And no sending is hidden, which is too bad: libraries
-# send the gradients of late layers while early ones are computed. That can at most halve a step, because a step takes at least
-# the longer of its two times.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### The bet again, with sending
+# Not waiting pays when the workers are unequal. If two workers need 1 s per gradient and a third needs 3 s, waiting brings three gradients in 3 s, and not
+# waiting brings seven. But there is another remedy. [Chen and others](https://arxiv.org/abs/1604.00981) (2016) let all workers wait, but not for the last
+# few gradients of a step, and found this faster and more accurate than never waiting (published). [The
+# appendix](appendix/04_sources_of_parallelism.ipynb) runs workers that are unequal, threads that share weights without a lock
+# ([Hogwild](glossary.md#hogwild)), and workers that only average their weights now and then ([local SGD](glossary.md#local-sgd)). In the
+# [exercises](exercises/04_sources_of_parallelism_exercises.ipynb) you cut a product and run a [parameter server](glossary.md#parameter-server) by hand.
 #
-# - Four A100 that never wait
-# - Each computes 64 images for an update of its own
-# - It sends and receives meanwhile
+# **To remember.** With four workers each gradient is three updates old and needs a quarter of the learning rate. Among equal workers it therefore hardly
+# matters whether they wait. With 64 images each, four of them are 1.3 times as fast as one either way.
 #
-# So its step takes the longer of the two times.
-
-# %% tags=["predict", "slide-output"] axis=[0.1, 10]
-again = helpers.predict("Four A100 never wait: how many times as many updates as one?", "x")
-again
-
-# %% tags=["run"]
-times_s = {"computing": flops(64) / float32, "receiving": received / nvlink["bytes_per_s"]}
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Who does not wait hides what it sends"
-again.reveal(modelled=four_a100["over update iterations"])
-for what, seconds in times_s.items():
-    print(f"{what}: {units.text(seconds, 's')}")
-
-# %% [markdown] tags=["explain"]
-# A card computes four times as long for as many bytes, and hides nearly all. But updates are not progress: in Part 5 four were
-# worth little more than one. And sending makes gradients older still.
-#
-# Which batch, link, how many workers? (Over update iterations updates are counted.)
-
-
-# %%
-def draw_gains(batch, gigabytes_per_s):
-    counts = [2, 4, 8, 16, 32, 64]
-    rows = [gains(count, batch, float32, 10e-6, 1e9 * gigabytes_per_s) for count in counts]
-    title = f"A100s, modelled: batch {batch:,}, {gigabytes_per_s:g} GB/s"
-    drawn, axes = plotting.figure(title=title)
-    colours = ("#882255", "#332288", "#999933", "#777777")
-    for name, mark, colour in zip(rows[0], ("o-", "s--", "v:", "-"), colours, strict=True):
-        axes.loglog(counts, [row[name] for row in rows], mark, color=colour, label=name)
-    axes.set_xticks(counts, counts)
-    axes.set_yticks([0.001, 0.01, 0.1, 1, 4, 16, 64], [0.001, 0.01, 0.1, 1, 4, 16, 64])
-    axes.set(xlabel="workers", ylabel="times as fast as one", ylim=(0.0005, 90))
-    axes.minorticks_off()
-    drawn.legend(loc="outside lower left", ncols=2, fontsize=11, frameon=False)
-    return drawn
-
-
-# %% tags=["look"]
-helpers.interactive_figure(
-    draw_gains,
-    {"batch": [16, 64, 256, 1024, 4096], "gigabytes_per_s": [1.25, 12.5, 50, 300]},
-    views=[{"batch": 64, "gigabytes_per_s": 300}, {"batch": 4096, "gigabytes_per_s": 300}],
-    alt=lambda batch, gigabytes_per_s: (
-        f"Times as fast as one A100: four sources, batch {batch}, {gigabytes_per_s} GB/s."
-    ),
-)
-
-# %% [markdown] tags=["explain"]
-# Four places, batch 64: which share of the time is left for computing?
-
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Between these machines only whole models pay" mark="over models"
-epyc = hardware.device("EPYC 7713")
-cpu, cpu_bus = epyc.peak("float32").dense_flops_per_s, epyc.bus_bandwidth_bytes_per_s
-places = {  # workers, and for each its peak, latency in s, bytes/s
-    "CPU cores": (64, cpu / 64, 1e-6, cpu_bus / 64),
-    "GPU cores": (108, float32 / 108, 5e-6, a100.bus_bandwidth_bytes_per_s / 108),
-    "4 GPUs": (4, float32, *nvlink.values()),
-    "4 machines": (4, float32, 50e-6, 10e9 / 8),
-}
-shares = {}
-for place, (workers, *each) in places.items():
-    found = gains(workers, 64, *each)
-    shares[place] = {name: f"{times / workers:.1%}" for name, times in found.items()}
-pd.DataFrame(shares)
-
-# %% [markdown] tags=["explain"]
-# (Modelled: float32 peaks, assumed latencies, 10 Gbit/s between machines. A chip's cores share its bus to memory; its [caches](glossary.md#cache) are
-# left out, which is too bad for chips.) Without waiting the
-# bytes hide behind computing, but between these machines most do not. There only whole models leave more than half.
-#
-# In the [exercises](exercises/04_sources_of_parallelism_exercises.ipynb) you cut a product, and run a parameter server by hand.
+# What does all this say about the bet, and about 16,384 GPUs?
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
-# ## What to take home
+# ## Back to the bet
 #
-# 1. What waits for what decides how much can run at once.
-# 2. Old gradients need smaller rates, and that can take back all that not waiting gains.
-# 3. What each worker receives decides which link can carry it.
+# 1. The longest chain limits what unlimited workers can gain.
+# 2. The link decides which side of a layer to cut.
+# 3. Beyond the critical batch, further examples and old gradients are worth little.
+#
+# Four workers that never wait reached the loss 1.3 times as fast as one, although they made four times as many updates. Four updates at a quarter of the
+# rate are one update from 256 images, and with 64 images a worker is already beyond the critical batch of 33. A harder task, with a larger critical batch,
+# would make these workers worth more, but a faster link would not, because here sending took no time at all.
+#
+# Llama 3 405B was a harder task, and now you can say where its 16,384 GPUs found their work. They were arranged as 8 × 16 × 128
+# ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, Table 4, published). Eight GPUs, as many as a server has, share every layer over NVLink. Sixteen such
+# groups hold different layers, and the sequences pass from one group to the next, which has a waiting time of its own
+# ([lesson 06](06_model_parallel.ipynb)). There are 128 copies of this arrangement, which makes 16 × 128, or 2,048 groups of eight GPUs, one for each sequence of the
+# step. All of them wait for the update, and none uses old gradients. A further GPU was not worth a whole one, though. With 8,192 GPUs and as many tokens
+# per step, each GPU reached 430 TFLOP/s instead of 400 (published), so twice the GPUs were 2 × 400 / 430, or 1.86 times as fast.
+#
+# Which source you should use first depends on the link.
+#
+# | your workers are | let them share | because |
+# |---|---|---|
+# | the cores of a CPU or the [multiprocessors](glossary.md#multiprocessor) of a GPU | layers | they have a common memory |
+# | GPUs in one server | layers for few tokens, examples for many | NVLink brings 450 GB/s |
+# | servers with 100 Gbit/s | examples, tens of thousands of tokens per step | the sum takes the same time for any number of tokens |
+# | machines without a fast link | as little as possible, best each its own model | models exchange nothing |
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $p$ workers.
+# $R$ workers.
 #
-# | quantity | formula |
-# |---|---|
-# | time of a training | at least the longer of $\frac{\text{tasks}}{p}$ and the longest chain |
-# | additions one after another, $n$ numbers in $l$ lanes | $\frac{n}{l} - 1 + \log_2 l$ |
-# | received by each of $p$ | $\frac{p-1}{p}\,b$ bytes if $b$ are gathered, twice that if summed |
-# | received by one that adds $p$ terms of $b$ bytes | $(p-1)\,b$ |
-# | delayed descent on a parabola is stable | $\eta\,c < 2 \sin \frac{\pi}{2 (2d+1)}$ with curvature $c$, delay $d$ |
-# | times as fast, waiting | $t / (\frac{t}{p} + n \alpha + \frac{b}{W})$ for $t$ seconds of computing, $n$ exchanges, $b$ bytes, latency $\alpha$, bandwidth $W$ |
-# | times the updates, not waiting | $p\,t / \max(t, \frac{b}{W})$ |
+# | quantity | formula | for |
+# |---|---|---|
+# | time of a training | at least the larger of tasks / $R$ and the longest chain | tasks of equal length |
+# | bytes of a layer's sum, tokens cut | $w\,h^2$ | a layer of width $h$, elements of $w$ bytes |
+# | bytes of a layer's sum, inputs or outputs cut | $w\,h\,n$ | the same layer, $n$ tokens |
+# | bytes that each worker receives | $2\,\frac{R-1}{R}\,x$ | a sum of $x$ bytes, of which each worker adds up a part |
+# | updates until a loss | $u + c / b$ | a batch of $b$ images, with $u$ and $c$ measured |
+# | critical batch | $c / u$ | the same training |
+# | largest stable rate times curvature | $2 \sin \frac{\pi}{2\,(2s+1)}$ | gradients that are $s$ updates old, a parabola |
+# | learning rate of $R$ workers that never wait | $\eta / R$ | $\eta$ is the best learning rate of the same workers if they wait |

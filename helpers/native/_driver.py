@@ -194,8 +194,11 @@ def gpu_architecture(device: Any = None) -> str:
 
 def _check_architecture(architecture: str, capability: tuple[int, int]) -> None:
     """Refuse a program for another GPU: code for sm_80 runs on 8.0 and later of its generation, sm_90a on 9.0 alone."""
-    [(number, kind)] = re.findall(r"^sm_(\d+)([af]?)$", architecture)
-    major, minor = int(number[:-1]), int(number[-1])
+    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", architecture)
+    if match is None:
+        raise ValueError(f"architecture={architecture!r} is not known; give what the program is compiled for, such as "
+                         "'sm_90'")  # fmt: skip
+    major, minor, kind = int(match[1]), int(match[2]), match[3]
     here = f"sm_{capability[0]}{capability[1]}"
     if capability[0] != major or capability[1] < minor or (kind == "a" and capability[1] != minor):
         raise NativeError(f"the program is compiled for {architecture}, and this GPU is {here}",

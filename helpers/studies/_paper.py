@@ -48,7 +48,7 @@ def write(
 ) -> None:  # fmt: skip
     """Write ``text`` at (x, y)."""
     axes.text(x, y, text, fontsize=size, color=colour, fontweight="bold" if bold else "normal", ha=ha,
-              va="center_baseline" if va == "center" else va, rotation=90 if turned else 0)  # fmt: skip
+              va="center_baseline" if va == "center" and not turned else va, rotation=90 if turned else 0)  # fmt: skip
 
 
 def arrow(

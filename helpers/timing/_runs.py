@@ -23,7 +23,7 @@ from typing import overload
 import numpy as np
 import torch
 
-from helpers.checks import number, real, whole_number
+from helpers.checks import cpu_or_cuda, number, real, whole_number
 from helpers.results import Record, cell
 
 Function = Callable[[], object]
@@ -119,12 +119,7 @@ def chosen_device(device: str | torch.device | None) -> torch.device | None:
     """Return the device with its index, None for None; ValueError or RuntimeError for one that cannot be timed."""
     if device is None:
         return None
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None
-    if chosen is None or chosen.type not in _RUN_S:
-        raise ValueError(f"device {str(device)!r} cannot be timed; give 'cpu' or 'cuda' (or 'cuda:1', ...)")
+    chosen = cpu_or_cuda(device)
     if chosen.type == "cpu":
         return torch.device("cpu")
     if (chosen.index or 0) >= torch.cuda.device_count():

@@ -113,7 +113,8 @@ def late_wait_s(late_s, workers, prefetch, device_s):
 
 
 LINK = Link(latency_s=3e-5, bandwidth_bytes_per_s=2e9)
-RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
+RING = {"R": 8, "s": 1_000_000, "alpha": 3e-5, "B": 2e9}
+GATHERED = collectives.collective("all_reduce", "gather_broadcast", world_size=8, length=250_000)
 
 
 @pytest.mark.parametrize(
@@ -125,20 +126,25 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
          lambda: simulators.naive_traffic(10, 7, 5, tile=2).global_reads),
         ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},
          lambda: simulators.tiled_traffic(8, 12, 5, tile=4).global_reads),
-        ("04", r"2 \sin \frac{\pi}{2 (2d+1)}", {"d": 3}, lambda: updates.stability_limit(3)),
-        ("05", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
+        ("04", r"2 \sin \frac{\pi}{2\,(2s+1)}", {"s": 3}, lambda: updates.stability_limit(3)),
+        ("04", r"2\,\frac{R-1}{R}\,x", {"R": 4, "x": 4000},
+         lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).ranks()[0].received_bytes),
+        ("05", r"2\frac{R-1}{R}\,s", {"R": 4, "s": 4000},
+         lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).ranks()[0].sent_bytes),
+        ("05", r"2(R-1)(\alpha + \frac{s}{R\,B})", RING,
          lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
-        ("05", r"2(p-1)(\alpha + \frac{n}{W})", RING,
-         lambda: 2 * 7 * LINK.transfer_s(1_000_000)),
-        ("05", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: input_pipeline.young_interval_s(save_s=30, mtbf_s=9000)),
-        ("06", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
-        ("06", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
+        ("05", r"2(R-1)(\alpha + \frac{s}{B})", RING,
+         lambda: costs.schedule(GATHERED, LINK).duration_s),
+        ("05", r"\frac{P}{B}\frac{R-1}{R}", {"P": 4e14, "B": 2e9, "R": 8},
+         lambda: costs.ring_all_reduce_s(8, 2, link=Link(2e9)) / (4 / 4e14)),
+        ("06", r"\frac{R-1}{m}", {"R": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
+        ("06", r"\frac{R-1}{v\,m}", {"R": 4, "v": 2, "m": 8},
          lambda: schedules.bubble_ratio("interleaved", ranks=4, microbatches=8, chunks=2)),
-        ("06", r"2\frac{p-1}{p}n", {"p": 4, "n": 4000},
+        ("06", r"2\frac{R-1}{R}\,s", {"R": 4, "s": 4000},
          lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).busiest_port_bytes),
         ("08", r"2\frac{c-1}{c} \cdot \frac{2N}{k\,q}", {"c": 4, "N": 24000, "k": 2, "q": 3},
          lambda: collectives.collective("all_reduce", "ring", world_size=4, length=2000).busiest_port_bytes),
-        ("10", r"\max(0, t_l - W P\, t_d)", {"t_l": 0.1, "W": 2, "P": 1, "t_d": 0.02},
+        ("10", r"\max(0, t_l - W F\, t_d)", {"t_l": 0.1, "W": 2, "F": 1, "t_d": 0.02},
          lambda: late_wait_s(0.1, 2, 1, 0.02)),
     ],
 )  # fmt: skip

@@ -51,6 +51,7 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
     ("lesson", "shows"),
     [
         ("02_compute_and_roofline", r"The layer under the roof of the GPU that was found here"),
+        ("03_how_a_gpu_runs_a_kernel", r"padded: .* ms, .* GB/s"),
         ("13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)"),
     ],
 )

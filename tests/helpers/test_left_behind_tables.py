@@ -18,6 +18,8 @@ from helpers import memory, operations, steps
 CACHE = type(functools.lru_cache(len))
 # These could not run any more after a profile, before what it leaves was taken back; the others are like them.
 HELD = ("dinov3_vit", "eomt_dinov3", "rt_detr", "sapiens2")
+# Of the others, those for CI are of different kinds (masks, audio, a refusal, video); `make release` runs all.
+IN_CI = ("detr", "efficientloftr", "mask2former", "pp_doclayout_v2", "sam3_tracker_video")
 # Its inputs are audio at another rate than the model's, which transformers asks torchaudio to change.
 WITHOUT_TORCHAUDIO = frozenset({"higgs_audio_v2_tokenizer"} if importlib.util.find_spec("torchaudio") is None else ())
 FUNCTIONS = {
@@ -51,7 +53,7 @@ def _without_data():
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in HELD else pytest.mark.ci)
+    [pytest.param(name, marks=() if name in HELD else pytest.mark.ci if name in IN_CI else pytest.mark.release)
      for name in table_zoo.CASES if name not in WITHOUT_TORCHAUDIO],
 )  # fmt: skip
 def test_a_model_with_a_table_runs_as_before(name):

@@ -125,10 +125,6 @@ def three(settings, numbers):
     return plotting.draw_three(settings, numbers, unit="s", title="t", xlabel="x")
 
 
-def losses(values, **options):
-    return sgd_parallelism.draw_losses(values, title="t", **options)
-
-
 @table(
     (lambda: bars([1, 2]), TypeError, "values=[1, 2] is a list; give a dictionary from names to numbers"),
     (lambda: bars({"a": None}), TypeError, "values['a']=None is None; give a finite number"),
@@ -150,13 +146,6 @@ def losses(values, **options):
     (lambda: curves([1], {"a": [[1]]}), TypeError, "curves['a'][0]=[1] is a list"),
     (lambda: curves([1], {"a": ["1"]}), TypeError, "curves['a'][0]='1' is text"),
     (lambda: curves([1], {"a": [1]}, marks={"L1": 0}), ValueError, "marks['L1']=0"),
-    (lambda: losses({"a": [1.0]}, smooth=0), ValueError, "smooth=0 is too small"),
-    (lambda: losses({"a": [1.0]}, smooth=-1), ValueError, "smooth=-1 is too small"),
-    (lambda: losses({"a": [1.0]}, smooth=1.5), TypeError, "smooth=1.5 is a float"),
-    (lambda: losses({"a": [1.0]}, smooth="2"), TypeError, "smooth='2' is text"),
-    (lambda: losses({"a": ["1"]}), TypeError, "curves['a'][0]='1' is text"),
-    (lambda: losses([1.0]), TypeError, "curves=[1.0] is a list"),
-    (lambda: losses({"a": [1.0]}, guessing=0), ValueError, "guessing=0"),
     (lambda: plotting.draw_layers(["a"], {"x": [math.nan]}, unit="B", title="t"), ValueError, "parts['x'][0]=nan"),
     (lambda: plotting.draw_layers(["a"], {"x": [-1]}, unit="B", title="t"), ValueError, "0 or more"),
     (lambda: plotting.draw_layers(None, {"x": [1]}, unit="B", title="t"), TypeError, "layers=None"),
@@ -181,7 +170,7 @@ def losses(values, **options):
                    sgd_parallelism.draw_speedup, data_movement.draw_dies, data_movement.draw_memory_spaces)),
     *((lambda draw=draw: draw(None), TypeError, "=None is None; give")
       for draw in (data_movement.draw_inversion, data_movement.draw_memory_spaces, sgd_parallelism.draw_crossover,
-                   sgd_parallelism.draw_split, sgd_parallelism.draw_stale)),
+                   sgd_parallelism.draw_split)),
     (lambda: history.draw_trends([5], title="t"), TypeError, "all_series[0]=5 is an int"),
     (lambda: parallel_plans.draw_ring([]), ValueError, "the same number of chunks, at least one"),
     (lambda: parallel_plans.draw_ring([[{0}]] * 9), ValueError, "9 ranks are too many to read; draw at most 8"),
@@ -602,7 +591,7 @@ def channels(starts=(0,), **how):
         TypeError,
         "confidence='95 %' is text",
     ),
-    (lambda: next(input_pipeline.copy_ahead([], None)), ValueError, "device='None' cannot be fed here"),
+    (lambda: next(input_pipeline.copy_ahead([], None)), ValueError, "device='None' is neither a CPU nor"),
     (lambda: next(input_pipeline.copy_ahead(None, "cpu")), TypeError, "loader=None is None; give batches"),
     (
         lambda: input_pipeline.simulate_run_s(9.0, 1.0, save_s=1.0, mtbf_s=9.0, seed=[1, "a"]),

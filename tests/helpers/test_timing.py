@@ -229,7 +229,7 @@ def test_a_budget_is_a_positive_number_of_seconds(budget_s: object) -> None:
 
 @pytest.mark.parametrize("device", ["gpu", "meta", "mps", "", "cpu:x", object(), 1.5])
 def test_an_unknown_device_is_named(device: object) -> None:
-    with pytest.raises(ValueError, match="cannot be timed; give 'cpu' or 'cuda'"):
+    with pytest.raises(ValueError, match="is neither a CPU nor a CUDA device; give 'cpu' or 'cuda'"):
         timing.measure(lambda: None, device=device)
 
 

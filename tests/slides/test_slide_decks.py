@@ -234,6 +234,12 @@ def test_steps_that_show_the_same_drawing_have_names_of_their_own(played: list):
     assert len(names) == len(set(names)) >= 3
 
 
+def test_a_crop_without_a_height_is_refused(played: list):
+    frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000])
+    with pytest.raises(SlideError, match=r"crop=\[0, 0, 2000\], which must be left, top, width and height"):
+        build.render(notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample")
+
+
 def test_a_drawing_whose_text_is_too_small_is_reported(chromium, played: list, tmp_path: Path):
     far = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000, 1000])
     (problem,) = _problems_of(chromium, tmp_path, text_cell("## H", layout="steps"), far)

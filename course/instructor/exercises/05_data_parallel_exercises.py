@@ -33,12 +33,13 @@ from helpers.ranks import Ranks
 #
 # A [ring all-reduce](../glossary.md#ring-all-reduce) of `length` elements on `world_size` [ranks](../glossary.md#rank).
 # The elements are cut into as many chunks as there are ranks; where that does not divide, the first chunks are one
-# element longer: 10 elements on 4 ranks are chunks of 3, 3, 2 and 2. In step $s$ (from 0 to $p - 2$) rank $r$ sends
+# element longer: 10 elements on 4 ranks are chunks of 3, 3, 2 and 2. As in the lesson, in step $s$ (from 0 to $R - 2$)
+# rank $r$ of $R$ sends
 #
-# | half | chunk that it sends (modulo $p$) |
+# | half | chunk that it sends (modulo $R$) |
 # |---|---|
-# | first, to add up | $r - s$ |
-# | second, to hand out | $r - s + 1$ |
+# | reduce-scatter | $r - s - 1$ |
+# | all-gather | $r - s$ |
 #
 # Write `ring_bytes(world_size, length, element_bytes)`, which returns a list: the bytes that each rank sends in all, in
 # the order of the ranks. One rank alone sends nothing.
@@ -52,8 +53,8 @@ def ring_bytes(world_size, length, element_bytes):
     chunk = [shorter + (index < one_more) for index in range(world_size)]
     sent = []
     for rank in range(world_size):
-        first = sum(chunk[(rank - step) % world_size] for step in range(world_size - 1))
-        second = sum(chunk[(rank - step + 1) % world_size] for step in range(world_size - 1))
+        first = sum(chunk[(rank - step - 1) % world_size] for step in range(world_size - 1))
+        second = sum(chunk[(rank - step) % world_size] for step in range(world_size - 1))
         sent.append((first + second) * element_bytes)
     return sent
     ### END SOLUTION
@@ -71,10 +72,11 @@ check.returns(
 check.returns(equal, (1, 16, 4), expected=[0], mistakes={(128,): "One rank has nobody to send to"})
 mistakes = {
     (60,) * 4: "That is the mean of the ranks; follow which chunks each of them sends",
-    (56, 64, 64, 56): "That is the first half twice; in the second a rank sends other chunks",
-    (60, 56, 60, 64): "The first chunks are the longer ones, not the last",
+    (56, 56, 64, 64): "That is the first half twice; in the second a rank sends other chunks",
+    (64, 60, 56, 60): "The first chunks are the longer ones, not the last",
+    (60, 64, 60, 56): "In step 0 rank r sends chunk r - 1 first, and chunk r in the second half",
 }
-check.returns(unequal, (4, 10, 4), expected=[60, 64, 60, 56], mistakes=mistakes)
+check.returns(unequal, (4, 10, 4), expected=[56, 60, 64, 60], mistakes=mistakes)
 check.returns(narrow, (2, 8, 2), expected=[16, 16], mistakes={(32, 32): "A float16 has 2 bytes: use element_bytes"})
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -87,7 +89,7 @@ def truth(ranks, length, size):
     """Each half leaves out one chunk of all: the one that the rank has, or gets, last."""
     shorter, one_more = divmod(length, ranks)
     chunk = [shorter + (index < one_more) for index in range(ranks)]
-    return [size * (2 * length - chunk[(rank + 1) % ranks] - chunk[(rank + 2) % ranks]) for rank in range(ranks)]
+    return [size * (2 * length - chunk[rank] - chunk[(rank + 1) % ranks]) for rank in range(ranks)]
 
 
 for _ in range(6):
@@ -108,8 +110,8 @@ check.score()
 # </details>
 # <details><summary>Hint 2: one rank</summary>
 #
-# There are `world_size - 1` steps in each half. Write down the numbers of the chunks that rank 0 of 4 sends: 0, 3, 2,
-# then 1, 0, 3. In Python `-1 % 4` is 3.
+# There are `world_size - 1` steps in each half. Write down the numbers of the chunks that rank 0 of 4 sends: 3, 2, 1,
+# then 0, 3, 2. In Python `-1 % 4` is 3.
 #
 # </details>
 # <details><summary>Hint 3: all ranks</summary>
@@ -133,13 +135,25 @@ def ring_bytes(world_size, length, element_bytes):
 def ring_bytes(world_size, length, element_bytes):
     chunk = [length // world_size + (index < length % world_size) for index in range(world_size)]
     steps = range(world_size - 1)
-    return [2 * element_bytes * sum(chunk[(rank - step) % world_size] for step in steps) for rank in range(world_size)]
+    return [
+        2 * element_bytes * sum(chunk[(rank - step - 1) % world_size] for step in steps) for rank in range(world_size)
+    ]
 
 
 # %% wrong="ring_bytes" says="The first chunks are the longer ones" gets=2
 def ring_bytes(world_size, length, element_bytes):
     shorter, one_more = divmod(length, world_size)
     chunk = [shorter + (index >= world_size - one_more) for index in range(world_size)]
+    steps = range(world_size - 1)
+    return [
+        element_bytes * sum(chunk[(rank - step - 1) % world_size] + chunk[(rank - step) % world_size] for step in steps)
+        for rank in range(world_size)
+    ]
+
+
+# %% wrong="ring_bytes" says="In step 0 rank r sends chunk r - 1 first" gets=2
+def ring_bytes(world_size, length, element_bytes):
+    chunk = [length // world_size + (index < length % world_size) for index in range(world_size)]
     steps = range(world_size - 1)
     return [
         element_bytes * sum(chunk[(rank - step) % world_size] + chunk[(rank - step + 1) % world_size] for step in steps)
@@ -152,7 +166,7 @@ def ring_bytes(world_size, length, _element_bytes):
     chunk = [length // world_size + (index < length % world_size) for index in range(world_size)]
     steps = range(world_size - 1)
     return [
-        4 * sum(chunk[(rank - step) % world_size] + chunk[(rank - step + 1) % world_size] for step in steps)
+        4 * sum(chunk[(rank - step - 1) % world_size] + chunk[(rank - step) % world_size] for step in steps)
         for rank in range(world_size)
     ]
 
@@ -437,14 +451,14 @@ def ten_steps(rank, world_size, update):
 
 def summed_part(numbers):
     part = torch.empty(len(numbers) // dist.get_world_size())
-    dist.reduce_scatter_tensor(part, torch.tensor(numbers))
+    dist.reduce_scatter(part, list(torch.tensor(numbers).chunk(dist.get_world_size())))
     return part.tolist()
 
 
 def all_parts(part):
-    whole = torch.empty(len(part) * dist.get_world_size())
-    dist.all_gather_into_tensor(whole, torch.tensor(part))
-    return whole.tolist()
+    parts = [torch.empty(len(part)) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, torch.tensor(part))
+    return torch.cat(parts).tolist()
 
 
 if "sharded_update" in dir():
@@ -486,7 +500,7 @@ print([round(weight, 4) for weight in weights.tolist()])
 #
 # Take your machine's FLOP/s (`helpers.probe()`, or `helpers.machine_card()` with a published rate for your GPU) and the
 # link to the nearest other machine that you could train with: Wi-Fi, a cable, or what your laboratory has. From how
-# many tokens a rank on does computing take as long as the all-reduce, for two machines? Is that many? Which one change
+# many tokens per rank on can the backward pass hide the all-reduce of two machines? Is that many? Which one change
 # would you make first?
 #
 # Give your two rates with where you have them from, the number, and two to four sentences; a person reads them.
@@ -494,9 +508,10 @@ print([round(weight, 4) for weight in weights.tolist()])
 # %% [markdown] written="own_link" points=2
 # A full answer says:
 #
-# - 1 point: both rates with their origin and unit (bits and bytes not confused), and the number from $\frac23
-#   \frac{p-1}{p} \frac{C}{W}$, that is C / (3 W) for two ranks and 2 bytes of gradient a parameter (twice that with
-#   float32). A laptop of 100 GFLOP/s on 100 Mbit/s: about 2,700 tokens.
+# - 1 point: both rates with their origin and unit (bits and bytes not confused), and the number from
+#   $\frac{P}{B} \frac{R-1}{R}$, that is P / (2 B) for two ranks and 2 bytes of gradient per parameter (twice that with
+#   float32), where P is the rate in FLOP per second and B the bandwidth of the link in bytes per second. A laptop of
+#   100 GFLOP/s on 100 Mbit/s needs about 4,000 tokens.
 # - 1 point: a judgement held against a batch that fits the machine's memory, and a change that fits it: accumulate, a
 #   larger batch, fewer bytes a gradient, a better link; with what it costs.
 

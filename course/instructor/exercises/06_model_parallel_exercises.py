@@ -423,7 +423,7 @@ def own_term(rank, tokens, own_rows):  # noqa: ARG001
 #
 # Take a network that you train, or would like to: its parameters, layers, width, and the tokens (or images, with the
 # values between two layers) of a step. Take two links that you could have. Count what tensor parallel and pipeline
-# parallel on the same number of devices keep and send, as in Part 6 of the lesson, and say which you would take on
+# parallel on the same number of devices keep and send, as in Part 4 of the lesson, and say which you would take on
 # which link, or that you need neither. Say also which of your numbers you trust least, and how you would measure it.
 #
 # Four to eight sentences with your numbers; a person reads them.

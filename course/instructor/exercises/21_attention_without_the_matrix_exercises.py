@@ -30,16 +30,16 @@ from helpers import exercises
 # ## Exercise 1: one query, keys on several devices
 #
 # A long text's keys lie on several devices. Each computes one query's attention over its own keys, and sends its
-# output, already divided by its own sum, and the logarithm of that sum, $L$:
+# output, already divided by its own sum, and the logarithm of that sum, $\lambda$:
 #
-# | device | output | $L$ |
+# | device | output | $\lambda$ |
 # |--:|---|--:|
 # | 0 | [1.0, 0.0] | 0.0 |
 # | 1 | [0.0, 4.0] | $\log 3$ |
 # | together | [0.25, 3.0] | $\log 4$ |
 #
-# Write `merge(parts)`: `parts` is a list of (output, $L$), an output a list of numbers. Return the output and the $L$
-# of all keys. An $L$ may be large, such as 1,000, and a device without keys has an $L$ of minus infinity.
+# Write `merge(parts)`: `parts` is a list of (output, $\lambda$), an output a list of numbers. Return the output and the
+# $\lambda$ of all keys. A $\lambda$ may be large, such as 1,000, and a device without keys has one of minus infinity.
 
 
 # %% answer="merge"
@@ -109,12 +109,12 @@ check.score()
 # </details>
 # <details><summary>Hint 2: large numbers</summary>
 #
-# Take the largest $L$ off all of them first: that changes no weight, and nothing overflows.
+# Take the largest $\lambda$ off all of them first: that changes no weight, and nothing overflows.
 #
 # </details>
 # <details><summary>Hint 3: minus infinity</summary>
 #
-# `math.exp(-math.inf)` is 0. Some device has keys, so the largest $L$ is a number.
+# `math.exp(-math.inf)` is 0. Some device has keys, so the largest $\lambda$ is a number.
 #
 # </details>
 

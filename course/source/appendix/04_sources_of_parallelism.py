@@ -16,9 +16,10 @@
 # %% [markdown]
 # # Four sources of parallelism: lanes, servers, local SGD
 #
-# What [lesson 04](../04_sources_of_parallelism.ipynb) leaves out: the instructions of a sum, and what lanes and cores are worth; the
-# limit of old gradients with many weights; a parameter server, threads without a lock, and how many additions they lose; workers that
-# meet now and then; and ensembles in a loop, in a stack and in two processes.
+# [Lesson 04](../04_sources_of_parallelism.ipynb) leaves out how a core shares a sum among its
+# [lanes](../glossary.md#lane), where the limit of old gradients comes from and what it is for many weights, a
+# [parameter server](../glossary.md#parameter-server), threads without a lock and the additions that they lose, workers that only
+# meet now and then, and ensembles in a loop, in a stack and in two processes.
 
 # %%
 import dataclasses
@@ -27,7 +28,7 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import hardware, native, operations, plotting, results, timing
+from helpers import native, plotting, results, timing
 from helpers.studies import sgd_parallelism
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -40,8 +41,13 @@ net = helpers.BasicFCModel(784, 32, 10, 2).to(device)
 # %% [markdown]
 # ## A term is not a slice
 #
-# A layer is a product and then an activation. Somebody saves a step: each part applies ReLU to what it has, and the results are
-# combined after that.
+# A layer is a product and then an activation. Suppose that each worker applies ReLU to its own result at once, and that the results
+# are only combined afterwards. We cut a product by the rows of its first matrix, by the columns of its second one, and by the inner side that it sums over.
+
+# %%
+figure = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2))
+alt = "Inner: a is cut by columns, b by rows, and each part has a term of the output."
+plotting.show(figure, alt=alt)
 
 # %%
 torch.manual_seed(0)
@@ -53,13 +59,14 @@ for by in sgd_parallelism.WAYS:
     print(f"{by}: {wrong} of the layer's {early.numel()} numbers are wrong")
 
 # %% [markdown]
-# $\max(0, x + y)$ is not $\max(0, x) + \max(0, y)$. A slice of the output is finished and may go on; a term of a sum must wait for the
-# other terms. The shapes are right, so nothing warns.
+# A slice of the output is finished, so it may go on, whereas a term of a sum must wait for the other terms, because
+# $\max(0, x + y)$ is not $\max(0, x) + \max(0, y)$. The shapes are right, so nothing warns you.
 #
 # ## One instruction, many numbers
 #
-# Two loops in C++: `y[i] = a * x[i] + y[i]` and `sum += x[i]`. The compiler was asked for one lane, for vectors, and for vectors with
-# leave to reorder sums. In how many lanes does each loop add?
+# One instruction of a core can add several values to several others ([SIMD](../glossary.md#simd)), each in its own lane. Here are two
+# loops in C++, `y[i] = a * x[i] + y[i]` and `sum += x[i]`. We ask the compiler for one lane, for vectors, and for vectors with permission
+# to reorder sums. In how many lanes does each loop add?
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -131,7 +138,11 @@ plotting.show(sgd_parallelism.draw_speedup(sweeps), alt=alt)
 #
 # ## Old gradients, one weight and many
 #
-# How fast a parabola's wave grows is the largest root of $z^{d+1} - z^d + \eta c$. Over 200 steps, at 1.1 times the limit:
+# On a parabola with curvature $c$, gradients that are $s$ updates old give $w_{t+1} = w_t - \eta c\, w_{t-s}$. Try $w_t = z^t$.
+# Then $z^{s+1} - z^s + \eta c = 0$, and the root $z$ of the largest size says how $w$ grows in the long run. At the limit a wave keeps its
+# size, so $z = e^{i\theta}$. Then $\eta c = z^s (1 - z)$ has the size $2 \sin \frac{\theta}{2}$, and it is a positive number first
+# if $s\,\theta = \frac{\pi - \theta}{2}$, that is, if $\theta = \frac{\pi}{2s + 1}$. This is the formula of the lesson,
+# $\eta c < 2 \sin \frac{\pi}{2\,(2s + 1)}$. We compare the root with a run over 200 steps, at 1.1 times the limit.
 
 # %%
 for delay in (1, 4, 8):
@@ -184,7 +195,7 @@ assert server.weights == queue.weights  # bit for bit
 
 # %%
 slow_age = helpers.predict(
-    "Workers that take 1, 1 and 3 s: how old are the slow one's gradients?", "updates"
+    "If three workers take 1, 1 and 3 s, how old are the gradients of the slow one?", "updates"
 )
 slow_age
 
@@ -197,13 +208,14 @@ for share in server.shares:
     print(f"worker {share.worker}: {share.updates} updates, {share.mean_staleness:.2f} old")
 
 # %% [markdown]
-# In its three seconds the others send three gradients each. The slowest worker sends the fewest gradients and the oldest ones. If all
-# waited for one another, the two fast workers would stand idle two thirds of the time: that is the trade.
+# In its three seconds the others send three gradients each, so not waiting brings seven gradients in the time in which waiting
+# brings three. But the slowest worker sends the oldest gradients. If all waited for each other, the two fast workers would be idle for
+# two thirds of the time, and no gradient would be old.
 #
 # ### Threads, with a lock and without
 #
 # `run_server` locks the weights while they are copied or changed. `run_hogwild` has one set of weights and no lock (Recht and others,
-# [2011](https://arxiv.org/abs/1106.5730)). Nobody sets the delay; the machine does.
+# [2011](https://arxiv.org/abs/1106.5730)). In both, the machine decides how large the delay is.
 
 # %% tags=["nbval-ignore-output"]
 threaded = [
@@ -357,27 +369,3 @@ timing.claim(
 # Small networks are mostly overhead, and a stack pays it once. Where the measured stack lies above its model, it has found what the
 # model left out: a batched product may run at a lower rate than a single one, and 16 networks need not fit a cache together
 # where one does. Two processes share the work over cores, and can win where the stack cannot, provided that there are two free cores.
-
-# %% [markdown]
-# ## A small network on a large machine
-#
-# The lesson's last table is of a wide network. Here is LeNet, 64 digits, on one A100. What is shown is the share of a step that is left
-# for computing when the multiprocessors exchange over the card's memory, with an assumed latency of 5 us. Each tensor is counted once,
-# and nothing is hidden:
-
-# %%
-a100 = hardware.device("A100 SXM 40 GB")
-work = operations.profile_ops(helpers.LeNet(), (64, 1, 28, 28))
-costs = sgd_parallelism.cost_on_link(
-    sgd_parallelism.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28)),
-    link="memory of one A100",
-    compute_s=(work.forward_flops + work.backward_flops)
-    / a100.peak("float32").dense_flops_per_s,
-    bandwidth_bytes_per_s=a100.bus_bandwidth_bytes_per_s,
-    latency_s=5e-6,
-)
-for row in costs.rows:
-    print(f"{row.source}: {row.compute_share:.0%} left")
-
-# %% [markdown]
-# At the card's float32 peak LeNet's step would be over before its cores have met nine times. It is too small for such a card.

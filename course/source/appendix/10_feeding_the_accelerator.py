@@ -18,6 +18,8 @@
 #
 # What [lesson 10](../10_feeding_the_accelerator.ipynb) leaves open:
 #
+# - What does each argument of a `DataLoader` set?
+# - Why is a copy to a GPU not hidden, although its memory is pinned and the call returns at once?
 # - A slow run had one worker and small batches. Which of the two made it slow?
 # - One disk for all workers: how many help?
 # - A stream of items, read by several workers: who reads what?
@@ -27,6 +29,8 @@
 # As in the lesson, a device that only sleeps stands for an accelerator, and what comes out is called *simulated*.
 
 # %%
+import dataclasses
+import itertools
 import math
 import tempfile
 
@@ -38,6 +42,97 @@ import helpers
 from helpers import plotting, results, units
 from helpers.links import Link
 from helpers.studies import input_pipeline
+
+# %% [markdown]
+# ## All arguments that you set
+#
+# | argument | if you say nothing | what it is |
+# |:--|:--|:--|
+# | `num_workers` | 0, the training makes them | processes that make batches |
+# | `prefetch_factor` | 2 | orders under way for each worker |
+# | `in_order` | True | whether batches come in order |
+# | `persistent_workers` | False | whether workers live on in the next epoch |
+# | `pin_memory` | False | whether each batch is copied to memory that a GPU can read by itself |
+# | `worker_init_fn` | nothing | what each worker calls first, for example to seed a generator |
+# | `generator` | torch's | draws the order, and the seed of the workers |
+# | `multiprocessing_context` | the system's | `"fork"` copies your process, `"spawn"` and `"forkserver"` start a new Python |
+#
+# Without `persistent_workers` each epoch starts new workers. The items here are in memory, and the epochs are those after the first.
+
+# %% tags=["nbval-ignore-output"]
+nothing, how = input_pipeline.FreeItems(8), {"batch_size": 4, "num_workers": 2}
+for persistent in (True, False):
+    loader = DataLoader(nothing, persistent_workers=persistent, **how)
+    epochs = input_pipeline.feed(
+        loader, input_pipeline.SleepingAccelerator(0), epochs=4, warm_up=0
+    ).epochs
+    input_pipeline.end_workers(loader)
+    first_s = min(epoch.first_batch_s for epoch in epochs[1:])
+    print(
+        f"persistent_workers={persistent}: {units.text(first_s, 's')} to the first batch",
+        "(measured)",
+    )
+
+# %% [markdown]
+# ## Copies beside the steps
+#
+# The lesson says that copy and step can overlap if the batch is in [page-locked memory](../glossary.md#page-locked-memory). That alone is not enough, because
+# a GPU does what you queue in a *stream*, one thing after the other. Two streams may run at the same time. An *event* is a mark in a stream, and another
+# stream can wait for it while your program goes on. `PlayedCuda` has these by `torch.cuda`'s names, on a clock that is played, so nothing sleeps and the
+# times are made up and exact. A copy takes 30 ms, or 15 ms from pinned memory, and a step 20 ms. Each step ends with `loss.item()`, so your program waits
+# for it.
+
+
+# %%
+def play(copies, pinned):
+    cuda = input_pipeline.PlayedCuda(copy_s=0.015, pageable_s=0.030, step_s=0.020)
+    for there in copies(cuda.batches(6, pinned=pinned), cuda):
+        cuda.step(there)
+        cuda.synchronize()  # loss.item()
+    return cuda
+
+
+def copied(batches, cuda):
+    for batch in batches:
+        yield batch.to("cuda", non_blocking=True)
+
+
+def copied_ahead(batches, cuda):
+    copies, before = cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None:
+            with cuda.stream(copies):
+                coming = batch.to("cuda", non_blocking=True), copies.record_event()
+        if before is not None:
+            there, is_there = before
+            cuda.current_stream().wait_event(is_there)
+            there.record_stream(cuda.current_stream())
+            yield there
+        before = coming
+
+
+# %%
+played = {
+    "pageable, one stream": play(copied, pinned=False),
+    "pinned, one stream": play(copied, pinned=True),
+    "pinned, two streams, one batch ahead": play(copied_ahead, pinned=True),
+}
+for name, cuda in played.items():
+    print(f"{name}: {1000 * cuda.from_step_to_step_s:.0f} ms from step to step (simulated)")
+
+# %%
+names = {"default stream": "two: for steps", "stream 1": "two: for copies"}
+_, one, two = played.values()
+spans = [dataclasses.replace(each, lane="one stream") for each in one.activities]
+spans += [dataclasses.replace(each, lane=names[each.lane]) for each in two.activities]
+drawn = plotting.gantt(spans, title="One stream, and two with copies ahead (played)")
+plotting.show(drawn, alt="In one stream copy and step take turns; in two they run together.")
+
+# %% [markdown]
+# In one stream it is the sum of 15 and 20 ms, because `non_blocking` only lets your program go on, which then waits for the step and queues the next copy
+# after it. Two things are missing, a stream for the copies, and a copy that is queued before the step beside which it runs. With both, the larger of the two
+# times remains. `wait_event` keeps the step from a batch that is not there yet. `record_stream` says that the step still reads the batch, because memory
+# belongs to the stream on which it was made, and a later copy could overwrite what you have dropped.
 
 # %% [markdown]
 # ## A slow run with two causes
@@ -257,7 +352,7 @@ for clock in input_pipeline.vary(own, loading_in_clock=(False, True)):
 # %% [markdown]
 # ## Copies ahead, of any loader
 #
-# The lesson's `copied_ahead` takes tensors. `input_pipeline.copy_ahead` takes whatever a loader gives, and a thread of its own asks the loader, so
+# `copied_ahead` above takes tensors. `input_pipeline.copy_ahead` takes whatever a loader gives, and a thread of its own asks the loader, so
 # that a slow batch does not hold up the copy before it. On a CPU batches pass as they are.
 
 # %% tags=["nbval-ignore-output"]
@@ -370,7 +465,7 @@ for takes_snapshot in (False, True):
 # %% [markdown]
 # ### How often?
 #
-# A save costs $C$, a failure comes every $M$ on average, a restart takes $R$. The best interval is about $\sqrt{2CM}$ (Young, 1974; lesson 05).
+# A save costs $C$, a failure comes every $M$ on average, a restart takes $R$. The best interval is about $\sqrt{2CM}$ (Young, 1974; the appendix of lesson 05).
 # The exact time expected for a run, of pieces of $t$ with a save after each, is
 #
 # $$M e^{R/M} \big(e^{(t + C)/M} - 1\big)\, t_{work} / t$$

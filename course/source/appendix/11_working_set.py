@@ -269,7 +269,7 @@ peak = memory.measure_peak_memory(lenet, shape, optimizer=adam)
 print(f"estimated {estimate.peak_bytes:,} bytes, measured {peak.peak_bytes:,} bytes")
 
 # %% [markdown]
-# [Workspace](../glossary.md#workspace) is what an operator takes for itself while it runs. On a CPU most of it is
+# *Workspace* is what an operator takes for itself while it runs. On a CPU most of it is
 # [oneDNN](../glossary.md#onednn)'s, which copies 6 channels into 8 or 16 places, as wide as the registers of this processor. On
 # another processor, and on a GPU, the workspace is another, and so is the peak. That is why the lesson shows the peak of a
 # transformer.

@@ -1,5 +1,6 @@
 from ._computing import in_tiles as in_tiles, saved_bytes as saved_bytes
 from ._kernel import interpret as interpret, kernel_source as kernel_source
+from ._passes import OperatorPasses as OperatorPasses, count_passes as count_passes
 from ._published import (
     FLASH_2_SOURCE as FLASH_2_SOURCE,
     FLASH_2_TRAINING as FLASH_2_TRAINING,
@@ -16,4 +17,8 @@ from ._streams import (
     stream as stream,
     tiles_of as tiles_of,
 )
-from .figures import draw_score_tiles as draw_score_tiles
+from .figures import (
+    draw_backward_tile as draw_backward_tile,
+    draw_score_tiles as draw_score_tiles,
+    draw_units as draw_units,
+)

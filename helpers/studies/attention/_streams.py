@@ -88,7 +88,7 @@ def count_bytes(
 def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> Moved:
     """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not all keys or values.
 
-    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`. Lesson 21.
+    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`.
     """
     order = choice("order", order, ORDERS)
     tokens, rows, columns = _checked(tokens, rows, columns)

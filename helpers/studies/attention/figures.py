@@ -1,4 +1,4 @@
-"""Attention in tiles: the table of scores that nobody stores, and the blocks of Q, K, V and O that a tile needs."""
+"""Attention in tiles: the matrix of scores that nobody stores, and what a tile reads and adds to, forward and back."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from helpers import plotting
 from helpers.checks import members, whole_number
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, keys, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
 
 _CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.46, 0.32, 0.34, 0.12, 1.0, 0.42, 12
 _EDGE = "#AAAAAA"
 
 
 def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str = "") -> Figure:
-    """Return the table of scores at tile number ``step`` of ``order``: a row a block of queries, a column one of keys.
+    """Draw the matrix of scores at tile number ``step`` of ``order``: a row a block of queries, a column one of keys.
 
-    ``order`` has each tile as its row and column, from 0; tiles that are not in it are never made. Beside the table
+    ``order`` has each tile as its row and column, from 0; tiles that are not in it are never made. Beside the matrix
     stand Q and O, above it K and V; what the tile needs is marked, and so is the block of O that it adds to. A number
     says how often a block was read so far, by a cache with room for one block of each, and in O how often it was
     written. ``title`` stands above the drawing. Raises ValueError for no tiles, a tile twice, more than 12 rows or
@@ -77,6 +78,78 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     for place, (name, colours) in enumerate(named.items()):
         keys(axes, key, top + 0.34 * place, {name: colours})
     write(axes, key, top + 0.34 * len(named) + 0.12, "2  times read (O: written)", size=10, ha="left")
+    return drawn
+
+
+def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Sequence[float], title: str) -> Figure:
+    """Draw the units that tiles read, over the rows of a tile: a line for the formula, points for a simulated cache.
+
+    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of ``rows``, and
+    ``title`` stands above the drawing. Lesson 21.
+    """
+    drawn, axes = plotting.figure(title=title, height_in=3.6)
+    axes.loglog(rows, modelled, "--", color=plotting.MODELLED, linewidth=2, label="2 n / rows + 2 (modelled)")
+    axes.loglog(rows, simulated, "o-", color=plotting.MEASURED, label="cache of 64 KiB (simulated)")
+    for place, (row, units) in enumerate(zip(rows, simulated, strict=True)):
+        last = place == len(rows) - 1
+        axes.annotate(f"{units:.0f}", (row, units), textcoords="offset points", xytext=(-9 if last else 0, 8),
+                      ha="right" if last else "center")  # fmt: skip
+    axes.set_xticks(rows, [str(row) for row in rows])
+    axes.set_yticks([20, 50, 100, 200], ["20", "50", "100", "200"])
+    axes.minorticks_off()
+    axes.set(xlabel="rows of a tile of 32 columns", ylabel="units read", ylim=(12, 420))
+    axes.legend(loc="upper right")
+    return drawn
+
+
+_PRODUCTS = (
+    ("S", "= Q K\u1d40 / \u221ad", "again, then W = exp(S \u2212 \u03bb)"),
+    ("dV", "+= W\u1d40 G", "to the values of its columns"),
+    ("dW", "= G V\u1d40", "what each weight changes"),
+    ("dQ", "+= dS K / \u221ad", "to the queries of its rows"),
+    ("dK", "+= dS\u1d40 Q / \u221ad", "to the keys of its columns"),
+)
+
+
+def draw_backward_tile(*, blocks: int = 4, row: int = 1, column: int = 2) -> Figure:
+    """Draw one tile of the backward pass: the blocks that it reads, those that it adds to, and its five products.
+
+    The score matrix has ``blocks`` x ``blocks`` tiles, and the tile stands at ``row`` and ``column``, from 0. Raises
+    ValueError for a tile that is not in the matrix. Lesson 21.
+    """
+    blocks = whole_number("blocks", blocks, at_least=2, at_most=_MOST)
+    row = whole_number("row", row, at_least=0, at_most=blocks - 1)
+    column = whole_number("column", column, at_least=0, at_most=blocks - 1)
+    left, top, side = 1.75, 1.15, 0.5
+    drawn, axes = paper(left + blocks * side + 5.6, max(3.6, top + blocks * side + 0.45), title="")
+    middle_x, middle_y = left + (column + 0.5) * side, top + (row + 0.5) * side
+    for i in range(blocks):
+        for j in range(blocks):
+            colour = COMPUTING if (i, j) == (row, column) else EMPTY
+            axes.add_patch(Rectangle((left + j * side, top + i * side), side, side, facecolor=colour, edgecolor=_EDGE,
+                                     linewidth=0.8))  # fmt: skip
+    strips = (("Q, O, G, \u03bb", 0.45, DATA), ("dQ", 1.1, SENDING))
+    for name, x, colour in strips:
+        for i in range(blocks):
+            axes.add_patch(Rectangle((x, top + i * side), 0.34, side, facecolor=colour if i == row else EMPTY,
+                                     edgecolor=_EDGE, linewidth=0.8))  # fmt: skip
+        write(axes, x + 0.17, top + blocks * side + 0.2, name, bold=True)
+    for name, y, colour in (("K, V", 0.12, DATA), ("dK, dV", 0.64, SENDING)):
+        for j in range(blocks):
+            axes.add_patch(Rectangle((left + j * side, y), side, 0.34, facecolor=colour if j == column else EMPTY,
+                                     edgecolor=_EDGE, linewidth=0.8))  # fmt: skip
+        write(axes, left + blocks * side + 0.1, y + 0.17, name, bold=True, ha="left")
+    arrow(axes, (left + column * side, middle_y), (1.47, middle_y), colour=INK, thick=1.4)
+    arrow(axes, (middle_x, top + row * side), (middle_x, 1.0), colour=INK, thick=1.4)
+    words = left + blocks * side + 0.8
+    for place, (name, formula, meaning) in enumerate(_PRODUCTS):
+        y = top + 0.12 + 0.42 * place
+        box(axes, words, y - 0.16, 0.34, 0.34, str(place + 1), colour=COMPUTING, bold=True)
+        write(axes, words + 0.45, y, f"{name} {formula}", size=12, bold=True, ha="left")
+        write(axes, words + 2.12, y, meaning, size=11, colour=QUIET, ha="left")
+    write(axes, words + 0.5, y + 0.42, "dS = W \u2218 (dW \u2212 D), element by element", size=11, ha="left")
+    named = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
+    keys(axes, words, 0.2, named)
     return drawn
 
 

@@ -192,7 +192,7 @@ def _functions(network: Network, precision: str) -> str:
 def _functions_of(file: str) -> dict[str, str]:
     """Return the functions of a file, between which an empty line stands, by the names of their activations."""
     texts = native.read_source(__package__, file).strip().split("\n\n")
-    names = (re.findall(r"(\w+)\(", text)[0] for text in texts)
+    names = [match[1] for match in (re.search(r"(\w+)\(", text) for text in texts) if match]
     return {{"hyperbolic_tangent": "tanh"}.get(name, name): text for name, text in zip(names, texts, strict=True)}
 
 

@@ -163,7 +163,7 @@ def slow_link(
     notes each bucket in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
     slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a second.
 
-    Raises TypeError for a model that is not a DistributedDataParallel. Lesson 05.
+    Raises TypeError for a model that is not a DistributedDataParallel.
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise TypeError(f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it first")
@@ -179,7 +179,7 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 
     DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are not counted. The
     slowest rank of a call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat.
-    Lesson 05.
+    Lesson 08.
     """
     taken_s = []
     for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):
@@ -193,7 +193,7 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 def fastest_step_s(times_s: list[list[float]]) -> float:
     """Return the fastest step of all ranks together: of each step the slowest rank, of these the minimum.
 
-    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 05.
+    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 08.
     """
     ranks = members("times_s", times_s, "lists of seconds, one a rank")
     given = [numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)]

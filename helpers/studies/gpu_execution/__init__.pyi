@@ -6,6 +6,11 @@ from ._launching import (
     Thread as Thread,
     launch as launch,
 )
+from ._measuring import (
+    MeasuredTranspose as MeasuredTranspose,
+    MeasuredTransposes as MeasuredTransposes,
+    measure_transposes as measure_transposes,
+)
 from ._occupancy import (
     MULTIPROCESSORS as MULTIPROCESSORS,
     Multiprocessor as Multiprocessor,
@@ -29,9 +34,11 @@ from ._published import (
 from ._requests import bank_passes as bank_passes, sectors as sectors
 from ._scheduling import Schedule as Schedule, Turn as Turn, run_scheduler as run_scheduler
 from .figures import (
+    TransposeStep as TransposeStep,
     draw_banks as draw_banks,
     draw_lanes as draw_lanes,
     draw_schedules as draw_schedules,
     draw_sectors as draw_sectors,
+    draw_way as draw_way,
     explore_occupancy as explore_occupancy,
 )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from helpers import plotting
 from helpers.checks import members, named, number
-from helpers.plotting import COLOURS, MODELLED, Curves, Menu, Series, Slider
+from helpers.plotting import COLOURS, MEASURED, MODELLED, Curves, Menu, Series, Slider
+from helpers.results import Record
 from helpers.studies._paper import COMPUTING, EMPTY, INK, QUIET, WAITING, keys, paper, write
 from helpers.studies.gpu_execution._launching import Request
 from helpers.studies.gpu_execution._occupancy import MULTIPROCESSORS
+from helpers.studies.gpu_execution._published import TransposeTime
 from helpers.studies.gpu_execution._requests import (
     BANKS,
     SECTOR_BYTES,
@@ -26,8 +27,10 @@ from helpers.studies.gpu_execution._requests import (
 from helpers.studies.gpu_execution._scheduling import Schedule
 
 _LANE_IN, _ROW_IN, _NAME_IN, _LEFT_IN = 0.17, 0.26, 0.34, 1.75
-_WORD_IN, _SECTOR_IN, _PANEL_IN = 0.1, 0.115, 1.72
+_WORD_IN, _SECTOR_IN, _SECTOR_ROW_IN, _SECTORS_IN_ROW = 0.1, 0.88, 0.22, 8
+_BANK_IN = 0.085  # the side of a word's square
 _LEAST_IN = 3.6  # the width of a key
+_STEP_IN = 0.42  # the height of a row of the way
 _SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
 _GPUS = {"V100": "7.0", "A100": "8.0", "RTX 3090": "8.6", "RTX 4090": "8.9", "H100": "9.0"}
 
@@ -66,7 +69,7 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
 
 
 def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
-    """Return the sectors that each of ``requests`` touches, a column per request and a row of 8 words per sector.
+    """Return the sectors that each of ``requests`` touches, from left to right, eight in a row, each of 8 words.
 
     ``requests`` has the byte addresses of the lanes by a name, as :func:`sectors` takes them. A word that a lane wants
     is blue; the grey ones travel with it. ``title`` stands above. Raises ValueError for no request or an empty one, and
@@ -74,24 +77,29 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
     """
     words = _words(requests)
     touched = {name: sorted({word // _SECTOR_WORDS for word in group}) for name, group in words.items()}
-    high = _SECTOR_IN * max(map(len, touched.values()))
-    drawn, axes = paper(max(_LEAST_IN, 0.2 + _PANEL_IN * len(words)), high + 1.15, title=title)
-    for place, (name, group) in enumerate(words.items()):
-        left, count = 0.2 + _PANEL_IN * place, count_sectors(WORD_BYTES * word for word in group)
-        write(axes, left, 0.18, name, ha="left", bold=True)
-        write(axes, left, 0.42, f"{count} sector{'s' if count > 1 else ''}", ha="left", colour=QUIET)
-        for row, sector in enumerate(touched[name]):
-            for column in range(_SECTOR_WORDS):
-                is_used = sector * _SECTOR_WORDS + column in group
-                corner = left + column * _WORD_IN, 0.62 + row * _SECTOR_IN
-                axes.add_patch(Rectangle(corner, _WORD_IN - 0.015, _SECTOR_IN - 0.025,
+    rows = sum(-(-len(group) // _SECTORS_IN_ROW) for group in touched.values())
+    width = 0.24 + _SECTORS_IN_ROW * _SECTOR_IN
+    drawn, axes = paper(width, 0.55 + (_NAME_IN + 0.14) * len(words) + _SECTOR_ROW_IN * rows, title=title)
+    top = 0.1
+    for name, group in touched.items():
+        count = count_sectors(WORD_BYTES * word for word in words[name])
+        write(axes, 0.12, top + _NAME_IN / 2, name, ha="left", bold=True)
+        write(axes, _LEFT_IN, top + _NAME_IN / 2, f"{count} sector{'s' if count > 1 else ''}", ha="left", colour=QUIET)
+        top += _NAME_IN
+        for place, sector in enumerate(group):
+            row, column = divmod(place, _SECTORS_IN_ROW)
+            for word in range(_SECTOR_WORDS):
+                is_used = sector * _SECTOR_WORDS + word in words[name]
+                corner = 0.12 + column * _SECTOR_IN + word * _WORD_IN, top + row * _SECTOR_ROW_IN
+                axes.add_patch(Rectangle(corner, _WORD_IN - 0.015, _SECTOR_ROW_IN - 0.06,
                                          facecolor=COMPUTING if is_used else WAITING))  # fmt: skip
-    keys(axes, 0.2, high + 0.78, {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)})
+        top += _SECTOR_ROW_IN * (-(-len(group) // _SECTORS_IN_ROW)) + 0.14
+    keys(axes, 0.12, top + 0.08, {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)})
     return drawn
 
 
 def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
-    """Return the banks from which each of ``requests`` takes its words, a panel per request, and a dot per word.
+    """Return the banks from which each of ``requests`` takes its words, a panel per request, and a square per word.
 
     ``requests`` has the byte addresses of the lanes by a name, as :func:`bank_passes` takes them. A word of the first
     pass is blue, and a word that waits for a later one is grey. ``title`` stands above. Raises ValueError for no
@@ -99,26 +107,23 @@ def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
     """
     _words(requests)
     lanes = {name: [int(address) // WORD_BYTES for address in group] for name, group in _listed(requests).items()}
-    side, gap = 1.9, 0.55
-    drawn, axes = paper(max(_LEAST_IN, 0.75 + (side + gap) * len(lanes)), side + 1.45, title=title)
+    side, gap = _BANK_IN * BANKS, 0.5
+    drawn, axes = paper(max(_LEAST_IN, 0.35 + (side + gap) * len(lanes)), side + 1.4, title=title)
     for place, (name, words) in enumerate(lanes.items()):
         left, top = 0.6 + place * (side + gap), 0.62
         passes = bank_passes(WORD_BYTES * word for word in words)
         write(axes, left, 0.18, name, ha="left", bold=True)
         write(axes, left, 0.42, f"{passes} pass{'es' if passes > 1 else ''}", ha="left", colour=QUIET)
         axes.add_patch(Rectangle((left, top), side, side, facecolor=EMPTY))
-        dots: dict[bool, list[tuple[float, float]]] = defaultdict(list)
         first: dict[int, int] = {}
         for lane, word in enumerate(words):
             waits = first.setdefault(word % BANKS, word) != word
-            dots[waits].append((left + (word % BANKS + 0.5) * side / BANKS, top + (lane + 0.5) * side / WARP_LANES))
-        for waits, colour in ((True, WAITING), (False, COMPUTING)):
-            if dots[waits]:
-                axes.plot(*zip(*dots[waits], strict=True), "o", ms=4.5, color=colour, markeredgecolor=INK,
-                          markeredgewidth=0.4)  # fmt: skip
-        write(axes, left + side / 2, top + side + 0.18, "bank, 0 to 31", size=10, colour=QUIET)
-    write(axes, 0.3, 0.62 + side / 2, "lane, 0 to 31", size=10, colour=QUIET, turned=True)
-    keys(axes, 0.6, side + 1.08, {"first pass": (COMPUTING, INK), "a later pass": (WAITING, INK)})
+            corner = left + word % BANKS * _BANK_IN, top + lane * _BANK_IN
+            axes.add_patch(Rectangle(corner, _BANK_IN, _BANK_IN, facecolor=WAITING if waits else COMPUTING,
+                                     edgecolor="white", linewidth=0.6))  # fmt: skip
+        write(axes, left + side / 2, top + side + 0.16, "bank, 0 to 31", size=10, colour=QUIET)
+    write(axes, 0.38, 0.62 + side / 2, "lane, 0 to 31", size=10, colour=QUIET, turned=True)
+    keys(axes, 0.6, side + 1.0, {"first pass": (COMPUTING, COMPUTING), "a later pass": (WAITING, WAITING)})
     return drawn
 
 
@@ -133,7 +138,7 @@ def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: floa
     if not given:
         raise ValueError("no schedules; give at least one, as run_scheduler() returns it, with a name")
     rows = sum(schedule.warps + 1 for schedule in given.values())
-    drawn, axes = plotting.figure(title=title, height_in=1.1 + 0.16 * rows)
+    drawn, axes = plotting.figure(title=title, height_in=1.4 + 0.16 * rows)
     row = 0
     for name, schedule in given.items():
         for turn in schedule.turns:
@@ -144,6 +149,58 @@ def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: floa
         row += schedule.warps + 1
     axes.set(xlim=(0, number("until", until, above=0)), ylim=(row, -0.5), xlabel="cycles (simulated)", yticks=[])
     axes.grid(visible=False)
+    shown = {"issues instructions": "computing", "waits for its data": "waiting"}
+    handles = [Patch(facecolor=COLOURS[what], label=label) for label, what in shown.items()]
+    drawn.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False, fontsize=11)
+    return drawn
+
+
+class TransposeStep(Record):
+    """A kernel on the way from the one-line transpose to the fastest: what is counted of it, and what was published.
+
+    ``sectors`` are those of a warp per 32 values, ``passes`` those of a column of its tile in shared memory, None
+    without a tile. Lesson 03.
+    """
+
+    sectors: int
+    passes: int | None
+    published: TransposeTime
+
+
+def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) -> Figure:
+    """Return the ``steps`` by their names, a row per kernel, with its counts and a bar for its time.
+
+    A count that differs from that of the row above is bold. The dashed line is ``least_s``, the least time by the
+    roofline. ``title`` stands above. Raises TypeError for steps that are none, ValueError for no step or a least time
+    that is not above 0. Lesson 03.
+    """
+    given = named("steps", steps, "steps of the way")
+    members("steps", given.values(), "steps of the way, as TransposeStep has them", kind=TransposeStep)
+    if not given:
+        raise ValueError("no steps; give at least one TransposeStep, with a name")
+    columns = {"sectors per\n32 values": 2.75, "passes of\na column": 3.65, "values per\nthread": 4.5}
+    left, longest = 5.15, 1.9
+    scale = longest / max(least_s, *(step.published.time_s for step in given.values()))
+    drawn, axes = paper(left + longest + 0.9, 1.1 + _STEP_IN * len(given), title=title)
+    for heading, middle in columns.items():
+        write(axes, middle, 0.3, heading, size=10, colour=QUIET)
+    write(axes, left, 0.3, "time (published)", size=10, colour=QUIET, ha="left")
+    above: tuple[int | None, ...] = ()
+    for row, (name, step) in enumerate(given.items()):
+        top, time_s = 0.6 + _STEP_IN * row, step.published.time_s
+        counts = step.sectors, step.passes, step.published.values_per_thread
+        write(axes, 0.12, top + _STEP_IN / 2, name, ha="left")
+        for place, (middle, count) in enumerate(zip(columns.values(), counts, strict=True)):
+            is_new = bool(above) and count != above[place]
+            text = "–" if count is None else str(count)
+            write(axes, middle, top + _STEP_IN / 2, text, bold=is_new, colour=INK if is_new else QUIET)
+        axes.add_patch(Rectangle((left, top + 0.06), scale * time_s, _STEP_IN - 0.12, facecolor=MEASURED))
+        write(axes, left + scale * time_s + 0.08, top + _STEP_IN / 2, f"{1e3 * time_s:.2f} ms", ha="left")
+        above = counts
+    at, bottom = left + scale * number("least_s", least_s, above=0), 0.6 + _STEP_IN * len(given)
+    axes.plot([at, at], [0.58, bottom + 0.1], color=MODELLED, linestyle="--", linewidth=1.6)
+    text = f"roofline, {1e3 * least_s:.2f} ms (modelled)"
+    write(axes, at, bottom + 0.26, text, size=10, colour=MODELLED, ha="left")
     return drawn
 
 
@@ -166,7 +223,7 @@ def explore_occupancy() -> None:
         inputs=[
             Menu("gpu", "GPU", options, "H100"),
             Slider("threads", "threads per block", [32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024], 1024),
-            Slider("registers", "registers per thread", list(range(16, 256)), 32),
+            Slider("registers", "registers per thread", list(range(16, 129)), 32),
             Slider(
                 "kib", "KiB of shared memory per block", [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 99, 160, 227], 4
             ),
@@ -183,7 +240,7 @@ def explore_occupancy() -> None:
             along="registers",
             lines=[Series("occupancy", "occupancy", MODELLED)],
             xlabel="registers per thread",
-            ylabel="occupancy, % of the places for warps",
+            ylabel="occupancy, %",
             log_x=False,
             log_y=False,
         ),

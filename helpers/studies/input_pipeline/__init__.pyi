@@ -21,6 +21,14 @@ from ._checkpoints import (
     training_state as training_state,
     young_interval_s as young_interval_s,
 )
+from ._disks import (
+    MEMORY_FILESYSTEMS as MEMORY_FILESYSTEMS,
+    DiskTimes as DiskTimes,
+    filesystem as filesystem,
+    forget as forget,
+    measure_disk as measure_disk,
+    read_from_disk_s as read_from_disk_s,
+)
 from ._fairness import (
     LECTURE_SETUPS as LECTURE_SETUPS,
     FairTable as FairTable,
@@ -31,6 +39,7 @@ from ._fairness import (
     run_setup as run_setup,
     run_sleeping_setup as run_sleeping_setup,
 )
+from ._forks import MemoryGrowth as MemoryGrowth, PathItems as PathItems, measure_growth as measure_growth
 from ._loading import (
     DecodedImages as DecodedImages,
     FilesOnOneDisk as FilesOnOneDisk,
@@ -67,4 +76,4 @@ from ._starvation import (
     measure_handover as measure_handover,
     sweep_feeding as sweep_feeding,
 )
-from .figures import draw_loader as draw_loader
+from .figures import draw_loader as draw_loader, draw_overlap as draw_overlap, explore_loader as explore_loader

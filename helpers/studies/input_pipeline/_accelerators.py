@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from helpers.checks import choice, number, one_of, whole_number
+from helpers.checks import choice, cpu_or_cuda, function, number, one_of, whole_number
 from helpers.links import Activity, Link, checked_link, sleep_until
 from helpers.steps import tensors_of
 from helpers.studies.input_pipeline._pipeline import COPYING
@@ -116,15 +116,12 @@ class TrainingAccelerator:
     is nothing to copy: only ``copying="blocking"`` is accepted. On CUDA two events around each step give its time: the
     device is counted busy from the step's first kernel to its last, gaps between small kernels included.
 
-    Raises TypeError for what cannot be called, and as :func:`cpu_or_cuda`. Lesson 10.
+    Raises TypeError for what cannot be called, and as :func:`device_here`. Lesson 10.
     """
 
     def __init__(self, train: Callable[[Any], object], *, device: str | torch.device | None = None) -> None:
-        if not callable(train):
-            raise TypeError(f"train is a {type(train).__name__}; give a function of a batch, such as "
-                            "training_step(LeNet())")  # fmt: skip
-        self.train = train
-        self.device = cpu_or_cuda(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.train = function("train", train, "a function of a batch, such as training_step(LeNet())")
+        self.device = device_here(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.begin()
 
     def __repr__(self) -> str:
@@ -190,11 +187,9 @@ class TrainingAccelerator:
         return moment if event is None else zero_s + event.elapsed_time(moment) / 1e3
 
 
-def cpu_or_cuda(device: str | torch.device) -> torch.device:
-    """Return ``device``. Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none."""
-    if str(device).partition(":")[0] not in ("cpu", "cuda"):
-        raise ValueError(f"device={str(device)!r} cannot be fed here; give 'cpu' or a CUDA device such as 'cuda'")
-    chosen = torch.device(device)
+def device_here(device: str | torch.device) -> torch.device:
+    """Return ``device``; raise as :func:`helpers.checks.cpu_or_cuda`, and RuntimeError for CUDA where there is none."""
+    chosen = cpu_or_cuda(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"device={str(device)!r} needs a CUDA device, and torch sees none here; give 'cpu'")
     return chosen
@@ -317,9 +312,9 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
     stream is done with it. A loop that breaks off ends the thread when it drops the generator. On a CPU there is
     nothing to copy: batches pass.
 
-    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 10.
+    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`device_here`. Lesson 10.
     """
-    device = cpu_or_cuda(device)
+    device = device_here(device)
     one_of("loader", loader, Iterable, "batches to go through, such as a DataLoader")
     if device.type == "cpu":
         yield from loader

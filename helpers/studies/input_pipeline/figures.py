@@ -1,4 +1,4 @@
-"""A drawing of workers that make batches, a queue, and the trainer that takes them. Lesson 10."""
+"""The figures of lesson 10: a loader with its queue, steps in turn and overlapped, and a loader to turn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from helpers import plotting
 from helpers.checks import members, whole_number
+from helpers.plotting import COLOURS, Curves, Series, Slider, Span
 from helpers.studies._paper import (
     COMPUTING,
     DATA,
@@ -22,6 +24,7 @@ from helpers.studies._paper import (
     tint,
     write,
 )
+from helpers.studies.input_pipeline._pipeline import simulate_feeding
 
 
 def draw_loader(
@@ -86,3 +89,52 @@ def draw_loader(
     keys(axes, 0.15, top + height + 0.28, {"computing": (COMPUTING, "none"), "sending": (SENDING, "none"),
                                            "batch": (DATA, "none"), "waiting": (WAITING, "none")})  # fmt: skip
     return drawn
+
+
+def draw_overlap(produce_s: float, device_s: float, *, steps: int) -> Figure:
+    """Return a timeline of ``steps`` steps whose batches are made in turn with them, and by a thread beside them.
+
+    A batch takes ``produce_s`` seconds, a step of the GPU ``device_s`` (:func:`simulate_feeding`). Lesson 10.
+    """
+    lanes = {"host": "the loop", "worker 0": "the thread", "device": "the GPU"}
+    spans = [
+        Span(f"{way}: {lanes[bar.lane]}", bar.start_s, bar.end_s, bar.kind, bar.label)
+        for way, workers in {"in turn": 0, "overlapped": 1}.items()
+        for bar in simulate_feeding(produce_s, device_s, steps=steps, workers=workers).timeline.activities
+    ]
+    return plotting.gantt(spans, title=f"{steps} batches and {steps} steps (modelled)")
+
+
+def explore_loader() -> None:
+    """Display the busy share of a GPU as a figure to turn: workers, prefetch factor, and the time of a late batch.
+
+    A step takes 20 ms, a batch 10 ms, and every seventh batch is late; the figure begins at the bet. For its values the
+    formulas give what :func:`simulate_feeding` does. Lesson 10.
+    """
+    plotting.explore(
+        title="For which share of the time does the GPU compute?",
+        alt="The busy share of a GPU rises with the prefetch factor, up to the share that the average allows.",
+        inputs=[
+            Slider("workers", "workers", [1, 2, 3, 4, 5, 6, 8], 2),
+            Slider("factor", "prefetch factor", [1, 2, 3, 4, 5, 6, 7, 8], 1),
+            Slider("late", "ms for every seventh batch", list(range(10, 161, 10)), 100),
+        ],
+        formulas={
+            "mean": "max(20, (60 + late) / 7 / workers)",
+            "wait": "max(0, late - 20 * workers * factor)",
+            "step": "max(mean, 20 + wait / 7)",
+            "average": "100 * 20 / mean",
+            "busy": "100 * 20 / step",
+        },
+        picture=Curves(
+            along="factor",
+            lines=[
+                Series("average", "if only the average counted", COLOURS["waiting"]),
+                Series("busy", "in order, with the late batch", COLOURS["computing"]),
+            ],
+            xlabel="prefetch factor",
+            ylabel="busy share of the GPU, %",
+            log_x=False,
+            log_y=False,
+        ),
+    )

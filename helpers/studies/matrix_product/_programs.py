@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from helpers import native, timing
-from helpers.checks import one_of
+from helpers.checks import cpu_or_cuda, one_of
 from helpers.results import Record, derived
 from helpers.units import flops_from_macs
 
@@ -295,12 +295,7 @@ def _refuse_wrong(errors: dict[str, float]) -> None:
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None  # torch knows no such device
-    if chosen is None or chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"the programs run on 'cpu' or 'cuda', not on {str(device)!r}")
+    chosen = cpu_or_cuda(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("there is no CUDA device here; count_instructions compiles the kernels without one, and "
                            "device='cpu' measures the C++ programs")  # fmt: skip

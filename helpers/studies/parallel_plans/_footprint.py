@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from helpers.checks import choice, one_of, short, whole_number
+from helpers.checks import choice, function, one_of, short, whole_number
 from helpers.parallel.pipeline._stages import split_stages
 from helpers.results import Record
 
@@ -283,9 +283,7 @@ def state_bytes(parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], opt
     """
     if optimizer is None:
         return 0
-    if not callable(optimizer):
-        raise TypeError("optimizer is a class of torch.optim, or a function from parameters to an optimizer, not "
-                        f"{short(optimizer)}")  # fmt: skip
+    function("optimizer", optimizer, "a class of torch.optim, or a function from parameters to an optimizer")
     return sum(number * _state_bytes_of(*kind, optimizer) for kind, number in Counter(parameters).items())
 
 

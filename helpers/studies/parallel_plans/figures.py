@@ -159,7 +159,7 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
 
 
 def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
-    """Return two layers split over ``parts`` ranks: f(X A) B, with A cut by columns and B by rows, a colour a rank.
+    """Return two layers split over ``parts`` ranks: f(X U) D, with U cut by columns and D by rows, a colour a rank.
 
     Each rank has a term of the whole output; one all-reduce adds them up. Raises ValueError for more than 4 parts.
     Lesson 06.
@@ -192,13 +192,13 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
 
     matrix("X", short, short, under="on every rank")
     sign("·")
-    matrix("A", side, short, "columns", "cut by columns")
+    matrix("U", side, short, "columns", "cut by columns")
     write(axes, x + 0.32, middle - 0.2, "f", bold=True, size=12)
     arrow(axes, (x + 0.07, middle), (x + 0.57, middle), colour=COMPUTING)
     x += 0.64
-    matrix("f(X A)", side, short, "columns", "stays cut")
+    matrix("f(X U)", side, short, "columns", "stays cut")
     sign("·")
-    matrix("B", short, side, "rows", "cut by rows")
+    matrix("D", short, side, "rows", "cut by rows")
     sign("=")
     begin = x
     for part in reversed(range(parts)):
@@ -207,7 +207,7 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
         write(axes, place[0] + short - 0.085, place[1] + short - 0.09, str(part), size=10, colour="black")
     x += short + (parts - 1) * lift
     write(axes, (begin + x) / 2, top - 0.28, "terms", bold=True, size=12)
-    write(axes, (begin + x) / 2, middle + side / 2 + 0.22, "one a rank", size=10, colour=QUIET)
+    write(axes, (begin + x) / 2, middle + side / 2 + 0.22, "one per rank", size=10, colour=QUIET)
     write(axes, x + 0.42, middle - 0.22, "all-reduce", size=10)
     arrow(axes, (x + 0.07, middle), (x + 0.78, middle))
     x += 0.86

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from helpers import native, timing
-from helpers.checks import choice, members, whole_number
+from helpers.checks import choice, cpu_or_cuda, members, whole_number
 from helpers.results import Record, row_of
 from helpers.studies import _ladders as ladders
 from helpers.studies._ladders import RungTime
@@ -48,8 +48,7 @@ def default_ways(device: str | torch.device = "cpu") -> tuple[str, ...]:
 
     Raises ValueError for a device that is neither a CPU nor CUDA. Lesson 19.
     """
-    kind = choice("device", str(device).partition(":")[0], ("cpu", "cuda"))
-    ours = kind == "cpu" and _has_compiler()
+    ours = cpu_or_cuda(device).type == "cpu" and _has_compiler()
     return tuple(way for way in training.WAYS if way != "compiled" and (way != "own_step" or ours))
 
 

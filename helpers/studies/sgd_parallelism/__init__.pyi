@@ -7,8 +7,13 @@ from ._ensembles import (
     train_in_processes as train_in_processes,
     train_stacked as train_stacked,
 )
-from ._four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
 from ._problems import least_squares as least_squares
+from ._search import (
+    NoisePoint as NoisePoint,
+    RateSearch as RateSearch,
+    follow_noise as follow_noise,
+    search_rates as search_rates,
+)
 from ._servers import (
     count_lost_updates as count_lost_updates,
     interleave_additions as interleave_additions,
@@ -16,14 +21,13 @@ from ._servers import (
     run_server as run_server,
     simulate_server as simulate_server,
 )
+from ._sharing import SharingTimes as SharingTimes, measure_sharing as measure_sharing
 from ._stacking import stack_weights as stack_weights
 from ._updates import (
     descend_quadratic as descend_quadratic,
     growth_factor as growth_factor,
-    largest_curvature as largest_curvature,
     stability_limit as stability_limit,
     sweep_local as sweep_local,
-    sweep_stale as sweep_stale,
     train_local as train_local,
     train_stale as train_stale,
 )
@@ -36,12 +40,13 @@ from ._within_layer import (
     partial_products as partial_products,
     sweep_threads as sweep_threads,
 )
+from .figures._batches import draw_rounds as draw_rounds, draw_updates as draw_updates
+from .figures._cuts import draw_cut as draw_cut, explore_sharing as explore_sharing
 from .figures._results import (
     draw_crossover as draw_crossover,
     draw_limits as draw_limits,
-    draw_losses as draw_losses,
     draw_speedup as draw_speedup,
     draw_split as draw_split,
-    draw_stale as draw_stale,
 )
 from .figures._schedules import draw_sources as draw_sources
+from .figures._tasks import draw_tasks as draw_tasks

@@ -21,7 +21,7 @@ from helpers.checks import number, random_seed, whole_number
 from helpers.training._loop import iterable, seeded
 
 _MOST_NUMBERS = 2**27  # of a problem's inputs, in float64 a gigabyte
-_BLOWN_UP = 3  # times the first loss
+BLOWN_UP = 3  # times the first loss
 _DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
 
 
@@ -255,4 +255,4 @@ def has_diverged(losses: Sequence[float], first_loss: float, final_loss: float) 
     """
     if not all(math.isfinite(loss) for loss in (*losses, final_loss)):
         return True
-    return max(losses) > _BLOWN_UP * first_loss or final_loss > first_loss
+    return max(losses) > BLOWN_UP * first_loss or final_loss > first_loss

@@ -7,7 +7,6 @@ told apart from luck. And local SGD, whose workers train alone for some steps an
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.checks import number, numbers, random_seed, whole_number
+from helpers.checks import number, whole_number
 from helpers.parallel._collectives import collective
-from helpers.results import Record, row_of
+from helpers.results import Record
 from helpers.studies.sgd_parallelism import _problems as problems
 
 _MOST_STEPS = 10**7
@@ -46,42 +45,6 @@ class StaleRun(Record):
     diverged: bool
     weights: str = field(repr=False)
     losses: tuple[float, ...] = field(repr=False)
-
-
-class StaleSweep(Record):
-    """Trainings over every delay and rate, and beside them the rate that theory allows.
-
-    ``curvature`` is the largest of the loss at the weights of the start; ``limits`` has the largest stable rate for
-    each delay of a quadratic of that curvature. Lesson 04.
-    """
-
-    model: str
-    batch_size: int | None
-    curvature: float
-    limits: tuple[StabilityLimit, ...]
-    runs: tuple[StaleRun, ...]
-
-    def run(self, delay: int, rate: float) -> StaleRun:
-        """Return the training of one ``delay`` and ``rate``; ValueError where there is none."""
-        return row_of(self.runs, "run", delay=delay, rate=rate)
-
-    def grid(self, name: str = "final_loss") -> Any:
-        """Return a DataFrame of a field of the runs: one row a delay, one column a rate."""
-        import pandas as pd
-
-        rows = [{"delay": row.delay, "rate": row.rate, name: getattr(row, name)} for row in self.runs]
-        return pd.DataFrame(rows).pivot(index="delay", columns="rate", values=name)
-
-
-class StabilityLimit(Record):
-    """The largest stable ``rate * curvature`` of delayed descent on a quadratic, and the rate that this allows.
-
-    ``rate`` is None where the curvature is not above 0 and limits nothing. Lesson 04.
-    """
-
-    delay: int
-    rate_times_curvature: float
-    rate: float | None
 
 
 def train_stale(
@@ -116,48 +79,6 @@ def train_stale(
                 updates += 1
     return StaleRun(delay=delay, steps=len(training.losses), updates=updates, largest_loss=max(training.losses),
                     **training.summary())  # fmt: skip
-
-
-def sweep_stale(
-    model: nn.Module,
-    data: Any,
-    *,
-    delays: Sequence[int] = (0, 1, 2, 4, 8, 16, 32),
-    rates: Sequence[float] = (0.05, 0.2, 0.8),
-    steps: int = 600,
-    batch_size: int | None = 64,
-    seed: int = 0,
-) -> StaleSweep:
-    """Train as :func:`train_stale` for all ``delays`` and ``rates``, from the same weights and on the same batches.
-
-    ``model``, ``data``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Beside the runs stands
-    what theory says of a quadratic with the curvature that the loss has at the start (:func:`largest_curvature`): a
-    network's curvature changes while it learns, so there it is a guide and no proof.
-
-    Raises what :func:`train_stale` raises. Lesson 04.
-    """
-    if not delays or not rates:
-        raise ValueError("there is nothing to sweep: give at least one delay and one rate")
-    delays = [whole_number("delays", delay, at_least=0) for delay in delays]
-    rates = numbers("rates", rates, above=0)
-    examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
-    curvature = largest_curvature(model, examples)
-    pairs = [(delay, rate) for rate in rates for delay in delays]
-    train = functools.partial(train_stale, model, examples, steps=steps, batch_size=batch_size, seed=seed)
-    runs = [train(delay=delay, rate=rate)
-            for delay, rate in console.track(pairs, "delays and rates", unit="run")]  # fmt: skip
-    return StaleSweep(
-        model=type(model).__name__,
-        batch_size=batch_size,
-        curvature=curvature,
-        limits=tuple(_limit(delay, curvature) for delay in delays),
-        runs=tuple(runs),
-    )
-
-
-def _limit(delay: int, curvature: float) -> StabilityLimit:
-    limit = stability_limit(delay)
-    return StabilityLimit(delay, limit, limit / curvature if curvature > 0 else None)
 
 
 def stability_limit(delay: int) -> float:
@@ -203,41 +124,6 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
         slope = curvature * path[step - delay] if step >= delay else 0.0
         path.append(path[-1] - rate * slope)
     return path
-
-
-def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed: int = 0) -> float:
-    """Return the largest curvature of the loss over ``data`` at the weights of ``model``, in loss over weight squared.
-
-    Power iteration on Hessian-vector products finds the eigenvalue of the Hessian that is largest in size, from below;
-    it begins at random (``seed``) and stops after ``iterations``, or when one changes it by under one part in a
-    million. The model stays as it is. Lesson 04.
-    """
-    copied = problems.own_copy(model)
-    examples = problems.examples_of(data, problems.device_of(copied))
-    weights = problems.trainable(copied)
-    generator = torch.Generator().manual_seed(random_seed(seed))
-    vector = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
-    curvature = 0.0
-    for _ in range(whole_number("iterations", iterations, at_least=1)):
-        length = math.sqrt(sum(float(part.square().sum()) for part in vector))
-        if length == 0:
-            return 0.0
-        direction = [part / length for part in vector]
-        vector = _hessian_times(copied, examples, direction)
-        before, curvature = curvature, sum(float((a * b).sum()) for a, b in zip(direction, vector, strict=True))
-        if abs(curvature - before) <= 1e-6 * abs(curvature):
-            break
-    return curvature
-
-
-def _hessian_times(model: nn.Module, examples: problems.Examples, direction: list[torch.Tensor]) -> list[torch.Tensor]:
-    weights = problems.trainable(model)
-    with torch.enable_grad():
-        loss = problems.loss_of(model(examples.inputs), examples.targets)
-        slopes = torch.autograd.grad(loss, weights, create_graph=True)
-        first, *others = ((slope * part).sum() for slope, part in zip(slopes, direction, strict=True))
-        along = sum(others, first)
-        return list(torch.autograd.grad(along, weights, materialize_grads=True))
 
 
 # Local SGD: workers that train alone for some steps and then average their weights.

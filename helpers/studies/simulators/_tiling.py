@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from helpers import console
-from helpers.checks import random_seed, whole_number
+from helpers.checks import function, random_seed, whole_number
 from helpers.results import Record
 
 Kernel = Callable[..., Any]
@@ -313,8 +313,7 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
     product of over 2^24 multiply-adds; an exception in the kernel passes unchanged. Lesson 02.
     """
     _check_sizes(m, n, k, tile)
-    if not callable(kernel):
-        raise TypeError(f"kernel is a function of (thread, a, b, c), not {type(kernel).__name__}")
+    function("kernel", kernel, "a function of (thread, a, b, c)")
     if m * n * k > _MOST_STEPS:
         raise ValueError(f"{m} x {n} x {k} is {m * n * k:,} multiply-adds, and at most {_MOST_STEPS:,} are simulated; "
                          "the counts of a small product show the same")  # fmt: skip

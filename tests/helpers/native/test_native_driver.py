@@ -1,6 +1,7 @@
 """Kernels launched: through a driver of ours that writes down what it was given, and on a GPU where there is one."""
 
 import ctypes
+import re
 import shutil
 import threading
 
@@ -171,6 +172,12 @@ def test_a_program_for_another_gpu_is_refused_before_it_is_loaded(architecture, 
         expected = f"compile it with architecture='sm_{capability[0]}{capability[1]}'"
         with pytest.raises(native.NativeError, match=expected):
             driver._check_architecture(architecture, capability)
+
+
+@pytest.mark.parametrize("architecture", ["sm_8", "compute_90", "sm_90x", "sm_90\n", ""])
+def test_what_is_no_architecture_is_refused(architecture):
+    with pytest.raises(ValueError, match=re.escape(f"architecture={architecture!r} is not known; give what")):
+        driver._check_architecture(architecture, (9, 0))
 
 
 @needs_fake

@@ -78,6 +78,47 @@ def test_causal_tiles_are_a_triangle_of_the_work():
     assert len(attention.tiles_of(32, rows=4, columns=4, causal=True)) == 36
 
 
+def test_plain_attention_passes_its_scores_six_times_forward_and_nine_times_backward():
+    """By hand, operator after operator: what each reads and writes, and their gradients."""
+    query, key, value, gradient = (tensor.requires_grad_() for tensor in torch.randn(4, 2, 32, 8))
+    rows = attention.count_passes(plain, query.detach(), key.detach(), value.detach(), scores=2 * 32 * 32)
+    assert [(row.operator, row.reads, row.writes) for row in rows] == [
+        ("bmm", 0, 1), ("div", 1, 1), ("_softmax", 1, 1), ("bmm", 1, 0),
+    ]  # fmt: skip
+    whole = attention.count_passes(
+        lambda: torch.autograd.grad(plain(query, key, value), (query, key, value), gradient), scores=2 * 32 * 32
+    )
+    assert sum(row.reads + row.writes for row in whole) == 15
+
+
+def test_a_pass_is_of_whole_matrices_and_views_move_nothing():
+    scores = torch.ones(4, 4)
+    rows = attention.count_passes(lambda x: (x.mT.reshape(4, 4)[:2] * 2, x + x), scores, scores=16)
+    assert [(row.operator, row.reads, row.writes) for row in rows if row.reads + row.writes] == [("add", 2, 1)]
+    with pytest.raises(TypeError, match="function"):
+        attention.count_passes(3, scores, scores=16)
+    with pytest.raises(ValueError, match="scores=0"):
+        attention.count_passes(plain, scores=0)
+
+
+# --- drawings ---
+
+
+def test_the_units_of_tiles_are_drawn_with_their_numbers():
+    drawn = attention.draw_units((16, 32), modelled=(258, 130), simulated=(258, 131), title="units")
+    axes = drawn.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["258", "131"]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[258, 130], [258, 131]]
+
+
+def test_a_tile_of_the_backward_pass_adds_to_its_row_and_its_column():
+    drawn = attention.draw_backward_tile(blocks=4, row=1, column=2)
+    words = [text.get_text() for text in drawn.axes[0].texts]
+    assert [word for word in words if word.isdigit()] == ["1", "2", "3", "4", "5"]
+    with pytest.raises(ValueError, match="row=4"):
+        attention.draw_backward_tile(blocks=4, row=4)
+
+
 # --- bytes ---
 
 TILED = ("products in tiles", "queries outside", "keys outside")

@@ -52,11 +52,41 @@ def test_sectors_have_eight_words_each_and_the_wanted_are_blue(stride, sectors, 
 
 
 @pytest.mark.parametrize(("words", "passes", "first"), [(32, 32, 1), (33, 1, 32), (34, 2, 16), (0, 1, 32)])
-def test_banks_have_a_dot_for_each_lane_and_the_first_pass_is_blue(words, passes, first):
+def test_banks_have_a_square_for_each_lane_and_the_first_pass_is_blue(words, passes, first):
     drawn = gpu_execution.draw_banks({"x": [4 * words * lane for lane in range(32)]}, title="t")
-    dots = {to_hex(line.get_color()).upper(): len(line.get_xdata()) for line in drawn.axes[0].lines}
-    assert dots == {colour: count for colour, count in {BLUE: first, GREY: 32 - first}.items() if count}
+    panel, *squares = (patch for patch in drawn.axes[0].patches if isinstance(patch, Rectangle))
+    assert colours(drawn) - Counter([to_hex(panel.get_facecolor()).upper()]) == +Counter(
+        {BLUE: first, GREY: 32 - first}
+    )
+    for lane, square in enumerate(squares):
+        across, down = (square.get_xy() - np.array(panel.get_xy())) / square.get_width()
+        assert (across, down) == (pytest.approx(words * lane % 32), pytest.approx(lane))
     assert f"{passes} pass{'es' if passes > 1 else ''}" in texts(drawn)
+
+
+def step(kernel, sectors, passes):
+    [published] = [row for row in gpu_execution.TRANSPOSES if row.kernel == kernel]
+    return gpu_execution.TransposeStep(sectors, passes, published)
+
+
+def test_the_way_has_a_bar_as_long_as_each_time_and_bold_counts_where_they_change():
+    steps = {"one line": step("Naive", 36, None), "tile": step("Tiled", 8, 32), "padded": step("TiledPadded", 8, 1)}
+    drawn = gpu_execution.draw_way(steps, least_s=2.56e-3, title="t")
+    bars = [patch for patch in drawn.axes[0].patches if isinstance(patch, Rectangle)]
+    assert [bar.get_width() / bars[0].get_width() for bar in bars] == pytest.approx(
+        [1, 8.6235 / 18.0645, 5.0724 / 18.0645]
+    )
+    [least] = drawn.axes[0].lines
+    assert (least.get_xdata()[0] - bars[0].get_x()) / bars[0].get_width() == pytest.approx(2.56 / 18.0645)
+    bold = [text.get_text() for text in drawn.axes[0].texts if text.get_fontweight() == "bold"]
+    assert bold == ["8", "32", "1"]
+    assert {"36", "–", "18.06 ms", "8.62 ms", "5.07 ms", "roofline, 2.56 ms (modelled)"} <= set(texts(drawn))
+    with pytest.raises(ValueError, match="no steps; give at least one TransposeStep"):
+        gpu_execution.draw_way({}, least_s=1.0, title="t")
+    with pytest.raises(TypeError, match="give a list of steps of the way"):
+        gpu_execution.draw_way({"x": 1}, least_s=1.0, title="t")
+    with pytest.raises(ValueError, match="least_s"):
+        gpu_execution.draw_way(steps, least_s=0, title="t")
 
 
 @pytest.mark.parametrize("draw", [gpu_execution.draw_sectors, gpu_execution.draw_banks])

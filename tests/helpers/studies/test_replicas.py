@@ -400,8 +400,9 @@ def test_the_ladders_hold_what_was_timed(problem):
         assert all(rung.low_speedup <= rung.speedup <= rung.high_speedup for rung in found.rungs)
     assert set(replicas.default_ways()) <= set(EAGER)
     assert "own_step" not in replicas.default_ways(torch.device("cuda", 0))
-    with pytest.raises(ValueError, match="device='tpu' is not known; give one of 'cpu', 'cuda'"):
-        replicas.default_ways("tpu")
+    for device in ("tpu", "cuda:x"):
+        with pytest.raises(ValueError, match=f"device='{device}' is neither a CPU nor a CUDA device; give 'cpu'"):
+            replicas.default_ways(device)
 
 
 def test_a_rung_that_is_not_equal_is_not_timed(problem, monkeypatch):

@@ -16,6 +16,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tools.authoring import yours
+from tools.authoring.environment import EARLY_END
 
 ROOT = Path(__file__).parents[3]
 START_S, RUN_S, ACT_S = 90, 180, 60
@@ -61,6 +62,7 @@ def private_environment(folder: Path) -> dict[str, str]:
         "HELPERS_HEADLESS": "0",
         "HELPERS_CACHE": str(folder / "cache"),
         "HELPERS_PREDICTIONS": str(folder / "predictions.json"),
+        **EARLY_END,
     }
 
 

@@ -1,25 +1,20 @@
-"""The sources of parallelism drawn: a split product, stale gradients by delay and rate, ensembles, threads."""
+"""The sources of parallelism drawn: a split product, the limit of stale gradients, ensembles, threads."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from helpers.checks import members, named, number, numbers, one_of, real, whole_number
-from helpers.plotting._style import MEASURED, MODELLED, figure, ink_on
+from helpers.checks import members, numbers, one_of
+from helpers.plotting._style import MEASURED, MODELLED, figure
 
 if TYPE_CHECKING:
     from helpers.studies.sgd_parallelism._ensembles import Crossover
-    from helpers.studies.sgd_parallelism._updates import StaleSweep
     from helpers.studies.sgd_parallelism._within_layer import ProductSplit, ThreadSweep
 
 _PARTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -97,99 +92,6 @@ def _matrix(
     return left + width
 
 
-def draw_losses(
-    curves: Mapping[str, Sequence[float]], *, title: str, smooth: int = 1, guessing: float | None = None
-) -> Figure:
-    """Return loss against step, a line for each of ``curves``, on a logarithmic axis; ``smooth`` steps are averaged.
-
-    ``title`` stands above them. ``guessing`` draws the loss of an answer that ignores the input, such as ln 10 for ten
-    classes. A curve ends where its loss is not finite. Raises ValueError for no curves, or for one without a loss above
-    0 in it. Lesson 04.
-    """
-    curves = {name: members(f"curves[{name!r}]", losses, "numbers")
-              for name, losses in named("curves", curves, "lists of numbers").items()}  # fmt: skip
-    whole_number("smooth", smooth)
-    if guessing is not None:
-        number("guessing", guessing, above=0)
-    if not curves:
-        raise ValueError("nothing to draw: give at least one curve")
-    drawn, axes = figure(title=title)
-    for place, (name, losses) in enumerate(curves.items()):
-        values = np.array([real(f"curves[{name!r}][{step}]", loss) for step, loss in enumerate(losses)])
-        values = values[: int(np.isfinite(values).cumprod().sum())]
-        if not (values > 0).any():
-            raise ValueError(f"the curve {name!r} has no finite loss above 0; a logarithmic axis cannot show it")
-        window = min(smooth, len(values))
-        means = np.convolve(values, np.full(window, 1 / window), mode="valid")
-        axes.plot(np.arange(window - 1, len(values)), means, color=_LINES[place % len(_LINES)],
-                  linestyle=_DASHES[place % len(_DASHES)], linewidth=1.8, label=name)  # fmt: skip
-    if guessing is not None:
-        axes.axhline(guessing, color="#777777", linestyle=":", linewidth=1.4, label=f"guessing, {guessing:.2f}")
-    axes.set_yscale("log")
-    _plain_ticks(axes)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss" if smooth == 1 else f"loss, mean of {smooth} steps")
-    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
-    return drawn
-
-
-def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the end of the run") -> Figure:
-    """Return a map of the final loss, a column a delay and a row a rate; runs that blew up are hatched.
-
-    A line joins the rates up to which theory calls each delay stable, ``limits`` of the sweep, placed between the rows
-    on a logarithmic scale, at an edge of the map where the limit lies outside. Lesson 04.
-    """
-    from helpers.studies.sgd_parallelism._updates import StaleSweep
-
-    one_of("sweep", sweep, StaleSweep, "the sweep that sweep_stale() returns")
-    delays = sorted({run.delay for run in sweep.runs})
-    rates = sorted({run.rate for run in sweep.runs})
-    drawn, axes = figure(title=title, height_in=1.9 + 0.42 * len(rates))
-    finite = [run.final_loss for run in sweep.runs if math.isfinite(run.final_loss) and run.final_loss > 0]
-    most = max(min(finite) * 1.01, min(max(finite), 10 * min(finite)))
-    scale = LogNorm(min(finite), most)
-    colours = plt.get_cmap("cividis_r")
-    for run in sweep.runs:
-        column, row = delays.index(run.delay), rates.index(run.rate)
-        shown = math.isfinite(run.final_loss)
-        fill = to_hex(colours(scale(min(run.final_loss, most) if shown else most)))
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="white" if run.diverged else fill,
-                                 edgecolor="#999999" if run.diverged else "white", linewidth=0.6,
-                                 hatch="////" if run.diverged else None))  # fmt: skip
-        text = f"{run.final_loss:.3g}" if shown else "inf"
-        axes.text(column, row, text, ha="center", va="center", fontsize=11,
-                  color="#222222" if run.diverged else ink_on(fill),
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5} if run.diverged else None)  # fmt: skip
-    heights = [_place(limit.rate, rates) for limit in sorted(sweep.limits, key=lambda limit: limit.delay)]
-    known = [height for height in heights if height is not None]
-    if len(known) == len(heights):
-        axes.step(np.arange(len(delays) + 1) - 0.5, [*known, known[-1]], where="post", color=MODELLED,
-                  linewidth=2.6, label="modelled: limit of the start's curvature")  # fmt: skip
-    axes.set_xticks(range(len(delays)), [str(delay) for delay in delays])
-    axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-    axes.set_xlim(-0.5, len(delays) - 0.5)
-    axes.set_ylim(-0.5, len(rates) - 0.5)
-    axes.grid(visible=False)
-    axes.set_xlabel("delay (updates)")
-    axes.set_ylabel("learning rate")
-    handles = [*axes.get_legend_handles_labels()[0],
-               Patch(facecolor="white", edgecolor="#999999", hatch="////", label="blew up")]  # fmt: skip
-    drawn.legend(handles=handles, ncols=2, loc="outside lower left", fontsize=11, frameon=False)
-    return drawn
-
-
-def _place(rate: float | None, rates: Sequence[float]) -> float | None:
-    """Return the height of ``rate`` among rows of ``rates``, by its logarithm, within half a row of the map."""
-    if rate is None:
-        return None
-    rows = np.arange(len(rates))
-    if rate < rates[0]:
-        return -0.45
-    if rate > rates[-1]:
-        return len(rates) - 0.55
-    return float(np.interp(math.log(rate), np.log(rates), rows))
-
-
 def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: Sequence[float]) -> Figure:
     """Return the largest stable rate times curvature over ``delays``: a line ``modelled``, points ``simulated``.
 
@@ -200,7 +102,7 @@ def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: S
     modelled, simulated = numbers("modelled", modelled, above=0), numbers("simulated", simulated, above=0)
     if not len(delays) == len(modelled) == len(simulated) > 0:
         raise ValueError(f"{len(delays)} delays, {len(modelled)} modelled, {len(simulated)} found: give equally many")
-    drawn, axes = figure(title="The largest stable rate shrinks with the delay")
+    drawn, axes = figure(title="")
     places = [delay + 1 for delay in delays]
     axes.plot(places, modelled, "-", color=MODELLED, label="modelled")
     axes.plot(places, simulated, "o", color=MEASURED, markersize=9, label="simulated")

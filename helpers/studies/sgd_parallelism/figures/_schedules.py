@@ -123,7 +123,7 @@ def _whole(lane: int, begun: int) -> list[_Task]:
 
 def _iterations() -> _Panel:
     messages = [(0, 4.0), (0, 8.0), (1, 2.0), (1, 6.0)]
-    return _Panel("over update iterations", "own images, weights in common; nobody waits",
+    return _Panel("over updates", "own images, weights in common; nobody waits",
                   _whole(0, 0) + _whole(1, 2), [], messages)  # fmt: skip
 
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import pytest
 from drawing_samples import overlapping, settle
 from matplotlib.colors import to_hex
 
 from helpers.studies import sgd_parallelism
 from helpers.studies.sgd_parallelism._ensembles import Crossover, CrossoverPoint
-from helpers.studies.sgd_parallelism._updates import StabilityLimit, StaleRun, StaleSweep
 from helpers.studies.sgd_parallelism._within_layer import ThreadPoint, ThreadSweep
-from helpers.studies.sgd_parallelism.figures._results import (
-    draw_crossover,
-    draw_limits,
-    draw_losses,
-    draw_speedup,
-    draw_split,
-    draw_stale,
-)
+from helpers.studies.sgd_parallelism.figures._results import draw_crossover, draw_limits, draw_speedup, draw_split
 
 GREY = "#dddddd"
 
@@ -61,51 +50,6 @@ def test_inner_split_draws_a_whole_term_for_each_part():
     assert "+" not in whole
     with pytest.raises(ValueError, match="at most 6"):
         draw_split(sgd_parallelism.model_split(8, 8, 8, by="rows", parts=7))
-
-
-def run(delay: int, rate: float, final_loss: float, *, diverged: bool) -> StaleRun:
-    return StaleRun(delay, rate, 10, 10, 2.3, final_loss, 2.3, diverged, "", (2.3, final_loss))
-
-
-def sweep(limits: tuple[float | None, float | None] = (0.2, 0.05)) -> StaleSweep:
-    runs = tuple(run(delay, rate, 0.1 * (delay + 1) / rate, diverged=delay == 3 and rate == 0.4)
-                 for delay in (0, 3) for rate in (0.1, 0.2, 0.4))  # fmt: skip
-    marks = tuple(StabilityLimit(delay, 1.0, limit) for delay, limit in zip((0, 3), limits, strict=True))
-    return StaleSweep("Net", 64, 8.0, marks, runs)
-
-
-def test_map_of_stale_runs_writes_each_loss_in_its_cell_and_hatches_the_blown_up():
-    drawn = draw_stale(sweep())
-    settle(drawn)
-    axes = drawn.axes[0]
-    cells = {text.get_position(): text.get_text() for text in axes.texts}
-    assert cells == {(0, 0): "1", (0, 1): "0.5", (0, 2): "0.25", (1, 0): "4", (1, 1): "2", (1, 2): "1"}
-    hatched = [patch.get_xy() for patch in axes.patches if patch.get_hatch()]
-    assert hatched == [(0.5, 1.5)]
-    line = axes.lines[0]
-    assert list(line.get_xdata()) == [-0.5, 0.5, 1.5]  # from edge to edge of each delay's column
-    assert list(line.get_ydata()) == [1.0, -0.45, -0.45]  # 0.2 is the second row; 0.05 lies below the map
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0.1", "0.2", "0.4"]
-    assert overlapping(axes.texts) == []
-
-
-def test_map_without_a_limit_has_no_line_and_an_infinite_loss_is_written():
-    assert draw_stale(sweep((None, 0.1))).axes[0].lines[:] == []
-    runs = (run(0, 0.1, 0.5, diverged=False), run(0, 0.2, math.inf, diverged=True))
-    shown = draw_stale(replace(sweep(), runs=runs, limits=(StabilityLimit(0, 2.0, 0.9),))).axes[0]
-    assert [text.get_text() for text in shown.texts] == ["0.5", "inf"]
-    assert list(shown.lines[0].get_ydata()) == [1.45, 1.45]  # above the map
-
-
-def test_losses_are_averaged_and_end_where_they_are_not_finite():
-    axes = draw_losses({"a": [4, 2, 1], "b": [1, math.inf, 1]}, title="t", guessing=2.0).axes[0]
-    assert [list(line.get_ydata()) for line in axes.lines] == [[4, 2, 1], [1], [2.0, 2.0]]
-    smooth = draw_losses({"a": [4, 2, 1]}, title="t", smooth=2).axes[0].lines[0]
-    assert (list(smooth.get_xdata()), list(smooth.get_ydata())) == ([1, 2], [3, 1.5])
-    with pytest.raises(ValueError, match="at least one curve"):
-        draw_losses({}, title="t")
-    with pytest.raises(ValueError, match="'a' has no finite loss"):
-        draw_losses({"a": [math.inf]}, title="t")
 
 
 def test_limits_stand_at_delay_plus_one():

@@ -141,8 +141,9 @@ def test_no_schedule_breaks_the_queues_rules() -> None:
         (lambda: input_pipeline.simulate_feeding([0.1, -1, 1], 0.1), r"produce_s\[1\]=-1"),
         (lambda: input_pipeline.simulate_feeding([0.1, 1, math.nan], 0.1), r"produce_s\[2\]=nan"),
         (lambda: input_pipeline.simulate_feeding([math.inf, 1, 1], 0.1), r"produce_s\[0\]=inf"),
-        (lambda: TrainingAccelerator(print, device="meta"), "device='meta' cannot be fed here"),
-        (lambda: list(input_pipeline.copy_ahead([torch.zeros(1)], "meta")), "device='meta' cannot be fed here"),
+        (lambda: TrainingAccelerator(print, device="meta"), "device='meta' is neither a CPU nor a CUDA device"),
+        (lambda: TrainingAccelerator(print, device="cuda:x"), "device='cuda:x' is neither a CPU nor a CUDA device"),
+        (lambda: list(input_pipeline.copy_ahead([torch.zeros(1)], "meta")), "device='meta' is neither a CPU nor"),
         (lambda: input_pipeline.model_feeding(-1, 0.1), "produce_s=-1; give a finite number, 0 or more"),
         (lambda: input_pipeline.model_feeding(1, math.nan), "device_s=nan; give a finite number, 0 or more"),
         (lambda: input_pipeline.model_feeding(1, 1, copying="async"), "'blocking', 'non_blocking', 'ahead'"),
@@ -367,7 +368,7 @@ def test_a_real_step_is_timed_on_this_device_and_trains() -> None:
     for copying in ("non_blocking", "ahead"):
         with pytest.raises(ValueError, match="on a CPU a batch is there already"):
             input_pipeline.feed(loader, device, copying=copying)
-    with pytest.raises(TypeError, match="give a function of a batch"):
+    with pytest.raises(TypeError, match="train=5 is an int; give a function of a batch"):
         TrainingAccelerator(5)
 
 

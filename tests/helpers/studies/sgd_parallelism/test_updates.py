@@ -125,36 +125,6 @@ def test_the_known_optimum_is_the_one_numpy_finds(quadratic):
     assert quadratic.optimum_loss == pytest.approx(squares[0] / (2 * len(inputs)), rel=1e-9)
     eigenvalues = np.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[::-1]
     assert quadratic.curvatures == pytest.approx(eigenvalues, rel=1e-9)
-    assert updates.largest_curvature(quadratic.model(), quadratic.examples) == pytest.approx(1, rel=1e-3)
-
-
-def test_the_curvature_of_a_network_is_that_of_its_whole_hessian():
-    torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    inputs, labels = torch.randn(20, 3, dtype=torch.float64), torch.randint(0, 2, (20,))
-    names = [name for name, _ in net.named_parameters()]
-    shapes = [weight.shape for weight in net.parameters()]
-
-    def loss(flat):
-        parts = flat.split([shape.numel() for shape in shapes])
-        weights = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
-        return nn.functional.cross_entropy(torch.func.functional_call(net, weights, (inputs,)), labels)
-
-    flat = torch.cat([weight.detach().flatten() for weight in net.parameters()])
-    hessian = torch.autograd.functional.hessian(loss, flat)
-    largest = max(torch.linalg.eigvalsh(hessian).tolist(), key=abs)
-    assert updates.largest_curvature(net, (inputs, labels), iterations=500) == pytest.approx(largest, rel=1e-3)
-
-
-def test_a_sweep_holds_every_pair_marks_what_blew_up_and_has_the_limits_beside(model, digits):
-    sweep = updates.sweep_stale(model, digits, delays=(0, 8), rates=(0.02, 0.5), steps=60, batch_size=32)
-    assert [(row.delay, row.rate) for row in sweep.runs] == [(0, 0.02), (8, 0.02), (0, 0.5), (8, 0.5)]
-    assert not sweep.run(0, 0.02).diverged
-    assert sweep.run(8, 0.5).diverged
-    assert sweep.grid("diverged").loc[8, 0.5]
-    assert [row.rate * sweep.curvature for row in sweep.limits] == pytest.approx([2, updates.stability_limit(8)])
-    with pytest.raises(ValueError, match=r"no run with delay 3.*\(0, 0.02\)"):
-        sweep.run(3, 0.02)
 
 
 @pytest.mark.parametrize(("losses", "first", "final", "expected"), [

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import nn
 
 from helpers import native, timing
-from helpers.models import BasicFCModel, LeNet
-from helpers.parallel import collective
 from helpers.results import from_dict
-from helpers.studies.sgd_parallelism import _four as sources, _within_layer as within_layer
+from helpers.studies.sgd_parallelism import _within_layer as within_layer
 from tests.properties import repeatable
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -155,70 +152,3 @@ def test_a_machine_without_a_compiler_says_so(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(native.MissingToolError):
         within_layer.compile_lanes()
-
-
-def test_the_four_sources_of_a_fully_connected_network_are_as_by_hand():
-    """784 -> 32 -> 10 on 64 images, float32: outputs 32 and 10 a image, and the 32 inputs of the second layer."""
-    found = sources.sources_of_parallelism(BasicFCModel(hidden=32, layers=2), (64, 784))
-    weights = 4 * (784 * 32 + 32 + 32 * 10 + 10)
-    assert [row.payload_bytes for row in found.rows] == [4 * 64 * (32 + 10 + 32), weights, 2 * weights, 0]
-    assert [row.synchronisations for row in found.rows] == [3, 1, 0, 0]
-    assert [row.summed_bytes for row in found.rows] == [4 * 64 * 32, weights, 0, 0]
-    assert [row.waits for row in found.rows] == [True, True, False, False]
-    assert (found.batch_size, found.parameter_bytes) == (64, weights)
-    assert from_dict(sources.Sources, found.to_dict()) == found
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 108])
-def test_a_worker_receives_what_the_messages_of_rings_bring_it(workers):
-    """Oracle: the messages of the ring all-reduce and all-gather, one by one."""
-    found = sources.sources_of_parallelism(BasicFCModel(hidden=32, layers=2), (64, 784))
-
-    def ring(operation, size_bytes):
-        planned = collective(operation, "ring", world_size=workers, length=size_bytes // 4)
-        return sum(rank.received_bytes for rank in planned.ranks()) / workers
-
-    outputs, slopes, weights = 4 * 64 * (32 + 10), 4 * 64 * 32, found.parameter_bytes
-    within = ring("all_gather", outputs) + ring("all_reduce", slopes)
-    # Weights spread over all: fetching gathers them, and each gradient's parts go to their owners.
-    updates = ring("all_gather", weights) + ring("reduce_scatter", weights)
-    wanted = [within, ring("all_reduce", weights), updates, 0]
-    assert [row.received_bytes(workers) for row in found.rows] == pytest.approx(wanted)
-
-
-def test_nobody_receives_where_nobody_is():
-    row = sources.sources_of_parallelism(BasicFCModel(hidden=32, layers=2), (64, 784)).row("over examples")
-    with pytest.raises(ValueError, match="workers=0"):
-        row.received_bytes(0)
-
-
-def test_convolutions_are_cut_and_only_what_a_layer_makes_counts():
-    found = sources.sources_of_parallelism(LeNet(), torch.zeros(2, 1, 28, 28))
-    outputs = 6 * 24 * 24 + 16 * 8 * 8 + 120 + 60 + 10
-    inputs = 6 * 12 * 12 + 256 + 120 + 60  # of all but the first
-    assert found.row("within a layer").payload_bytes == 4 * 2 * (outputs + inputs)
-    assert found.row("within a layer").synchronisations == 2 * 5 - 1
-
-
-def test_batch_norm_adds_its_statistics_and_frozen_weights_send_nothing():
-    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 26 * 26, 10))
-    row = sources.sources_of_parallelism(model, (4, 1, 28, 28)).row("over examples")
-    weights = 4 * sum(p.numel() for p in model.parameters())
-    assert (row.synchronisations, row.payload_bytes) == (3, weights + 4 * 8 * 4)
-    model[3].requires_grad_(False)
-    frozen = sources.sources_of_parallelism(model, (4, 1, 28, 28)).row("over examples")
-    assert row.payload_bytes - frozen.payload_bytes == 4 * (8 * 26 * 26 * 10 + 10)
-    with pytest.raises(ValueError, match="source='luck' is not known; give one of 'within a layer'"):
-        sources.sources_of_parallelism(model, (4, 1, 28, 28)).row("luck")
-
-
-def test_the_cost_on_a_link_is_latency_and_bytes():
-    found = sources.sources_of_parallelism(BasicFCModel(hidden=32, layers=2), (64, 784))
-    table = sources.cost_on_link(found, link="test", compute_s=0.01, bandwidth_bytes_per_s=1e6, latency_s=1e-3)
-    within, examples, updates, models = table.rows
-    assert within.synchronise_s == pytest.approx(3e-3 + found.rows[0].payload_bytes / 1e6)
-    assert examples.compute_share == pytest.approx(0.01 / (0.01 + 1e-3 + found.rows[1].payload_bytes / 1e6))
-    assert updates.synchronise_s == pytest.approx(found.rows[2].payload_bytes / 1e6)
-    assert (models.synchronise_s, models.compute_share) == (0, 1)
-    with pytest.raises(ValueError, match="latency_s=0; give a finite number above 0"):
-        sources.cost_on_link(found, link="test", compute_s=0.01, bandwidth_bytes_per_s=1e6, latency_s=0)

@@ -158,7 +158,7 @@ def test_one_thread_may_write_and_read_its_own_element_and_all_may_read_after_a_
 
 
 def test_wrong_arguments_and_exceptions_of_the_kernel():
-    with pytest.raises(TypeError, match=r"kernel is a function of \(thread, a, b, c\), not int"):
+    with pytest.raises(TypeError, match=r"kernel=3 is an int; give a function of \(thread, a, b, c\)"):
         count_traffic(3, 1, 1, 1, tile=1)
     with pytest.raises(ValueError, match="tile=0 is too small; give a whole number, 1 or more"):
         count_traffic(naive_product, 1, 1, 1, tile=0)

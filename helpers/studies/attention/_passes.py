@@ -1,0 +1,61 @@
+"""How often a program reads and writes the whole matrix of scores, one PyTorch operator after the other. Lesson 21."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from helpers.checks import function as checked_function, whole_number
+from helpers.results import Record
+
+
+class OperatorPasses(Record):
+    """How many whole score matrices an operator reads and how many it writes. Lesson 21."""
+
+    operator: str
+    reads: int
+    writes: int
+
+
+def count_passes(function: Callable[..., object], *tensors: torch.Tensor, scores: int) -> tuple[OperatorPasses, ...]:
+    """Return what each operator of ``function(*tensors)`` reads and writes of tensors with ``scores`` elements.
+
+    A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has as many. An
+    operator that returns the same memory in another shape moves nothing and is left out. Operators inside a fused
+    kernel cannot be seen. Raises TypeError for what cannot be called, ValueError for less than one score.
+
+    >>> rows = count_passes(lambda x: (x / 2).exp(), torch.ones(3, 3), scores=9)
+    >>> [(row.operator, row.reads, row.writes) for row in rows]
+    [('div', 1, 1), ('exp', 1, 1)]
+
+    Lesson 21.
+    """
+    checked_function("function", function, "a function of the tensors, such as plain attention")
+    with _Watch(whole_number("scores", scores)) as watch:
+        function(*tensors)
+    return tuple(watch.rows)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes each operator with the sizes of what it reads and makes."""
+
+    def __init__(self, scores: int) -> None:
+        super().__init__()
+        self.scores, self.rows = scores, list[OperatorPasses]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        read, written = _tensors((args, kwargs)), _tensors(made)
+        memory = {tensor.untyped_storage().data_ptr() for tensor in read}
+        if any(tensor.untyped_storage().data_ptr() not in memory for tensor in written):
+            counts = (sum(tensor.numel() == self.scores for tensor in side) for side in (read, written))
+            self.rows.append(OperatorPasses(str(func).split(".")[1], *counts))
+        return made
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

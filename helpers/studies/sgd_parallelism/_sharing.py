@@ -1,0 +1,113 @@
+"""Two workers on one machine: threads that share layers, and processes that share examples, against one core.
+
+Lesson 04.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from helpers import timing
+from helpers.checks import whole_number
+from helpers.ranks import Ranks
+from helpers.results import Record
+from helpers.studies.sgd_parallelism import _problems as problems
+
+Train = Callable[..., Any]
+
+_STEADY = 1.15  # a median over the minimum, at most, of a machine that does nothing else
+_BUSY = 0.8  # of the time of each core, at least, likewise
+
+
+class SharingTimes(Record):
+    """One training step of a network: on one core, with its layers shared by threads, its examples by processes.
+
+    The times are the shortest of all rounds, in which the three took turns. ``largest_difference`` is that of two
+    weights that correspond, of the processes and of one process after equally many steps. ``stable`` when in each way
+    the median of the rounds is close to the shortest time, and the cores were there: the processor time of the shortest
+    round is at least 80 % of its time on all cores. Lesson 04.
+    """
+
+    width: int
+    batch_size: int
+    workers: int
+    alone_s: float
+    layers_shared_s: float
+    examples_shared_s: float
+    largest_difference: float
+    stable: bool
+
+    @property
+    def gain_of_layers(self) -> float:
+        """How many times as fast as one core the threads are."""
+        return self.alone_s / self.layers_shared_s
+
+    @property
+    def gain_of_examples(self) -> float:
+        """How many times as fast as one core the processes are."""
+        return self.alone_s / self.examples_shared_s
+
+
+def measure_sharing(
+    train: Train, ranks: Ranks, model: nn.Module, data: Any, *, batch_size: int = 256, steps: int = 5, rounds: int = 5
+) -> SharingTimes:
+    """Return the time of a training step of ``model`` on one core, by threads, and by the processes of ``ranks``.
+
+    ``train(rank, world_size, model, images, labels, steps)`` takes so many steps on its rank's share of the images and
+    leaves the model with the new weights; with one rank it exchanges nothing. It is called in each of three ways in
+    turns, ``rounds`` times, on a batch of the first ``batch_size`` examples of ``data`` and a fresh copy of ``model``:
+    here with one thread, here with as many threads as there are ranks, and on the ranks. Starting and sending are
+    outside the time. The number of threads is afterwards as it was. Lesson 04.
+    """
+    batch_size, steps = whole_number("batch_size", batch_size), whole_number("steps", steps)
+    rounds = whole_number("rounds", rounds)
+    examples = problems.examples_of(data, torch.device("cpu"))
+    batch = problems.chosen(examples, torch.arange(batch_size))
+    ways: dict[str, list[_Round]] = {"alone": [], "layers": [], "examples": []}
+    for _ in range(rounds + 1):  # the first is to warm up
+        for way, threads in (("alone", 1), ("layers", ranks.world_size)):
+            with timing.fixed_threads(threads):
+                trained = _timed(0, 1, train, model, batch, steps)
+            ways[way].append(trained._replace(busy_share=trained.busy_share / threads))
+        shares = ranks.run(_timed, train, model, batch, steps)
+        step_s, busy_share = max(share.step_s for share in shares), min(share.busy_share for share in shares)
+        ways["examples"].append(_Round(shares[0].weights, step_s, busy_share))
+    shortest = {way: min(done[1:], key=lambda one: one.step_s) for way, done in ways.items()}
+    return SharingTimes(
+        width=max(weight.shape[0] for weight in model.parameters()),
+        batch_size=batch_size,
+        workers=ranks.world_size,
+        alone_s=shortest["alone"].step_s,
+        layers_shared_s=shortest["layers"].step_s,
+        examples_shared_s=shortest["examples"].step_s,
+        largest_difference=float((shortest["examples"].weights - shortest["alone"].weights).abs().max()),
+        stable=all(
+            statistics.median(one.step_s for one in done[1:]) <= _STEADY * shortest[way].step_s
+            and shortest[way].busy_share >= _BUSY
+            for way, done in ways.items()
+        ),
+    )
+
+
+class _Round(NamedTuple):
+    weights: Tensor  # all of the model, as one vector
+    step_s: float
+    busy_share: float  # processor time over time: of two threads up to 2
+
+
+def _timed(rank: int, world_size: int, train: Train, model: nn.Module, batch: problems.Examples, steps: int) -> _Round:
+    """Train a copy of ``model`` on this rank's share."""
+    copied = problems.own_copy(model)
+    if world_size > 1:
+        torch.distributed.barrier()
+    begun_s, busy_s = time.perf_counter(), time.process_time()
+    train(rank, world_size, copied, batch.inputs, batch.targets, steps)
+    taken_s, busy_s = time.perf_counter() - begun_s, time.process_time() - busy_s
+    weights = nn.utils.parameters_to_vector(copied.parameters()).detach()
+    return _Round(weights, taken_s / steps, busy_s / taken_s)
