@@ -251,8 +251,8 @@ print(f"waiting {as_ms(in_turn[0])}, step {as_ms(in_turn[1])}", end=", ")
 print(f"busy {busy_percent(in_turn):.0f} % (simulated)")
 
 # %% [markdown]
-# The timer finds about 100 ms of waiting for each step of 20 ms, and a busy share of 20 / 120, or 17 %. A GPU that waits for its data is called
-# [starved](glossary.md#starvation). This one is starved because loader and GPU take turns. While the GPU computes nobody makes a batch, and while a
+# The timer finds about 100 ms of waiting for each step of 20 ms, and a busy share of 20 / 120, or 17 %. A GPU that waits for its data suffers from
+# [starvation](glossary.md#starvation). This one starves because loader and GPU take turns. While the GPU computes nobody makes a batch, and while a
 # batch is made nobody computes.
 #
 # So let a *thread*, which runs beside your program in the same memory, make the next batches during the step. It puts them into a queue with a limited
@@ -883,7 +883,7 @@ print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 #
 # Then the batch crosses the bus, at no more than 32 GB/s for an A100 (data sheet, 64 GB/s for both directions). The 154 MB of 256 photos take 4.8 ms, and a
 # step on them takes 256 / 2,600 s, or 98 ms. If copy and step take turns, the copy is 5 % of the time. They can overlap if the batch is in
-# [pinned](glossary.md#page-locked-memory) memory, which the system may not move, so that the GPU can fetch it by itself
+# [page-locked memory](glossary.md#page-locked-memory) (or pinned memory), which the system may not move, so that the GPU can fetch it by itself
 # ([direct memory access](glossary.md#direct-memory-access)). It is simpler to send less. As 8-bit integers the photos take 38.5 MB and 1.2 ms, and the GPU
 # converts them.
 #

@@ -50,7 +50,7 @@ def forget(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Drop what the system keeps of the files ``paths`` in main memory, so that the next read goes to the disk.
 
     What was just written goes to the disk first. Where the system has no ``posix_fadvise``, or the files lie in main
-    memory (:func:`filesystem`), they stay there. Raises FileNotFoundError for a file that is not there. Lesson 10.
+    memory (:func:`filesystem`), they stay there. Raises FileNotFoundError for a file that is not there.
     """
     for path in paths:
         with open(path, "rb") as file:
