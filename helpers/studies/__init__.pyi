@@ -10,6 +10,7 @@ from . import (
     history as history,
     input_pipeline as input_pipeline,
     layer_roofline as layer_roofline,
+    layouts as layouts,
     matrix_product as matrix_product,
     memory_hierarchy as memory_hierarchy,
     numbers as numbers,
