@@ -11,896 +11,788 @@
 #   lesson:
 #     number: "08"
 #     title: Layouts
-#     needs: ["06"]
+#     needs: ["05", "06"]
 #     objectives:
-#       - divide|divided the tokens between tensor ranks
-#       - write|wrote ring attention on four processes, and the merge of two softmaxes that it stands on
-#       - predict|predicted what a causal mask, a link and a full expert cost
-#       - count|counted what every layout of eight devices sends for a model of 7 billion parameters
-#       - choose|chose a layout by a model that four real ranks have checked
+#       - place|placed the groups of a mesh, so that the group that sends most gets the node
+#       - count|counted what a GPU sends inside its node and through its port
+#       - choose|chose the fastest of all layouts of 64 GPUs by a model of your own
+#       - say|said from how many tokens and sequences on data parallelism alone is enough
+#       - decide|decided into how many parts a model has to be cut before it fits
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Layouts
 #
-# In attention every token looks at every other. A prompt of a million tokens makes $10^{12}$ scores in each head
-# of each layer, and its keys, values and activations fill a device many times over. Give each device a part of the
-# sequence, and send keys and values round a ring: [ring attention](glossary.md#ring-attention).
+# You want to train Llama 2 7B on 64 H100, which are eight nodes with eight GPUs each. You make eight copies of the model and cut each copy over eight GPUs
+# by [tensor parallelism](glossary.md#tensor-parallelism). PyTorch arranges the GPUs in a single line,
+# `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`, where `dp` is [data parallel](glossary.md#data-parallelism) and `tp` is tensor parallel. A
+# colleague writes `("tp", "dp")` instead. The program starts, and the loss falls as before. In a step of 64 sequences with 4,096 tokens each, every GPU
+# still computes for 430 ms and still sends the same 63.2 GB. Inside a node it sends 450 GB/s, and to other nodes it has a port of 50 GB/s.
 #
-# Lesson 06 left the tokens whole; here we divide them. We also split a layer into
-# [experts](glossary.md#mixture-of-experts). At the end the lesson multiplies the cuts of lessons 05 and 06. For 7 billion
-# parameters on eight devices, which layout is fastest,
-# and on which link?
+# This can happen to anybody. In April 2024 a user read such a line in torchtitan, PyTorch's own library for training large models, and opened an issue with
+# the title "Wrong mesh order". The order should be "PP DP TP", where PP means [pipeline parallel](glossary.md#pipeline-parallelism), and a maintainer answered
+# "good catch!" ([issue 286](https://github.com/pytorch/torchtitan/issues/286)).
 #
-# Four real processes on your CPU, [ranks](glossary.md#rank), do all of it. Bytes and results are exact; *simulated* times are those
-# of devices that sleep.
+# A *layout* says how many data [ranks](glossary.md#rank), tensor ranks and stages a training has, and which of them are neighbours.
+# [Lesson 06](06_model_parallel.ipynb) found the price of each cut, and lesson 07 found what it costs to leave a node. Now we put them together and ask how
+# you choose a layout when eight GPUs become eight nodes. Our model has 32 heads and 32 layers, so we can use up to 32 tensor ranks and up to 32 stages. For
+# 64 GPUs this leaves 26 layouts in powers of two. We work one of them out by hand, and after that a program tries them all.
+#
+# We had no 64 GPUs. The times of our example are modelled as in lessons 06 and 07, with 400 TFLOP/s for a GPU and the two rates above. Computing, waiting and
+# sending come one after the other unless we say that something hides. After each answer we look at a training that others have measured.
 
-# %%
-from collections import OrderedDict
-
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import helpers
-from helpers import exercises, parallel, plotting, units
-from helpers.links import PUBLISHED_LINKS, Link
+from helpers import exercises, plotting
+from helpers.links import Link, sleep_for
 from helpers.ranks import Ranks
-from helpers.studies import data_parallel, parallel_plans
+from helpers.studies import data_parallel, layouts
 
-ranks = Ranks(4)
+check = exercises.checks_of("layouts")
+ranks = Ranks(4, device="cpu")  # four processes, two in each node
 
 
-# %%
-def on_ranks(function, *arguments):
-    return ranks.run(function, *arguments, timeout_s=20)
+def as_ms(seconds):
+    return f"{1e3 * seconds:,.0f} ms"
 
 
-# %% [markdown] tags=["slide"] minutes=1
-# ## The bet
-#
-# Four devices share a long prompt, a quarter each, in order. A token may look back and not ahead.
-#
-# What share of the time do the four work, on average? The device with the first quarter has little to do, and waits for the others. Part 2 draws it.
-
-# %% tags=["predict", "slide-output"]
-bet = helpers.predict("A causal ring of 4 devices: what share of the time do they work?", "%")
-bet
-
-# %% [markdown] tags=["slide"] minutes=2 headline="Stop an all-reduce half way, and each rank keeps its tokens"
-# ## Part 1: the tokens between the layers
-#
-# - Between two blocks, all tensor ranks hold the same tokens
-# - [All-reduce](glossary.md#all-reduce) = [reduce-scatter](glossary.md#reduce-scatter), then [all-gather](glossary.md#all-gather)
-# - So stop half way, and go on before the next block
-#
-# In lesson 06 a tensor rank kept an eighth of each layer and the *whole* input of each block, and all ranks
-# did the same layer norm on it. [Sequence parallelism](glossary.md#sequence-parallelism) (Korthikanti and
-# others, *Reducing Activation Recomputation in Large Transformer Models*, 2022) leaves each rank its rows:
-# gather them in front of the columns, and hand the sum out by rows behind.
-
-# %% tags=["predict"]
-more = helpers.predict("Forward: how many times the bytes of one all-reduce?", "x")
-more
-
-# %% [markdown]
-# Eight rows of small whole numbers, two a rank. And a count: `calls_of_rank_0` says which
-# [collectives](glossary.md#collective) a function calls there, and on how many bytes.
-
-# %%
-torch.manual_seed(0)
-inputs, up, down = (torch.randint(-3, 4, size).float() for size in ((8, 2), (2, 8), (8, 2)))
-parts = [list(each) for each in (inputs.chunk(4), up.chunk(4, dim=1), down.chunk(4))]
-
-
-# %%
-def calls(rank, world_size, function, *arguments):
-    with parallel.count_collectives() as counter:
-        function(rank, world_size, *arguments)
-    return sorted((each.collective, each.size_bytes) for each in counter.counts.collectives)
-
-
-def calls_of_rank_0(function, *arguments):
-    return on_ranks(calls, function, *arguments)[0]
-
-
-# %% [markdown]
-# **Your turn.** `dist.all_gather(pieces, own)` fills a list of tensors with those of all ranks;
-# `dist.reduce_scatter(own, pieces)` adds the ranks' lists up, and rank $r$ gets piece $r$ of the sum.
-
-
-# %% tags=["yours"] yours="sequence_parallel"
-def sequence_parallel(rank, world_size, rows, ups, downs):
-    """Return this rank's rows of relu(X up) down; of each list a rank has its part alone."""
-    pieces = [torch.empty_like(rows[rank]) for _ in range(world_size)]
-    dist.all_gather(pieces, rows[rank])
-    terms = torch.relu(torch.cat(pieces) @ ups[rank]) @ downs[rank]
-    own = torch.empty_like(rows[rank])
-    dist.reduce_scatter(own, list(terms.chunk(world_size)))
-    return own
-
-
-# %% checks="sequence_parallel"
-whole = (torch.relu(inputs @ up) @ down).chunk(4)
-local = tuple(torch.relu(r @ u) @ d for r, u, d in zip(*parts, strict=True))
-asked = exercises.Checks("Rows in, rows out, on four ranks", sequence_parallel)
-slips = {local: "A rank's columns need all rows: gather them first"}
-slips[tuple(each / 4 for each in whole)] = "The terms are added, not averaged"
-goal = "each rank has its rows of the whole result"
-asked.returns(goal, parts, call=on_ranks, expected=whole, mistakes=slips)
-gather, scatter, total = (
-    (each, inputs.nbytes) for each in ("all_gather", "reduce_scatter", "all_reduce")
-)
-slips = {
-    (): "Nothing was sent: of each list a rank has its own part; it asks for the rest",
-    (gather,): "A rank has its own columns: have the other terms sent",
-    (gather, total): "An all-reduce sends twice as much, and each rank keeps all rows",
-}
-goal = "an all-gather and a reduce-scatter are sent"
-asked.returns(goal, parts, call=calls_of_rank_0, expected=[gather, scatter], mistakes=slips)
-sequence_parallel = asked.settle()
-
-
-# %% wrong="sequence_parallel" says="gather them first"
-def sequence_parallel(rank, world_size, rows, ups, downs):
-    return torch.relu(rows[rank] @ ups[rank]) @ downs[rank]
-
-
-# %% wrong="sequence_parallel" says="Nothing was sent"
-def sequence_parallel(rank, world_size, rows, ups, downs):
-    whole = torch.relu(torch.cat(rows) @ torch.cat(ups, dim=1)) @ torch.cat(downs)
-    return whole.chunk(world_size)[rank]
-
-
-# %% wrong="sequence_parallel" says="have the other terms sent"
-def sequence_parallel(rank, world_size, rows, ups, downs):
-    pieces = [torch.empty_like(rows[rank]) for _ in range(world_size)]
-    dist.all_gather(pieces, rows[rank])
-    whole = torch.relu(torch.cat(pieces) @ torch.cat(ups, dim=1)) @ torch.cat(downs)
-    return whole.chunk(world_size)[rank]
-
-
-# %% wrong="sequence_parallel" says="An all-reduce sends twice as much"
-def sequence_parallel(rank, world_size, rows, ups, downs):
-    pieces = [torch.empty_like(rows[rank]) for _ in range(world_size)]
-    dist.all_gather(pieces, rows[rank])
-    terms = torch.relu(torch.cat(pieces) @ ups[rank]) @ downs[rank]
-    dist.all_reduce(terms)
-    return terms.chunk(world_size)[rank]
-
-
-# %% wrong="sequence_parallel" says="added, not averaged"
-def sequence_parallel(rank, world_size, rows, ups, downs):
-    pieces = [torch.empty_like(rows[rank]) for _ in range(world_size)]
-    dist.all_gather(pieces, rows[rank])
-    terms = torch.relu(torch.cat(pieces) @ ups[rank]) @ downs[rank] / world_size
-    own = torch.empty_like(rows[rank])
-    dist.reduce_scatter(own, list(terms.chunk(world_size)))
-    return own
-
-
-# %% tags=["run"]
-buffers = dict(calls_of_rank_0(sequence_parallel, *parts))
-halves = 3 / 4 * (buffers["all_gather"] + buffers["reduce_scatter"])
-all_reduce = 2 * 3 / 4 * inputs.nbytes
-
-# %% tags=["look"]
-more.reveal(counted=halves / all_reduce)
-print(f"all-gather and reduce-scatter: {halves:.0f} bytes; one all-reduce: {all_reduce:.0f}")
-
-# %% [markdown] tags=["explain"]
-# On a ring each half sends $\frac{p-1}{p}n$, the all-reduce twice that: the forward pass sends no extra bytes. A GPT layer kept
-# $(10 + 24/t)\,h$ bytes of a token (lesson 06); now it keeps $34\,h/t$. The price: the backward pass gathers each block's input
-# again. So a layer sends five all-reduces' worth instead of four. Of 7 billion parameters, for one sequence of 4096 tokens on eight
-# ranks:
-
-# %% tags=["look"]
-tokens, width, layers = 4096, 4096, 32
-for name, kept in {"tensor 8": 10 + 24 / 8, "and the tokens divided": 34 / 8}.items():
-    print(f"{name}: {units.text(kept * tokens * width * layers, 'B')} of activations")
-
-# %% [markdown] tags=["slide"] minutes=2 headline="Queries stay; keys and values go round"
-# ## Part 2: ring attention
-#
-# - A rank keeps its queries
-# - Keys and values go round
-# - After each step, two partial results become one
-#
-# In ring attention (Liu, Zaharia and Abbeel, 2023) a rank never sees all keys at
-# once. But a softmax divides by the sum over *all* of them. Let block $i$ of keys give the output $o_i$, with
-# its own sum $s_i = \sum_{k \in i} e^{q \cdot k / \sqrt{d}}$ as the divisor. Then both blocks together give
-#
-# $$o = \frac{s_1 o_1 + s_2 o_2}{s_1 + s_2}, \qquad s = s_1 + s_2$$
-#
-# $e^{100}$ fits into no float32, so programs carry $\log s_i$. Attention over one block of keys:
-
-
-# %%
-def attend(query, key, value):
-    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
-    return scores.softmax(dim=-1) @ value, scores.logsumexp(dim=-1, keepdim=True)
-
-
-# %% [markdown]
-# **Your turn.** `torch.logaddexp(a, b)` is $\log(e^a + e^b)$, and does not overflow.
-
-
-# %% tags=["yours"] yours="merge"
-def merge(output, log_sum, more, more_log_sum):
-    """Return output and log_sum over both blocks; outputs (tokens, d), sums (tokens, 1)."""
-    both = torch.logaddexp(log_sum, more_log_sum)
-    return output * (log_sum - both).exp() + more * (more_log_sum - both).exp(), both
-
-
-# %% checks="merge"
-torch.manual_seed(1)
-query, key, value = torch.randn(3, 8, 4, dtype=torch.float64)
-near, far = attend(query, key[:2], value[:2]), attend(query, key[2:], value[2:])
-mean, total = (near[0] + far[0]) / 2, torch.logaddexp(near[1], far[1])
-zero, one, low, high = (torch.full((1, 1), each) for each in (0.0, 1.0, 900.0, 1000.0))
-asked = exercises.Checks("Two blocks of keys become one", merge)
-asked.returns(
-    "2 keys and 6 keys give what 8 keys give",
-    (*near, *far),
-    expected=attend(query, key, value),
-    mistakes={
-        (mean, total): "A block counts by its share of the sum, not by half",
-        (near[0] + far[0], total): "Each output was divided by its own sum: weigh the two",
-    },
-)
-asked.returns("nothing overflows", (zero, low, one, high), expected=(one, high))
-merge = asked.settle()
-
-
-# %% wrong="merge" says="not by half"
-def merge(output, log_sum, more, more_log_sum):
-    return (output + more) / 2, torch.logaddexp(log_sum, more_log_sum)
-
-
-# %% wrong="merge" says="weigh the two"
-def merge(output, log_sum, more, more_log_sum):
-    return output + more, torch.logaddexp(log_sum, more_log_sum)
-
-
-# %% wrong="merge" says="nothing overflows"
-def merge(output, log_sum, more, more_log_sum):
-    one, two = log_sum.exp(), more_log_sum.exp()
-    return (one * output + two * more) / (one + two), (one + two).log()
-
-
-# %% [markdown]
-# Now the ring. `pass_on` sends a tensor to the right neighbour and returns what comes from the left.
-# **Your turn**: four ranks, each with its part of queries, keys and values.
-
-
-# %%
-def pass_on(rank, world_size, tensor):
-    arrived = torch.empty_like(tensor)
-    sending = dist.isend(tensor, (rank + 1) % world_size)
-    dist.recv(arrived, (rank - 1) % world_size)
-    sending.wait()
-    return arrived
-
-
-# %% tags=["yours"] yours="ring_attention"
-def ring_attention(rank, world_size, queries, keys, values):
-    """Return queries[rank]'s attention to all keys; of each list a rank has its part alone."""
-    query, key, value = queries[rank], keys[rank], values[rank]
-    output, log_sum = attend(query, key, value)
-    for _ in range(world_size - 1):
-        key, value = pass_on(rank, world_size, key), pass_on(rank, world_size, value)
-        output, log_sum = merge(output, log_sum, *attend(query, key, value))
-    return output
-
-
-# %% checks="ring_attention"
-split = [list(each.chunk(4)) for each in (query, key, value)]
-own_only = tuple(attend(*each)[0] for each in zip(*split, strict=True))
-asked = exercises.Checks("Ring attention on four ranks", ring_attention)
-whole = nn.functional.scaled_dot_product_attention(query, key, value).chunk(4)
-slips = {own_only: "That is the attention over the rank's own keys: send them round"}
-goal = "every rank has PyTorch's attention over all keys"
-asked.returns(goal, split, call=on_ranks, expected=whole, mistakes=slips)
-both = key.nbytes + value.nbytes
-sent = 3 * both // 4  # a quarter in each of three steps
-slips = {
-    (): "Nothing was sent: of each list a rank has its own part; the rest comes round",
-    (("all_gather", both),): "After an all-gather each rank holds all keys: pass them on",
-}
-goal, passed = f"and passes on {sent} bytes", [("receive", sent), ("send", sent)]
-asked.returns(goal, split, call=calls_of_rank_0, expected=passed, mistakes=slips)
-ring_attention = asked.settle()
-
-
-# %% wrong="ring_attention" says="send them round"
-def ring_attention(rank, world_size, queries, keys, values):
-    return attend(queries[rank], keys[rank], values[rank])[0]
-
-
-# %% wrong="ring_attention" says="Nothing was sent"
-def ring_attention(rank, world_size, queries, keys, values):
-    return attend(queries[rank], torch.cat(keys), torch.cat(values))[0]
-
-
-# %% wrong="ring_attention" says="each rank holds all keys"
-def ring_attention(rank, world_size, queries, keys, values):
-    every = [[torch.empty_like(each) for each in keys] for _ in "kv"]
-    dist.all_gather(every[0], keys[rank])
-    dist.all_gather(every[1], values[rank])
-    return attend(queries[rank], *map(torch.cat, every))[0]
-
-
-# %% wrong="ring_attention" says="not reached  every rank has"
-def ring_attention(rank, world_size, queries, keys, values):
-    key, value = keys[rank], values[rank]
-    output, log_sum = attend(queries[rank], key, value)
-    for _ in range(world_size - 1):
-        key = pass_on(rank, world_size, key)
-        output, log_sum = merge(output, log_sum, *attend(queries[rank], key, value))
-    return output
-
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each step computes another block of every row" layout="steps"
-plotting.play(
-    [parallel_plans.draw_blocks(4, step) for step in range(4)],
-    title="Ring attention on 4 ranks",
-    captions=[f"Step {step}: rank r has the keys of (r - {step}) mod 4." for step in range(4)],
-    alt="4 by 4 blocks of scores; in each step every rank computes another block of its row.",
-)
-
-# %% [markdown] tags=["explain"]
-# Keys and values may travel while the block before them is computed. A device with $c$ tokens computes two
-# products in a step, $4 c^2 h$ [FLOP](glossary.md#flop) for a width of $h$, and sends $4 c h$ bytes of keys and values in bfloat16.
-# The H100 of lesson 05 does $400 \cdot 10^{12}$ FLOP/s in training; its NVLink carries 450 GB/s one way.
-
-# %% tags=["predict"]
-enough = helpers.predict("From how many tokens on a device does NVLink keep up?", "tokens")
-enough
-
-# %% tags=["run"]
-names = ("NVLink 4 (of an H100)", "InfiniBand NDR", "Ethernet, 100 Gbit/s")
-one_way = {
-    name.split()[0].strip(","): PUBLISHED_LINKS[name].link.bandwidth_bytes_per_s
-    for name in names
-}
-h100_flops_per_s = 400e12
-
-# %% tags=["look"]
-hidden_from = {name: h100_flops_per_s / rate for name, rate in one_way.items()}
-enough.reveal(modelled=hidden_from["NVLink"])
-print("; ".join(f"{name}: {tokens:,.0f} tokens" for name, tokens in hidden_from.items()))
-
-# %% [markdown] tags=["explain"]
-# Computing grows with $c^2$ and traffic with $c$, so their ratio is $c$ FLOP a byte: long sequences hide their
-# own traffic, even on Ethernet. With short ones the ring waits for the link.
-#
-# ### And with a causal mask
-#
-# Now a token looks back only. A block of later keys has nothing to compute, and its rank waits:
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="With a causal mask fewer ranks work in each step" layout="steps"
-working = ["4 of 4 ranks work, each on half a block"]
-working += [f"{4 - step} of 4 ranks work" for step in range(1, 4)]
-plotting.play(
-    [parallel_plans.draw_blocks(4, step, causal=True) for step in range(4)],
-    title="Ring attention with a causal mask",
-    captions=[f"Step {step}: {who}." for step, who in enumerate(working)],
-    alt="Blocks right of the diagonal are masked; in the last step only rank 3 works.",
-)
-
-# %% tags=["look"]
-work = [rank + 0.5 for rank in range(4)]  # blocks of scores, half a one on the diagonal
-bet.reveal(counted=100 * sum(work) / (4 * max(work)))
-balanced = [((rank + 0.5) + (7 - rank + 0.5)) / 4 for rank in range(4)]  # quarter blocks
-print(f"blocks of each rank: {work}; with pieces r and 7 - r of eight: {balanced}")
-
-# %% [markdown] tags=["explain"]
-# The last rank never waits, and all others wait for it: on $p$ ranks a share of $\frac{p}{2p - 1}$ is work, hardly
-# more than half. The repair: cut the sequence into eight pieces, and give rank $r$ an early one and a late
-# one, $r$ and $7 - r$ (so *The Llama 3 Herd of Models*, 2024, section 3.3.2, which gathers all keys instead of a ring).
-# Piece $i$ looks at $i + \frac12$ pieces, and the sum is the same on all ranks, in each step of the ring:
-
-# %% tags=["slide", "slide-output"] minutes=1 headline="An early piece and a late one balance the ring" layout="steps"
-plotting.play(
-    [parallel_plans.draw_blocks(4, step, balanced=True) for step in range(4)],
-    title="The same ring with pieces r and 7 - r",
-    captions=[f"Step {step}: 4 of 4 ranks work, each on 2 small blocks." for step in range(4)],
-    alt="8 by 8 blocks below the diagonal; in each step every rank computes as much.",
-)
-
-# %% [markdown] tags=["slide"] minutes=2 headline="With experts the tokens travel"
-# ## Part 3: experts
-#
-# - Many small networks; a router sends each token to one
-# - Parameters grow, the work of a token does not
-# - The tokens travel: an all-to-all there, one back
-#
-# This is a mixture of experts (Shazeer and others, 2017, who send a token to a few; here it goes to one). In an *all-to-all* each
-# rank sends a different part to every other rank. Here messages have a fixed size: an expert keeps so many places for each rank's
-# tokens, its *capacity*. A token that finds no place is dropped: it skips the expert (Fedus, Zoph and Shazeer, *Switch
-# Transformers*, 2021).
-
-# %%
-torch.manual_seed(3)
-given, weights = torch.randn(4, 16, 8), torch.randn(4, 8, 8)
-chosen = torch.randint(4, (4, 16)).tolist()  # each rank's tokens choose by chance
-counts = [[each.count(expert) for expert in range(4)] for each in chosen]
-plotting.show(
-    parallel_plans.draw_all_to_all(
-        counts, title="64 tokens, each to the expert that it chose"
-    ),
-    alt="Four ranks on the left, four experts on the right, an arrow from each to each.",
-)
-
-# %% [markdown]
-# **Your turn**: give each token its place in the queue of the expert that it chose.
-
-
-# %% tags=["yours"] yours="places_of"
-def places_of(chosen, experts, capacity):
-    """Return each token's place (from 0) at expert chosen[token], None where that is full."""
-    waiting = [0] * experts
-    places = []
-    for expert in chosen:
-        places.append(waiting[expert] if waiting[expert] < capacity else None)
-        waiting[expert] += 1
-    return places
-
-
-# %% checks="places_of"
-asked = exercises.Checks("A place for each token", places_of)
-asked.returns(
-    "tokens queue at their own expert",
-    ([1, 0, 1, 1], 2, 3),
-    expected=[0, 0, 1, 2],
-    mistakes={(0, 1, 2, None): "Each expert has a queue of its own"},
-)
-asked.returns(
-    "who comes when it is full is dropped",
-    ([0, 0, 0, 1], 2, 2),
-    expected=[0, 1, None, 0],
-    mistakes={(0, 1, 2, 0): "Places count from 0: of two there is no place 2"},
-)
-places_of = asked.settle()
-
-
-# %% wrong="places_of" says="a queue of its own"
-def places_of(chosen, experts, capacity):
-    return [place if place < capacity else None for place, _ in enumerate(chosen)]
-
-
-# %% wrong="places_of" says="there is no place 2"
-def places_of(chosen, experts, capacity):
-    waiting = [0] * experts
-    places = []
-    for expert in chosen:
-        places.append(waiting[expert] if waiting[expert] <= capacity else None)
-        waiting[expert] += 1
-    return places
-
-
-# %% [markdown]
-# With it, a layer of four experts is two all-to-alls. Rank $r$ has expert $r$, and sixteen tokens of its own:
-
-
-# %%
-def expert_layer(rank, world_size, tokens, chosen, weights, capacity):
-    own, experts = tokens[rank], chosen[rank]
-    places = places_of(experts, world_size, capacity)
-    kept = [token for token, place in enumerate(places) if place is not None]
-    there = [experts[token] for token in kept], [places[token] for token in kept]
-    sent = torch.zeros(world_size, capacity, own.shape[1])
-    sent[there] = own[kept]
-    arrived, back = torch.empty_like(sent), torch.empty_like(sent)
-    dist.all_to_all_single(arrived, sent)
-    dist.all_to_all_single(back, torch.relu(arrived @ weights[rank]))
-    result = torch.zeros_like(own)
-    result[kept] = back[there]
-    return result
-
-
-# %% tags=["predict"]
-dropped = helpers.predict("64 tokens choose by chance, 64 places: how many dropped?", "tokens")
-dropped
-
-# %% tags=["run"]
-rows = {}
-for capacity in (4, 6, 8, 16):
-    found = torch.stack(on_ranks(expert_layer, given, chosen, weights, capacity))
-    [(_, buffer)] = calls_of_rank_0(expert_layer, given, chosen, weights, capacity)
-    lost = sum(places_of(each, 4, capacity).count(None) for each in chosen)
-    rows[16 * capacity] = lost, buffer * 3 // 4
-own_expert = weights[torch.tensor(chosen)]
-alone = torch.relu(given[:, :, None] @ own_expert)[:, :, 0]
-assert torch.allclose(found, alone, atol=1e-5)  # with 16 places a rank nobody is dropped
-
-# %% tags=["look"]
-dropped.reveal(counted=rows[64][0])
-pd.DataFrame(rows, index=["dropped", "bytes a rank sends"]).T.rename_axis("places in all")
-
-# %% [markdown] tags=["explain"]
-# Places are enough, but tokens choose: some experts are full, others send empty places. More room drops fewer
-# tokens and sends more bytes.
-#
-# ### A common error: tokens dropped in silence
-#
-# Nothing reports a dropped token; it goes on by the residual path. And each rank's tokens queue by
-# themselves, so *which* are dropped depends on the number of ranks: 8 ranks train another network than 4.
-# Log the dropped share.
-
-# %% [markdown] tags=["slide"] minutes=2 headline="Each cut keeps, sends and waits differently"
-# ## Part 4: ten layouts of eight devices
-#
-# | cut | keeps | sends in a step |
-# |:--|:--|:--|
-# | data (ZeRO 1) | $1/d$ of Adam's state | gradients, new weights |
-# | tensor | $1/t$ of layers | activations of each block |
-# | pipeline | $1/p$ of layers | one boundary |
-#
-# The cuts multiply: $d \cdot t \cdot p = 8$ for ten layouts. A rank of such a [mesh](glossary.md#mesh) speaks to those that
-# differ from it in one number. Tensor ranks speak in every block, so they are neighbours, on the fastest link;
-# data ranks speak twice a step. (Below all eight share one link.)
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Three cuts multiply to eight devices"
-mesh = parallel_plans.Layout(data=2, tensor=2, pipeline=2)
-plotting.show(
-    parallel_plans.draw_mesh(mesh, along="tensor", title="data 2 x tensor 2 x pipeline 2"),
-    alt="Two stages of four ranks; rows are data ranks, and a row has one colour.",
-)
-
-# %% [markdown]
-# The model of lesson 06: 32 layers, 4096 wide, $7 \cdot 10^9$ parameters in bfloat16, sequences of 4096 tokens. Data ranks scatter
-# the gradients of this rank's share of the weights, $2P/(tp)$ bytes, and gather the new weights: each half sends $\frac{d-1}{d}$ of
-# them. Tensor ranks send five all-reduces' worth of an activation in each layer (Part 1), $2\frac{t-1}{t}$ times its bytes for
-# each. Over each of the $p - 1$ boundaries an activation goes on and a gradient comes back, $1/t$ of both from each tensor rank.
-#
-# **Your turn**: the bytes that a device sends in a step. Each data rank has `tokens / data` of the tokens.
-
-
-# %% tags=["yours"] yours="sent_by_device"
-def sent_by_device(data, tensor, pipeline, tokens, layers=32, width=4096, parameters=7e9):
-    """Return the bytes a device sends in a step to data, tensor and pipeline ranks.
-
-    0 where there is one of a kind; to pipeline ranks the mean over the stages.
-    """
-    weights = 2 * (data - 1) / data * 2 * parameters / (tensor * pipeline)
-    an_activation = 2 * width * tokens / data
-    sums = 5 * layers / pipeline * 2 * (tensor - 1) / tensor * an_activation
-    boundary = 2 * (pipeline - 1) / pipeline * an_activation / tensor
-    return weights, sums, boundary
-
-
-# %% checks="sent_by_device"
-asked = exercises.Checks("What a device sends in a step", sent_by_device)
-small = (80, 2, 10, 1000)  # tokens, layers, width, parameters
-slips = {
-    (1000, 0, 0): "Two halves of a ring, a scatter and a gather",
-    (3000, 0, 0): "Those are FSDP's three halves; ZeRO 1 gathers the weights once",
-    (0, 8000, 0): "Half is missing: an all-reduce sends 2 (t - 1) / t of the bytes",
-    (0, 12800, 0): "Five, not four: the backward pass gathers once more",
-    (500, 8000, 800): "A data rank has its share of the tokens",
-    (0, 0, 3200): "One of two stages sends the activation, the other the gradient",
-    (500, 8000, 400): "A stage has its share of the layers",
-}
-cases = {
-    "two data ranks": ((2, 1, 1), (2000, 0, 0)),
-    "two tensor ranks": ((1, 2, 1), (0, 16000, 0)),
-    "two stages": ((1, 1, 2), (0, 0, 1600)),
-    "all three": ((2, 2, 2), (500, 4000, 400)),
-}
-for goal, (layout, sent) in cases.items():
-    asked.returns(goal, (*layout, *small), expected=sent, mistakes=slips)
-sent_by_device = asked.settle()
-
-
-# %% wrong="sent_by_device" says="a scatter and a gather"
-def sent_by_device(data, tensor, pipeline, tokens, layers=32, width=4096, parameters=7e9):
-    weights = (data - 1) / data * 2 * parameters / (tensor * pipeline)
-    an_activation = 2 * width * tokens / data
-    sums = 5 * layers / pipeline * 2 * (tensor - 1) / tensor * an_activation
-    return weights, sums, 2 * (pipeline - 1) / pipeline * an_activation / tensor
-
-
-# %% wrong="sent_by_device" says="its share of the tokens"
-def sent_by_device(data, tensor, pipeline, tokens, layers=32, width=4096, parameters=7e9):
-    weights = 2 * (data - 1) / data * 2 * parameters / (tensor * pipeline)
-    an_activation = 2 * width * tokens
-    sums = 5 * layers / pipeline * 2 * (tensor - 1) / tensor * an_activation
-    return weights, sums, 2 * (pipeline - 1) / pipeline * an_activation / tensor
-
-
-# %% wrong="sent_by_device" says="its share of the layers"
-def sent_by_device(data, tensor, pipeline, tokens, layers=32, width=4096, parameters=7e9):
-    weights = 2 * (data - 1) / data * 2 * parameters / (tensor * pipeline)
-    an_activation = 2 * width * tokens / data
-    sums = 5 * layers * 2 * (tensor - 1) / tensor * an_activation
-    return weights, sums, 2 * (pipeline - 1) / pipeline * an_activation / tensor
-
-
-# %% [markdown] tags=["explain"]
-# First, nothing hides behind anything. Each sequence is one [microbatch](glossary.md#microbatch), and the pipeline runs 1F1B. Then
-# the parts of a layout's step, and what its fullest device keeps, are as below. (A middle stage sends $p/(p-1)$ of your mean,
-# which adds about 1 %.)
-#
-# With `hidden`, data ranks scatter the gradients behind the last microbatch's way back, two thirds of its computing, and gather the
-# new weights behind the next step's first way forward:
-
-
-# %%
-def parts_s(layout, rate, sequences, hidden=False):
-    data, _, pipeline = layout
-    tokens = 4096 * sequences
-    compute_s = 6 * 7e9 * tokens / 8 / h100_flops_per_s
-    one_s = compute_s / (sequences / data)  # a microbatch
-    weights_s, *others_s = (each / rate for each in sent_by_device(*layout, tokens))
-    if hidden:
-        half_s = weights_s / 2
-        weights_s = max(0, half_s - 2 / 3 * one_s) + max(0, half_s - 1 / 3 * one_s)
-    sending_s = weights_s + sum(others_s)
-    return {"computing": compute_s, "waiting": one_s * (pipeline - 1), "sending": sending_s}
-
-
-# %%
-def kept_by_device(data, tensor, pipeline, sequences):
-    state = (4 + 12 / data) * 7e9 / (tensor * pipeline)  # whole weights and gradients, Adam
-    alive = min(pipeline, sequences // data)  # microbatches on stage 0
-    return state + 34 / tensor * 4096 * 4096 * 32 / pipeline * alive
-
-
-# %% tags=["predict"]
-slower = helpers.predict("8 sequences: best step on Ethernet over that on NVLink?", "x")
-slower
-
-
-# %% tags=["run"]
 def named(layout):
     return "{} x {} x {}".format(*layout)
 
 
-powers = (1, 2, 4, 8)
-eight = [(d, t, p) for d in powers for t in powers for p in powers if d * t * p == 8]
-steps = {}
-for link, rate in one_way.items():
-    for case in ((each, hidden) for each in (8, 64, 512) for hidden in (False, True)):
-        found = {each: sum(parts_s(each, rate, *case).values()) for each in eight}
-        steps[link, *case] = sorted((time_s, each) for each, time_s in found.items())
+# %% [markdown] tags=["slide"] minutes=1 headline="Two names in one line"
+# ## The bet
+#
+# What do two exchanged names cost?
+#
+# - 64 H100 in eight nodes, eight copies of Llama 2 7B
+# - `mesh_dim_names=("dp", "tp")`, or `("tp", "dp")`
+# - The same loss, and the same bytes from every GPU
+#
+# Write down a number before you go on.
 
-# %% tags=["look"]
-slower.reveal(modelled=steps["Ethernet", 8, False][0][0] / steps["NVLink", 8, False][0][0])
-
-
-# %%
-def drawn(link, rate):
-    lanes, best = {}, steps[link, 8, False][0][1]
-    for layout in eight:
-        parts, kept = parts_s(layout, rate, 8), kept_by_device(*layout, 8)
-        lane = f"{named(layout)}: {kept / 1e9:.0f} GB, {sum(parts.values()):.2f} s"
-        lanes["best: " * (layout == best) + lane] = parts
-    spans = plotting.spans_in_a_row(lanes)
-    title = f"data x tensor x pipeline, {link}"
-    return plotting.gantt(spans, title=title, unit="", xlabel="seconds", until=2)
-
-
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A slower link turns the order of ten layouts round" layout="steps"
-plotting.play(
-    [drawn(*each) for each in one_way.items()],
-    title="A step of 8 sequences (modelled)",
-    captions=[f"Best: {named(steps[each, 8, False][0][1])}." for each in one_way],
-    alt="Ten bars of computing, waiting and sending; sending grows with tensor ranks.",
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 10]
+bet = helpers.predict(
+    "If the two names are exchanged, how many times as long as before does a step take?", "x"
 )
+bet
 
-# %% [markdown] tags=["explain"]
-# Ethernet is 36 times slower than NVLink, and its best step is not even twice as long, because another layout takes over: the
-# pipeline sends least and pays with its [bubble](glossary.md#bubble). The *wrong* layout costs less than twice the time on NVLink,
-# and many times on Ethernet, where five bars go on beyond the picture.
+# %% [markdown] tags=["slide"] minutes=2 headline="A mesh says who is in whose group"
+# ## Part 1: the neighbours
 #
-# Memory decides as well. Many data ranks keep most: they divide Adam's state, and each keeps whole weights and gradients of its
-# part. With at least as many microbatches as stages, more stages do not shrink the activations of a device: each has fewer layers
-# but more microbatches. Tensor ranks do. (The count leaves out logits, buffers, and what the libraries take.) All ten fit into
-# 80 GB. Which layout is best, which is second and how much slower, which is best once data ranks hide, and which then in 40 GB?
-
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="No layout is best on every link" mark="InfiniBand, 8 "
-rows = {}
-for link, sequences in ((each, number) for each in one_way for number in (8, 64, 512)):
-    (best_s, best), (second_s, second) = steps[link, sequences, False][:2]
-    behind = steps[link, sequences, True]
-    fits = (each for each in behind if kept_by_device(*each[1], sequences) <= 40e9)
-    shown = [(best_s, best), behind[0], next(fits)]
-    cells = [f"{named(layout)}, {time_s:.2f} s" for time_s, layout in shown]
-    cells.insert(1, f"{named(second)}, +{100 * (second_s / best_s - 1):.0f} %")
-    rows[f"{link}, {sequences}"] = cells
-columns = ["best, nothing hides", "second", "best, data hidden", "and in 40 GB"]
-pd.DataFrame(rows, index=columns).T.rename_axis(columns="link, sequences")
-
-# %% [markdown] tags=["explain"]
-# So hiding decides. Data ranks send once a step, and that hides; tensor ranks' sums mostly do not. On NVLink and InfiniBand eight data
-# ranks then win at each size, where the card has room for them; on Ethernet the weights are too many. With more sequences the
-# bubble shrinks, and so does the share of data ranks, while tensor ranks send with the tokens. Where two layouts lie within a few
-# per cent, this model cannot choose.
+# Who should be neighbours? We begin with the layout of the bet, because one example by hand shows all that a program does later.
 #
-# Why ZeRO 1, where lesson 06 ended with FSDP? FSDP sends half as much again, and with microbatches it gathers for each. What it
-# saves is memory. Eight data ranks, 8 sequences, InfiniBand:
+# - GPUs 0 to 7 are in the first node
+# - The last name is that of the rows, the first that of the columns
+# - A row is a node
+#
+# Number the GPUs from 0 to 63, so that 0 to 7 are in the first node. The line of the bet puts these numbers into a [*mesh*](glossary.md#mesh), a table of
+# eight rows and eight columns. The last name says what the GPUs of a row are to each other, and the first name says it for the GPUs of a column. With
+# `("dp", "tp")` the GPUs 0 to 7 are therefore one tensor group, and together they hold one copy of the model. The GPUs 0, 8, 16 and so on up to 56 hold the
+# same eighth of the weights, each for another copy, and they are one data group.
 
-# %% tags=["look"]
-fsdp_s = 3 * 7 / 8 * 2 * 7e9 / one_way["InfiniBand"]
-zero = [parts_s((8, 1, 1), one_way["InfiniBand"], 8, hidden) for hidden in (False, True)]
-compute_s = zero[0]["computing"]
-kept = kept_by_device(8, 1, 1, 8), 16 * 7e9 / 8 + 34 * 4096 * 4096 * 32
-times_s = [sum(each.values()) for each in zero], (compute_s + fsdp_s, max(compute_s, fsdp_s))
-cells = [[f"{each:.2f} s" for each in both] for both in times_s]
-table = pd.DataFrame(cells, index=["ZeRO 1", "FSDP"], columns=["nothing hides", "data hidden"])
-table.assign(kept=[units.text(each, "B") for each in kept])
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The last name gets the node" layout="steps"
+plotting.play(
+    [layouts.draw_names(names) for names in (("dp", "tp"), ("tp", "dp"))],
+    title="64 GPUs in a mesh of 8 x 8",
+    captions=[
+        "A row is a node and a tensor group, and a column is a data group.",
+        "With the names exchanged, each tensor group has one GPU in every node.",
+    ],
+    alt="Eight rows of eight GPUs; the tensor group of GPU 0 is its row, then its column.",
+)
 
 # %% [markdown]
-# ### A million tokens
+# If you exchange the names, the rows become data groups and the columns become tensor groups, so that each copy has one GPU in every node.
 #
-# And the prompt of the first screen? One sequence leaves data ranks nothing to divide, and stages nothing to take turns with. Its
-# tokens can be divided, by tensor ranks or on a ring. Now the scores count, which 6 FLOP a parameter leave out: forward and back,
-# three times Part 2's $4 c^2 h$ in each layer, for all tokens at once, of which the mask leaves half. By tensor ranks:
+# What does a GPU send to each group? To its tensor group it sends 1.835 MB per token (lesson 06), because each of the 32 layers has four sums of 8,192 bytes per
+# token, and in a ring of eight a GPU sends 2 × 7/8 of each. Its copy gets eight of the 64 sequences, which are 32,768 tokens, so this makes 60.13 GB. To its
+# data group it sends gradients and weights. We take [ZeRO](glossary.md#zero) 1, in which the data ranks divide Adam's state
+# ([lesson 05](05_data_parallel.ipynb)). They [scatter](glossary.md#reduce-scatter) the sums of the gradients, and later they
+# [gather](glossary.md#all-gather) the new weights. Each of these two halves of a ring sends 7/8 of the 1.75 GB that an eighth of the model has, so together
+# they send 3.06 GB per step.
 
-# %% tags=["look"]
-rows = {}
-for tokens in (4096, 2**20):
-    flops = 6 * 7e9 * tokens, 3 * 4 / 2 * tokens**2 * width * layers
-    times_s = [each / 8 / h100_flops_per_s for each in flops]
-    sending_s = sent_by_device(1, 8, 1, tokens)[1] / one_way["NVLink"]
-    cells = [units.text(each, "s") for each in (*times_s, sending_s)]
-    whole, inputs_of = (each / 8 * tokens * width * layers for each in (34, 2))
-    gathered = (
-        2 * 2 * tokens * width
-    )  # a block's whole input, and its sum before it is scattered
-    again = (
-        16 * 7e9 / 8 + inputs_of + whole / layers + gathered
-    )  # weights to Adam, inputs, a layer
-    rows[f"{tokens:,} tokens"] = cells + [units.text(each, "B") for each in (whole, again)]
-kinds = ["weights", "scores", "tensor 8 sends", "activations", "kept with recomputing"]
-pd.DataFrame(rows, index=kinds).T
+# %%
+PARAMETERS, LAYERS, WIDTH, TOKENS = 7e9, 32, 4096, 4096  # of the model, and of a sequence
+PEAK, NODE, PORT = 400e12, 450e9, 50e9  # FLOP/s, and B/s in the node and to others
 
-# %% [markdown] tags=["explain"]
-# Scores take twenty times as long as all products with weights, and sending is small beside both. Memory fails: an eighth of the
-# activations is 584 GB. So keep of each layer its input alone, and compute the rest again on the way back. Then a device has 14 GB
-# of weights to Adam, the inputs, one whole layer, and what a block gathers, at the price of one more forward pass (a third of the
-# computing). That is just above an H100's 80 GB, so a block must also go through its tokens in pieces.
-#
-# So tensor ranks nearly do the million without a ring. A ring is needed beyond the number of heads, or of devices on one fast link. It
-# divides the tokens and not the weights, so it needs FSDP as well. And it hides its traffic: a device has 131,072 tokens. By
-# Part 2 even Ethernet keeps up from 32,000, with a mask and balanced pieces, half the work, from 64,000.
+# %% [markdown]
+# **Your turn.** Write both bytes for any number of data ranks and tensor ranks, with 2 bytes per element. A group of one sends nothing.
 
-# %% [markdown] tags=["slide"] minutes=1 headline="A model of a step is checked by real processes"
-# ## Part 5: four real ranks check
-#
-# - Your function counts bytes: four processes send them
-# - A step also has overlap, [buckets](glossary.md#bucket), messages' [latency](glossary.md#latency)
-# - `choose` models these: the processes take their time
-#
-# A network small enough to train here: four blocks, in float32. Your function counts five all-reduces
-# for a layer of two blocks with divided tokens; here a layer is one block and its tokens are whole: two.
-# Four devices sleep, one alone 1.2 s for the batch of 32 rows; a link has 2 MB/s and 5 ms. (All is slow on purpose, so that this
-# machine's own messages do not decide the order.)
-#
-# `parallel_plans.choose` goes through all layouts of one to four devices. It models the step of each, with latency and with what is sent
-# while a device computes; it leaves out what does not fit into a device's memory, and sorts the rest. Here 2 MiB are enough for any
-# layout, because one device alone, without Adam, needs 1.2 MB, so time decides.
+
+# %% tags=["yours"] yours="sent" takes=6
+def sent(data, tensor, sequences):
+    """Return the bytes that a GPU sends per step to its tensor group and to its data group."""
+    sums = 4 * LAYERS * 2 * WIDTH * TOKENS * sequences / data  # of a copy's tokens
+    gradients = 2 * PARAMETERS / tensor
+    return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * gradients
+
+
+# %% checks="sent"
+sent = check(sent)
+
+
+# %% wrong="sent" says="A copy has only sequences / data of them"
+def sent(data, tensor, sequences):
+    sums = 4 * 32 * 2 * 4096 * 4096 * sequences
+    return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9 / tensor
+
+
+# %% wrong="sent" says="A tensor rank holds only its part of the model"
+def sent(data, tensor, sequences):
+    sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
+    return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9
+
+
+# %% wrong="sent" says="first the bytes to the tensor group"
+def sent(data, tensor, sequences):
+    sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
+    return 2 * (data - 1) / data * 2 * 7e9 / tensor, 2 * (tensor - 1) / tensor * sums
+
+
+# %% wrong="sent" says="the cells below need tuple or list"
+def sent(data, tensor, sequences):
+    sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
+    both = 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9 / tensor
+    return torch.tensor(both, dtype=torch.float64)
+
+
+# %% right="sent" style=1
+def sent(data, tensor, sequences):
+    def ring(members, size_bytes):  # a reduce-scatter and an all-gather
+        return [2 * size_bytes * (members - 1) / members]
+
+    tokens_of_a_copy = TOKENS * (sequences / data)
+    return ring(tensor, tokens_of_a_copy * WIDTH * 2 * 4 * LAYERS) + ring(
+        data, PARAMETERS * 2 / tensor
+    )
+
+
+# %% right="sent" style=2
+def sent(data, tensor, sequences):
+    to_tensor = (1 - 1 / tensor) * 8 * LAYERS * 2 * WIDTH * TOKENS * sequences / data
+    to_data = (1 - 1 / data) * 4 * PARAMETERS / tensor
+    return (to_tensor, to_data)
 
 
 # %%
-def block():
-    up, down = nn.Linear(64, 256), nn.Linear(256, 64)
-    return nn.Sequential(OrderedDict(up=up, act=nn.ReLU(), down=down))
+to_tensor, to_data = sent(data=8, tensor=8, sequences=64)
+computing_s = 6 * PARAMETERS * TOKENS * 64 / 64 / PEAK
+in_order = {"computing": computing_s, "tensor": to_tensor / NODE, "data": to_data / PORT}
+exchanged = {"computing": computing_s, "tensor": to_tensor / PORT, "data": to_data / NODE}
+
+# %% [markdown]
+# Now the times. The 64 sequences have 262,144 tokens, so each GPU computes 6 × 7·10⁹ × 262,144 / 64 FLOP. At 400 TFLOP/s this takes 430 ms.
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The wrong order sends 95 of 100 bytes through the ports"
+bet.reveal(modelled=sum(exchanged.values()) / sum(in_order.values()))
+both = {'("dp", "tp")': in_order, '("tp", "dp")': exchanged}
+rows = {
+    names: [*map(as_ms, parts.values()), as_ms(sum(parts.values()))]
+    for names, parts in both.items()
+}
+groups = [f"tensor group, {to_tensor / 1e9:.2f} GB", f"data group, {to_data / 1e9:.2f} GB"]
+pd.DataFrame(rows, index=["computing", *groups, "step"]).T
+
+# %% [markdown] tags=["explain"]
+# The exchanged step takes 2.6 times as long. No byte has been added. But 95 of 100 bytes go to the tensor group, and now they all pass through the ports, which
+# have a ninth of the rate.
+#
+# We can run this on four real processes in two groups of two, whose links sleep as in lesson 07 (200 MB/s and 0.2 ms inside a group, 10 MB/s and 5 ms between
+# them). In a step each process computes for 100 ms, sums 100 kB with its tensor partner 16 times, and sums 400 kB with its data partner once. The line
+# of the bet makes the groups.
 
 
-torch.manual_seed(4)
-net = nn.Sequential(*(block() for _ in range(4)))
-plan, link = parallel_plans.tensor_plan(net), Link(2e6, 5e-3)
-at_one = parallel_plans.layer_work(net, (32, 64), flops_per_s=1.0)
-flops_per_s = sum(each.forward_s + each.backward_s for each in at_one) / 1.2
-how = {"inputs": (32, 64), "flops_per_s": flops_per_s}
-pieces = {"bucket_bytes": 1}  # a bucket is full with the first layer in it
+# %%
+node, port = Link(200e6, latency_s=0.2e-3), Link(10e6, latency_s=5e-3)
 
 
-# %% tags=["predict"]
-faster = helpers.predict("4 devices: how many times faster than one is the best layout?", "x")
-faster
+def run_steps(rank, world_size, names, repeats=3):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    wires = layouts.Wires(ranks_per_node=2, node=node, port=port)
+    activations, gradients = torch.ones(25_000), torch.ones(100_000)  # float32
+
+    def step():
+        sleep_for(0.1)  # computing
+        for _ in range(16):
+            wires.all_reduce(activations, mesh.get_group("tp"))
+        wires.all_reduce(gradients, mesh.get_group("dp"))
+
+    times_s = data_parallel.step_times(step, repeats=repeats, warm_ups=1)
+    return times_s, wires.node_bytes / (repeats + 1), wires.port_bytes / (repeats + 1)
+
 
 # %% tags=["run"]
-choice = parallel_plans.choose(net, 4, link, "2 MiB", **how, **pieces)
-cuts = (4, 1, 1), (1, 4, 1), (1, 1, 4), (2, 1, 2), (2, 2, 1)
-tried = [
-    row for row in choice.rows if row.layout in [parallel_plans.Layout(*cut) for cut in cuts]
+orders = {names: ranks.run(run_steps, names) for names in (("dp", "tp"), ("tp", "dp"))}
+
+# %% tags=["hide-input", "look"]
+for names, results in orders.items():
+    _, node_bytes, port_bytes = results[0]
+    print(f"{names}: rank 0 sent {node_bytes:,.0f} B in its node, {port_bytes:,.0f} B beyond")
+
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["exchanged: simulated ([^,]+),", "names exchanged"], ["in order: simulated ([^,]+),", "names in order"]]
+ring_s = {  # of a tensor group's 16 sums and of a data group's, by their link
+    link: (16 * 2 * link.transfer_s(50_000), 2 * link.transfer_s(200_000))
+    for link in (node, port)
+}
+modelled_s = [0.1 + ring_s[node][0] + ring_s[port][1], 0.1 + ring_s[port][0] + ring_s[node][1]]
+simulated_s = [
+    data_parallel.fastest_step_s([times_s for times_s, _, _ in results])
+    for results in orders.values()
 ]
-values = torch.randn(32, 64)
-work = parallel_plans.layer_work(net, (32, 64), flops_per_s=flops_per_s, plan=plan)
-runs = parallel_plans.execute_strategies(
-    ranks,
-    net,
-    [(row.layout, row.microbatches) for row in tried],
-    layers=work,
-    link=link,
-    plan=plan,
-    **pieces,
-    inputs=values,
-    targets=values,
-    loss=nn.functional.mse_loss,
+for name, simulated, modelled in zip(
+    ("in order", "exchanged"), simulated_s, modelled_s, strict=True
+):
+    assert simulated >= modelled
+    print(f"{name}: simulated {as_ms(simulated)}, modelled {as_ms(modelled)}")
+assert simulated_s[1] > 1.2 * simulated_s[0]
+
+# %% [markdown] tags=["explain"]
+# A sum of two takes two messages of half the bytes. Over the slow link the 16 sums of the wrong order therefore take 16 × 2 × (5 + 5), or 320 ms. The whole
+# step takes 164 ms in the right order and 422 ms in the wrong one (modelled). The processes take longer in both, because real messages also
+# take time to send and to receive.
+#
+# Does it happen outside a model? The authors of the Ultra-Scale Playbook cut a model of 3 billion parameters over more and more GPUs
+# ([Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), published). From 4 to 8 tensor ranks, inside a node, each GPU lost 12 % of its tokens
+# per second. From 8 to 16, where the group leaves the node, it lost 43 %. Meta's order for Llama 3 has tensor parallelism innermost and data parallelism
+# outermost, because the innermost one "requires the highest network bandwidth and lowest latency" (Llama Team, 2024).
+#
+# **To remember.** The group that sends most gets the node. In our layout a GPU sends 20 times as many bytes to its tensor group as to its data group, and the
+# wrong order makes a step 2.6 times as long.
+#
+# The tensor group now has its node. But does it deserve one?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="A good place does not make a cut useful"
+# ## Part 2: the cut of a node
+#
+# Must a node be cut at all? We ask this next, because a good place does not make a cut useful.
+#
+# - Each of the 64 GPUs holds a whole copy
+# - Each computes one sequence, and no tensor group sends
+# - But 14 GB of gradients must be summed, not 1.75 GB
+#
+# The other extreme is to cut nothing. Each of the 64 GPUs then holds a whole copy of the model and computes one sequence, and no tensor group sends anything.
+#
+# The price seems to be clear. All 14 GB of gradients have to be summed over all GPUs, eight times as much as the 1.75 GB of before. But remember the two levels
+# of lesson 07, where a node first adds up what its own GPUs have.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
+port_bytes = helpers.predict(
+    "If each GPU holds a whole copy, how many times as many bytes as in the 8 x 8 layout "
+    "leave through each port?",
+    "x",
+)
+port_bytes
+
+
+# %%
+def sum_bytes(in_node, nodes, size_bytes):
+    """Return the bytes that a GPU sends in its node and through its port to sum a buffer."""
+    inside = 2 * (in_node - 1) / in_node * size_bytes
+    return inside, 2 * (nodes - 1) / nodes * size_bytes / in_node
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="However a node is cut, its ports carry the same"
+whole_copies, cut_copies = sum_bytes(8, 8, 14e9), sum_bytes(1, 8, 1.75e9)
+port_bytes.reveal(modelled=whole_copies[1] / cut_copies[1])
+print(f"through each port: {whole_copies[1] / 1e9:.2f} GB and {cut_copies[1] / 1e9:.2f} GB")
+
+# %% [markdown] tags=["explain"]
+# Exactly as many. Inside the node, a reduce-scatter leaves each GPU with an eighth of the node's sum, and this eighth has 1.75 GB. Only this eighth has to meet
+# its partners in the other seven nodes, so the port carries 3.06 GB again and takes 61 ms. For the other nodes it makes no difference how a node is cut inside.
+# A node has to exchange the gradients of one model, through eight ports.
+#
+# So the two layouts differ only inside the node. With one copy per GPU, NVLink carries twice 7/8 of 14 GB, which takes 54 ms, whereas the tensor group of the
+# 8 × 8 layout needed 134 ms. So the step takes 546 ms without any cut, and 625 ms with our careful 8 × 8. It also fits. ZeRO 1 keeps 4 bytes per parameter and
+# 12/64 for Adam, together 29.3 GB, and the activations of one sequence take 20.1 GB (lesson 06).
+#
+# Now let a program try all layouts. It puts tensor ranks next to each other, then data ranks, then stages, and it counts each sequence as a
+# [microbatch](glossary.md#microbatch).
+
+
+# %%
+def placed(data, tensor, node_gpus=8):
+    """Return for the tensor group and the data group: its GPUs in a node, and its nodes."""
+    tensor_in_node = min(tensor, node_gpus)
+    data_in_node = min(data, node_gpus // tensor_in_node)
+    return (tensor_in_node, tensor // tensor_in_node), (data_in_node, data // data_in_node)
+
+
+# %% [markdown]
+# **Your turn.** Write the four times of a step. A GPU computes 6 FLOP per parameter of its part and token of its copy. With $q$ stages and $b$ sequences per copy it waits for
+# $(q - 1)/b$ of its computing. Each group sums its buffer in two levels, `sum_bytes(*group, size_bytes)`. The tensor group's buffer has only the layers of a
+# stage, and the data group's has only the weights of a GPU. Stages talk through the ports, and per token of the copy a stage sends on average
+# $2(q - 1)/q$ × 8,192 bytes, which its tensor ranks divide among themselves.
+
+
+# %% tags=["yours"] yours="step_s" takes=14
+def step_s(data, tensor, stages, sequences):
+    """Return the seconds of computing, of waiting, inside the node and through the ports."""
+    tokens = TOKENS * sequences / data  # of a copy
+    computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
+    waiting = (stages - 1) / (sequences / data) * computing
+    tensor_group, data_group = placed(data, tensor)
+    sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
+    boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
+    inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
+    return computing, waiting, inside / NODE, ports / PORT
+
+
+# %% checks="step_s"
+step_s = check(step_s)
+
+
+# %% wrong="step_s" says="Stages wait for (stages - 1) / (sequences / data) of the computing"
+def step_s(data, tensor, stages, sequences):
+    tokens = TOKENS * sequences / data
+    computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
+    tensor_group, data_group = placed(data, tensor)
+    sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
+    boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
+    inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
+    return computing, (stages - 1) / sequences * computing, inside / NODE, ports / PORT
+
+
+# %% wrong="step_s" says="what a stage sends to the next one"
+def step_s(data, tensor, stages, sequences):
+    tokens = TOKENS * sequences / data
+    computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
+    waiting = (stages - 1) / (sequences / data) * computing
+    tensor_group, data_group = placed(data, tensor)
+    sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
+    return (
+        computing,
+        waiting,
+        (sums[0] + gradients[0]) / NODE,
+        (sums[1] + gradients[1]) / PORT,
+    )
+
+
+# %% wrong="step_s" says="A stage has only its own layers"
+def step_s(data, tensor, stages, sequences):
+    tokens = TOKENS * sequences / data
+    computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
+    waiting = (stages - 1) / (sequences / data) * computing
+    tensor_group, data_group = placed(data, tensor)
+    sums = sum_bytes(*tensor_group, 4 * LAYERS * 2 * WIDTH * tokens)
+    gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
+    boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
+    inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
+    return computing, waiting, inside / NODE, ports / PORT
+
+
+# %% wrong="step_s" says="the cells below need tuple or list"
+def step_s(data, tensor, stages, sequences):
+    tokens = TOKENS * sequences / data
+    computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
+    waiting = (stages - 1) / (sequences / data) * computing
+    tensor_group, data_group = placed(data, tensor)
+    sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
+    boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
+    inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
+    parts = [computing, waiting, inside / NODE, ports / PORT]
+    return torch.tensor(parts, dtype=torch.float64)
+
+
+# %% right="step_s" style=1
+def step_s(data, tensor, stages, sequences):
+    copy, gpus = sequences / data, data * tensor * stages
+    computing = 6 * PARAMETERS * TOKENS * sequences / gpus / PEAK
+    element_bytes = 2 * WIDTH * TOKENS * copy
+    buffers = 4 * LAYERS * element_bytes / stages, 2 * PARAMETERS / tensor / stages
+    moved = [
+        sum_bytes(*group, size)
+        for group, size in zip(placed(data, tensor), buffers, strict=True)
+    ]
+    inside, ports = map(sum, zip(*moved, strict=True))
+    ports += 2 * (1 - 1 / stages) * element_bytes / tensor
+    return [computing, computing * (stages - 1) / copy, inside / NODE, ports / PORT]
+
+
+# %% right="step_s" style=2
+def step_s(data, tensor, stages, sequences):
+    batch = sequences // data
+    times_s = [6 * PARAMETERS * TOKENS * batch / tensor / stages / PEAK]
+    times_s.append(times_s[0] * (stages - 1) / batch)
+    (in_node, nodes), (copies_in_node, copy_nodes) = placed(data, tensor)
+    vector = torch.empty(WIDTH, dtype=torch.bfloat16).nbytes
+    activations = 4 * LAYERS // stages * vector * TOKENS * batch
+    weights = 2 * PARAMETERS / tensor / stages
+    first, second = (
+        sum_bytes(in_node, nodes, activations),
+        sum_bytes(copies_in_node, copy_nodes, weights),
+    )
+    times_s.append(first[0] / NODE + second[0] / NODE)
+    passed_on = 2 * (stages - 1) * vector * TOKENS * batch / stages / tensor
+    times_s.append(sum((first[1], second[1], passed_on)) / PORT)
+    return tuple(times_s)
+
+
+# %% [markdown]
+# `choose` calls it for every layout in which each copy has a sequence.
+
+
+# %%
+def choose(gpus, sequences):
+    """Return (seconds of a step, layout) of every layout, the fastest first."""
+    powers = (1, 2, 4, 8, 16, 32)
+    cuts = [(tensor, stages) for tensor in powers for stages in powers]
+    fitting = [
+        (gpus // (tensor * stages), tensor, stages)
+        for tensor, stages in cuts
+        if tensor * stages <= gpus <= tensor * stages * sequences
+    ]
+    return sorted((sum(step_s(*layout, sequences)), layout) for layout in fitting)
+
+
+ranking = choose(gpus=64, sequences=64)
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Data alone is within 2 % of the best" mark="64 x 1 x 1"
+chosen = [(64, 1, 1), (32, 2, 1), (8, 8, 1), (8, 4, 2), (1, 8, 8), (2, 32, 1)]
+rows = {}
+for layout in chosen:
+    parts = step_s(*layout, 64)
+    rows[named(layout)] = [as_ms(part) for part in (*parts[1:], sum(parts))]
+columns = ["waiting", "inside the node", "through the ports", "step (modelled)"]
+print(f"{len(ranking)} layouts, and in each {as_ms(parts[0])} of computing")
+pd.DataFrame(rows, index=columns).T.rename_axis(columns="data x tensor x stages")
+
+# %% [markdown] tags=["explain"]
+# In each row of the table, 430 ms of computing are added to what you see. The second row can serve as an example. In 32 × 2 × 1, two GPUs share two sequences
+# and send 8.6 GB to each other, which takes 19 ms. A node then holds four copies, and each GPU sums half a model with three others in its node. That is twice
+# 3/4 of 7 GB, which takes 23 ms, so that we get 42 ms inside the node. Rows with stages use their ports less, but they wait. In 8 × 4 × 2 two stages have eight
+# sequences, so they wait for 1/8 of the 430 ms.
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest layouts hardly cut, and the slowest leave the node"
+steps_s = {layout: time_s for time_s, layout in ranking}
+figure = layouts.draw_layouts(
+    steps_s, title="A step of 64 sequences on 64 GPUs (modelled): 26 layouts"
+)
+plotting.show(
+    figure, alt="A triangle of layouts; those with few tensor ranks and stages are fastest."
 )
 
-# %% tags=["look", "nbval-ignore-output"]
-assert tried[0].strategy == choice.best
-faster.reveal(modelled=choice.speedup, simulated=1.2 / runs[0].step_s)
+# %% [markdown]
+# The first two rows of the table differ by 2 %, and a model that counts only bytes is not exact enough to choose between them. So look at what it has left out.
+# The gradients of data ranks can hide behind the backward pass (lesson 05), whereas the forward sums of tensor ranks hardly can (lesson 06). That speaks for
+# fewer cuts. Measurements agree. On 64 A100, Narayanan and others ([2021](https://arxiv.org/abs/2104.04473)) trained a model of 5.9 billion parameters, and for
+# each batch size that they tried, more stages made it slower. They advise stages for models that do not fit, and data parallelism for speed.
+#
+# The lecture from which this course grew (Cambridge, 2022) says that sharing a batch between machines is rarely if ever needed. Now we can answer. For our
+# step a single node computes 8 × 430 ms and sums for 54 ms inside, which makes 3.50 s. Eight nodes are 6.4 times as fast, so that the 140 billion tokens of
+# lesson 05 take 3.4 days instead of 22. If 22 days are soon enough, you do not need it. But if you want to use a second machine at all, the batch is what you
+# can share most cheaply, because only 3 GB per step pass through a port.
+#
+# **To remember.** Share the batch first. If the model fits and every GPU has a sequence of its own, eight nodes need no cut at all, and they are 6.4 times as
+# fast as one.
+#
+# Then why is no very large model trained in this way?
 
-# %% tags=["look"]
-small = {"layers": 4, "width": 64, "parameters": sum(map(torch.numel, net.parameters()))}
-counted = []
-for row, run in zip(tried, runs, strict=True):
-    cut = row.layout.data, row.layout.tensor, row.layout.pipeline
-    weights, sums, boundary = sent_by_device(*cut, 32, **small)
-    counted.append(
-        2 * (weights + sums * 2 / 5 + boundary)
-    )  # float32; two all-reduces a block, not five a layer
-    sent = run.data_bytes + run.tensor_bytes + run.pipeline_bytes
-    print(f"{row.strategy}: your function {counted[-1]:,.0f} bytes, rank 0 sent {sent:,}")
-    same = parallel_plans.strategy_traffic(
-        work, row.layout, microbatches=row.microbatches, **pieces
-    )
-    assert same.sent_bytes == sent
+# %% [markdown] tags=["slide"] minutes=2 headline="Where more GPUs stop to help"
+# ## Part 3: the end of data parallelism
+#
+# When is data alone not enough? We ask it now, because so far data parallelism alone has won.
+#
+# - ZeRO 3 sends all weights and gradients in every step
+# - More GPUs do not make these bytes fewer
+# - But each GPU has fewer tokens to hide them
+#
+# The reason shows in a table of the same paper. Its authors trained GPT-3, with 174.6 billion parameters, by ZeRO 3 alone, and each step had 1,536 sequences of
+# 2,048 tokens. From the measured speed they computed how long 300 billion tokens would take. On 384 A100 it was 90 days, and on 768 it was 74.
+#
+# Think of what a GPU sends. In ZeRO 3 it gathers all weights twice and scatters all gradients once, so it sends 3 × 2 × 174.6·10⁹ bytes, or 1,048 GB, in every
+# step. This number hardly depends on how many GPUs there are.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
+days = helpers.predict(
+    "If ZeRO 3 needs 90 days on 384 GPUs and 74 on 768, how many days does it need on 1,536?",
+    "days",
+)
+days
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="768 further GPUs bring nothing"
+days.reveal(published=layouts.GPT3_DAYS[-1].zero3_days, source=layouts.GPT3_DAYS_SOURCE)
+rows = {
+    f"{row.gpus:,}": [f"{1536 * 2048 // row.gpus:,}", row.zero3_days, row.cut_days]
+    for row in layouts.GPT3_DAYS
+}
+columns = ["tokens per GPU and step", "days, ZeRO 3 alone", "days, copies over 96 GPUs"]
+pd.DataFrame(rows, index=columns).T.rename_axis(columns="GPUs")
 
 # %% [markdown] tags=["explain"]
-# What data ranks send is your function's to the last byte. Tensor ranks send seven all-reduces of eight, because the first block's
-# input is the batch, which needs no gradient. (With data ranks beside them, the biases of `down` come on top, which each tensor rank
-# keeps whole.) Rank 0 is the first of four stages and only sends forward; your function takes the mean of all stages.
+# It needs 74 days again, so 768 further GPUs bring nothing. The last column shows what they could do. There the same GPUs cut each copy by tensor parallelism
+# and stages, and the days are nearly halved each time.
 #
-# And the time? Part 4's formula is computing, bubble and bytes, one after the other. `choose` adds latency and what hides. The
-# third column adds what the fastest message costs this machine, measured:
+# Both columns together explain what happened. Take the last one as the time for computing, and take the 74 days, which do not change any more, as the time for
+# the traffic of ZeRO 3. If one hides behind the other, the longer of the two decides, which is 84, 74 and 74 days. They measured 90, 74 and 74.
+#
+# When does data parallelism meet this wall? Lesson 06 has the rule. ZeRO 3 computes as long as it sends if each GPU has P / B tokens, where $P$ is the rate of a
+# GPU and $B$ is that of its link. But which $B$ do you have? Here 300 billion tokens are 95,400 steps, so in 74 days each step takes 67 s. A GPU sends its
+# 1,048 GB in this time, which is 16 GB/s for each GPU, whereas a port could carry 25.
+#
+# In lesson 06 we took the 50 GB/s of a port. But eight ports can share the work of a node, which makes it better, and on many nodes the pieces become small and
+# wait, which makes it worse. The bus bandwidth of lesson 07 contains both effects, so measure it on as many nodes as you will use. The authors of the Playbook
+# did this on their cluster. On eight nodes, the mean of their jobs was 99.6 GB/s. That is less than half of what the data sheets promised in Part 2, where 14 GB
+# were summed in 116 ms, as if at 238 GB/s. At 99.6 GB/s this sum takes 277 ms, and the step without a cut takes 707 ms if nothing is hidden. But the backward
+# pass takes 287 ms, so nearly all of the sum can hide behind it, whereas the sums of tensor ranks cannot.
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four processes take about what the model says" mark="tensor 4"
-real = data_parallel.measure_message_overhead(ranks).added_to(link)
-shown = {}
-for row, run, sent in zip(tried, runs, counted, strict=True):
-    formula_s = 0.3 * (1 + (row.layout.pipeline - 1) / row.microbatches) + sent / 2e6
-    same = {"link": real, "microbatches": row.microbatches, **pieces}
-    with_s = parallel_plans.strategy_step(work, row.layout, **same).step_s
-    times = [f"{1000 * each:.0f} ms" for each in (formula_s, row.step_s, with_s, run.step_s)]
-    shown[row.strategy] = times
-columns = ["Part 4", "choose", "messages", "simulated"]
-pd.DataFrame(shown, index=columns).T
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[100, 100000]
+enough_tokens = helpers.predict(
+    "At 400 TFLOP/s and a bus bandwidth of 99.6 GB/s, "
+    "how many tokens per GPU hide the traffic of ZeRO 3?",
+    "tokens",
+)
+enough_tokens
 
-# %% tags=["look", "nbval-ignore-output"]
-order = sorted(range(len(runs)), key=lambda place: runs[place].step_s)
-print("simulated, the fastest first:", "; ".join(tried[place].strategy for place in order))
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer"
+enough_tokens.reveal(modelled=PEAK / layouts.BUS_BANDWIDTHS[8])
+rows = {}
+for nodes in (1, 8, 16, 32, 64):
+    rate, tokens = layouts.BUS_BANDWIDTHS[nodes], 2**20 // (8 * nodes)
+    rows[nodes] = [
+        f"{rate / 1e9:.1f} GB/s",
+        f"{float(f'{PEAK / rate:.3g}'):,.0f}",
+        f"{tokens:,}",
+    ]
+columns = ["bus bandwidth (published)", "tokens that hide (modelled)", "tokens of 2^20"]
+pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 
 # %% [markdown] tags=["explain"]
-# The rows stand in the order of `choose`; the last line has that of the ranks. Where the two differ, layouts lie closer together
-# than the model is exact: a step waits for its *slowest* message.
+# On eight nodes 4,000 tokens suffice. Between 16 and 32 nodes the last column, a batch of 2²⁰ tokens divided among the GPUs, falls below the one beside it. By the rule, a batch of a million tokens is therefore too
+# small for 256 GPUs. The same authors used such a batch in several thousand runs, and they say that data parallelism alone starts to become inefficient at 512
+# GPUs. The rule thus warns a factor of two earlier than they do, perhaps because some traffic is hidden, and it costs only a division. In our own step each GPU
+# has 4,096 tokens, just enough for ZeRO 3 on eight nodes.
 #
-# The formula would take tensor 4, because it counts no messages: seven all-reduces of six messages, 5 ms each, are 210 ms. Here
-# latency (5 ms) outweighs a message's 2,048 bytes (1 ms). In Part 4 messages have megabytes: on Ethernet latency hardly matters, on
-# NVLink it would add to what tensor ranks send.
+# There is a second wall, and to see it you only have to count. A data rank needs at least one whole sequence. A batch of 2²⁰ tokens has 256 sequences of 4,096
+# tokens, so it cannot feed 512 data ranks however fast their links are. The batch of GPT-3 had 1,536 sequences, but it was trained on about 10,000 GPUs (same
+# paper). Several GPUs must then share a sequence. Our own 64 GPUs meet this wall if the batch is smaller.
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="With fewer sequences than GPUs, some must share one"
+rows = {}
+for sequences in (128, 64, 32, 16):
+    (best_s, best), (second_s, second) = choose(64, sequences)[:2]
+    behind = f"{named(second)}, +{100 * (second_s / best_s - 1):.0f} %"
+    rows[sequences] = [named(best), as_ms(best_s), behind]
+columns = ["fastest, data x tensor x stages", "step (modelled)", "next"]
+pd.DataFrame(rows, index=columns).T.rename_axis(columns="sequences per step")
+
+# %% [markdown] tags=["explain"]
+# With 16 sequences at least four GPUs must share one. As a tensor group inside a node they do it cheaply, since in 16 × 4 × 1 they send for 14 ms only. But the
+# ports need 61 ms as before, and that is now more than half of the 108 ms of computing. So the layout 1 × 8 × 8 catches up. It has a single copy, and thus no
+# gradients to exchange, although its stages wait for 7/16 of the computing time.
 #
-# The [exercises](exercises/08_layouts_exercises.ipynb) have you balance a causal ring on real ranks and choose
-# a layout for your own model.
+# The same search for other clusters gives a map. A cell has the tensor ranks and the stages of the fastest layout.
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Sequences per GPU decide, so the colours form diagonal bands"
+fastest = {
+    (nodes, sequences): choose(8 * nodes, sequences)[0][1]
+    for nodes in (1, 2, 4, 8, 16, 32, 64)
+    for sequences in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+}
+figure = layouts.draw_fastest(
+    fastest, title="The fastest layout (modelled): tensor ranks x stages"
+)
+plotting.show(
+    figure, alt="A map of nodes and sequences; the kinds of layouts form diagonal bands."
+)
+
+# %% [markdown]
+# The colours form diagonal bands, because sequences per GPU decide. From two sequences per GPU on, data alone wins. With one sequence per GPU, or one for two
+# GPUs, it is two tensor ranks, and with fewer it is more of them, or stages. Turn the figure yourself. At how many sequences does data alone become slower than
+# eight tensor ranks, and what happens to this border if you double the nodes, or halve the ports?
+
+# %% tags=["hide-input"]
+layouts.explore_layouts()
+
+# %% [markdown]
+# On eight nodes data alone is the faster one from 64 sequences on, which is one per GPU, and each doubling of the nodes doubles this number. Slower ports do not
+# move the border, because the ports carry the same bytes in both, and only the stages gain.
+#
+# **To remember.** Data parallelism alone ends at one sequence per GPU, or even earlier at P / B tokens per GPU. On eight nodes of that H100 cluster these are
+# about 4,000 tokens.
+#
+# All of this assumed that a copy fits where we put it. What if it does not?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="A layout that does not fit has no time at all"
+# ## Part 4: the parts of a model
+#
+# When is one node too small? This question comes last in our argument, but when you choose it comes first, because a layout that does not fit has no time at all.
+#
+# - Adam's full state takes 16 bytes per parameter
+# - Tensor ranks and stages divide it
+# - Half of the memory is left for activations
+#
+# Narayanan and others published layouts of ten models, for A100 with 80 GB, and each data rank kept the full state of Adam. So a copy needs 16 bytes per
+# parameter (lesson 05), divided by its tensor ranks and its stages.
+#
+# Suppose that they reserved half of the 80 GB for this state, and the other half for activations. A model of 18.4 billion parameters has 294 GB of state. Four
+# tensor ranks would keep 74 GB each, which is too much, and eight keep 37. A model of 39.1 billion parameters has 626 GB, so that even eight tensor ranks would
+# keep 78 GB each. But more than eight would leave the node. So now each copy needs two stages.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
+many_stages = helpers.predict(
+    "If a GPU may keep 40 GB of state and a node holds eight tensor ranks, "
+    "how many stages do 310 billion parameters need?",
+    "stages",
+)
+many_stages
+
+# %% [markdown]
+# **Your turn.** Write the rule. First double the tensor ranks, up to the eight of a node, until a GPU keeps at most `limit_bytes` of state. If this is not
+# enough, use as few stages as possible.
+
+
+# %% tags=["yours"] yours="cut" takes=8
+def cut(parameters, limit_bytes):
+    """Return the tensor ranks, a power of two of at most 8, and the stages that keep the limit."""
+    tensor = 1
+    while tensor < 8 and 16 * parameters / tensor > limit_bytes:
+        tensor *= 2
+    stages = -(-16 * parameters // (tensor * limit_bytes))  # rounded up
+    return tensor, int(stages)
+
+
+# %% checks="cut"
+cut = check(cut)
+
+
+# %% wrong="cut" says="First fill the node"
+def cut(parameters, limit_bytes):
+    return 1, int(-(-16 * parameters // limit_bytes))
+
+
+# %% wrong="cut" says="More than eight tensor ranks leave the node"
+def cut(parameters, limit_bytes):
+    tensor = 1
+    while 16 * parameters / tensor > limit_bytes:
+        tensor *= 2
+    return tensor, 1
+
+
+# %% wrong="cut" says="Round the stages up"
+def cut(parameters, limit_bytes):
+    tensor = 1
+    while tensor < 8 and 16 * parameters / tensor > limit_bytes:
+        tensor *= 2
+    return tensor, max(1, int(16 * parameters / tensor / limit_bytes))
+
+
+# %% wrong="cut" says="the cells below need tuple"
+def cut(parameters, limit_bytes):
+    tensor = 1
+    while tensor < 8 and 16 * parameters / tensor > limit_bytes:
+        tensor *= 2
+    return [tensor, int(-(-16 * parameters // (tensor * limit_bytes)))]
+
+
+# %% right="cut" style=1
+def cut(parameters, limit_bytes):
+    state = 16 * parameters
+    fitting = [tensor for tensor in (1, 2, 4, 8) if state <= tensor * limit_bytes]
+    if fitting:
+        return fitting[0], 1
+    stages = 1
+    while state > 8 * stages * limit_bytes:
+        stages += 1
+    return 8, stages
+
+
+# %% right="cut" style=2
+def cut(parameters, limit_bytes):
+    needed = torch.tensor(16 * parameters / limit_bytes, dtype=torch.float64)
+    tensor = int(2 ** needed.log2().ceil().clamp(0, 3))
+    return tensor, int((needed / tensor).ceil().clamp(min=1))
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A node is filled before the stages begin"
+tensor, stages = cut(310e9, 40e9)
+many_stages.reveal(modelled=stages)
+print(f"{16 * 310e9 / tensor / stages / 1e9:.1f} GB of state per GPU")
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts"
+rows = {}
+for model in layouts.MODELS:
+    published, ruled = (model.tensor, model.stages), cut(model.parameters, 40e9)
+    state = 16 * model.parameters / (model.tensor * model.stages)
+    rows[f"{model.parameters / 1e9:,.1f} billion"] = [
+        "{} x {}".format(*published),
+        "the same" if ruled == published else "{} x {}".format(*ruled),
+        f"{state / 1e9:.0f} GB",
+        model.data,
+        f"{model.peak_share:.0%}",
+    ]
+columns = [
+    "tensor x stages (published)",
+    "by the rule",
+    "state per GPU",
+    "data ranks",
+    "share of the peak",
+]
+pd.DataFrame(rows, index=columns).T.rename_axis(columns="parameters")
+
+# %% [markdown] tags=["explain"]
+# The state has 16 × 310 GB, or 4,960 GB. Each of eight tensor ranks would keep 620 GB, and 620 / 40 is 15.5, so 16 stages are needed. The authors took 16.
+#
+# Our rule of 40 GB finds eight of the ten layouts. For the two largest models it asks for 27 and 51 stages, and the authors took 35 and 64, perhaps because these
+# divide the 105 and 128 layers. Read the tensor ranks from top to bottom, and you see how a node is filled before the stages begin.
+#
+# Why stages and not 16 tensor ranks? In lesson 06 a stage sent 1/112 of the bytes of a tensor rank, so it is the cut that can cross the ports. On 64 A100 the
+# same authors cut a model of 162 billion parameters in five ways, with 2, 4, 8, 16 or 32 tensor ranks and the other factor as stages. The fastest had 8 tensor
+# ranks and 8 stages (published). The price of stages is their waiting. The 310 billion parameters have 15 copies for 2,160 sequences, so each copy has 144, and
+# its 16 stages wait for 15/144, or 10 % of the computing time.
+#
+# With ZeRO 1 fewer stages suffice, because the data ranks divide the 12 bytes of Adam. For Llama 3 405B with 128 data ranks, each of eight tensor ranks would
+# keep 405·10⁹ × (4 + 12/128) / 8 bytes, or 207 GB, so that six stages would do. Meta took 16 (published). Its team searched for the layout with a program that
+# estimates memory and speed, which is what our `choose` does for speed.
+#
+# **To remember.** Cut until the state takes half of the memory, first over the eight GPUs of a node and then into stages. At 16 bytes per parameter a node of
+# 80 GB GPUs holds 20 billion parameters.
+#
+# The [appendix](appendix/08_layouts.ipynb) trains a small network in several layouts on real processes, and the
+# [exercises](exercises/08_layouts_exercises.ipynb) find the neighbours of a rank, the smallest batch of a cluster, and the order of any mesh.
 
 # %%
 ranks.close()
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
-# ## What to take home
+# ## Back to the bet
 #
-# 1. A long sequence hides its own traffic: computing grows with its square.
-# 2. Partial softmaxes merge by their sums; a full expert drops tokens in silence.
-# 3. No layout wins everywhere: count what each keeps, sends and hides.
+# 1. The group that sends most gets the node.
+# 2. Share the batch first, as long as each GPU has a sequence.
+# 3. Fill a node with tensor ranks, and only then use stages.
+#
+# With the two names exchanged a step takes 1,639 ms instead of 625, which is 2.6 times as long, because 95 % of its bytes leave the node that was made for them.
+# But neither of the two is the best layout. Without any cut the step takes 546 ms, within 2 % of the best, because whether a node is cut or not, its ports carry
+# the same 3.06 GB. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens per GPU.
+#
+# So choose in this order. First make the state fit into half of the memory, by a cut over the GPUs of a node and then by stages. Next, use all other GPUs for
+# more copies, as long as each copy has a sequence and each GPU has P / B tokens. If one of these runs out, use more GPUs for each copy. At the end, give the
+# nearest GPUs to the group that sends most.
+#
+# One wall remains. At the end of its training Llama 3 learned from sequences of 131,072 tokens, and a step of 16 million tokens has only 128 of them. For 16,384
+# GPUs that is one sequence for 128 GPUs. Eight of them can be tensor ranks and sixteen can be stages. But with a single sequence only one stage would work at a
+# time. So Meta gave each copy 16 sequences, and cut every sequence over 16 groups of GPUs (published).
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $p$ ranks of a ring, $n$ bytes of a whole buffer, $c$ tokens on a rank; a mesh has $d$ data ranks, $t$ tensor ranks
-# and $q$ stages. $P$ parameters, $l$ layers of width $h$, $T$ tokens a step, $b$ bytes a number.
+# $c$ copies (data ranks), $k$ tensor ranks and $q$ stages. A copy has $b$ sequences of $n$ tokens, and the model $N$ parameters in $L$ layers of width $h$,
+# with 2 bytes per element. $B$ is a bandwidth in bytes per second, $P$ a rate in FLOP per second.
 #
-# | quantity | formula |
-# |---|---|
-# | all-gather or reduce-scatter, sent by a rank | $\frac{p-1}{p}n$ |
-# | merge of two blocks of attention | $\frac{s_1o_1+s_2o_2}{s_1+s_2}$, with $o$ a block's output and $s$ its sum of $e^{g}$ over its scores $g$ |
-# | ring attention, FLOP over bytes | $c$ in bfloat16 |
-# | causal ring, share of work | $\frac{p}{2p-1}$ |
-# | ZeRO 1, sent in a step | $2\frac{d-1}{d}\cdot\frac{bP}{tq}$ |
-# | tensor ranks with divided tokens, sent in a step | $\frac{5l}{q}\cdot 2\frac{t-1}{t}\cdot\frac{bhT}{d}$ |
-# | stage, sent in a step, mean | $2\frac{q-1}{q}\cdot\frac{bhT}{dt}$ |
+# | quantity | formula | for |
+# |---|---|---|
+# | sent to the tensor group | $2\frac{k-1}{k} \cdot \frac{4L}{q} \cdot 2\,h\,b\,n$ | a step |
+# | sent to the data group, ZeRO 1 | $2\frac{c-1}{c} \cdot \frac{2N}{k\,q}$ | a step |
+# | sent by a stage, mean | $2\frac{q-1}{q} \cdot \frac{2\,h\,b\,n}{k}$ | a step |
+# | sum in two levels, through a port | $2\frac{m-1}{m} \cdot \frac{s}{g}$ | a buffer of $s$ bytes, $g$ GPUs in each of $m$ nodes |
+# | waiting over computing | $\frac{q-1}{b}$ | stages, each sequence a microbatch |
+# | tokens per GPU that hide ZeRO 3 | $P / B$ | 2 bytes per parameter |
+# | state per GPU, Adam in mixed precision | $\frac{16N}{k\,q}$ | data ranks that divide nothing |

@@ -11,6 +11,7 @@ from . import (
     history as history,
     input_pipeline as input_pipeline,
     layer_roofline as layer_roofline,
+    layouts as layouts,
     long_sequences as long_sequences,
     matrix_product as matrix_product,
     memory_hierarchy as memory_hierarchy,
