@@ -35,7 +35,7 @@
 # sequence is cut. Only attention does.
 #
 # One question runs through this lesson. When is an eighth of the tokens also an eighth of the work? We ask it first for a long sequence and then for
-# a layer of experts, where the model itself chooses which GPU computes a token.
+# a layer of [experts](glossary.md#mixture-of-experts), where the model itself chooses which GPU computes a token.
 #
 # We had no eight GPUs. Times of GPUs are published, or they are modelled with 400 TFLOP/s for an H100, 450 GB/s for its NVLink and 50 GB/s for its
 # port to other nodes, as in the lessons before. What we counted ourselves comes from four real processes, the [ranks](glossary.md#rank), and
@@ -123,13 +123,15 @@ plotting.play(
 both_blocks = helpers.predict(
     "If one block gives 16 with the sum 4 and the other 32 with the sum 12, "
     "which output do both give?",
-    "as output",
+    "units",
 )
 both_blocks
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input", "run"]
 exponentials, values = (1, 3, 6, 6), (10, 18, 30, 34)
 at_once = sum(e * value for e, value in zip(exponentials, values, strict=True))
+
+# %% tags=["hide-input", "look"]
 both_blocks.reveal(modelled=at_once / sum(exponentials))
 
 # %% [markdown] tags=["explain"]
@@ -146,7 +148,7 @@ def attend(query, key, value):
 
 
 # %% [markdown]
-# **Your turn.** Write the merge of two blocks. Both outputs and both logarithms belong to the same queries. `torch.logaddexp(a, b)` is
+# **Your turn.** Write the merge of two blocks. `torch.logaddexp(a, b)` is
 # $\log(e^a + e^b)$ and does not overflow.
 
 
@@ -211,7 +213,7 @@ def pass_on(rank, world_size, tensor):
 
 
 # %% [markdown]
-# **Your turn.** Write ring attention without a mask. Each rank has its own part of the queries, the keys and the values.
+# **Your turn.** Write it without a mask.
 
 
 # %% tags=["yours"] yours="ring_attention" takes=12
@@ -309,7 +311,7 @@ assert matching == len(query)
 #
 # Can this traffic hide behind the arithmetic? Take the forward pass, and let each GPU have $c$ tokens in a layer of width $h$. Two matrix products
 # with one block are $4 c^2 h$ [FLOP](glossary.md#flop), and the block has $4 c h$ bytes of keys and values. So each byte brings $c$ operations, and a GPU with the
-# rate $P$ hides the traffic on a link of bandwidth $B$ if $c$ is at least $P / B$. You know this number. It hid gradients in
+# rate $P$ hides the traffic on a link of [bandwidth](glossary.md#bandwidth) $B$ if $c$ is at least $P / B$. You know this number. It hid gradients in
 # [lesson 05](05_data_parallel.ipynb) and weights in lesson 06, and now it hides keys. On a port it is 400 TFLOP/s / 50 GB/s, or 8,000 tokens.
 #
 # Two things change the number. A causal mask halves the arithmetic, so twice as many tokens are needed. And in Llama 3 8B four query heads share a
@@ -351,10 +353,8 @@ plotting.play(
 )
 
 # %% tags=["run"]
-pieces = range(8)  # rank r has piece r, and in each step the keys of another piece
-tiles = [
-    sum(long_sequences.count_tiles([rank], [other]) for other in pieces) for rank in range(8)
-]
+pieces = range(8)  # rank r has piece r, and all keys go round
+tiles = [long_sequences.count_tiles([rank], pieces) for rank in range(8)]
 one_gpu_ms = 1000 / 154.7  # 8,192 tokens on an H800, a whole piece with itself
 even_ms = 64 * one_gpu_ms / 8
 
@@ -373,7 +373,7 @@ print(f"all together {sum(tiles):g}, an even share {sum(tiles) / 8:g}")
 # time in which they compute is $R / (2R - 1)$, hardly more than half, and more GPUs do not make it better.
 #
 # The remedy changes only who gets which tokens. Cut the sequence into 16 smaller pieces, and give each GPU an early one and a late one, the first and
-# the sixteenth, the second and the fifteenth, and so on. A comparison of two of these smaller pieces is a *small tile*, a quarter of a tile.
+# the sixteenth, the second and the fifteenth, and so on.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
 together = helpers.predict(
@@ -432,7 +432,7 @@ def zigzag(rank, world_size):
 # %% tags=["run"]
 of_rank = [zigzag(rank, 8) for rank in range(8)]
 steps = [
-    [long_sequences.count_tiles(of_rank[rank], of_rank[rank - step]) for rank in range(8)]
+    [long_sequences.count_tiles(of_rank[r], of_rank[r - step]) for r in range(8)]
     for step in range(8)
 ]  # small tiles of each rank in each step of the ring
 
@@ -459,21 +459,20 @@ plotting.play(
 )
 
 # %% [markdown]
-# This order is called *zigzag*. Meta trained Llama 3 on long sequences with it, although each GPU gathered all keys at once there (Llama Team, 2024). In
-# the table the even share is eight times the published time of 8,192 tokens on one GPU.
+# This order is called [zigzag](glossary.md#zigzag). Meta trained Llama 3 on long sequences with it, although each GPU gathered all keys at once there (Llama Team, 2024).
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The model counts nothing but tiles"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The model counts nothing but tiles"
 rows = {}
 for row in long_sequences.RING_RATES:
     share_ms = 8 * 1000 / row.one_gpu
     times_ms = share_ms, share_ms * 7.5 / 4, 1000 / row.in_order, 1000 / row.zigzag
     label = f"{row.gpu}, forward {'and backward' if row.backward else 'only'}"
     rows[label] = [f"{time_ms:.3g} ms" for time_ms in times_ms]
-columns = ["even share", "in order, modelled", "in order, published", "zigzag, published"]
+columns = ["8 x one GPU", "in order, modelled", "in order, published", "zigzag, published"]
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown]
-# In order, the model is right to within 4 %, although it counts nothing but tiles. Zigzag reaches 82 to 90 % of an even share. The rest may be the smaller
+# In order, the model is right to within 4 %, although it counts nothing but tiles. Zigzag reaches 82 to 90 % of an even share, which is eight times one GPU's time for 8,192 tokens. The rest may be the smaller
 # products and the merging, which we have not tested.
 #
 # Turn the ring yourself. From how many tokens per GPU does zigzag wait for nothing, and which order gains from more GPUs?
@@ -510,9 +509,8 @@ long_sequences.explore_ring()
 # %% tags=["slide", "slide-code"] minutes=1 headline="Three lines around an all-to-all"
 def heads_for_tokens(rank, world_size, parts):
     """Return all tokens (tokens, own heads, d) for parts[rank] (own tokens, heads, d)."""
-    sent = torch.stack(
-        parts[rank].chunk(world_size, dim=1)
-    )  # (ranks, own tokens, own heads, d)
+    own = parts[rank].chunk(world_size, dim=1)
+    sent = torch.stack(own)  # (ranks, own tokens, own heads, d)
     arrived = torch.empty_like(sent)
     dist.all_to_all_single(arrived, sent)
     return arrived.flatten(0, 1)
@@ -559,9 +557,8 @@ ring_waits_s = max(0, ring_bytes / nvlink - attention_s)
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Ulysses sends less and waits longer"
 longer.reveal(modelled=1e3 * (ulysses_bytes / nvlink - ring_waits_s))
 print(f"the ring sends {ring_bytes / 1e6:.0f} MB, Ulysses {ulysses_bytes / 1e6:.0f} MB")
-print(
-    f"attention {1e3 * attention_s:.0f} ms; Ulysses through ports {1e3 * ulysses_bytes / port:.1f} ms"
-)
+through_ports_ms = 1e3 * ulysses_bytes / port
+print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_ports_ms:.1f} ms")
 
 # %% [markdown] tags=["explain"]
 # Ulysses waits longer, because it cannot hide. Its attention begins only when queries and keys have arrived, whereas the ring computes with one block
@@ -569,8 +566,8 @@ print(
 # also needs heads to hand out. With more than eight GPUs the eight key-value heads would have to be copied, and with more than 32 there are no
 # query heads left.
 #
-# The tensor group of lesson 06 can divide its tokens too. Its all-reduces left some activations whole on every GPU. But an
-# [all-reduce](glossary.md#all-reduce) is a [reduce-scatter](glossary.md#reduce-scatter) and then an [all-gather](glossary.md#all-gather). If the all-gather
+# The tensor group of lesson 06 can divide its tokens too. Its [all-reduces](glossary.md#all-reduce) left some activations whole on every GPU. But an
+# all-reduce is a [reduce-scatter](glossary.md#reduce-scatter) and then an [all-gather](glossary.md#all-gather). If the all-gather
 # waits until the next block begins, each GPU holds only its own tokens in between. This is [sequence parallelism](glossary.md#sequence-parallelism)
 # (Korthikanti and others, 2022). Its forward pass sends not one byte more. In lesson 06 a layer of Llama 2 saved 153,600 bytes per token, of which a
 # GPU held 47,872, because some vectors were whole on each. Now it holds an eighth of all of them, 19,200 bytes.
@@ -578,20 +575,19 @@ print(
 # **To remember.** Inside a node regroup tokens by heads, and across nodes let the keys go round. Ulysses sends 147 MB where the ring sends 235, but
 # only the ring can hide.
 #
-# So far we decided which GPU computes which token. In the next layer the model decides. What does it cost to send a token where the model wants it?
+# So far we decided which GPU computes which token. In the next layer the model decides. What does that cost?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="With experts the tokens travel"
 # ## Part 4: the way to an expert
 #
-# What does it cost to reach an expert? We ask for the bytes before we ask who has how much to do, because a layer of experts that waits for its links gains
-# nothing from an even share.
+# What does it cost to reach an expert? We count its bytes first, because they decide where experts may stand.
 #
 # - Eight feed-forward blocks instead of one, the experts
 # - A router sends each token to two of them
 # - Parameters grow, and the work of a token does not
 #
 # Mixtral 8x7B has nearly the same layer as Llama 3 8B, with the same width and the same heads. But instead of one feed-forward block with 14,336 hidden
-# elements it has eight, the *experts*, and each token uses only two of them. This is a [mixture of experts](glossary.md#mixture-of-experts). The model has 46.7
+# elements it has eight, the *experts*, and each token uses only two of them. This is a *mixture of experts*. The model has 46.7
 # billion parameters, but a token computes with only 12.9 billion (published). A small matrix, the *router*, scores all experts for each token. The
 # token goes to the two with the highest scores (top-2), and their outputs are added, weighted by a softmax of these two scores.
 #
@@ -714,7 +710,7 @@ print(f"Mixtral {mixtral:.2f}, DeepSeek-V3 {deepseek:.2f}, with at most 4 nodes 
 # DeepSeek-V3 has 256 small experts per layer with only 2,048 hidden elements, and each token visits eight of them (published). There sending would take
 # 3,556 / 2,048, or 1.7 times as long as the arithmetic.
 #
-# DeepSeek's remedy uses two levels of links, the fast ones inside a node and the ports between nodes. Its experts are spread over eight nodes, but the
+# DeepSeek's remedy uses the two levels of lesson 07. Its experts are spread over eight nodes, but the
 # router may choose experts on at most four of them. A vector that several experts of one node want crosses the port only once, because NVLink can distribute
 # it inside. On the way back, the outputs of these experts are added inside their node, so again only one vector crosses. At most four vectors cross
 # instead of eight, and sending takes at most 0.87 times as long as the arithmetic. DeepSeek's own report speaks of a ratio of "approximately 1:1" (2024,
@@ -736,9 +732,8 @@ print(f"Mixtral {mixtral:.2f}, DeepSeek-V3 {deepseek:.2f}, with at most 4 nodes 
 # - Then every message has a fixed size
 # - A token without a place is *dropped*, and skips the expert
 #
-# A layer can protect itself with a *capacity*, a fixed number of places that an expert has for the tokens of each GPU. Then every message has a fixed
-# size. A token that finds no place is *dropped*, that is, it skips the expert (Fedus, Zoph and Shazeer, 2021). Each token queues at the expert that it
-# chose, and those that come too late find no place:
+# A layer can protect itself with a [capacity](glossary.md#expert-capacity), a fixed number of places that an expert has for the tokens of each GPU. Then every message has a fixed
+# size. A token that finds no place is *dropped*, that is, it skips the expert (Fedus, Zoph and Shazeer, 2021).
 
 
 # %%
@@ -752,7 +747,7 @@ def places_of(chosen, experts, capacity):
 
 
 # %% [markdown]
-# With it, a layer of four experts on four ranks is two all-to-alls around the product of an expert. Rank $r$ has expert $r$ and 16 tokens of its own.
+# A layer of experts is two all-to-alls around a product. Rank $r$ has expert $r$ and 16 tokens.
 
 
 # %%
@@ -838,7 +833,7 @@ assert median(run.fullest for run in alone) > 2.5
 # expert had a GPU, the eight would compute as fast as 8 / 6.5, or 1.2 of them.
 #
 # The remedy is a second loss. For each expert multiply the share of the tokens that chose it by the mean probability that the router gave it, add all
-# this up, and multiply by the number of experts. If everything is even, this *balance loss* is 1, and if all tokens want one of eight experts with
+# this up, and multiply by the number of experts. If everything is even, this [balance loss](glossary.md#balance-loss) is 1, and if all tokens want one of eight experts with
 # certainty, it is 8. The share is a count and has no gradient, but the probability has one, so the loss makes full experts less probable.
 #
 # **Your turn.** Write the balance loss. `torch.bincount(chosen, minlength=experts)` counts the tokens of each expert.
@@ -901,9 +896,9 @@ def balance_loss(probabilities, chosen):
 
 
 # %% [markdown]
-# Now the same network learns again with your loss, once with the weight 0.01 and once with 0.1.
+# Now the same network learns with your loss.
 
-# %% tags=["run"]
+# %%
 balanced = experts.train_routers([0.01, 0.1], balance_loss, seeds=5)
 
 # %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A balance loss spreads the tokens"
@@ -934,15 +929,13 @@ alt = "Without a balance loss a few experts get most tokens, and with it all get
 plotting.show(figure, alt=alt)
 
 # %% [markdown]
-# Some unevenness remains, and you can pay for it in two ways. With a capacity the time is fixed, but tokens are dropped, and no error reports it. The tokens
+# Some unevenness remains, and you can pay for it in tokens or in time. With a capacity the time is fixed, but tokens are dropped, and no error reports it. The tokens
 # of each GPU queue by themselves, so the same batch loses other tokens on eight GPUs than on four. A *dropless* layer, as in OLMoE or MegaBlocks (Gale
 # and others, 2022), computes every token. Its GPUs first tell each other how many tokens will come and then send exactly these, so the fullest GPU sets
 # the time and the memory.
 #
 # **To remember.** Chance drops 0.4 standard deviations, 1 % of a large batch. In our small network a router without a balance loss gave one of eight
 # experts 6.5 times its share, so log the share of the fullest expert.
-#
-# Which of the two kinds of unevenness did our bet have, and what is left of it?
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
