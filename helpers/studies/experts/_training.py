@@ -53,8 +53,8 @@ def train_routers(
     """Return a trained network for each of ``weights`` and ``seeds``, the seeds of a weight together.
 
     Each network has a linear layer, one layer of ``experts`` with a learned router (top-1), and a linear output. It
-    learns the 4,000 packaged training digits, of 14 x 14 pixels, with Adam, in ``steps`` steps of 256, and its loss is the cross entropy
-    plus a weight times ``balance_loss(probabilities, chosen)``. These are the router's probabilities of a batch,
+    learns the 4,000 packaged training digits, of 14 x 14 pixels, with Adam in ``steps`` steps of 256. Its loss is the
+    cross entropy plus a weight times ``balance_loss(probabilities, chosen)``, of the router's probabilities of a batch,
     (256, experts), and the index of the expert that each digit chose, (256,). Networks with the same seed begin with
     the same parameters and see the same batches. No digit is dropped. Raises ValueError for a weight below 0, and for
     one above 0 without a ``balance_loss``. Lesson 09.

@@ -66,15 +66,16 @@ PLANS = (
             TeachingSession("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
             TeachingSession("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
             TeachingSession("Week 4: parts of a model", (Item("model_parallel"), Item("layouts"))),
+            TeachingSession("Week 5: a long sequence, and experts", (Item("long_sequences_and_experts"),)),
             TeachingSession(
-                "Week 5: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
+                "Week 6: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
             ),
-            TeachingSession("Week 6: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
-            TeachingSession("Week 7: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
-            TeachingSession("Week 8: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
-            TeachingSession("Week 9: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
-            TeachingSession("Week 10: predicted times", (Item("convolution_time"),)),
-            TeachingSession("Week 11: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
+            TeachingSession("Week 7: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
+            TeachingSession("Week 8: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
+            TeachingSession("Week 9: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
+            TeachingSession("Week 10: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
+            TeachingSession("Week 11: predicted times", (Item("convolution_time"),)),
+            TeachingSession("Week 12: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
         ),
     ),
 )
