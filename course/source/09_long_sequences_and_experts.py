@@ -70,16 +70,16 @@ def calls_of_rank_0(function, *arguments):
     return ranks.run(count, timeout_s=20)[0]
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="Eight GPUs, an eighth of the tokens each"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # Is an eighth of the tokens also an eighth of the work?
 #
 # - 65,536 tokens in eight pieces, in order
 # - Eight GPUs, one piece each
-# - An even share of the work takes 51.7 ms
+# - Attention's work grows 64 times, for eight GPUs
 #
-# The links between the GPUs will turn out to be fast enough, so you need not count bytes for your bet.
+# An even share takes 51.7 ms, as worked out above. The links between the GPUs will turn out to be fast enough, so you need not count bytes for your bet.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[10, 1000]
 bet = helpers.predict(
@@ -137,8 +137,7 @@ both_blocks.reveal(modelled=at_once / sum(exponentials))
 # %% [markdown] tags=["explain"]
 # It is 28 and not the mean, 24. Each output was divided by its own sum. So multiply it by that sum again, add the two, and divide by the common sum,
 # (4 × 16 + 12 × 32) / (4 + 12). That is 448 / 16, exactly what all four keys give at once. For each query a GPU must therefore keep one number
-# besides the output, namely the sum. Programs keep its logarithm, because $e^{100}$ is too large for float32. This is attention over one block of
-# keys, with the logarithm of its sum.
+# besides the output, namely the sum. Programs keep its logarithm, as here, because $e^{100}$ is too large for float32.
 
 
 # %%
@@ -200,7 +199,7 @@ def merge(output, log_sum, other, other_log_sum):
 
 
 # %% [markdown]
-# Now the ring. `pass_on` sends a tensor to the right neighbour and returns the one that comes from the left.
+# `pass_on` sends a tensor to the right neighbour and returns the one that comes from the left.
 
 
 # %%
@@ -311,7 +310,7 @@ assert matching == len(query)
 #
 # Can this traffic hide behind the arithmetic? Take the forward pass, and let each GPU have $c$ tokens in a layer of width $h$. Two matrix products
 # with one block are $4 c^2 h$ [FLOP](glossary.md#flop), and the block has $4 c h$ bytes of keys and values. So each byte brings $c$ operations, and a GPU with the
-# rate $P$ hides the traffic on a link of [bandwidth](glossary.md#bandwidth) $B$ if $c$ is at least $P / B$. You know this number. It hid gradients in
+# rate $P$ hides the traffic on a link of [bandwidth](glossary.md#bandwidth) $B$ if $c$ is at least $P / B$. This number hid gradients in
 # [lesson 05](05_data_parallel.ipynb) and weights in lesson 06, and now it hides keys. On a port it is 400 TFLOP/s / 50 GB/s, or 8,000 tokens.
 #
 # Two things change the number. A causal mask halves the arithmetic, so twice as many tokens are needed. And in Llama 3 8B four query heads share a
@@ -334,13 +333,13 @@ assert matching == len(query)
 #
 # Who has nothing to do? We ask this now because a token looks back and never ahead.
 #
-# - The queries of a piece with the keys of a piece are a *tile*
-# - A piece needs half of its own tile, and all earlier ones
-# - The attention is ready when the last GPU is
+# - A *tile* is one piece's queries with one piece's keys
+# - The first GPU has half a tile
+# - The last GPU decides
 #
 # Call the comparison of the queries of one piece with the keys of one piece a *tile*. The first GPU has the beginning of the sequence, so its tokens look
 # only at their own piece, and because of the mask they see half of it. That is half a tile. The second GPU has one and a half, the third two and a
-# half, and the eighth has seven and a half.
+# half, and the eighth has seven and a half. The attention is ready when the last GPU is.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="In the last step a single GPU works" layout="steps" frames=[0, 1, 4, 7]
 plotting.play(
@@ -368,14 +367,14 @@ print("tiles of each GPU:", *tiles)
 print(f"all together {sum(tiles):g}, an even share {sum(tiles) / 8:g}")
 
 # %% [markdown] tags=["explain"]
-# All eight together have 32 tiles, and an even share would be 4. But the attention is ready only when the last GPU is, and that GPU has 7.5. So it
-# takes 51.7 × 7.5 / 4, or 97 ms (modelled). The author of the benchmark measured 10.4 per second, which is 96.2 ms. For $R$ GPUs the share of the
+# All eight together have 32 tiles, and an even share would be 4. But the last GPU has 7.5. So the attention
+# takes 51.7 × 7.5 / 4, or 97 ms (modelled). The benchmark's author measured 10.4 per second, or 96.2 ms. For $R$ GPUs the share of the
 # time in which they compute is $R / (2R - 1)$, hardly more than half, and more GPUs do not make it better.
 #
 # The remedy changes only who gets which tokens. Cut the sequence into 16 smaller pieces, and give each GPU an early one and a late one, the first and
 # the sixteenth, the second and the fifteenth, and so on.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
+# %% tags=["predict"]
 together = helpers.predict(
     "If small tiles compare the smaller pieces, "
     "how many do the first and the sixteenth piece need together?",
@@ -436,7 +435,7 @@ steps = [
     for step in range(8)
 ]  # small tiles of each rank in each step of the ring
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="An early piece and a late one"
+# %% tags=["hide-input", "look"]
 totals = [sum(step[rank] for step in steps) for rank in range(8)]
 together.reveal(modelled=0.5 + 15.5, counted=totals[0])
 print("small tiles of each GPU:", *totals)
@@ -447,7 +446,7 @@ print(
 
 # %% [markdown] tags=["explain"]
 # The first piece needs half a small tile and the sixteenth 15½, which makes 16. The second and the fifteenth need 1½ and 14½, which makes 16 again, and
-# so does every other pair. It even comes out equal in each single step of the ring, with two small tiles per GPU.
+# so does every other pair. Even in each single step every GPU has two small tiles.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="In pairs, all GPUs work in every step" layout="steps" frames=[0, 1, 7]
 plotting.play(
@@ -481,13 +480,13 @@ pd.DataFrame(rows, index=columns).T
 long_sequences.explore_ring()
 
 # %% [markdown]
-# On a port zigzag waits for nothing from 4,000 tokens on, as the rule says. With more GPUs a ring in order comes closer to twice the even share, whereas
-# zigzag stays at it.
+# On a port zigzag waits for nothing from 4,000 tokens on, as the rule says. More GPUs bring a ring in order closer to twice the even
+# share.
 #
 # You may meet an uneven ring in a profile. When the developers of pith-train changed a ring of four GPUs to zigzag, a layer took 8.30 ms instead of
 # 13.87 ([pull request 39](https://github.com/mlc-ai/pith-train/pull/39), published). That is a factor of 1.67, where our model says 3.5 / 2, or 1.75.
 # Before the change, their first GPUs seemed to communicate for 83 % of the time, which looks like a slow network. In fact they waited for the last
-# GPU, which computed for 95 % of the time. As in lesson 05, look for the GPU that does not wait.
+# GPU, which computed 95 % of the time. As in lesson 05, look for the GPU that does not wait.
 #
 # **To remember.** With a causal mask and pieces in order, $R$ GPUs work for $R / (2R - 1)$ of the time, 53 % for eight. Give each GPU an early piece
 # and a late one.
@@ -509,7 +508,7 @@ long_sequences.explore_ring()
 # head has the same mask, so the work is even by itself.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="Three lines around an all-to-all"
+# %%
 def heads_for_tokens(rank, world_size, parts):
     """Return all tokens (tokens, own heads, d) for parts[rank] (own tokens, heads, d)."""
     own = parts[rank].chunk(world_size, dim=1)
@@ -583,7 +582,7 @@ print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_por
 # %% [markdown] tags=["slide"] minutes=2 headline="With experts the tokens travel"
 # ## Part 4: the way to an expert
 #
-# What does it cost to reach an expert? We count its bytes first, because they decide where experts may stand.
+# What does it cost to reach an expert? We count bytes first, because they decide where experts may stand.
 #
 # - Eight feed-forward blocks instead of one, the experts
 # - A router sends each token to two of them
@@ -591,7 +590,7 @@ print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_por
 #
 # Mixtral 8x7B has nearly the same layer as Llama 3 8B, with the same width and the same heads. But instead of one feed-forward block with 14,336 hidden
 # elements it has eight, the *experts*, and each token uses only two of them. This is a *mixture of experts*. The model has 46.7
-# billion parameters, but a token computes with only 12.9 billion (published). A small matrix, the *router*, scores all experts for each token. The
+# billion parameters, but a token uses only 12.9 billion (published). A small matrix, the *router*, scores all experts for each token. The
 # token goes to the two with the highest scores (top-2), and their outputs are added, weighted by a softmax of these two scores.
 #
 # **Your turn.** Write the router. `tensor.topk(k)` returns the largest values of each row and their indices.
@@ -652,7 +651,7 @@ def route(x, router, k):
 # Put each expert on a GPU of its own. Then a layer needs two all-to-alls, one that brings tokens to their experts and one that brings the outputs back. Here
 # are four GPUs with 16 tokens each, four experts, and your router with top-2.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="An all-to-all brings tokens to their experts"
+# %% tags=["hide-input"]
 torch.manual_seed(3)
 router = torch.randn(8, 4, dtype=torch.float64)
 visits = torch.stack(
