@@ -54,11 +54,7 @@ def back_to_tokens(by_heads):
     ### END SOLUTION
 
 
-# %% checks="back_to_tokens" points=3
-check = exercises.Checks("Exercise 1, back_to_tokens", back_to_tokens)
-heads, whole, several = "a token has all its heads", "each rank has its own tokens", "a rank has several heads"
-
-
+# %%
 def first_token(function, by_heads):
     answer = function(by_heads)
     return answer if answer is exercises.not_yet else answer[0][0]
@@ -68,6 +64,10 @@ def tokens_of_ranks(function, by_heads):
     answer = function(by_heads)
     return answer if answer is exercises.not_yet else [[token[0] for token in rank] for rank in answer]
 
+
+# %% checks="back_to_tokens" points=3
+check = exercises.Checks("Exercise 1, back_to_tokens", back_to_tokens)
+heads, whole, several = "a token has all its heads", "each rank has its own tokens", "a rank has several heads"
 
 two_ranks = [[["a0"], ["b0"], ["c0"], ["d0"]], [["a1"], ["b1"], ["c1"], ["d1"]]]
 mistakes = {
@@ -281,7 +281,9 @@ check.returns(once, ([[2, 3, 5]], 2, 0), expected=2, mistakes={3: visits})
 check.returns(
     inside, ([[1, 6]], 2, 0), expected=1, mistakes={2: "To its own node a token sends nothing through the port"}
 )
-check.returns(inside, ([[4, 1]], 2, 2), expected=1, mistakes={2: "The own node is `own`, which need not be node 0"})
+check.returns(
+    inside, ([[4, 1], [5, 4]], 2, 2), expected=1, mistakes={2: "The own node is `own`, which need not be node 0"}
+)
 check.returns(tokens, ([[2], [2], [4]], 2, 0), expected=3, mistakes={2: "Each token has a vector of its own"})
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -295,8 +297,8 @@ for _ in range(5):
     pair = draw.sample(range(other * per_node, (other + 1) * per_node), 2)
     check.returns(once, ([pair], per_node, own), expected=1)
     home = draw.randrange(own * per_node, (own + 1) * per_node)
-    check.returns(inside, ([[home, pair[0]]], per_node, own), expected=1)
     count = draw.randint(2, 9)
+    check.returns(inside, ([[home, pair[0]]] * count + [[home]], per_node, own), expected=count)
     check.returns(tokens, ([[pair[0]]] * count, per_node, own), expected=count)
 check.score()
 ### END HIDDEN TESTS
@@ -329,7 +331,7 @@ def vectors_out(chosen, per_node, own):  # noqa: ARG001
     return sum(len({expert // per_node for expert in experts}) for experts in chosen)
 
 
-# %% wrong="vectors_out" says="Each token has a vector of its own" gets=2
+# %% wrong="vectors_out" says="Each token has a vector of its own" gets=1
 def vectors_out(chosen, per_node, own):
     return len({expert // per_node for experts in chosen for expert in experts} - {own})
 

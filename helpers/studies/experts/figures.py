@@ -11,7 +11,7 @@ from helpers import plotting
 from helpers.checks import named, numbers
 from helpers.plotting import COLOURS
 
-_SHADES = (COLOURS["waiting"], COLOURS["computing"], COLOURS["data"])
+_SHADES = (COLOURS["waiting"], COLOURS["computing"], "#332288")
 
 
 def draw_shares(shares: Mapping[str, Sequence[float]], *, title: str) -> Figure:

@@ -47,5 +47,6 @@ def explore_ring() -> None:
             ],
             xlabel="tokens per GPU",
             ylabel="time / even share",
+            log_y=False,
         ),
     )
