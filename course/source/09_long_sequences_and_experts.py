@@ -154,8 +154,9 @@ def attend(query, key, value):
 # %% tags=["yours"] yours="merge" takes=8
 def merge(output, log_sum, other, other_log_sum):
     """Return output (queries, d) and log_sum (queries, 1) over the keys of both blocks."""
-    both = torch.logaddexp(log_sum, other_log_sum)
-    return output * (log_sum - both).exp() + other * (other_log_sum - both).exp(), both
+    total = torch.logaddexp(log_sum, other_log_sum)
+    merged = output * (log_sum - total).exp() + other * (other_log_sum - total).exp()
+    return merged, total
 
 
 # %% checks="merge"
@@ -180,9 +181,9 @@ def merge(output, log_sum, other, other_log_sum):
 
 # %% wrong="merge" says="the cells below need tuple"
 def merge(output, log_sum, other, other_log_sum):
-    both = torch.logaddexp(log_sum, other_log_sum)
-    merged = output * (log_sum - both).exp() + other * (other_log_sum - both).exp()
-    return [merged.tolist(), both.tolist()]
+    total = torch.logaddexp(log_sum, other_log_sum)
+    merged = output * (log_sum - total).exp() + other * (other_log_sum - total).exp()
+    return [merged.tolist(), total.tolist()]
 
 
 # %% right="merge" style=1
@@ -716,8 +717,8 @@ print(f"Mixtral {mixtral:.2f}, DeepSeek-V3 {deepseek:.2f}, with at most 4 nodes 
 # router may choose experts on at most four of them. A vector that several experts of one node want crosses the port only once, because NVLink can distribute
 # it inside. On the way back, the outputs of these experts are added inside their node, so again only one vector crosses. At most four vectors cross
 # instead of eight, and sending takes at most 0.87 times as long as the arithmetic. DeepSeek's own report speaks of a ratio of "approximately 1:1" (2024,
-# published), and they hide the traffic behind the arithmetic of another [microbatch](glossary.md#microbatch). (Our count leaves out attention, and that tokens travel to the
-# experts with 8 bits per element.)
+# published), and they hide the traffic behind the arithmetic of another [microbatch](glossary.md#microbatch). Our count leaves out attention, and that tokens travel to the
+# experts with 8 bits per element.
 #
 # **To remember.** An expert with about 3,600 hidden elements, $0.44 P / B$, computes as long as its traffic takes on a port of 50 GB/s. As long as
 # each visit sends a vector of its own, neither the number of tokens nor top-k changes that.
