@@ -11,7 +11,7 @@
 #   lesson:
 #     number: "21"
 #     title: Attention without the matrix
-#     needs: ["08", "11"]
+#     needs: ["09", "11"]
 #     objectives:
 #       - count|counted how often a plain step passes its table of scores, forward and back
 #       - write|wrote a softmax that sees its numbers once, and attention that never holds the table
@@ -215,7 +215,7 @@ def one_pass(blocks):
 
 # %% [markdown]
 # Attention needs more than the sum: the output $\sum_j e^{s_j - m} v_j$ divided by it. The old output is corrected by the same
-# factor. Lesson 08 merged two finished outputs; this one is not divided until the end.
+# factor. Lesson 09 merged two finished outputs; this one is not divided until the end.
 
 
 # %%

@@ -284,7 +284,7 @@ check.returns(
 check.returns(
     inside, ([[4, 1], [5, 4]], 2, 2), expected=1, mistakes={2: "The own node is `own`, which need not be node 0"}
 )
-check.returns(tokens, ([[2], [2], [4]], 2, 0), expected=3, mistakes={2: "Each token has a vector of its own"})
+check.returns(tokens, ([[2], [2], [2, 4]], 2, 0), expected=4, mistakes={2: "Each token has a vector of its own"})
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
@@ -293,13 +293,14 @@ draw = random.Random(9003)
 for _ in range(5):
     per_node, nodes = draw.randint(2, 6), draw.randint(3, 6)
     own = draw.randrange(1, nodes)
-    other = draw.choice([node for node in range(nodes) if node != own])
+    other, third = draw.sample([node for node in range(nodes) if node != own], 2)
     pair = draw.sample(range(other * per_node, (other + 1) * per_node), 2)
     check.returns(once, ([pair], per_node, own), expected=1)
     home = draw.randrange(own * per_node, (own + 1) * per_node)
     count = draw.randint(2, 9)
     check.returns(inside, ([[home, pair[0]]] * count + [[home]], per_node, own), expected=count)
-    check.returns(tokens, ([[pair[0]]] * count, per_node, own), expected=count)
+    far = [pair[0], third * per_node]
+    check.returns(tokens, ([[pair[0]]] * count + [far], per_node, own), expected=count + 2)
 check.score()
 ### END HIDDEN TESTS
 
