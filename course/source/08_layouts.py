@@ -25,12 +25,12 @@
 #
 # You want to train Llama 2 7B on 64 H100, which are eight nodes with eight GPUs each. You make eight copies of the model and cut each copy over eight GPUs
 # by [tensor parallelism](glossary.md#tensor-parallelism). PyTorch arranges the GPUs in a single line,
-# `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`, where `dp` is [data parallel](glossary.md#data-parallelism) and `tp` is tensor parallel. A
+# `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`, where `dp` is [data parallel](05_data_parallel.ipynb) and `tp` is tensor parallel. A
 # colleague writes `("tp", "dp")` instead. The program starts, and the loss falls as before. In a step of 64 sequences with 4,096 tokens each, every GPU
 # still computes for 430 ms and still sends the same 63.2 GB. Inside a node it sends 450 GB/s, and to other nodes it has a port of 50 GB/s.
 #
 # This can happen to anybody. In April 2024 a user read such a line in torchtitan, PyTorch's own library for training large models, and opened an issue with
-# the title "Wrong mesh order". The order should be "PP DP TP", where PP means [pipeline parallel](glossary.md#pipeline-parallelism), and a maintainer answered
+# the title "Wrong [mesh](glossary.md#mesh) order". The order should be "PP DP TP", where PP means [pipeline parallel](glossary.md#pipeline-parallelism), and a maintainer answered
 # "good catch!" ([issue 286](https://github.com/pytorch/torchtitan/issues/286)).
 #
 # A *layout* says how many data [ranks](glossary.md#rank), tensor ranks and stages a training has, and which of them are neighbours.
@@ -42,13 +42,15 @@
 # sending come one after the other unless we say that something hides. After each answer we look at a training that others have measured.
 
 # %% tags=["hide-input"]
+import time
+
 import pandas as pd
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 import helpers
 from helpers import exercises, plotting
-from helpers.links import Link, sleep_for
+from helpers.links import Link
 from helpers.ranks import Ranks
 from helpers.studies import data_parallel, layouts
 
@@ -64,7 +66,7 @@ def named(layout):
     return "{} x {} x {}".format(*layout)
 
 
-# %% [markdown] tags=["slide"] minutes=1 headline="Two names in one line"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What do two exchanged names cost?
@@ -90,7 +92,7 @@ bet
 # - The last name is that of the rows, the first that of the columns
 # - A row is a node
 #
-# Number the GPUs from 0 to 63, so that 0 to 7 are in the first node. The line of the bet puts these numbers into a [*mesh*](glossary.md#mesh), a table of
+# Number the GPUs from 0 to 63, so that 0 to 7 are in the first node. The line of the bet puts these numbers into a *mesh*, a table of
 # eight rows and eight columns. The last name says what the GPUs of a row are to each other, and the first name says it for the GPUs of a column. With
 # `("dp", "tp")` the GPUs 0 to 7 are therefore one tensor group, and together they hold one copy of the model. The GPUs 0, 8, 16 and so on up to 56 hold the
 # same eighth of the weights, each for another copy, and they are one data group.
@@ -111,9 +113,9 @@ plotting.play(
 #
 # What does a GPU send to each group? To its tensor group it sends 1.835 MB per token (lesson 06), because each of the 32 layers has four sums of 8,192 bytes per
 # token, and in a ring of eight a GPU sends 2 × 7/8 of each. Its copy gets eight of the 64 sequences, which are 32,768 tokens, so this makes 60.13 GB. To its
-# data group it sends gradients and weights. We take [ZeRO](glossary.md#zero) 1, in which the data ranks divide Adam's state
-# ([lesson 05](05_data_parallel.ipynb)). They [scatter](glossary.md#reduce-scatter) the sums of the gradients, and later they
-# [gather](glossary.md#all-gather) the new weights. Each of these two halves of a ring sends 7/8 of the 1.75 GB that an eighth of the model has, so together
+# data group it sends gradients and weights. We take ZeRO 1, in which the data ranks divide Adam's state
+# ([lesson 05](05_data_parallel.ipynb)). They sum the gradients by a [reduce-scatter](glossary.md#reduce-scatter),
+# and later they get the new weights by an [all-gather](glossary.md#all-gather). Each of these two halves of a ring sends 7/8 of the 1.75 GB that an eighth of the model has, so together
 # they send 3.06 GB per step.
 
 # %%
@@ -124,45 +126,45 @@ PEAK, NODE, PORT = 400e12, 450e9, 50e9  # FLOP/s, and B/s in the node and to oth
 # **Your turn.** Write both bytes for any number of data ranks and tensor ranks, with 2 bytes per element. A group of one sends nothing.
 
 
-# %% tags=["yours"] yours="sent" takes=6
-def sent(data, tensor, sequences):
+# %% tags=["yours"] yours="sent_to_groups" takes=6
+def sent_to_groups(data, tensor, sequences):
     """Return the bytes that a GPU sends per step to its tensor group and to its data group."""
     sums = 4 * LAYERS * 2 * WIDTH * TOKENS * sequences / data  # of a copy's tokens
     gradients = 2 * PARAMETERS / tensor
     return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * gradients
 
 
-# %% checks="sent"
-sent = check(sent)
+# %% checks="sent_to_groups"
+sent_to_groups = check(sent_to_groups)
 
 
-# %% wrong="sent" says="A copy has only sequences / data of them"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="A copy has only sequences / data of them"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences
     return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9 / tensor
 
 
-# %% wrong="sent" says="A tensor rank holds only its part of the model"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="A tensor rank holds only its part of the model"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
     return 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9
 
 
-# %% wrong="sent" says="first the bytes to the tensor group"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="first the bytes to the tensor group"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
     return 2 * (data - 1) / data * 2 * 7e9 / tensor, 2 * (tensor - 1) / tensor * sums
 
 
-# %% wrong="sent" says="the cells below need tuple or list"
-def sent(data, tensor, sequences):
+# %% wrong="sent_to_groups" says="the cells below need tuple or list"
+def sent_to_groups(data, tensor, sequences):
     sums = 4 * 32 * 2 * 4096 * 4096 * sequences / data
     both = 2 * (tensor - 1) / tensor * sums, 2 * (data - 1) / data * 2 * 7e9 / tensor
     return torch.tensor(both, dtype=torch.float64)
 
 
-# %% right="sent" style=1
-def sent(data, tensor, sequences):
+# %% right="sent_to_groups" style=1
+def sent_to_groups(data, tensor, sequences):
     def ring(members, size_bytes):  # a reduce-scatter and an all-gather
         return [2 * size_bytes * (members - 1) / members]
 
@@ -172,21 +174,21 @@ def sent(data, tensor, sequences):
     )
 
 
-# %% right="sent" style=2
-def sent(data, tensor, sequences):
+# %% right="sent_to_groups" style=2
+def sent_to_groups(data, tensor, sequences):
     to_tensor = (1 - 1 / tensor) * 8 * LAYERS * 2 * WIDTH * TOKENS * sequences / data
     to_data = (1 - 1 / data) * 4 * PARAMETERS / tensor
     return (to_tensor, to_data)
 
 
-# %%
-to_tensor, to_data = sent(data=8, tensor=8, sequences=64)
+# %% tags=["run"]
+to_tensor, to_data = sent_to_groups(data=8, tensor=8, sequences=64)
 computing_s = 6 * PARAMETERS * TOKENS * 64 / 64 / PEAK
 in_order = {"computing": computing_s, "tensor": to_tensor / NODE, "data": to_data / PORT}
 exchanged = {"computing": computing_s, "tensor": to_tensor / PORT, "data": to_data / NODE}
 
 # %% [markdown]
-# Now the times. The 64 sequences have 262,144 tokens, so each GPU computes 6 × 7·10⁹ × 262,144 / 64 FLOP. At 400 TFLOP/s this takes 430 ms.
+# Now the times. The 64 sequences have 262,144 tokens, so each GPU computes 6 × 7·10⁹ × 262,144 / 64 [FLOP](glossary.md#flop). At 400 TFLOP/s this takes 430 ms.
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The wrong order sends 95 of 100 bytes through the ports"
 bet.reveal(modelled=sum(exchanged.values()) / sum(in_order.values()))
@@ -202,8 +204,8 @@ pd.DataFrame(rows, index=["computing", *groups, "step"]).T
 # The exchanged step takes 2.6 times as long. No byte has been added. But 95 of 100 bytes go to the tensor group, and now they all pass through the ports, which
 # have a ninth of the rate.
 #
-# We can run this on four real processes in two groups of two, whose links sleep as in lesson 07 (200 MB/s and 0.2 ms inside a group, 10 MB/s and 5 ms between
-# them). In a step each process computes for 100 ms, sums 100 kB with its tensor partner 16 times, and sums 400 kB with its data partner once. The line
+# We can run this on four real processes in two groups of two, whose links sleep as in lesson 07. They have a [bandwidth](glossary.md#bandwidth) of 200 MB/s
+# and a [latency](glossary.md#latency) of 0.2 ms inside a group, and 10 MB/s and 5 ms between the two. In a step each process computes for 100 ms, sums 100 kB with its tensor partner 16 times, and sums 400 kB with its data partner once. The line
 # of the bet makes the groups.
 
 
@@ -217,7 +219,7 @@ def run_steps(rank, world_size, names, repeats=3):
     activations, gradients = torch.ones(25_000), torch.ones(100_000)  # float32
 
     def step():
-        sleep_for(0.1)  # computing
+        time.sleep(0.1)  # computing
         for _ in range(16):
             wires.all_reduce(activations, mesh.get_group("tp"))
         wires.all_reduce(gradients, mesh.get_group("dp"))
@@ -234,7 +236,7 @@ for names, results in orders.items():
     _, node_bytes, port_bytes = results[0]
     print(f"{names}: rank 0 sent {node_bytes:,.0f} B in its node, {port_bytes:,.0f} B beyond")
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["exchanged: simulated ([^,]+),", "names exchanged"], ["in order: simulated ([^,]+),", "names in order"]]
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["in order: simulated ([^,]+),", "names in order"], ["exchanged: simulated ([^,]+),", "names exchanged"]]
 ring_s = {  # of a tensor group's 16 sums and of a data group's, by their link
     link: (16 * 2 * link.transfer_s(50_000), 2 * link.transfer_s(200_000))
     for link in (node, port)
@@ -288,6 +290,9 @@ port_bytes = helpers.predict(
 )
 port_bytes
 
+# %% [markdown]
+# Lesson 07 counted what such a sum sends. Here a group has `in_node` GPUs in each of its `nodes`.
+
 
 # %%
 def sum_bytes(in_node, nodes, size_bytes):
@@ -296,8 +301,10 @@ def sum_bytes(in_node, nodes, size_bytes):
     return inside, 2 * (nodes - 1) / nodes * size_bytes / in_node
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="However a node is cut, its ports carry the same"
+# %% tags=["run"]
 whole_copies, cut_copies = sum_bytes(8, 8, 14e9), sum_bytes(1, 8, 1.75e9)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="However a node is cut, its ports carry the same"
 port_bytes.reveal(modelled=whole_copies[1] / cut_copies[1])
 print(f"through each port: {whole_copies[1] / 1e9:.2f} GB and {cut_copies[1] / 1e9:.2f} GB")
 
@@ -329,8 +336,8 @@ def placed(data, tensor, node_gpus=8):
 # $2(q - 1)/q$ × 8,192 bytes, which its tensor ranks divide among themselves.
 
 
-# %% tags=["yours"] yours="step_s" takes=14
-def step_s(data, tensor, stages, sequences):
+# %% tags=["yours"] yours="step_parts" takes=14
+def step_parts(data, tensor, stages, sequences):
     """Return the seconds of computing, of waiting, inside the node and through the ports."""
     tokens = TOKENS * sequences / data  # of a copy
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
@@ -343,12 +350,12 @@ def step_s(data, tensor, stages, sequences):
     return computing, waiting, inside / NODE, ports / PORT
 
 
-# %% checks="step_s"
-step_s = check(step_s)
+# %% checks="step_parts"
+step_parts = check(step_parts)
 
 
-# %% wrong="step_s" says="Stages wait for (stages - 1) / (sequences / data) of the computing"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="Stages wait for (stages - 1) / (sequences / data) of the computing"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     tensor_group, data_group = placed(data, tensor)
@@ -359,8 +366,8 @@ def step_s(data, tensor, stages, sequences):
     return computing, (stages - 1) / sequences * computing, inside / NODE, ports / PORT
 
 
-# %% wrong="step_s" says="what a stage sends to the next one"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="what a stage sends to the next one"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
@@ -375,8 +382,8 @@ def step_s(data, tensor, stages, sequences):
     )
 
 
-# %% wrong="step_s" says="A stage has only its own layers"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="A stage has only its own layers"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
@@ -388,8 +395,8 @@ def step_s(data, tensor, stages, sequences):
     return computing, waiting, inside / NODE, ports / PORT
 
 
-# %% wrong="step_s" says="the cells below need tuple or list"
-def step_s(data, tensor, stages, sequences):
+# %% wrong="step_parts" says="the cells below need tuple or list"
+def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
@@ -402,8 +409,8 @@ def step_s(data, tensor, stages, sequences):
     return torch.tensor(parts, dtype=torch.float64)
 
 
-# %% right="step_s" style=1
-def step_s(data, tensor, stages, sequences):
+# %% right="step_parts" style=1
+def step_parts(data, tensor, stages, sequences):
     copy, gpus = sequences / data, data * tensor * stages
     computing = 6 * PARAMETERS * TOKENS * sequences / gpus / PEAK
     element_bytes = 2 * WIDTH * TOKENS * copy
@@ -417,8 +424,8 @@ def step_s(data, tensor, stages, sequences):
     return [computing, computing * (stages - 1) / copy, inside / NODE, ports / PORT]
 
 
-# %% right="step_s" style=2
-def step_s(data, tensor, stages, sequences):
+# %% right="step_parts" style=2
+def step_parts(data, tensor, stages, sequences):
     batch = sequences // data
     times_s = [6 * PARAMETERS * TOKENS * batch / tensor / stages / PEAK]
     times_s.append(times_s[0] * (stages - 1) / batch)
@@ -450,16 +457,16 @@ def choose(gpus, sequences):
         for tensor, stages in cuts
         if tensor * stages <= gpus <= tensor * stages * sequences
     ]
-    return sorted((sum(step_s(*layout, sequences)), layout) for layout in fitting)
+    return sorted((sum(step_parts(*layout, sequences)), layout) for layout in fitting)
 
 
 ranking = choose(gpus=64, sequences=64)
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Data alone is within 2 % of the best" mark="64 x 1 x 1"
+# %% tags=["hide-input", "look"]
 chosen = [(64, 1, 1), (32, 2, 1), (8, 8, 1), (8, 4, 2), (1, 8, 8), (2, 32, 1)]
 rows = {}
 for layout in chosen:
-    parts = step_s(*layout, 64)
+    parts = step_parts(*layout, 64)
     rows[named(layout)] = [as_ms(part) for part in (*parts[1:], sum(parts))]
 columns = ["waiting", "inside the node", "through the ports", "step (modelled)"]
 print(f"{len(ranking)} layouts, and in each {as_ms(parts[0])} of computing")
@@ -471,7 +478,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="data x tensor x stages"
 # 3/4 of 7 GB, which takes 23 ms, so that we get 42 ms inside the node. Rows with stages use their ports less, but they wait. In 8 × 4 × 2 two stages have eight
 # sequences, so they wait for 1/8 of the 430 ms.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest layouts hardly cut, and the slowest leave the node"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="The fastest layouts hardly cut" untitled=true
 steps_s = {layout: time_s for time_s, layout in ranking}
 figure = layouts.draw_layouts(
     steps_s, title="A step of 64 sequences on 64 GPUs (modelled): 26 layouts"
@@ -480,7 +487,7 @@ plotting.show(
     figure, alt="A triangle of layouts; those with few tensor ranks and stages are fastest."
 )
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # The first two rows of the table differ by 2 %, and a model that counts only bytes is not exact enough to choose between them. So look at what it has left out.
 # The gradients of data ranks can hide behind the backward pass (lesson 05), whereas the forward sums of tensor ranks hardly can (lesson 06). That speaks for
 # fewer cuts. Measurements agree. On 64 A100, Narayanan and others ([2021](https://arxiv.org/abs/2104.04473)) trained a model of 5.9 billion parameters, and for
@@ -518,12 +525,14 @@ days = helpers.predict(
 )
 days
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="768 further GPUs bring nothing"
-days.reveal(published=layouts.GPT3_DAYS[-1].zero3_days, source=layouts.GPT3_DAYS_SOURCE)
+# %% tags=["hide-input", "run"]
 rows = {
     f"{row.gpus:,}": [f"{1536 * 2048 // row.gpus:,}", row.zero3_days, row.cut_days]
     for row in layouts.GPT3_DAYS
 }
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="768 further GPUs bring nothing"
+days.reveal(published=layouts.GPT3_DAYS[-1].zero3_days, source=layouts.GPT3_DAYS_SOURCE)
 columns = ["tokens per GPU and step", "days, ZeRO 3 alone", "days, copies over 96 GPUs"]
 pd.DataFrame(rows, index=columns).T.rename_axis(columns="GPUs")
 
@@ -552,16 +561,15 @@ enough_tokens = helpers.predict(
 )
 enough_tokens
 
+# %% tags=["run"]
+hiding_tokens = {nodes: PEAK / rate for nodes, rate in layouts.BUS_BANDWIDTHS.items()}
+
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer"
-enough_tokens.reveal(modelled=PEAK / layouts.BUS_BANDWIDTHS[8])
+enough_tokens.reveal(modelled=hiding_tokens[8])
 rows = {}
 for nodes in (1, 8, 16, 32, 64):
-    rate, tokens = layouts.BUS_BANDWIDTHS[nodes], 2**20 // (8 * nodes)
-    rows[nodes] = [
-        f"{rate / 1e9:.1f} GB/s",
-        f"{float(f'{PEAK / rate:.3g}'):,.0f}",
-        f"{tokens:,}",
-    ]
+    tokens = f"{float(f'{hiding_tokens[nodes]:.3g}'):,.0f}", f"{2**20 // (8 * nodes):,}"
+    rows[nodes] = [f"{layouts.BUS_BANDWIDTHS[nodes] / 1e9:.1f} GB/s", *tokens]
 columns = ["bus bandwidth (published)", "tokens that hide (modelled)", "tokens of 2^20"]
 pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 
@@ -575,7 +583,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 # tokens, so it cannot feed 512 data ranks however fast their links are. The batch of GPT-3 had 1,536 sequences, but it was trained on about 10,000 GPUs (same
 # paper). Several GPUs must then share a sequence. Our own 64 GPUs meet this wall if the batch is smaller.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="With fewer sequences than GPUs, some must share one"
+# %% tags=["hide-input", "look"]
 rows = {}
 for sequences in (128, 64, 32, 16):
     (best_s, best), (second_s, second) = choose(64, sequences)[:2]
@@ -591,7 +599,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="sequences per step")
 #
 # The same search for other clusters gives a map. A cell has the tensor ranks and the stages of the fastest layout.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Sequences per GPU decide, so the colours form diagonal bands"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="Sequences per GPU decide" untitled=true
 fastest = {
     (nodes, sequences): choose(8 * nodes, sequences)[0][1]
     for nodes in (1, 2, 4, 8, 16, 32, 64)
@@ -604,7 +612,7 @@ plotting.show(
     figure, alt="A map of nodes and sequences; the kinds of layouts form diagonal bands."
 )
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # The colours form diagonal bands, because sequences per GPU decide. From two sequences per GPU on, data alone wins. With one sequence per GPU, or one for two
 # GPUs, it is two tensor ranks, and with fewer it is more of them, or stages. Turn the figure yourself. At how many sequences does data alone become slower than
 # eight tensor ranks, and what happens to this border if you double the nodes, or halve the ports?
@@ -650,9 +658,9 @@ many_stages
 # enough, use as few stages as possible.
 
 
-# %% tags=["yours"] yours="cut" takes=8
-def cut(parameters, limit_bytes):
-    """Return the tensor ranks, a power of two of at most 8, and the stages that keep the limit."""
+# %% tags=["yours"] yours="cut_to_fit" takes=8
+def cut_to_fit(parameters, limit_bytes):
+    """Return the tensor ranks, a power of two up to 8, and the stages that keep the limit."""
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
         tensor *= 2
@@ -660,41 +668,41 @@ def cut(parameters, limit_bytes):
     return tensor, int(stages)
 
 
-# %% checks="cut"
-cut = check(cut)
+# %% checks="cut_to_fit"
+cut_to_fit = check(cut_to_fit)
 
 
-# %% wrong="cut" says="First fill the node"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="First fill the node"
+def cut_to_fit(parameters, limit_bytes):
     return 1, int(-(-16 * parameters // limit_bytes))
 
 
-# %% wrong="cut" says="More than eight tensor ranks leave the node"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="More than eight tensor ranks leave the node"
+def cut_to_fit(parameters, limit_bytes):
     tensor = 1
     while 16 * parameters / tensor > limit_bytes:
         tensor *= 2
     return tensor, 1
 
 
-# %% wrong="cut" says="Round the stages up"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="Round the stages up"
+def cut_to_fit(parameters, limit_bytes):
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
         tensor *= 2
     return tensor, max(1, int(16 * parameters / tensor / limit_bytes))
 
 
-# %% wrong="cut" says="the cells below need tuple"
-def cut(parameters, limit_bytes):
+# %% wrong="cut_to_fit" says="the cells below need tuple"
+def cut_to_fit(parameters, limit_bytes):
     tensor = 1
     while tensor < 8 and 16 * parameters / tensor > limit_bytes:
         tensor *= 2
     return [tensor, int(-(-16 * parameters // (tensor * limit_bytes)))]
 
 
-# %% right="cut" style=1
-def cut(parameters, limit_bytes):
+# %% right="cut_to_fit" style=1
+def cut_to_fit(parameters, limit_bytes):
     state = 16 * parameters
     fitting = [tensor for tensor in (1, 2, 4, 8) if state <= tensor * limit_bytes]
     if fitting:
@@ -705,22 +713,27 @@ def cut(parameters, limit_bytes):
     return 8, stages
 
 
-# %% right="cut" style=2
-def cut(parameters, limit_bytes):
+# %% right="cut_to_fit" style=2
+def cut_to_fit(parameters, limit_bytes):
     needed = torch.tensor(16 * parameters / limit_bytes, dtype=torch.float64)
     tensor = int(2 ** needed.log2().ceil().clamp(0, 3))
     return tensor, int((needed / tensor).ceil().clamp(min=1))
 
 
+# %% [markdown]
+# Now it is applied to the 310 billion parameters, and then to all ten models.
+
+# %% tags=["run"]
+tensor, stages = cut_to_fit(310e9, 40e9)
+
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="A node is filled before the stages begin"
-tensor, stages = cut(310e9, 40e9)
 many_stages.reveal(modelled=stages)
 print(f"{16 * 310e9 / tensor / stages / 1e9:.1f} GB of state per GPU")
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts"
 rows = {}
 for model in layouts.MODELS:
-    published, ruled = (model.tensor, model.stages), cut(model.parameters, 40e9)
+    published, ruled = (model.tensor, model.stages), cut_to_fit(model.parameters, 40e9)
     state = 16 * model.parameters / (model.tensor * model.stages)
     rows[f"{model.parameters / 1e9:,.1f} billion"] = [
         "{} x {}".format(*published),
@@ -745,7 +758,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="parameters")
 # divide the 105 and 128 layers. Read the tensor ranks from top to bottom, and you see how a node is filled before the stages begin.
 #
 # Why stages and not 16 tensor ranks? In lesson 06 a stage sent 1/112 of the bytes of a tensor rank, so it is the cut that can cross the ports. On 64 A100 the
-# same authors cut a model of 162 billion parameters in five ways, with 2, 4, 8, 16 or 32 tensor ranks and the other factor as stages. The fastest had 8 tensor
+# same authors cut a model of 162 billion parameters five times, with 2, 4, 8, 16 or 32 tensor ranks and the other factor as stages. The fastest had 8 tensor
 # ranks and 8 stages (published). The price of stages is their waiting. The 310 billion parameters have 15 copies for 2,160 sequences, so each copy has 144, and
 # its 16 stages wait for 15/144, or 10 % of the computing time.
 #

@@ -13,24 +13,17 @@
 # %% [markdown]
 # # Layouts: exercises
 #
-# Three functions to write, for [lesson 08](../08_layouts.ipynb). Each exercise has a table or a
-# picture, a function that returns `exercises.not_yet` until you write it, checks that you can read, and three hints
-# that stay folded until you open them.
+# Three functions to write, for [lesson 08](../08_layouts.ipynb). Each exercise has a table, a function that returns
+# `exercises.not_yet` until you write it, checks that you can read, and three hints that stay folded until you open
+# them.
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
-# checked on other inputs. A goal is a point. The checks of exercise 2 run your function on four real ranks; nothing
-# depends on how fast your machine is.
+# checked on other inputs. A goal is a point. Nothing depends on how fast your machine is.
 
 # %%
-import torch
-import torch.distributed as dist
-
-from helpers import exercises, plotting
-from helpers.ranks import Ranks
+from helpers import exercises
 from helpers.studies import parallel_plans
-
-ranks = Ranks(4)
 
 # %% [markdown]
 # ## Exercise 1: neighbours in a mesh
@@ -160,244 +153,237 @@ def neighbours(rank, along, pipeline, data, tensor):
 
 
 # %% [markdown]
-# ## Exercise 2: a ring that is balanced
+# ## Exercise 2: the smallest batch
 #
-# With a causal mask a token looks back only, so the rank with the last tokens works most, and the others wait. Cut the
-# sequence into twice as many pieces as there are ranks, and give each rank an early one and a late one: the first with
-# the last, the second with the last but one, and so on. Sixteen tokens on four [ranks](../glossary.md#rank):
+# A cluster trains with data parallelism alone, by ZeRO 3. Two walls bound its batch from below. Each GPU needs at least
+# one sequence, and it needs $P / B$ tokens to hide what it sends, where $P$ is its rate in FLOP/s and $B$ the bus
+# bandwidth of the cluster in bytes per second. A GPU takes whole sequences. Three clusters of H100 with 400 TFLOP/s:
 #
-# | rank | early tokens | late tokens |
-# |--:|---|---|
-# | 0 | 0, 1 | 14, 15 |
-# | 1 | 2, 3 | 12, 13 |
-# | 2 | 4, 5 | 10, 11 |
-# | 3 | 6, 7 | 8, 9 |
+# | GPUs | bus bandwidth | tokens per sequence | tokens that hide | sequences per GPU | tokens per step |
+# |--:|--:|--:|--:|--:|--:|
+# | 8 | 400 GB/s | 4,096 | 1,000 | 1 | 32,768 |
+# | 64 | 100 GB/s | 2,048 | 4,000 | 2 | 262,144 |
+# | 512 | 40 GB/s | 4,096 | 10,000 | 3 | 6,291,456 |
 #
-# Write `tokens_of(rank, ranks, length)`, which returns the rank's tokens, a sorted list. `length` divides by twice the
-# ranks. The checks run [ring attention](../glossary.md#ring-attention) with your tokens on four real ranks.
+# Write `smallest_batch(gpus, peak, bandwidth, tokens)`, which returns the tokens per step.
 
 
-# %%
-def pass_on(tensor, rank, world_size):
-    arrived = torch.empty_like(tensor)
-    sending = dist.isend(tensor, (rank + 1) % world_size)
-    dist.recv(arrived, (rank - 1) % world_size)
-    sending.wait()
-    return arrived
-
-
-def attend(rank, world_size, function, query, key, value):
-    """Causal ring attention: each rank has the tokens that function says; return them and their outputs."""
-    own = function(rank, world_size, len(query))
-    places, keys, values = torch.tensor(own), key[own], value[own]
-    output, log_sum = torch.zeros_like(query[own]), torch.full((len(own), 1), -1e9, dtype=query.dtype)
-    for step in range(world_size):
-        if step:
-            places, keys, values = (pass_on(each, rank, world_size) for each in (places, keys, values))
-        scores = (query[own] @ keys.T).masked_fill(places > torch.tensor(own)[:, None], -1e9)
-        more = scores.logsumexp(dim=1, keepdim=True)
-        both = torch.logaddexp(log_sum, more)
-        output = output * (log_sum - both).exp() + scores.softmax(dim=1) @ values * (more - both).exp()
-        log_sum = both
-    return own, output
-
-
-# %%
-def on_ranks(function, query, key, value):
-    if function(0, 4, len(query)) is exercises.not_yet:
-        return exercises.not_yet
-    try:
-        found = ranks.run(attend, function, query, key, value, timeout_s=20)
-    except TypeError:  # where a class is graded: its functions stay in another process, so one rank has all in turn
-        found = [(function(rank, 4, len(query)), None) for rank in range(4)]
-        whole = attend(0, 1, lambda *_: list(range(len(query))), query, key, value)[1]
-        found = [(own, whole[own]) for own, _ in found]
-    ordered = sorted((token, row) for own, output in found for token, row in zip(own, output.tolist(), strict=True))
-    return [row for _, row in ordered]
-
-
-# %% answer="tokens_of"
-def tokens_of(rank, ranks, length):
-    """Return the rank's tokens: tokens_of(1, 2, 8) is [2, 3, 4, 5]."""
+# %% answer="smallest_batch"
+def smallest_batch(gpus, peak, bandwidth, tokens):
+    """Return the tokens of a step: smallest_batch(64, 400e12, 100e9, 2048) is 262144."""
     ### BEGIN SOLUTION
-    piece = length // (2 * ranks)
-    early, late = rank * piece, (2 * ranks - 1 - rank) * piece
-    return [*range(early, early + piece), *range(late, late + piece)]
+    per_gpu = 1
+    while per_gpu * tokens * bandwidth < peak:
+        per_gpu += 1
+    return gpus * per_gpu * tokens
     ### END SOLUTION
 
 
-# %% checks="tokens_of" points=3
-check = exercises.Checks("Exercise 2, tokens_of", tokens_of)
-first, between, whole = "the first rank has both ends", "each rank has two pieces", "four ranks attend to all tokens"
-in_order = {(0, 1, 2, 3): "Those are the first tokens in order: rank 0 has the last ones as well"}
-check.returns(first, (0, 4, 16), expected=[0, 1, 14, 15], mistakes=in_order)
-by_turns = {
-    (2, 3, 10, 11): "Rank 1's late piece is the last but one: count the late pieces from the end",
-    (4, 5, 6, 7): "Those are a quarter in order: cut into twice as many pieces as ranks",
+# %% checks="smallest_batch" points=3
+check = exercises.Checks("Exercise 2, smallest_batch", smallest_batch)
+one, several, exact = "each GPU has a sequence", "each GPU has enough tokens", "what suffices exactly is enough"
+too_few = "Eight GPUs need a sequence each, however few tokens would hide the traffic"
+check.returns(one, (8, 400e12, 400e9, 4096), expected=32_768, mistakes={8_192: too_few, 8_000: too_few, 4_096: too_few})
+rounded = "A GPU takes whole sequences, so round up for each GPU and not for the whole step"
+sequences = "Those are the sequences of the step; return its tokens"
+mistakes = {
+    256_000: rounded,
+    131_072: "One sequence has 2,048 tokens, and 4,000 are needed",
+    4_096: "That is for one GPU, and the step has as much for each",
+    128: sequences,
 }
-check.returns(between, (1, 4, 16), expected=[2, 3, 12, 13], mistakes=by_turns)
-check.returns(between, (2, 3, 12), expected=[4, 5, 6, 7])
-query, key, value = (
-    torch.randint(-2, 3, (16, 2), generator=torch.Generator().manual_seed(n)).double() for n in range(3)
-)
-mask = torch.full((16, 16), -1e9).triu(1).double()
-expected = ((query @ key.T + mask).softmax(dim=1) @ value).tolist()
-check.returns(whole, (query, key, value), expected=expected, call=on_ranks)
+check.returns(several, (64, 400e12, 100e9, 2048), expected=262_144, mistakes=mistakes)
+mistakes = {5_120_000: rounded, 4_194_304: "10,000 tokens are more than two sequences", 1_536: sequences}
+check.returns(several, (512, 400e12, 40e9, 4096), expected=6_291_456, mistakes=mistakes)
+enough = "Two sequences of 2,048 tokens are exactly P / B"
+check.returns(exact, (4, 512e12, 125e9, 2048), expected=16_384, mistakes={24_576: enough})
 check.report()
 ### BEGIN HIDDEN TESTS
+import math
 import random
+from fractions import Fraction
 
-draw = random.Random(16002)
+draw = random.Random(8002)
 for _ in range(6):
-    size, piece = draw.randint(3, 6), draw.randint(2, 5)
-    pieces = [list(range(start, start + piece)) for start in range(0, 2 * size * piece, piece)]
-    check.returns(first, (0, size, 2 * size * piece), expected=pieces[0] + pieces[-1])
-    rank = draw.randint(1, size - 1)
-    check.returns(between, (rank, size, 2 * size * piece), expected=pieces[rank] + pieces[-1 - rank])
-
-
-def all_once(function, size, length):
-    return sorted(token for rank in range(size) for token in function(rank, size, length))
-
-
-for size in (3, 5):
-    check.returns(whole, (size, 4 * size), expected=list(range(4 * size)), call=all_once)
+    gpus, tokens = draw.randint(2, 900), draw.choice([512, 1024, 8192])
+    bandwidth, times = draw.randint(10, 400), draw.randint(2, 5)
+    needed = tokens * (times - 1) + draw.randint(1, tokens - 1)  # tokens that hide
+    check.returns(one, (gpus, tokens * bandwidth - 1, bandwidth, tokens), expected=gpus * tokens)
+    per_gpu = math.ceil(Fraction(needed, tokens))
+    check.returns(several, (gpus, needed * bandwidth, bandwidth, tokens), expected=gpus * per_gpu * tokens)
+    check.returns(exact, (gpus, times * tokens * bandwidth, bandwidth, tokens), expected=gpus * times * tokens)
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: how long is a piece?</summary>
+# <details><summary>Hint 1: one GPU</summary>
 #
-# There are `2 * ranks` pieces of equal length.
-#
-# </details>
-# <details><summary>Hint 2: which two?</summary>
-#
-# Rank `r` has piece `r` and piece `2 * ranks - 1 - r`.
+# Begin with a single GPU. How many tokens does it need, and how many whole sequences are these?
 #
 # </details>
-# <details><summary>Hint 3: as a list</summary>
+# <details><summary>Hint 2: rounding up</summary>
 #
-# Piece `i` is `range(i * piece, (i + 1) * piece)`; `[*a, *b]` puts two ranges into one list.
+# `peak / bandwidth / tokens` sequences would do, if a GPU could take a part of one. `math.ceil` rounds up.
+#
+# </details>
+# <details><summary>Hint 3: all GPUs</summary>
+#
+# All GPUs have equally many sequences, and at least one.
 #
 # </details>
 
 
-# %% wrong="tokens_of" says="rank 0 has the last ones as well" gets=1
-def tokens_of(rank, ranks, length):
-    return list(range(rank * length // ranks, (rank + 1) * length // ranks))
+# %% wrong="smallest_batch" says="however few tokens would hide" gets=1
+def smallest_batch(gpus, peak, bandwidth, tokens):
+    return tokens * -int(-gpus * peak // bandwidth // tokens)
 
 
-# %% wrong="tokens_of" says="count the late pieces from the end" gets=1
-def tokens_of(rank, ranks, length):
-    piece = length // (2 * ranks)
-    late = (ranks + rank) * piece
-    return [*range(rank * piece, (rank + 1) * piece), *range(late, late + piece)]
+# %% wrong="smallest_batch" says="round up for each GPU" gets=2
+def smallest_batch(gpus, peak, bandwidth, tokens):
+    return tokens * max(gpus, -int(-gpus * peak // (bandwidth * tokens)))
+
+
+# %% wrong="smallest_batch" says="are exactly P / B" gets=2
+def smallest_batch(gpus, peak, bandwidth, tokens):
+    return tokens * gpus * (1 + int(peak // (bandwidth * tokens)))
 
 
 # %% [markdown]
-# ## Exercise 3: when does the ring hide its traffic?
+# ## Exercise 3: the ports of any mesh
 #
-# A rank computes one block of scores after the other. It begins with its own keys; those of step $i$ have been on the
-# way for $i$ messages. Each message takes 3 units of time, the blocks 2, 5 and 2:
-
-# %%
-spans = [
-    plotting.Span("arriving", 0, 3, "sending", "1"),
-    plotting.Span("arriving", 3, 6, "sending", "2"),
-    *(plotting.Span("computing", start, end, "computing", str(step))
-      for step, (start, end) in enumerate([(0, 2), (3, 8), (8, 10)])),
-]  # fmt: skip
-drawn = plotting.gantt(spans, title="Step 1 waits for its keys, step 2 for the device", unit="", xlabel="time")
-plotting.show(drawn, alt="Two lanes: keys arrive at 3 and 6; blocks are computed from 0 to 2, 3 to 8 and 8 to 10.")
-
-# %% [markdown]
-# Write `ring_end(blocks, message)`: when has the rank computed all its blocks? `blocks[i]` is how long block `i` takes;
-# with a causal mask some are 0, and their keys are passed on all the same. Keys travel on as soon as they have arrived,
-# whatever the rank computes.
+# A mesh has dimensions with names, such as `("pp", "dp", "tp")`, and the last one gives neighbouring GPUs. Each group
+# sums a buffer in two levels: first in the node, and what is left of it through the ports. If a group has $g$ GPUs in
+# each of $m$ nodes, a GPU sends $2\frac{m-1}{m} \cdot \frac{s}{g}$ of a buffer of $s$ bytes through its port. A node
+# has 4 GPUs, and three meshes of 16 GPUs sum 16 bytes and 64 bytes:
+#
+# | sizes | buffers | group of the last | group of the first | through a port |
+# |---|---|---|---|--:|
+# | (8, 2) | (16, 64) | 2 GPUs in 1 node | 2 GPUs in each of 4 nodes | 0 + 12 |
+# | (2, 8) | (16, 64) | 4 GPUs in each of 2 nodes | 1 GPU in each of 2 nodes | 16 + 16 |
+# | (2, 8) | (64, 16) | 4 GPUs in each of 2 nodes | 1 GPU in each of 2 nodes | 4 + 64 |
+#
+# Write `port_bytes(sizes, buffers, node)`, which returns the bytes that a GPU sends through its port. `sizes` and
+# `buffers` have an entry for each dimension, the last one for neighbours. All sizes and `node` are powers of two.
 
 
-# %% answer="ring_end"
-def ring_end(blocks, message):
-    """Return the end of the last block: ring_end([2, 5, 2], 3) is 10."""
+# %% answer="port_bytes"
+def port_bytes(sizes, buffers, node):
+    """Return the bytes through a port: port_bytes([8, 2], [16, 64], 4) is 12."""
     ### BEGIN SOLUTION
-    end = 0
-    for step, block in enumerate(blocks):
-        end = max(end, step * message) + block
-    return end
+    total, room = 0, node
+    for size, buffer in zip(reversed(sizes), reversed(buffers), strict=True):
+        inside = min(size, room)
+        nodes = size // inside
+        total += 2 * (nodes - 1) / nodes * buffer / inside
+        room //= inside
+    return total
     ### END SOLUTION
 
 
-# %% checks="ring_end" points=3
-check = exercises.Checks("Exercise 3, ring_end", ring_end)
-hidden, exposed, unequal = "long blocks hide their traffic", "a slow link is waited for", "unequal blocks are timed"
-serial = {19: "Keys travel while a block is computed: do not add both"}
-check.returns(hidden, ([4, 4, 4, 4], 1), expected=16, mistakes=serial)
-short = {19: "The first block is shorter than a message, so the second waits for 1"}
-check.returns(hidden, ([1, 9, 9], 2), expected=20, mistakes=short)
-forgotten = {8: "Block 3 cannot begin before its keys have come a way of 3 messages"}
+# %% checks="port_bytes" points=3
+check = exercises.Checks("Exercise 3, port_bytes", port_bytes)
+inner, outer = "the last group fills its node", "the other group takes what room is left"
+three = "three dimensions are summed"
 check.returns(
-    exposed, ([2, 2, 2, 2], 5), expected=17, mistakes=forgotten | {23: "Keys travel while a block is computed"}
+    inner,
+    ([1, 8], [16, 64], 4),
+    expected=16,
+    mistakes={
+        112: "A node first adds up what its own GPUs have, so that only a part of the buffer leaves it",
+        0: "Eight GPUs are in two nodes of four",
+        14: "Eight GPUs in nodes of four are two nodes, and not eight",
+    },
 )
-lockstep = {13: "Keys travel on while the rank computes: those of step 2 are there at 6, those of step 3 at 9"}
-check.returns(unequal, ([5, 1, 1, 2], 3), expected=11, mistakes=lockstep)
-check.returns(unequal, ([1, 0, 0, 6], 2), expected=12)
+check.returns(
+    outer,
+    ([8, 2], [16, 64], 4),
+    expected=12,
+    mistakes={
+        24: "A node of four has two GPUs of the first group as well: they add up before the ports",
+        4: "The last group already takes two GPUs of each four, so only two are left for the first",
+        28: "The first group has 8 GPUs in 4 nodes",
+        32: "The last size is that of neighbours, so begin with it",
+    },
+)
+check.returns(outer, ([2, 8], [16, 64], 4), expected=32)
+check.returns(three, ([2, 2, 4], [8, 16, 64], 8), expected=8, mistakes={0: "All dimensions count, also the first"})
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
-draw = random.Random(16003)
+draw = random.Random(8003)
 
 
-def truth(blocks, message):
-    """The longest chain: some messages in a row, and then all blocks that are left."""
-    return max(step * message + sum(blocks[step:]) for step in range(len(blocks)))
+def truth(sizes, buffers, node):
+    """List the group of GPU 0 along each dimension, and the nodes in which its members are."""
+    pipeline, data, tensor = [1] * (3 - len(sizes)) + list(sizes)
+    layout, total = parallel_plans.Layout(data=data, tensor=tensor, pipeline=pipeline), 0
+    for axis, buffer in zip((2, 1, 0), reversed(buffers), strict=False):
+        places = {rank: layout.place(rank) for rank in range(layout.ranks)}
+        group = [rank for rank, place in places.items() if not any(n for at, n in enumerate(place) if at != axis)]
+        nodes = {rank // node for rank in group}
+        total += 2 * (len(nodes) - 1) / len(nodes) * buffer / (len(group) / len(nodes))
+    return total
 
 
 for _ in range(5):
-    steps, block = draw.randint(3, 7), draw.randint(4, 9)
-    message = draw.randint(1, block - 1)
-    blocks = [message - 1, *[block] * steps]
-    check.returns(hidden, (blocks, message), expected=truth(blocks, message))
-    message = block + draw.randint(1, 9)
-    check.returns(exposed, ([block] * steps, message), expected=truth([block] * steps, message))
-    blocks, message = [draw.randint(2, 12) for _ in range(steps)], draw.randint(3, 9)
-    blocks[1] = 2 * message + 1
-    check.returns(unequal, (blocks, message), expected=truth(blocks, message))
+    node, buffers = draw.choice([2, 4, 8]), [8 * draw.randint(1, 99) for _ in range(3)]
+    size = node * draw.choice([1, 2, 4])
+    check.returns(inner, ([1, size], buffers[:2], node), expected=truth([1, size], buffers[:2], node))
+    sizes = [draw.choice([8, 16]), node // 2]
+    check.returns(outer, (sizes, buffers[:2], node), expected=truth(sizes, buffers[:2], node))
+    sizes = [draw.choice([2, 4]), draw.choice([2, 4]), draw.choice([1, 2, 4, 16])]
+    check.returns(three, (sizes, buffers, node), expected=truth(sizes, buffers, node))
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: one block</summary>
+# <details><summary>Hint 1: from the end</summary>
 #
-# A block begins at the later of two times: when its keys are there, and when the block before it has ended.
-#
-# </details>
-# <details><summary>Hint 2: when are the keys there?</summary>
-#
-# Nobody holds them up: those of step `i` arrive at `i * message`.
+# Go through the dimensions from the last to the first, and remember how many GPUs of a node are still free.
 #
 # </details>
-# <details><summary>Hint 3: one number</summary>
+# <details><summary>Hint 2: one group</summary>
 #
-# Keep the end of the block before, and start from 0.
+# A group takes `min(size, room)` GPUs of each node, and it is in `size // min(size, room)` nodes.
+#
+# </details>
+# <details><summary>Hint 3: what is left</summary>
+#
+# A group that takes 2 of 8 GPUs leaves 8 // 2 for the next one, because each of its copies takes 2.
 #
 # </details>
 
 
-# %% wrong="ring_end" says="do not add both" gets=0
-def ring_end(blocks, message):
-    return sum(blocks) + (len(blocks) - 1) * message
+# %% wrong="port_bytes" says="A node first adds up what its own GPUs have" gets=0
+def port_bytes(sizes, buffers, node):
+    total, inside = 0, 1
+    for size, buffer in zip(reversed(sizes), reversed(buffers), strict=True):
+        inside *= size
+        if inside > node:
+            total += 2 * (size - 1) / size * buffer
+    return total
 
 
-# %% wrong="ring_end" says="before its keys have come" gets=0
-def ring_end(blocks, message):  # noqa: ARG001
-    return sum(blocks)
+# %% wrong="port_bytes" says="two GPUs of the first group as well" gets=1
+def port_bytes(sizes, buffers, node):
+    total, room = 0, node
+    for place, (size, buffer) in enumerate(zip(reversed(sizes), reversed(buffers), strict=True)):
+        inside = min(size, room)
+        nodes = size // inside
+        total += 2 * (nodes - 1) / nodes * buffer / (1 if place else inside)
+        room //= inside
+    return total
 
 
-# %% wrong="ring_end" says="Keys travel on while the rank computes" gets=2
-def ring_end(blocks, message):
-    return sum(max(block, message) for block in blocks[:-1]) + blocks[-1]
+# %% wrong="port_bytes" says="so only two are left for the first" gets=1
+def port_bytes(sizes, buffers, node):
+    total = 0
+    for size, buffer in zip(sizes, buffers, strict=True):
+        inside = min(size, node)
+        nodes = size // inside
+        total += 2 * (nodes - 1) / nodes * buffer / inside
+    return total
 
 
 # %% [markdown]
@@ -422,8 +408,8 @@ def ring_end(blocks, message):
 # ## Question 2: your own layout
 #
 # Take a model that you would like to train, and devices that you could have or rent: how many, how much memory, which
-# link inside a machine and which between machines. Use the functions of Part 4 of the lesson with your numbers. Give
-# the layout that you would choose and one that comes close, with what each keeps and sends. Then say which of your
+# link inside a machine and which between machines. Use `step_parts` and `choose` of the lesson with your numbers.
+# Give the layout that you would choose and one that comes close, with what each keeps and sends. Then say which of your
 # numbers would have to change, and how far, for the other one to win.
 #
 # Four to eight sentences with your numbers; a person reads them.
@@ -439,5 +425,5 @@ def ring_end(blocks, message):
 # %% [markdown]
 # ## What you have practised
 #
-# Finding whom a rank of a mesh speaks to, dealing out a sequence so that a causal ring is balanced, and saying when the
-# traffic of a ring hides behind its computing.
+# Finding whom a rank of a mesh speaks to, saying how small the batch of a cluster may be, and counting what the groups
+# of any mesh send through a port.

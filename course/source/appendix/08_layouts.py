@@ -26,6 +26,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from helpers import plotting
 from helpers.links import Link
 from helpers.ranks import Ranks
 from helpers.studies import data_parallel, parallel_plans
@@ -35,6 +36,16 @@ ranks = Ranks(4, device="cpu")
 # %% [markdown]
 # ## A small network in five layouts
 #
+# A mesh can have three dimensions. Here 2 stages, 2 data ranks and 2 tensor ranks are eight processes, and one colour is one tensor group.
+
+# %%
+mesh = parallel_plans.Layout(data=2, tensor=2, pipeline=2)
+figure = parallel_plans.draw_mesh(mesh, along="tensor", title="Three cuts multiply")
+plotting.show(
+    figure, alt="Two stages of four ranks; rows are data ranks, and a row has one colour."
+)
+
+# %% [markdown]
 # Which layout of four devices is fastest, if a message also has a latency and if sending can hide behind computing? The network has four blocks of two layers.
 # One device alone would take 1.2 s for a batch of 32 rows. The devices sleep instead of computing, and their link has 2 MB/s and 5 ms. Everything is
 # slow on purpose, so that the messages of this machine itself do not decide the order.

@@ -8,7 +8,7 @@ _BOUNDARY_BYTES = 2 * 4096 * 4096
 _WEIGHT_BYTES = 14e9
 
 
-def sent(checks: Checks) -> None:
+def sent_to_groups(checks: Checks) -> None:
     """What a GPU sends to its two groups"""
     all_tokens = (
         "You count the tokens of the whole step. A copy has only sequences / data of them."
@@ -37,7 +37,7 @@ def sent(checks: Checks) -> None:
     )
 
 
-def step_s(checks: Checks) -> None:
+def step_parts(checks: Checks) -> None:
     """The four times of a step"""
     no_stage = (
         4096 * 6 * 7e9 / 400e12,
@@ -97,7 +97,7 @@ def step_s(checks: Checks) -> None:
     )
 
 
-def cut(checks: Checks) -> None:
+def cut_to_fit(checks: Checks) -> None:
     """The tensor ranks and stages that fit"""
     node_first = "First fill the node with tensor ranks, and only then use stages."
     too_many = "More than eight tensor ranks leave the node. Use stages from there on."

@@ -162,7 +162,7 @@ def explore_layouts() -> None:
             along="sequences",
             lines=[Series(name, label, colour) for name, (label, _, _, colour) in _CUTS.items()],
             xlabel="sequences per step",
-            ylabel="time of a step, relative to computing alone",
+            ylabel="time of a step over computing alone",
         ),
     )
 
