@@ -735,7 +735,7 @@ print(f"Mixtral {mixtral:.2f}, DeepSeek-V3 {deepseek:.2f}, with at most 4 nodes 
 # - Then every message has a fixed size
 # - A token without a place is *dropped*, and skips the expert
 #
-# A layer can protect itself with a [capacity](glossary.md#expert-capacity), a fixed number of places that an expert has for the tokens of each GPU. Then every message has a fixed
+# A layer can protect itself with an [expert capacity](glossary.md#expert-capacity), a fixed number of places that an expert has for the tokens of each GPU. Then every message has a fixed
 # size. A token that finds no place is *dropped*, that is, it skips the expert (Fedus, Zoph and Shazeer, 2021).
 
 
