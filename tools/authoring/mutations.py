@@ -354,6 +354,22 @@ MUTATIONS = (
         "rank 0 sent",
     ),
     Mutation(
+        "09",
+        "helpers/studies/long_sequences/_tiles.py",
+        "0.5 * (column == row)",
+        "1.0 * (column == row)",
+        "a piece that looks at the whole of itself, as if there were no mask",
+        "bet.reveal(",
+    ),
+    Mutation(
+        "09",
+        "helpers/studies/experts/_dropping.py",
+        "for choosing in range(capacity + 1, tokens + 1)",
+        "for choosing in range(tokens + 1)",
+        "empty places set off against the tokens that found none",
+        "dropped.reveal(",
+    ),
+    Mutation(
         "16",
         "helpers/studies/numbers/_formats.py",
         "code = 2 ** (exponent_bits + mantissa_bits) - 1 - infinities - nan_codes // 2",
