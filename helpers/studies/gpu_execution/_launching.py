@@ -340,10 +340,8 @@ def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
         raise TypeError(f"{getattr(kernel, '__name__', 'kernel')} cannot be called with a thread and the "
                         f"{len(arguments)} arguments given ({error}); give one for each parameter after the "
                         "thread") from None  # fmt: skip
-    names = [
-        name for name, parameter in parameters.parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL
-    ]
-    return [*names[1 : len(arguments) + 1], *(f"argument {number}" for number in range(len(names), len(arguments) + 1))]
+    names = [name for name, given in parameters.parameters.items() if given.kind is not given.VAR_POSITIONAL][1:]
+    return [*names[: len(arguments)], *(f"argument {number + 1}" for number in range(len(names), len(arguments)))]
 
 
 def _check_array(name: str, given: Any, others: Sequence[tuple[str, np.ndarray]]) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 from torch.nn import functional
 
 from helpers import native
@@ -117,9 +118,10 @@ def test_the_units_of_tiles_are_drawn_with_their_numbers():
 
 def test_a_tile_of_the_backward_pass_adds_to_its_row_and_its_column():
     axes = attention.draw_backward_tile().axes[0]
+    blocks = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     places = {"read": DATA, "computed": COMPUTING, "added to": SENDING}
     held = {
-        name: [patch.get_xy() for patch in axes.patches if to_hex(patch.get_facecolor()) == colour.lower()]
+        name: [patch.get_xy() for patch in blocks if to_hex(patch.get_facecolor()) == colour.lower()]
         for name, colour in places.items()
     }
     [(left, top)] = held["computed"]

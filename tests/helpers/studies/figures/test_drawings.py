@@ -93,6 +93,13 @@ def test_loader_writes_the_batch_of_each_worker_and_of_the_trainer():
     assert written.count("waits") == 2
 
 
+@pytest.mark.parametrize(("computing", "colour"), [(1, "sending"), (None, "waiting")])
+def test_the_arrow_to_the_trainer_says_whether_a_batch_goes_there(computing, colour):
+    axes = input_pipeline.draw_loader([3], [2], computing, places=3).axes[0]
+    *_, to_trainer = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    assert to_hex(to_trainer.get_facecolor()).upper() == plotting.COLOURS[colour]
+
+
 def test_a_window_has_the_kept_layers_in_their_order_and_an_arrow_for_what_was_read():
     read, there = (data_movement.draw_window(4, [2, 3, 0], used=0, read=read) for read in (True, False))
     kept = [text for text in texts(read) if text.isdigit()]
