@@ -608,7 +608,7 @@ print(f"ms per token for the weights: {1e3 * 140e9 / 16 / 3350e9:.1f} (modelled)
 # - [Experts](glossary.md#mixture-of-experts) receive their tokens in this way
 #
 # In an *all-to-all* each GPU has a different piece for every other GPU. A mixture of experts needs this exchange, because each token has to travel to the
-# GPU that holds its expert (lesson 09). Nothing can be added up on the way, since each piece has a receiver of its own. (Only a token that two experts of
+# GPU that holds its expert ([lesson 09](09_long_sequences_and_experts.ipynb)). Nothing can be added up on the way, since each piece has a receiver of its own. (Only a token that two experts of
 # the same node want can be sent once and copied there.)
 #
 # Suppose that 32 GPUs in four nodes again hold 4.29 GB each, cut into 32 pieces. One piece stays, 7 go to GPUs of the same node, and 24 leave the node. So a

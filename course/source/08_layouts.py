@@ -11,7 +11,7 @@
 #   lesson:
 #     number: "08"
 #     title: Layouts
-#     needs: ["05", "06"]
+#     needs: ["05", "06", "07"]
 #     objectives:
 #       - place|placed the groups of a mesh, so that the group that sends most gets the node
 #       - count|counted what a GPU sends inside its node and through its port
@@ -34,7 +34,7 @@
 # "good catch!" ([issue 286](https://github.com/pytorch/torchtitan/issues/286)).
 #
 # A *layout* says how many data [ranks](glossary.md#rank), tensor ranks and stages a training has, and which of them are neighbours.
-# [Lesson 06](06_model_parallel.ipynb) found the price of each cut, and lesson 07 found what it costs to leave a node. Now we put them together and ask how
+# [Lesson 06](06_model_parallel.ipynb) found the price of each cut, and [lesson 07](07_links_in_two_levels.ipynb) found what it costs to leave a node. Now we put them together and ask how
 # you choose a layout when eight GPUs become eight nodes. Our model has 32 heads and 32 layers, so we can use up to 32 tensor ranks and up to 32 stages. For
 # 64 GPUs this leaves 26 layouts in powers of two. We work one of them out by hand, and after that a program tries them all.
 #

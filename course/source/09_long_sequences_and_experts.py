@@ -11,7 +11,7 @@
 #   lesson:
 #     number: "09"
 #     title: Long sequences and experts
-#     needs: ["05", "06", "08"]
+#     needs: ["05", "06", "07", "08"]
 #     objectives:
 #       - write|wrote attention over a sequence that no process holds whole
 #       - predict|predicted which GPU waits when a causal mask cuts the work unevenly
@@ -503,8 +503,8 @@ long_sequences.explore_ring()
 # - An all-to-all gives it all tokens with some heads
 # - After an ordinary attention, a second one goes back
 #
-# In *Ulysses* (Jacobs and others, 2023) each GPU at first has an eighth of the tokens with all their heads. Then an all-to-all, in which each GPU sends
-# a different part to every other GPU, regroups them, so that each GPU has all tokens with an eighth of the heads, in Llama 3 8B four query heads
+# In *Ulysses* (Jacobs and others, 2023) each GPU at first has an eighth of the tokens with all their heads. Then an [all-to-all](glossary.md#all-to-all)
+# ([lesson 07](07_links_in_two_levels.ipynb)) regroups them, so that each GPU has all tokens with an eighth of the heads, in Llama 3 8B four query heads
 # and the key-value head that they share. It computes an ordinary attention, and a second all-to-all brings the outputs back to their tokens. Every
 # head has the same mask, so the work is even by itself.
 

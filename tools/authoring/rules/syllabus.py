@@ -51,7 +51,7 @@ PLANS = (
     TeachingPlan(
         "One day",
         "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
-        "None of these lessons needs another than lesson 00.",
+        "None of these lessons needs one that is not in the plan.",
         (
             TeachingSession("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
             TeachingSession("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
