@@ -67,7 +67,9 @@ PLANS = (
             TeachingSession("Week 3: a GPU from inside", (Item("how_a_gpu_runs_a_kernel"),)),
             TeachingSession("Week 4: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
             TeachingSession("Week 5: parts of a model", (Item("model_parallel"), Item("links_in_two_levels"))),
-            TeachingSession("Week 6: layouts, and a long sequence", (Item("layouts"), Item("long_sequences_and_experts"))),
+            TeachingSession(
+                "Week 6: layouts, and a long sequence", (Item("layouts"), Item("long_sequences_and_experts"))
+            ),
             TeachingSession(
                 "Week 7: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
             ),
