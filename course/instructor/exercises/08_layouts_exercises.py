@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Layouts: exercises
 #
-# Three functions to write, for [lesson 08](../08_layouts.ipynb). Each exercise has a table, a function that returns
-# `exercises.not_yet` until you write it, checks that you can read, and three hints that stay folded until you open
-# them.
+# Three functions to write and two questions to answer, for [lesson 08](../08_layouts.ipynb). Each exercise has a table,
+# a function that returns `exercises.not_yet` until you write it, checks that you can read, and three hints that stay
+# folded until you open them.
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
