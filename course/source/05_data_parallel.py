@@ -529,7 +529,7 @@ sentence = "if rank 0 adds up alone, it takes longer than the ring"
 both.claim(sentence, "gather_broadcast", at_least=1.3, simulated=True)
 
 # %% [markdown] tags=["explain"]
-# At their best our processes took 71 ms, and 161 ms when rank 0 did it alone (simulated).
+# At their best our processes took 73 ms, and 161 ms when rank 0 did it alone (simulated).
 #
 # **To remember.** In a ring each rank sends less than twice the gradient, however many ranks there are. For 14 GB and eight ranks on 100 Gbit/s this takes
 # 1.96 s.
@@ -545,8 +545,8 @@ both.claim(sentence, "gather_broadcast", at_least=1.3, simulated=True)
 # - DDP collects gradients in [buckets](glossary.md#bucket)
 # - A full bucket travels while other layers compute
 #
-# The backward pass starts at the last layer, and the gradient of that layer can travel while the other layers are still computing. DDP collects gradients
-# in *buckets*, of 25 MiB by default, and sends each as soon as it is full.
+# The gradient of the last layer can travel while the other layers are still computing. A bucket has 25 MiB by default, and DDP sends each as soon as it is
+# full.
 #
 # Take a model that is small enough to follow by hand. Each of its four layers needs 10 ms in the forward pass and 40 ms in the backward pass, and has a
 # gradient of 100 kB, which is one bucket. The forward pass ends after 40 ms, and the buckets are full after 80, 120, 160 and 200 ms. A link of 10 MB/s with 2
@@ -651,8 +651,7 @@ print(f"one bucket of 400 kB: {1e3 * one_bucket_s:.0f} ms (modelled)")
 
 # %% [markdown] tags=["explain"]
 # Each of the first three buckets has arrived before the next is full. The last one becomes full when nothing is left to compute, so the step takes 227 ms
-# (modelled). The real DDP took 240 ms (simulated), since its
-# processes also make the real sums, on cores that they share. A single bucket of 400 kB would start only
+# (modelled). The real DDP took 239 ms (simulated), since its processes also make the real sums. A single bucket of 400 kB would start only
 # after 200 ms and take 6 × (2 + 10), which makes 272 ms.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Each bucket leaves as soon as it is full"
@@ -696,23 +695,23 @@ simulated = ", ".join(f"{rank} {1e3 * wait_s:.0f} ms" for rank, wait_s in total_
 print(f"in all {1e3 * sum(waits_s):.0f} ms (modelled); {simulated} (simulated)")
 
 # %% [markdown] tags=["explain"]
-# If you said 5, you shared the delay fairly, but a sum needs all of its terms. The step went from 240 to 259 ms (simulated), and since every rank needs the
-# last sum, each of them paid the whole delay. Who waited? A punctual rank has its first bucket full after 80 ms and must wait until 100. The next bucket would be full at 120 and
+# If you said 5, you shared the delay fairly, but a sum needs all of its terms. The step went from 239 to 259 ms (simulated), and each rank
+# paid for the delay, because all need the last sum. Who waited? A punctual rank has its first bucket full after 80 ms and must wait until 100. The next bucket would be full at 120 and
 # can start only at 140, when rank 2 has filled it, while the link is free from 127. So the first bucket costs 20 ms of waiting with a free link and each
 # later one 13, which makes 59 ms per step (modelled).
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Full buckets of a punctual rank wait for rank 2"
 title = "Rank 2 is late, and the full buckets of rank 1 wait for it"
 figure = data_parallel.draw_step(late, ranks=(1, 2), title=title)
-alt = "Rank 2 begins late. Rank 1's link is grey for longer than rank 2's, until the sums are made."
+alt = "Rank 2 begins late, and rank 1's link is grey for longer than rank 2's."
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Grey is a full bucket that waits for a slower rank and then for the real sum. Rank 2 waits for the sums, 32 ms, so 67 − 32, or 35 ms, of rank 1's grey are
+# Grey is a full bucket that waits for a slower rank and then for the real sum. Rank 2 waits for the sums, 19 ms, so 64 − 19, or 45 ms, of rank 1's grey are
 # due to rank 2 (simulated), fewer than 59, because late sums leave the link less free time. If you profile such a training, the punctual ranks show
 # a long all-reduce, which looks like a slow network. The culprit is the rank with the *shortest* all-reduce.
 #
-# So a rare delay that you would never notice on one GPU becomes common on many. Suppose that each rank is late in one step of a hundred, independently of
+# A delay that you would never notice on one GPU becomes common on many. Suppose that each rank is late in one step of a hundred, independently of
 # the others. With 4 ranks, 1 − 0.99⁴ or 4 % of all steps have a late rank. With 256 ranks, 92 % have one. In the worst case a rank never arrives, and all
 # others wait until a time limit ends them. On 16,384 GPUs Meta counted 419 unexpected interruptions in 54 days, one in three hours
 # ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, published).

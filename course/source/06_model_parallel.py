@@ -408,14 +408,14 @@ pd.DataFrame(table, index=columns).T.rename_axis("per token, on eight GPUs (mode
 
 # %% [markdown] tags=["explain"]
 # No batch changes the 31 %, because every token brings its own arithmetic and its own bytes. A wider layer does, because the arithmetic grows with the square
-# of the width and the bytes only with the width. (A developer of NCCL expects about
-# [370 GB/s](https://github.com/NVIDIA/nccl-tests/issues/212) of a ring on this NVLink, and 480 if the switch adds, as it does by default. Then the 31 % become 38
+# of the width and the bytes only with the width. (A developer of NCCL expects
+# [370 GB/s](https://github.com/NVIDIA/nccl-tests/issues/212) of a ring on this NVLink, and 480 if the switch adds. Then the 31 % become 38
 # or 29 %.)
 #
 # Does this model deserve to be trusted? The last row is a test. The authors of Megatron-LM, who published this way of cutting in 2019, reached 39 TFLOP/s on
 # one V100 with a smaller model ([report](https://nv-adlr.github.io/MegatronLM), published). Their links carry 300 GB/s, so 150 in each direction. By our
-# count eight V100 should reach 160 / 180.6, or 89 %, of eight times one GPU. They measured 77 %. Our model is too optimistic. It takes the full rate of the
-# data sheet, and a cut also makes the matrix products smaller, and smaller products use a GPU less well. With half as many heads, each twice as wide, the
+# count eight V100 should reach 160 / 180.6, or 89 %, of eight times one GPU. They measured 77 %. Our model takes the full rate of the
+# data sheet, but a cut also makes the matrix products smaller, and smaller products use a GPU less well. With half as many heads, each twice as wide, the
 # authors measured 82 %.
 #
 # ### A common error: a gradient counted twice
@@ -677,8 +677,8 @@ assert simulated_s[4] < 0.75 * simulated_s[1]
 #
 # And on GPUs? Kakao Brain's torchgpipe trained an image network in eight stages on eight P40 ([table](https://github.com/kakaobrain/torchgpipe), published).
 # With one microbatch it reached 24.9 images per second, no more than the 26.7 of a pipeline of only two GPUs. By the formula, 4 and 32 microbatches should
-# be 8 / (1 + 7/4) and 8 / (1 + 7/32), or 2.9 and 6.6 times as fast as one. They were 2.8 and 5.3 times as fast. The runs differ in more than their
-# number, for example in the microbatches, which have 40 images instead of 196.
+# be 8 / (1 + 7/4) and 8 / (1 + 7/32), or 2.9 and 6.6 times as fast as one. They were 2.8 and 5.3 times as fast. The runs differ in
+# more, for example in the microbatches, which have 40 images instead of 196.
 #
 # In our own step the 16 sequences are 16 microbatches, so eight stages wait 7/16 of their computing time. That is 44 % of 0.86 s, or 0.38 s.
 #
@@ -990,7 +990,7 @@ parallel_plans.explore_cuts()
 # %% [markdown] tags=["explain"]
 # FSDP sends weights, three times 7/8 of 14 GB in every step (lesson 05), however few tokens there are. Tensor parallelism sends activations, 1.84 MB for
 # every token. The two are equal at 36.75 GB / 1.84 MB, or about 20,000 tokens. With fewer tokens FSDP sends more, and soon it has too little arithmetic to
-# hide behind. In the figure, FSDP and tensor parallelism meet near five sequences, which are these 20,000 tokens, on either link. (Below eight sequences the
+# hide behind. In the figure, FSDP and tensor parallelism meet near five sequences, which are these 20,000 tokens, on either link. (Below eight the
 # figure assumes that GPUs can share one.) From how many sequences on is the pipeline faster than tensor parallelism on NVLink?
 #
 # On many GPUs FSDP
