@@ -533,8 +533,8 @@ print(f"µs: each further node {per_node_us:.0f}, so eight nodes", end=" ")
 print(f"{four_us + 4 * per_node_us:.1f} (modelled) and {eight_us:.1f} (published)")
 
 # %% [markdown] tags=["explain"]
-# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. Such a close agreement is
-# luck, because his row for 32 bytes is 4 µs lower, but the straight line is not. (NCCL can also sum along a tree, where the waiting grows only with the
+# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. The straight line is no
+# accident, but such a close agreement is luck, because his row for 32 bytes is 4 µs lower. (NCCL can also sum along a tree, where the waiting grows only with the
 # logarithm of the nodes.)
 #
 # To find out how small is small, take two B200 times from Bekman's table, 0.378 ms for 1 MiB and 87.2 ms for 16 GiB, which are 17.2 GB. A straight line
@@ -590,8 +590,8 @@ print(f"ms per token for 160 sums of 16 KiB: {160e3 * report.times_s[16 * KIB]:.
 print(f"ms per token for the weights: {1e3 * 140e9 / 16 / 3350e9:.1f} (modelled)")
 
 # %% [markdown]
-# If you cut between the layers instead, as vLLM's rule says, the two nodes work one after the other, so that reading takes 5.2 ms. Its 160 sums stay inside a
-# node, where they are faster though not free, and each token crosses the network once and not 160 times.
+# If you cut between the layers instead, as vLLM's rule says, the two nodes work one after the other, so that reading takes 5.2 ms. The 160 sums then stay inside
+# a node, where they are faster though not free, and each token crosses the network once and not 160 times.
 #
 # **To remember.** Each further node adds its latency, 78 µs on those V100 nodes. On four B200 nodes an all-reduce of less than 74 MB mostly waits, so send few
 # large tensors across nodes and not many small ones.

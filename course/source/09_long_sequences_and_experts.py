@@ -213,7 +213,7 @@ def pass_on(rank, world_size, tensor):
 
 
 # %% [markdown]
-# **Your turn.** Write it without a mask.
+# **Your turn.** Write ring attention for one rank, without a mask.
 
 
 # %% tags=["yours"] yours="ring_attention" takes=12
