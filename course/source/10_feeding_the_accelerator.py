@@ -577,11 +577,11 @@ print(f"{100 * cost.processor_share:.0f} % of it computing")
 print(f"2,600 photos per second keep {2600 * cost.median_s:.2g} cores busy")
 
 # %% [markdown]
-# On the machine of this page a photo takes 1.84 ms, all of it computing. A published benchmark finds about the same, 577 photos of ImageNet per second, or
+# On the machine of this page a photo takes 2.90 ms, all of it computing. A published benchmark has 577 photos of ImageNet per second, or
 # 1.73 ms each, for Pillow with one thread on a Xeon Platinum 8581C ([Iglovikov and Kosarevsky](https://arxiv.org/abs/2605.08731), 2026). An A100 can
 # train ResNet-50 on 2,600 photos per second if nobody has to load them (a user's benchmark,
-# [timm issue 1491](https://github.com/huggingface/pytorch-image-models/issues/1491), published). These photos need 2,600 × 1.84 ms, or 4.8 s of computing in
-# every second, so five cores must do nothing else. With only four cores, a larger `num_workers` changes nothing, and you must store the photos smaller or
+# [timm issue 1491](https://github.com/huggingface/pytorch-image-models/issues/1491), published). These photos need 2,600 × 2.90 ms, or 7.5 s of computing in
+# every second, so eight cores must do nothing else. With only four cores, a larger `num_workers` changes nothing, and you must store the photos smaller or
 # let the GPU decode them.
 #
 # A third kind of item is in memory already. LeNet trains on the processor itself, with batches of 64 digits. A batch that comes from another process has to
@@ -617,12 +617,11 @@ lenet_modelled = 100 * alone[1] / (alone[1] + handover_s)
 lenet_share.reveal(modelled=lenet_modelled, measured=busy_percent(fed))
 
 # %% [markdown] tags=["explain"]
-# On the machine of this page a step takes 5.41 ms and waits 0.42 ms, so without workers the busy share is 93 %. The hand-over takes 1.11 ms, so the model says
-# 5.41 / (5.41 + 1.11), or 83 %, and we measured 80 %. The workers have left the steps a smaller share of the time, because receiving a batch takes longer than making it. Two
-# workers and a training that share two cores may explain the rest of the loss.
+# On the machine of this page a step takes 8.42 ms and waits 0.69 ms, so without workers the busy share is 92 %. The hand-over takes 1.65 ms, so the model says
+# 8.42 / (8.42 + 1.65), or 83.6 %, and we measured 85.5 %. The workers have left the steps a smaller share of the time, because receiving a batch takes longer than making it.
 #
 # **To remember.** You need as many workers as the time of a batch divided by the time of a step, rounded up, here 100 / 20 or 5. If the items compute, each
-# worker also needs a core. If making a batch takes less time than the hand-over, 1.11 ms for a small batch here, use no workers.
+# worker also needs a core. If making a batch takes less time than the hand-over, 1.65 ms for a small batch here, use no workers.
 #
 # By this rule the two workers of the bet are enough, because 22.9 / 20 is less than 2. Are they?
 
@@ -683,7 +682,7 @@ plotting.play(
 # last 40 ms, but batch 6 takes 100 ms. For the other 60 ms the GPU waits. The second worker cannot help. It soon has batch 7 ready, but the GPU may not use
 # batch 7 before batch 6, and until the GPU takes it, this worker gets no new order.
 #
-# So in every seven steps the GPU computes for 140 ms and waits for 60, and its share is 140 / 200, or 70 % (modelled). A real `DataLoader` reached 67 % on the
+# So in every seven steps the GPU computes for 140 ms and waits for 60, and its share is 140 / 200, or 70 % (modelled). A real `DataLoader` reached 66 % on the
 # machine of this page (simulated).
 #
 # The remedy is to order earlier. With a prefetch factor of 2 there are four batches under way in all, so batch 6 is ordered four steps before its turn. These
@@ -714,9 +713,9 @@ columns = ["modelled busy", "DataLoader busy", "step to step (simulated)"]
 pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 
 # %% [markdown] tags=["explain"]
-# With a factor of 3 the 7 % that are missing are not late batches. From one step to the next it took 21.8 ms instead of 20, as in the last rows of the table
-# in Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.2 to 0.5 ms. And a step of 20 ms takes 20.2 here
-# (Part 1), so its share is 20.2 / 21.8, or 93 %.
+# With a factor of 3 the 9 % that are missing are not late batches. From one step to the next it took 22.2 ms instead of 20, as in the last rows of the table
+# in Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.3 to 0.9 ms. And a step of 20 ms takes 20.3 here
+# (Part 1), so its share is 20.3 / 22.2, or 91 %.
 #
 # Little's law holds here too, because a delay of 100 ms at one batch per 20 ms needs five batches under way. In Part 2 every batch took 100 ms, so all five
 # were being made at the same time and needed five workers. Here only one in seven takes so long. The others are soon ready and wait in memory for their turn,
@@ -725,7 +724,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 # container ends with `Bus error`.
 #
 # You can also give up the order. With `in_order=False` the GPU takes whichever batch is ready. While one worker is late, the other needs only 10 ms for a batch
-# and so has one ready for every step of 20 ms. Even a prefetch factor of 1 then reached 94 % (simulated, the last row). But now the clock decides
+# and so has one ready for every step of 20 ms. Even a prefetch factor of 1 then reached 90 % (simulated, the last row). But now the clock decides
 # which batch comes first, so two runs with the same seed may train in different orders.
 #
 # Turn the loader yourself. It starts at the bet. Where the two lines meet, late batches cost nothing. Keep the late batch at 100 ms, and find the workers and
@@ -875,12 +874,12 @@ print(f"{units.text(bytes_s, 's')} for its bytes", end=", ")
 print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 
 # %% [markdown] tags=["explain"]
-# On our disk the small files need 2,000 × 40 µs, or 80 ms. The shard needs one request of 40 µs and 1.57 MB / 1.15 GB/s, together 1.4 ms, so the model says
-# 57 times. We measured 96 and 1.75 ms, which is 55 times. The reason is that a small file costs a request, and its bytes hardly count. Bytes take as long as
-# a request only if there are 40 µs × 1.15 GB/s, or 46 kB, of them. A photo of 110 kB takes 40 µs for its request and 96 µs for its bytes. In a shard only the
-# 96 µs remain, and 136 / 96 is no more than 1.4.
+# On our disk the small files need 2,000 × 42.3 µs, or 85 ms. The shard needs one request of 42 µs and 1.57 MB / 0.89 GB/s, together 1.8 ms, so the model says
+# 47 times. We measured 104 and 2.92 ms, which is 36 times. The reason is that a small file costs a request, and its bytes hardly count. Bytes take as long as
+# a request only if there are 42.3 µs × 0.89 GB/s, or 38 kB, of them. A photo of 110 kB takes 42 µs for its request and 124 µs for its bytes. In a shard only the
+# 124 µs remain, and 166 / 124 is no more than 1.3.
 #
-# A shard is fast only in order. An item at a random place of a large file took 38 µs, but 2.4 µs in order (measured). Training wants its items mixed, so mix
+# A shard is fast only in order. An item at a random place of a large file took 51 µs, but 4.4 µs in order (measured). Training wants its items mixed, so mix
 # the order of the shards, read each from front to back into a buffer, and draw from the buffer at random.
 #
 # Then the batch crosses the bus, at no more than 32 GB/s for an A100 (data sheet, 64 GB/s for both directions). The 154 MB of 256 photos take 4.8 ms, and a
@@ -889,7 +888,7 @@ print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 # ([direct memory access](glossary.md#direct-memory-access)). It is simpler to send less. As 8-bit integers the photos take 38.5 MB and 1.2 ms, and the GPU
 # converts them.
 #
-# **To remember.** On our disk an item below about 50 kB costs its request and not its bytes, so put small items into shards and read these in order. Send
+# **To remember.** On our disk an item below about 40 kB costs its request and not its bytes, so put small items into shards and read these in order. Send
 # photos as 8-bit integers, because float32 takes four times the bytes in every queue and on the bus.
 #
 # The batches now arrive in time. Are they the right ones?
@@ -1065,7 +1064,7 @@ folder.cleanup()
 # 2. Workers set the rate; batches under way cover delays.
 # 3. Small items go into shards, and each worker gets a seed.
 #
-# Two workers could bring a batch every 11.4 ms, and still the GPU computes for only 70 % of the time by the model, and for 67 % with PyTorch's loader. A late
+# Two workers could bring a batch every 11.4 ms, and still the GPU computes for only 70 % of the time by the model, and for 66 % with PyTorch's loader. A late
 # batch takes 100 ms, and when it is ordered the GPU has only 40 ms of work. With a prefetch factor of 3 the GPU has 120 ms of work, so it does not wait for a
 # late batch any more. With no photo on the disk every batch would take 100 ms, and then no prefetch factor helps, whereas five workers do.
 #

@@ -185,15 +185,15 @@ print(f"2 products and 6 passes: {as_ms(2 * product_s + 6 * pass_s)} (modelled)"
 print(f"plain attention, forward: {as_ms(times_s['plain, forward'])} (measured)")
 
 # %% [markdown] tags=["explain"]
-# Doubling took 7.22 ms, so a pass takes 3.61 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
-# 113 GFLOP/s of the large product it takes 9.47 ms. The forward pass should therefore take 2 × 9.47 + 6 × 3.61, or 40.6 ms (modelled), and it took 47.6 ms (measured).
+# Doubling took 7.18 ms, so a pass takes 3.59 ms. A product of attention has $2 n^2 d$ [FLOP](glossary.md#flop) per head, which makes 1.07 GFLOP for our two heads, and at the
+# 112 GFLOP/s of the large product it takes 9.61 ms. The forward pass should therefore take 2 × 9.61 + 6 × 3.59, or 40.8 ms (modelled), and it took 46.6 ms (measured).
 # More than half of the modelled time goes into moving scores.
 #
 # On other machines the share is different. A pass moves $n^2$ scores and a product does $2 n^2 d$ operations, so the number of tokens cancels.
 #
 # > cost of a pass, in products = (peak / [bandwidth](glossary.md#bandwidth)) × (bytes per score) / (2 d)
 #
-# On our core it is 3.61 / 9.47, or 0.38. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
+# On our core it is 3.59 / 9.61, or 0.37. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
 # and its heads a width of 128, as in Llama 3 8B.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
@@ -214,7 +214,7 @@ h100_pass.reveal(modelled=operations_per_byte * 2 / (2 * 128))
 # The answer is 295 × 2 / 256, or 2.3. There the six passes weigh as much as 13.8 products, and the GPU computes for only 2 of 15.8 parts of the time, or
 # 13 % (modelled, if it does one after the other).
 #
-# **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.38 products on our core, and as 2.3 on an H100
+# **To remember.** Plain attention's forward pass is 2 products and 6 passes. A pass costs as much as 0.37 products on our core, and as 2.3 on an H100
 # with heads of width 128.
 #
 # It would be best to multiply each attention weight by its value as soon as its score exists. Why does plain attention not do that?
@@ -844,12 +844,12 @@ sentence = "with 2,048 tokens the fused step saves a larger share than with 256"
 timing.claim(sentence, fused_ratio / short_ratio, at_most=0.95, evidence=[turns, short_turns])
 
 # %% [markdown] tags=["explain"]
-# The fused step takes 0.67 times as long as the plain one (measured), although it does more arithmetic. One product more costs 9.47 ms, whereas fifteen passes
-# fewer save 54 ms (modelled). The model is about 22 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
+# The fused step takes 0.62 times as long as the plain one (measured), although it does more arithmetic. One product more costs 9.61 ms, whereas fifteen passes
+# fewer save 54 ms (modelled). The model is 14 to 19 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
 # one. (Plain and fused steps ran in turns with the two programs of Part 1, and yours in turns with plain.) Your own tiles save the same passes, but they call 28 small operators for each of 256 tiles. The saving becomes time only if the loop is one kernel.
 #
 # For short texts less can be saved. With 256 tokens the matrices of both heads have 0.5 MB and stay in a cache, so a pass is cheap, and the fused step took
-# 0.94 times as long as the plain one (measured).
+# 0.90 times as long as the plain one (measured).
 #
 # You may meet two traps at work. If you pass three dimensions instead of four, PyTorch on a CPU takes the plain way without a warning, and it saves 37 units
 # (counted above). And its `FlopCounterMode` reports 0 FLOP for the fused operator of a CPU.
@@ -947,9 +947,9 @@ print(
 print(attention.FLASH_2_SOURCE)
 
 # %% [markdown] tags=["explain"]
-# On our core the causal forward pass took 16.1 ms and the whole one 25.1 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
-# 133 and 86 GFLOP/s. But our large
-# product did only 116, and the whole attention 86. The 133 is higher because it counts the operations of tiles that the causal program may skip.
+# On our core the causal forward pass took 14.1 ms and the whole one 22.5 ms (measured). If you count two whole products for both, 2.15 GFLOP, they do
+# 152 and 96 GFLOP/s. But our large
+# product did only 123, and the whole attention 96. The 152 is higher because it counts the operations of tiles that the causal program may skip.
 #
 # Published rates may contain them too. Table 1 of FlashAttention-2 (Dao, 2023) reports 225 TFLOP/s per A100, 72 % of the peak, for training a GPT of 2.7 billion
 # parameters on 8,192 tokens. Its formula counts 16.2 GFLOP per token for the parameters and 8.1 for the scores, and the paper says openly that it counts all
@@ -964,8 +964,8 @@ print(attention.FLASH_2_SOURCE)
 # 2. What is cheap to make again need not be stored.
 # 3. Make tiles tall, and ask what a rate counts.
 #
-# Fused attention computes every score twice, and with 2,048 tokens its step still takes only 0.67 times as long as the plain one. It does seven products instead of
-# six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.38 products. On an A100 a pass costs
+# Fused attention computes every score twice, and with 2,048 tokens its step still takes only 0.62 times as long as the plain one. It does seven products instead of
+# six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.37 products. On an A100 a pass costs
 # 3.1 products, and there the published share is 0.18.
 #
 # Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. Tiles save bytes only if they are tall, because
