@@ -1004,8 +1004,8 @@ parallel_plans.explore_cuts()
 #
 # The largest training runs have fewer. For Llama 3 405B, Meta had 16,384 H100 and 16 million tokens per step (Llama Team, 2024, Table 4, published). That is
 # about 1,000 tokens per GPU, and over their 50 GB/s FSDP alone would send for eight times as long as it computes. With NVLink inside each machine it is
-# less, as [lesson 08](08_layouts.ipynb) counts. Meta cut each layer over the eight GPUs of a machine and the model into 16 stages. These 128 GPUs hold one copy of the model
-# together. A GPU now sends and computes for a 128th of the parameters only, so the two sixes cancel as before, but the tokens that count are all 128,000 of
+# less ([lesson 08](08_layouts.ipynb)). Meta cut each layer over the eight GPUs of a machine and the model into 16 stages. These 128 GPUs together hold one copy.
+# A GPU now sends and computes for a 128th of the parameters only, so the two sixes cancel as before, but the tokens that count are all 128,000 of
 # its group. These are sixteen times the 8,000.
 #
 # **To remember.** Take FSDP if each GPU has more than P / B tokens, which is 8,000 at 400 TFLOP/s and 50 GB/s. With fewer, cut layers where the link is fast

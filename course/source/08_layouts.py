@@ -548,7 +548,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="GPUs")
 # 1,048 GB in this time, which is 16 GB/s for each GPU, whereas a port could carry 25.
 #
 # In lesson 06 we took the 50 GB/s of a port. But eight ports can share the work of a node, which makes it better, and on many nodes the pieces become small and
-# wait, which makes it worse. The bus bandwidth of lesson 07 contains both effects, so measure it on as many nodes as you will use. The authors of the Playbook
+# wait, which makes it worse. The [bus bandwidth](glossary.md#bus-bandwidth) of lesson 07 contains both effects, so measure it on as many nodes as you will use. The authors of the Playbook
 # did this on their cluster. On eight nodes, the mean of their jobs was 99.6 GB/s. That is less than half of what the data sheets promised in Part 2, where 14 GB
 # were summed in 116 ms, as if at 238 GB/s. At 99.6 GB/s this sum takes 277 ms, and the step without a cut takes 707 ms if nothing is hidden. But the backward
 # pass takes 287 ms, so nearly all of the sum can hide behind it, whereas the sums of tensor ranks cannot.

@@ -500,10 +500,10 @@ long_sequences.explore_ring()
 # What if each GPU takes some heads? This is simpler than a ring, because heads never look at each other (lesson 06).
 #
 # - At first a GPU has some tokens with all heads
-# - An all-to-all gives it all tokens with some heads
+# - An [all-to-all](glossary.md#all-to-all) gives it all tokens with some heads
 # - After an ordinary attention, a second one goes back
 #
-# In *Ulysses* (Jacobs and others, 2023) each GPU at first has an eighth of the tokens with all their heads. Then an [all-to-all](glossary.md#all-to-all)
+# In *Ulysses* (Jacobs and others, 2023) each GPU at first has an eighth of the tokens with all their heads. Then an all-to-all
 # ([lesson 07](07_links_in_two_levels.ipynb)) regroups them, so that each GPU has all tokens with an eighth of the heads, in Llama 3 8B four query heads
 # and the key-value head that they share. It computes an ordinary attention, and a second all-to-all brings the outputs back to their tokens. Every
 # head has the same mask, so the work is even by itself.
