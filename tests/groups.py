@@ -28,6 +28,7 @@ TOGETHER = {
         "tests/helpers/studies/data_parallel/test_sleeping_devices.py",
         "tests/helpers/studies/sgd_parallelism/test_ensembles.py",
         "tests/helpers/studies/sgd_parallelism/test_sharing.py",
+        "tests/helpers/studies/test_two_levels.py",
     ),
     "the process from which those that mark are forked": (
         "tests/course/test_grading_class.py",

@@ -878,7 +878,7 @@ for name in names:
 pd.DataFrame(rows).T
 
 # %% [markdown] tags=["explain"]
-# NVLink joins only GPUs in one machine, and what leaves the machine still meets the network.
+# NVLink joins only GPUs in one machine, and a slower network joins the machines ([lesson 07](07_links_in_two_levels.ipynb)).
 #
 # Turn it yourself. The figure begins with the bet. Move the tokens until more of them bring nothing, compare with the division, and then ask what more GPUs
 # change.

@@ -1004,8 +1004,8 @@ parallel_plans.explore_cuts()
 #
 # The largest training runs have fewer. For Llama 3 405B, Meta had 16,384 H100 and 16 million tokens per step (Llama Team, 2024, Table 4, published). That is
 # about 1,000 tokens per GPU, and over their 50 GB/s FSDP alone would send for eight times as long as it computes. With NVLink inside each machine it is
-# less. Meta cut each layer over the eight GPUs of a machine and the model into 16 stages. These 128 GPUs hold one copy of the model
-# together. A GPU now sends and computes for a 128th of the parameters only, so the two sixes cancel as before, but the tokens that count are all 128,000 of
+# less ([lesson 08](08_layouts.ipynb)). Meta cut each layer over the eight GPUs of a machine and the model into 16 stages. These 128 GPUs together hold one copy.
+# A GPU now sends and computes for a 128th of the parameters only, so the two sixes cancel as before, but the tokens that count are all 128,000 of
 # its group. These are sixteen times the 8,000.
 #
 # **To remember.** Take FSDP if each GPU has more than P / B tokens, which is 8,000 at 400 TFLOP/s and 50 GB/s. With fewer, cut layers where the link is fast
@@ -1028,10 +1028,6 @@ ranks.close()
 # So before you set the two sizes, ask how many bytes per token you would send, how many microbatches you have, and how many tokens each GPU gets. These are
 # three divisions, and you can do them before anybody books a machine. The [exercises](exercises/06_model_parallel_exercises.ipynb) have you follow what a
 # stage saves, time unequal stages, cut a table of words over real ranks, and plan for a model of your own.
-#
-# One thing was too simple here. All GPUs had the same link, either NVLink or InfiniBand, but a real cluster has both. If a layer is cut over sixteen GPUs in
-# two machines, must all the bytes of its all-reduce pass through the slow link, or only some of them? A lesson on links in two levels will begin with this
-# question.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -101,7 +101,7 @@ def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "")
     """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``, for :func:`gantt`.
 
     ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises TypeError for what
-    is no mapping, ValueError for a length below 0. Lesson 08.
+    is no mapping, ValueError for a length below 0.
     """
     found = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():

@@ -248,6 +248,7 @@ def claim(
     at_least: float | None = None,
     at_most: float | None = None,
     evidence: Result | Sequence[Result] = (),
+    simulated: bool = False,
 ) -> None:
     """Print ``sentence`` with the bound of ``ratio``, then whether it holds here; raise where it stably does not.
 
@@ -262,11 +263,12 @@ def claim(
     a factor of 1.5 from each bound and no comparison had too few rounds for an interval, and is else
     ``Here this was not decided.``, and where nothing could be measured, ``ratio`` is None, without evidence, and it is
     ``Here this was not measured.`` The strict test of a notebook compares the sentence and the bound, and not
-    the line below it.
+    the line below it. With ``simulated``, for links and devices that sleep, the line says "(simulated)".
 
     Raises ClaimContradicted with the evidence; TypeError or ValueError for a ratio that is no number, bounds that are
     missing or in the wrong order, or evidence that is no measurement. Lesson 00.
     """
+    boolean("simulated", simulated)
     measurements = list(evidence) if isinstance(evidence, Sequence) else [evidence]
     stable = [item.stable for item in measurements if isinstance(item, Result) and hasattr(item, "stable")]
     if len(stable) < len(measurements):
@@ -288,7 +290,8 @@ def claim(
         holds = None  # too few rounds for any interval: such a ratio may be off by more
     else:
         holds = (low * _MARGIN <= min(ratios) and max(ratios) <= high / _MARGIN) or None
-    settle(sentence, wanted, _shown(ratios), holds, "\n".join(str(item) for item in measurements))
+    shown = "\n".join(str(item) for item in measurements)
+    settle(sentence, wanted, _shown(ratios), holds, shown, simulated=simulated)
 
 
 def settle(

@@ -74,6 +74,23 @@ def test_a_lesson_takes_its_number_from_its_title():
         order.renumbered(ACTS, ["05_other"])
 
 
+def test_a_former_title_is_known_by_the_new_one(monkeypatch):
+    monkeypatch.setattr(order, "_RETITLED", {"information": "data", "many_data": "data"})
+    assert order.renumbered(ACTS, ["03_information", "00_start"]) == {"03_information": "04_data"}
+    assert order.title_of("09_many_data_exercises") == order.title_of("04_data_exercises") == "data_exercises"
+    assert order.title_of("04_information_exercise") == "information_exercise"
+    assert order.titles_of("04_data_exercises") == ("data_exercises", "information_exercises", "many_data_exercises")
+    assert order.titles_of("09_many_data") == ("data", "information", "many_data")
+    assert order.titles_of("00_start") == ("start",)
+
+
+def test_no_former_title_is_a_lessons_of_now():
+    planned_and_written = {name for act in HERE.acts for name in (*act.lessons, *act.planned)}
+    titles = {name.partition("_")[2] for name in planned_and_written}
+    assert set(order._RETITLED.values()) <= titles
+    assert not set(order._RETITLED) & titles
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [

@@ -7,7 +7,7 @@ import subprocess
 import nbformat
 import pytest
 
-from tools.authoring import audit
+from tools.authoring import audit, order
 from tools.authoring.build import keep
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.renumber import mended, renumber
@@ -98,6 +98,17 @@ def test_files_are_renamed_and_outputs_stay(ordered):
     shown = [[cell.outputs for cell in made.cells if cell.cell_type == "code"] for made in (before, after)]
     assert shown[0] == shown[1]
     assert any(shown[0])
+    assert renumber(ordered) == []
+
+
+def test_a_title_alone_changes_and_every_list_of_numbers_stays(ordered, monkeypatch):
+    (ordered.folder / "order.toml").write_text('[[acts]]\ntitle = "All"\nlessons = ["90_few_counts"]\n')
+    (ordered.folder / "page.md").write_text("Lessons 01 to 90 and [lesson 90](90_small_counts.ipynb) count.\n")
+    monkeypatch.setattr(order, "_RETITLED", {"small_counts": "few_counts"})
+    assert "course/source/90_small_counts.py -> 90_few_counts.py" in renumber(ordered)
+    text = "Lessons 01 to 90 and [lesson 90](90_few_counts.ipynb) count.\n"
+    assert (ordered.folder / "page.md").read_text() == text
+    assert not list(ordered.root.rglob("*small_counts*"))
     assert renumber(ordered) == []
 
 

@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers import storage
+from tools.authoring import order
 from tools.authoring.course import HERE
 from tools.copies import __main__ as command, form, update
 
@@ -348,6 +349,28 @@ def test_what_the_reader_wrote_is_found_under_the_new_number(made, capsys):
         assert kept[name.replace("04_", "05_")] == theirs[name]
     assert not [name for name in kept if name.startswith("04_")]
     assert read(made, "05_ring.new.ipynb").cells[0].source.startswith("Third")
+    assert again(made, capsys) == []
+
+
+def test_what_the_reader_wrote_is_found_under_the_new_title(made, capsys, monkeypatch):
+    change(made, LESSON, 0, source="My note")
+    write(made / "my_course" / "04_ring-Copy1.ipynb", lesson("Mine too"))
+    theirs = {path.name: path.read_bytes() for path in everything(made) if path.name != update.MANIFEST}
+    for path in list((made / "course").rglob("04_*.ipynb")):
+        path.rename(path.with_name(path.name.replace("04_ring", "04_line")))
+    write(made / "course" / PAGE, "# Glossary\n\nFrom [lesson 04](04_line.ipynb), [how](../CONTRIBUTING.md).\n")
+    write(made / "course" / "04_line.ipynb", lesson("Second"))
+    monkeypatch.setattr(order, "_RETITLED", {"ring": "line"})
+    said = again(made, capsys)
+    assert said == [
+        "04_ring-Copy1.ipynb is 04_line-Copy1.ipynb now: its lesson has another name",
+        "04_ring.ipynb is 04_line.ipynb now: its lesson has another name",
+        "04_line.ipynb is yours and stays; the course has a newer version, see 04_line.new.ipynb",
+    ]
+    kept = {path.name: path.read_bytes() for path in everything(made)}
+    for name in ("04_ring.ipynb", "04_ring-Copy1.ipynb", "04_ring_exercises.ipynb"):
+        assert kept[name.replace("04_ring", "04_line")] == theirs[name]
+    assert not [name for name in kept if name.startswith("04_ring")]
     assert again(made, capsys) == []
 
 

@@ -406,6 +406,21 @@ def test_a_class_keeps_the_names_with_which_it_began(tmp_path, begun):
     assert again == [tmp_path / "source" / old / f"{old}.ipynb"]
 
 
+def test_a_class_keeps_a_title_that_its_lesson_had_before(tmp_path):
+    old, now = "16_layouts_and_long_sequences_exercises", "08_layouts_exercises"
+    (tmp_path / "source" / old).mkdir(parents=True)
+    assert [sheet.lesson.name for sheet in handout.of_class(tmp_path, sheets.load(HERE, ["08"]))] == [old]
+    assert grade._sheet(old).lesson.name == old
+    assert grade._sheet(old).exercises == grade._sheet(now).exercises
+    for student, name in (("ann", old), ("ben", now), ("cleo", f"08{old[2:]} (1)")):
+        path = tmp_path / "submitted" / student / f"{name}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    submissions, strange = intake.find(tmp_path / "submitted", [old])
+    assert ([(one.student, one.assignment) for one in submissions], strange) == (
+        [(student, old) for student in ("ann", "ben", "cleo")], {})  # fmt: skip
+
+
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     left = [tmp_path / ".grading-x" / "one", tmp_path / ".0a.tmp", tmp_path / "marks" / "ann" / ".0b.tmp"]
     kept = [tmp_path / "submitted" / "ann" / ".mine.tmp", tmp_path / "marks" / "ann" / "a.json"]

@@ -445,6 +445,7 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
     timing.claim("it is faster", [0.01, 0.35], at_most=0.5, evidence=unstable)
     timing.claim("it is slower", None, at_least=2)
     timing.claim("both are near", [0.9, np.float64(1.3)], at_least=0.5, at_most=2000, evidence=(stable, compared))
+    timing.claim("a link is slower", 3, at_least=2, evidence=stable, simulated=True)
     assert capsys.readouterr().out == (
         "it is slower (at least 2 times)\nHere it is 43.2 times (measured), so this holds.\n"
         + "it is slower (at least 2 times)\nHere it is 3 times (measured), so this holds.\n"
@@ -452,6 +453,7 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
         + "it is faster (at most 0.5 times)\nHere this was not decided.\n"
         + "it is slower (at least 2 times)\nHere this was not measured.\n"
         + "both are near (0.5 to 2,000 times)\nHere it is 0.9 to 1.3 times (measured), so this holds.\n"
+        + "a link is slower (at least 2 times)\nHere it is 3 times (simulated), so this holds.\n"
     )
     for ratio in (1.99, [1.99, 2], [2.1, 3.01]):
         with pytest.raises(timing.ClaimContradicted, match=r"it is so \(2 to 3 times\)\nmeasured: Timing\n  cold"):

@@ -15,6 +15,10 @@ from tools.authoring.problem import Problem
 _NAME = re.compile(r"\d\d_[a-z][a-z0-9_]*")
 _KEYS = ("title", "question", "places", "lessons", "planned")
 _LISTS = ("places", "lessons", "planned")
+_EXERCISES = "_exercises"
+
+# A title that a lesson had before, and its title now: readers and classes have files under the former one.
+_RETITLED = {"layouts_and_long_sequences": "layouts"}
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,22 @@ def _act(table: Mapping[str, object], where: str) -> Act:
 
 
 def title_of(name: str) -> str:
-    """Return what a lesson keeps where its number changes: ``working_set`` of ``11_working_set``."""
-    return name.partition("_")[2]
+    """Return what a lesson keeps where its number changes: ``working_set`` of ``11_working_set``.
+
+    The name of a lesson's exercises has their title; a title that a lesson had before gives the one that it has now.
+    """
+    title = name.partition("_")[2]
+    exercises = _EXERCISES if title.endswith(_EXERCISES) else ""
+    title = title.removesuffix(_EXERCISES)
+    return _RETITLED.get(title, title) + exercises
+
+
+def titles_of(name: str) -> tuple[str, ...]:
+    """Return every title under which files of ``name``, a lesson or its exercises, may be: that of now comes first."""
+    title = title_of(name)
+    exercises = _EXERCISES if title.endswith(_EXERCISES) else ""
+    former = (old for old, new in _RETITLED.items() if new == title.removesuffix(_EXERCISES))
+    return (title, *(f"{old}{exercises}" for old in former))
 
 
 def act_of(acts: Sequence[Act], name: str) -> str:

@@ -1,4 +1,6 @@
-"""Give each lesson the number that course/order.toml states, in every file's name and in every text that says it.
+"""Give each lesson the name that course/order.toml states, in every file's name and in every text that says it.
+
+A name is a number and a title. A title that changes stands first with its former one in ``tools/authoring/order.py``.
 
 Which numbers change is read from the names of the sources, so that a second run finds nothing to do. A text says a
 number in one of three ways: a file's name (``11_working_set``), words (``lessons 02, 11 and 12``), or a string of two
@@ -152,8 +154,11 @@ def mended(text: str, names: Mapping[str, str], numbers: Mapping[str, str], file
 def _listed(text: str, numbers: Mapping[str, str]) -> str:
     """Return a list of numbers in words or quotes with the new ones; a list that rose rises again.
 
-    A range ("00 to 14") is of the lessons between, and is one again where the new numbers are.
+    A range ("00 to 14") is of the lessons between, and is one again where the new numbers are. Where lessons change
+    their titles alone, every list stays.
     """
+    if all(number == new for number, new in numbers.items()):
+        return text
     old = re.findall(r"\d\d", text)
     if re.search(r"\bto\b", text):
         return _ranged(text, old, numbers)

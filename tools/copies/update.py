@@ -19,11 +19,12 @@ from pathlib import Path, PurePosixPath
 
 from helpers.storage import write_atomically
 from helpers.widgets import PREDICTIONS_FILE as PREDICTIONS
+from tools.authoring.order import title_of
 from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"
 _USED = os.R_OK | os.W_OK | os.X_OK  # of a folder that files are brought up to date in
-_NUMBERED = re.compile(r"(?P<number>\d\d)_(?P<title>[a-z0-9_]+)(?![a-z0-9_]).*")  # and its .new.ipynb, -Copy1.ipynb
+_NUMBERED = re.compile(r"(?P<name>\d\d_[a-z0-9_]+)(?![a-z0-9_])(?P<rest>.*)")  # and its .new.ipynb, -Copy1.ipynb
 
 # What JupyterLab, VS Code and Colab write into a cell's metadata by themselves: what is folded, and when it ran.
 _OF_THE_PROGRAM = ("collapsed", "scrolled", "trusted", "jupyter", "execution", "ExecuteTime", "hidden",
@@ -45,8 +46,8 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
     """Write ``files``, by their paths, to the folder ``copy``; return a line for each that the reader must know of.
 
     A file that the reader has changed stays, one that is gone from the course too, and one that the reader has removed
-    comes back. Where a lesson has a new number, what the reader has of it takes that number first. Raises OSError, with
-    what to do, where the disk refuses, or ``copy`` is no folder.
+    comes back. Where a lesson has a new number or title, what the reader has of it takes that name first. Raises
+    OSError, with what to do, where the disk refuses, or ``copy`` is no folder.
     """
     if os.path.lexists(copy) and not copy.is_dir():
         raise NotADirectoryError(f"{copy} is no folder; rename it, and start again")
@@ -57,7 +58,7 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
         one.contents = list(dict.fromkeys([*one.contents, _content(Path(name).name, content)]))
     _write(copy / MANIFEST, known)
     try:
-        said += _take_new_numbers(copy, files, known)
+        said += _take_new_names(copy, files, known)
         for name, content in files.items():
             odd = _oddity(copy, name)
             said += [odd] if odd else _hand_over(copy, name, content, known[name])
@@ -70,25 +71,26 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
     return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in left)]
 
 
-def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
-    """Rename what the copy has of a lesson with another number than in ``files``, and what lies beside it.
+def _take_new_names(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
+    """Rename what the copy has of a lesson that has another number or title in ``files``, and what lies beside it.
 
-    Returns a line for each file that the reader has changed. Where both numbers are there, both stay.
+    Returns a line for each file that the reader has changed. Where both names are there, both stay.
     """
-    numbers = {(path.parent, found["title"]): found["number"] for path in map(PurePosixPath, files)
-               if (found := _NUMBERED.fullmatch(path.name))}  # fmt: skip
+    names = {(path.parent, title_of(match["name"])): match["name"] for path in map(PurePosixPath, files)
+             if (match := _NUMBERED.fullmatch(path.name))}  # fmt: skip
     said = []
-    for folder in sorted({parent for parent, _ in numbers}):
+    for folder in sorted({parent for parent, _ in names}):
         usable = os.access(copy / folder, _USED)
         for path in sorted((copy / folder).glob("[0-9][0-9]_*")) if usable else ():
-            found = _NUMBERED.fullmatch(path.name)
-            number = numbers.get((folder, found["title"])) if found else None
-            new = path.with_name(f"{number}{path.name[2:]}")
-            if number is None or os.path.lexists(new):
+            match = _NUMBERED.fullmatch(path.name)
+            name = names.get((folder, title_of(match["name"]))) if match else None
+            new = path.with_name(f"{name}{match['rest']}") if match else path
+            if name is None or os.path.lexists(new):
                 continue
             old_name, new_name = (one.relative_to(copy).as_posix() for one in (path, new))
             if _is_the_readers(path, known.get(old_name, _Known()).contents):
-                said.append(f"{old_name} is {new_name} now: its lesson has another number")
+                what = "number" if new.name[2:] == path.name[2:] else "name"
+                said.append(f"{old_name} is {new_name} now: its lesson has another {what}")
             if old_name in known:
                 old, new_one = known.pop(old_name), known.setdefault(new_name, _Known())
                 new_one.version = old.version

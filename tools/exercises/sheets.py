@@ -67,8 +67,9 @@ class Sheet:
         return tuple(cell.metadata["written"] for cell in self.lesson.cells if "written" in cell.metadata)
 
     def named(self, name: str) -> Sheet:
-        """Return the same exercises under the name of an assignment, which may have another number than the lesson."""
-        return replace(self, lesson=replace(self.lesson, number=name[:2]))
+        """Return the same exercises under an assignment's name, which may have another number or a former title."""
+        number, _, title = name.partition("_")
+        return replace(self, lesson=replace(self.lesson, number=number, slug=title))
 
     def cell(self, role: str, exercise: str) -> Cell:
         """Return the cell that is the ``answer``, ``checks`` or ``written`` guide so named; KeyError for none."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import nbformat
 
-from tools.authoring.order import title_of
+from tools.authoring.order import titles_of
 from tools.exercises import sheets
 from tools.exercises.sheets import Sheet
 
@@ -116,8 +116,9 @@ def _files(home: Path) -> list[Path]:
 
 
 def _is_copy(name: str, assignment: str) -> bool:
-    """Return True for an assignment's name, also with another number or as a second download or upload changes it."""
-    return bool(re.fullmatch(rf"\d\d_{re.escape(title_of(assignment))}(?:{_COPY})*\.ipynb", name, re.IGNORECASE))
+    """Return True for an assignment's name, with any number or former title, also as downloads change it."""
+    titles = "|".join(map(re.escape, titles_of(assignment)))
+    return bool(re.fullmatch(rf"\d\d_(?:{titles})(?:{_COPY})*\.ipynb", name, re.IGNORECASE))
 
 
 def _listed(paths: Sequence[Path]) -> str:

@@ -179,6 +179,7 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 
     DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are not counted. The
     slowest rank of a call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat.
+    Lesson 08.
     """
     taken_s = []
     for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):
@@ -192,7 +193,7 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 def fastest_step_s(times_s: list[list[float]]) -> float:
     """Return the fastest step of all ranks together: of each step the slowest rank, of these the minimum.
 
-    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`.
+    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 08.
     """
     ranks = members("times_s", times_s, "lists of seconds, one a rank")
     given = [numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)]

@@ -223,7 +223,7 @@ def draw_blocks(ranks: int, step: int, *, causal: bool = False, balanced: bool =
     In step s rank r has the keys of rank (r - s) mod ``ranks``. With ``causal`` a block of later keys has nothing to
     do, and its rank waits. ``balanced`` is causal as well: the sequence is cut into twice as many pieces, rank r has
     pieces r and 2 ``ranks`` - 1 - r, and nobody waits. ``title`` stands above the drawing. Raises ValueError for a step
-    that is not there, more than 8 ranks. Lesson 08.
+    that is not there, more than 8 ranks. Lesson 09.
     """
     boolean("balanced", balanced)
     boolean("causal", causal)
@@ -264,7 +264,7 @@ def draw_all_to_all(counts: Sequence[Sequence[int]], *, capacity: int | None = N
     A count is written where it fits. ``counts[rank][expert]`` are tokens that chose the expert; the experts are dealt
     out to the ranks in order, equally many each. An expert has ``capacity`` places for each rank: what does not fit is
     dropped, and what is not used is sent empty. ``title`` stands above the drawing. Raises ValueError for experts that
-    do not divide, for no tokens and more than 8 ranks. Lesson 08.
+    do not divide, for no tokens and more than 8 ranks. Lesson 09.
     """
     rows = [[whole_number(f"counts[{rank}][{place}]", count, at_least=0)
              for place, count in enumerate(members(f"counts[{rank}]", row, "tokens by expert"))]

@@ -51,7 +51,7 @@ PLANS = (
     TeachingPlan(
         "One day",
         "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
-        "None of these lessons needs another than lesson 00.",
+        "None of these lessons needs one that is not in the plan.",
         (
             TeachingSession("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
             TeachingSession("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
@@ -66,16 +66,19 @@ PLANS = (
             TeachingSession("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
             TeachingSession("Week 3: a GPU from inside", (Item("how_a_gpu_runs_a_kernel"),)),
             TeachingSession("Week 4: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
-            TeachingSession("Week 5: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
+            TeachingSession("Week 5: parts of a model", (Item("model_parallel"), Item("links_in_two_levels"))),
             TeachingSession(
-                "Week 6: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
+                "Week 6: layouts, and a long sequence", (Item("layouts"), Item("long_sequences_and_experts"))
             ),
-            TeachingSession("Week 7: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
-            TeachingSession("Week 8: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
-            TeachingSession("Week 9: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
-            TeachingSession("Week 10: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
-            TeachingSession("Week 11: predicted times", (Item("convolution_time"),)),
-            TeachingSession("Week 12: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
+            TeachingSession(
+                "Week 7: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
+            ),
+            TeachingSession("Week 8: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
+            TeachingSession("Week 9: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
+            TeachingSession("Week 10: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
+            TeachingSession("Week 11: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
+            TeachingSession("Week 12: predicted times", (Item("convolution_time"),)),
+            TeachingSession("Week 13: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
         ),
     ),
 )
