@@ -158,7 +158,7 @@ def test_a_folded_cell_is_no_visible_code():
 def test_too_long_a_lesson_is_told():
     read, built = made()
     long = replace(read, run_s=5000)
-    assert [problem.what for problem in page.sizes(long, built)] == [f"{long.minutes} minutes, at most 90"]
+    assert [problem.what for problem in page.sizes(long, built)] == [f"{long.minutes} minutes, at most 100"]
 
 
 def test_rules_of_thumb_are_taken_whole():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from tools.authoring.cells import Cell
 
-WORDS_PER_MINUTE = 130
+WORDS_PER_MINUTE = 100  # at 130, readers of six lessons needed a sixth more than was said
 LINE_S = 5  # of visible code
 PREDICTION = 2  # minutes each
 YOURS = (5, 15)  # what a function that the reader writes may take; its cell says it: takes=8

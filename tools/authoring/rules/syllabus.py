@@ -44,7 +44,7 @@ PLANS = (
         (
             TeachingSession(
                 "Two hours",
-                (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 10)),
+                (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 5)),
             ),
         ),
     ),
