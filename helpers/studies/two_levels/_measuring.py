@@ -50,7 +50,7 @@ class ComparedAllReduces(Record):
 
 
 def sum_on_ranks(ranks: RankPool, hierarchical_all_reduce: HierarchicalSum, elements: int) -> tuple[RankSum, ...]:
-    """Return what ``hierarchical_all_reduce`` leaves on each of four ranks, of vectors of ones, tens, and so on.
+    """Return what ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors of ones, tens, and so on.
 
     It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with a tensor of so many float32 ``elements``
     and the :class:`Ring` of each level. Nothing sleeps. Raises ValueError unless there are four ranks, and
@@ -73,7 +73,7 @@ def compare_all_reduces(
 
     Messages inside a node sleep as long as ``fast`` would need, those between the nodes as long as ``slow`` would. In
     the ring each rank has one neighbour in the other node, so that all its steps last as long as ``slow`` needs. Both
-    take turns, ``repeats`` times. Raises ValueError unless there are four ranks. Lesson 07.
+    take turns, ``repeats`` times. Raises ValueError unless there are four ``ranks``. Lesson 07.
     """
     _refuse_others(ranks)
     counts = [whole_number("size_bytes", size) // _ELEMENT_BYTES for size in sizes_bytes]
