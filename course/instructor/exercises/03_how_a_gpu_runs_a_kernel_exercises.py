@@ -296,23 +296,6 @@ def in_order(thread, values, total):
     yield from scattered(thread, values, total)
 
 
-# %% wrong="in_order" says="let the first threads add" gets=2
-def in_order(thread, values, total):
-    i = thread.thread_x
-    words = thread.shared("words", 256)
-    words[i] = values[i]
-    yield
-    for distance in (128, 64, 32, 16, 8, 4, 2, 1):
-        if i < distance:
-            if i % 2:
-                words[i] = words[i] + words[i + distance]
-            else:
-                words[i] = words[i + distance] + words[i]
-        yield
-    if i == 0:
-        total[0] = words[0]
-
-
 # %% wrong="in_order" says="let neighbouring lanes add" gets=2
 def in_order(thread, values, total):
     yield from strided(thread, values, total)
