@@ -28,7 +28,7 @@
 # such machines join, so that 32 GPUs add up a tensor of the same size. Inside its machine each GPU sends 900 GB/s through NVLink. To the other machines it
 # has a port of 50 GB/s, which is an eighteenth.
 #
-# A ring is as fast as its slowest link, so if everything has to pass through the ports, it takes about 18 times as long. But does everything have to pass?
+# A ring is as fast as its slowest link, so if everything has to pass through the ports, you would expect about 18 times the time. But does everything have to pass?
 # With this question [lesson 06](06_model_parallel.ipynb) ended, when it cut a layer over sixteen GPUs in two machines.
 #
 # You meet the border between the two speeds as soon as one machine is too small. A *node* is a machine whose GPUs share the fast link, here eight of them.
@@ -206,7 +206,7 @@ print(f"one ring: {one_ring / 1e9:.2f} GB through one port of each node")
 #
 # Compare this with a single ring through all 32 GPUs. There each GPU sends 2 × 31/32 of the tensor to its right neighbour, 8.32 GB. The last GPU of a node
 # has its neighbour in the next node, so these 8.32 GB pass through one port while seven ports are idle. Two levels send 0.81 GB through each of the eight
-# ports instead. The load of the busiest port falls by a factor of 10.3. Of this, a factor of 8 comes from using all the ports, and only 1.29 comes from
+# ports instead. The load of the busiest port falls by a factor of 10.3, or 8 × 1.29. The 8 comes from using all the ports, and only the 1.29 comes from
 # sending less.
 #
 # Does it work? Let the four processes sum 400 kB. Their links have 200 MB/s and a [latency](glossary.md#latency) of 0.2 ms inside a node, and 10 MB/s and
@@ -267,7 +267,7 @@ timing.claim(sentence, ratio, at_least=1.3, evidence=simulated[0], simulated=Tru
 #
 # Inside the node, 7.52 GB at 900 GB/s take 8.4 ms. Outside, 0.81 GB at 50 GB/s take 16.1 ms. One after the other these are 24.5 ms. But a library can cut the
 # tensor into pieces, and while one piece is outside, the next one is summed inside. At best the shorter time is hidden completely, and 16.1 ms are left. So
-# the model gives two bounds, the longer of the two times and their sum. For $g$ GPUs per node and $k$ nodes the two times are
+# the model gives two bounds, the longer of the two times and their sum. (A switch that adds up by itself would send less; we leave it out.) For $g$ GPUs per node and $k$ nodes the two times are
 #
 # > inside = 2 (g − 1)/g × bytes / (rate of NVLink), outside = 2 (k − 1)/k × (bytes / g) / (rate of a port)
 #
@@ -378,7 +378,7 @@ print(f"the longer of the two times {in_ms[1]:.1f}, their sum {in_ms[2]:.1f} (mo
 #
 # Sometimes a benchmark gives the answer, if you read it with care. NCCL's own reports a *[bus bandwidth](glossary.md#bus-bandwidth)*. It takes the bytes
 # that each of $R$ GPUs would send in a single ring, 2 (R − 1)/R times the tensor, and divides them by the measured time. (Bekman's table has only bus
-# bandwidths, and we computed the times back from them.) Now look at a [report](https://github.com/lessizzmore/create-a3mega-ztan-fork) from two nodes of
+# bandwidths, and we computed the times back from them.) Now look at a user's [report](https://github.com/lessizzmore/create-a3mega-ztan-fork) from two nodes of
 # Google's A3 Mega, with eight H100 each. An all-reduce of 8 GiB took 47.5 ms, and its bus bandwidth is printed as 339 GB/s (published). But a port has
 # 25 GB/s there, so all eight ports of a node together send only 200.
 
@@ -406,7 +406,7 @@ print(f"GB/s: bus bandwidth {printed:.0f} (published), of a port {stated:.0f} (s
 # 80 ms. The library must have summed inside the nodes first.
 #
 # A single ring sends 2 (R − 1)/R of the tensor, and a port in two levels 2 (k − 1)/k of a $g$-th of it. Since $R$ is $g$ times $k$, the second divided by
-# the first is (k − 1)/(R − 1), here 1/15, so multiply a bus bandwidth by that to get the rate of a port (Bekman, on the same page). If $g$ rings ran
+# the first is (k − 1)/(R − 1), here 1/15, so multiply a bus bandwidth by that to get the rate of a port (as Bekman's page does). If $g$ rings ran
 # instead, divide it by $g$.
 #
 # **Your turn.** Write the first of the two, again in one line.
@@ -533,12 +533,13 @@ print(f"µs: each further node {per_node_us:.0f}, so eight nodes", end=" ")
 print(f"{four_us + 4 * per_node_us:.1f} (modelled) and {eight_us:.1f} (published)")
 
 # %% [markdown] tags=["explain"]
-# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. The straight line is no
-# accident, but such a close agreement is luck, because his row for 32 bytes is 4 µs lower. (NCCL can also sum along a tree, where the waiting grows only with the
+# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. A straight line was to be
+# expected. That it fits so closely is luck, because his row for 32 bytes is 4 µs lower. (NCCL can also sum along a tree, where the waiting grows only with the
 # logarithm of the nodes.)
 #
 # To find out how small is small, take two B200 times from Bekman's table, 0.378 ms for 1 MiB and 87.2 ms for 16 GiB, which are 17.2 GB. A straight line
-# through both has a wait and a rate, and its two terms are equal at the wait times the rate.
+# through both says that an all-reduce first waits and then sends its bytes at some rate. Waiting and sending take equally long if the bytes are the wait times
+# the rate.
 
 # %%
 small, large = MIB, 16 * GIB
@@ -570,7 +571,7 @@ for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
 # The line is a rough tool, because it is 24 % too low at 256 MiB. At 64 KiB it fails completely. There the cluster took about 3.2 ms, eight times as long as
 # for 1 MiB, and we do not know why.
 #
-# Now take the layer of lesson 06. For one sequence of 4,096 tokens it sums 4,096 × 8,192 bytes, which is exactly 32 MiB. On the two A3 Mega nodes this size
+# Now take the layer of lesson 06. Each token has a vector of 8,192 bytes, so for one sequence of 4,096 tokens it sums exactly 32 MiB. On the two A3 Mega nodes this size
 # took 1.06 ms (published). Its bytes need only 0.13 ms inside and 0.17 ms outside (modelled), so even 32 MiB are a small tensor. (Latency is not the whole
 # reason, because 8 bytes take 0.14 ms there. We do not know the rest of it.)
 #
@@ -580,7 +581,8 @@ for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
 # on sums as on weights.
 
 # %% tags=["hide-input"]
-layer_s = inside_s(32 * MIB, 8, 450e9), outside_s(32 * MIB, 8, 2, 25e9)
+nvlink, port = report.inside_bytes_per_s, report.port_bytes_per_s
+layer_s = inside_s(32 * MIB, 8, nvlink), outside_s(32 * MIB, 8, 2, port)
 names = {"32 MiB": 32 * MIB, "16 KiB": 16 * KIB, "8 B": 8}
 for name, size in names.items():
     print(f"ms for {name} on two A3 Mega nodes: {1e3 * report.times_s[size]:.3f} (published)")
@@ -588,12 +590,14 @@ near_ms, far_ms = (1e3 * time_s for time_s in layer_s)
 print(f"ms for the bytes of 32 MiB: {near_ms:.2f} inside, {far_ms:.2f} outside (modelled)")
 print(f"ms per token for 160 sums of 16 KiB: {160e3 * report.times_s[16 * KIB]:.1f}")
 print(f"ms per token for the weights: {1e3 * 140e9 / 16 / 3350e9:.1f} (modelled)")
+print(f"ms for 32 KiB on one B200 node: {1e3 * one_node[32 * KIB]:.3f} (published)")
 
 # %% [markdown]
 # If you cut between the layers instead, as vLLM's rule says, the two nodes work one after the other, so that reading takes 5.2 ms. The 160 sums then stay inside
-# a node, where they are faster though not free, and each token crosses the network once and not 160 times.
+# a node. They are not free there, since even 32 KiB took 48 µs on one B200 node (published), which makes 8 ms for 160 of them. But together this is about half
+# of the 25 ms of before, and each token crosses the network once and not 160 times.
 #
-# **To remember.** Each further node adds its latency, 78 µs on those V100 nodes. On four B200 nodes an all-reduce of less than 74 MB mostly waits, so send few
+# **To remember.** Each further node adds the same wait, 78 µs on those V100 nodes. On four B200 nodes an all-reduce of less than 74 MB mostly waits, so send few
 # large tensors across nodes and not many small ones.
 #
 # So a large all-reduce may leave the node. Is this true for every large exchange?
@@ -721,7 +725,8 @@ pd.DataFrame(rows, index=names)
 two_levels.explore_leaving()
 
 # %% [markdown]
-# Only the curve of the all-reduce falls close to 1, because 72 ports share the node's sum, whereas the pieces of an all-to-all remain as many as they are.
+# Only the curve of the all-reduce falls close to 1, because 72 ports share the sum of their node. In an all-to-all each GPU has as many bytes for the other
+# node as before.
 #
 # Does a measurement confirm this? DeepSeek's library [DeepEP](https://github.com/deepseek-ai/DeepEP) exchanges tokens between experts, and its authors
 # publish rates per GPU. Their rates count all exchanged bytes, also those that stay in the node. Only (k − 1)/k of the bytes leave it, so ports of 50 GB/s
@@ -743,11 +748,11 @@ for row in two_levels.DEEP_EP:
 # ## Back to the bet
 #
 # The all-reduce of 4 GiB takes only 2.17 times as long on four nodes as on one, because each of eight ports carries about 1 GB, instead of a single one
-# carrying 8. A small tensor gains nothing from this, since it waits for messages and not for bytes, on the V100 nodes 78 µs for each further node. An
-# all-to-all gains nothing either, because all its pieces are different, and on two H100 nodes it takes 5.1 times as long as on one.
+# carrying 8. For a small tensor this is of little use, since it does not wait for bytes, and on the V100 nodes each further node added
+# 78 µs. In an all-to-all there is nothing to add up, because all its pieces are different, and on two H100 nodes it takes 5.1 times as long as on one.
 #
 # And the layer of lesson 06, cut over sixteen H100 in two nodes? For 32 layers and 16 sequences a step makes 4 × 32 × 16, or 2,048 sums of 32 MiB, together
-# 68.7 GB. Inside, 7/8 of them travel twice, and each port carries an eighth. With ports of 50 GB/s this gives the second row of the table, for a step of
+# 68.7 GB. Inside its node a GPU sends 2 × 7/8 of them, and its port carries an eighth. With ports of 50 GB/s this gives the second row of the table, for a step of
 # Llama 2 7B in which nothing is hidden (modelled). The first row is that of lesson 06.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Twice the GPUs, and still the sums should stay inside"
@@ -774,11 +779,11 @@ table.map(lambda time_s: f"{time_s:.2f}" if time_s else "")
 
 # %% [markdown]
 # Even if nothing but bytes took time, twice as many GPUs would be only 1.3 times as fast. Now suppose that each of the 2,048 sums takes 1.06 ms, as on the
-# A3 Mega, where a port has half the rate. Then the sums alone take 2.17 s, and sixteen GPUs are probably slower than eight. So not all bytes have to leave
+# A3 Mega, where a port has half the rate. Then the sums alone take 2.17 s, nearly twice the whole step of eight GPUs (modelled, with nothing but bytes). So not all bytes have to leave
 # the node, but these sums should still stay inside, as vLLM's rule says.
 #
 # The last row shows another way to use the second node. Each node holds the whole model, cut over its own eight GPUs, and takes half of the sequences. Only
-# gradients leave the node, 1.75 GB per GPU, and they leave once per step and not 2,048 times.
+# gradients leave the node, an eighth of 14 GB per GPU, and they leave once per step and not 2,048 times.
 
 # %% tags=["hide-input"]
 ranks.close()
@@ -787,7 +792,7 @@ ranks.close()
 # ## What to take home
 #
 # 1. Sum inside the node, then send shares out.
-# 2. Small tensors wait for messages, and not for bytes.
+# 2. Small tensors wait, and not for bytes.
 # 3. An all-to-all pays far more for leaving the node.
 #
 # So before an exchange leaves the node, ask whether something is added up, and how large the tensor is. In the

@@ -89,7 +89,7 @@ bet
 # Who should be neighbours? We begin with the layout of the bet, because one example by hand shows all that a program does later.
 #
 # - GPUs 0 to 7 are in the first node
-# - The last name is that of the rows, the first that of the columns
+# - The last name belongs to the rows, the first to the columns
 # - A row is a node
 #
 # Number the GPUs from 0 to 63, so that 0 to 7 are in the first node. The line of the bet puts these numbers into a *mesh*, a table of
@@ -254,14 +254,14 @@ for name, simulated, modelled in zip(
 assert simulated_s[1] > 1.2 * simulated_s[0]
 
 # %% [markdown] tags=["explain"]
-# A sum of two takes two messages of half the bytes. Over the slow link the 16 sums of the wrong order therefore take 16 × 2 × (5 + 5), or 320 ms. The whole
+# A sum of two takes two messages of half the bytes. Over the slow link the 16 sums of the wrong order therefore take 16 × 2 × (5 + 5) ms, or 320 ms. The whole
 # step takes 164 ms in the right order and 422 ms in the wrong one (modelled). The processes take longer in both, because real messages also
 # take time to send and to receive.
 #
 # Does it happen outside a model? The authors of the Ultra-Scale Playbook cut a model of 3 billion parameters over more and more GPUs
 # ([Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), published). From 4 to 8 tensor ranks, inside a node, each GPU lost 12 % of its tokens
 # per second. From 8 to 16, where the group leaves the node, it lost 43 %. Meta's order for Llama 3 has tensor parallelism innermost and data parallelism
-# outermost, because the innermost one "requires the highest network bandwidth and lowest latency" (Llama Team, 2024).
+# outermost, because the innermost one "requires the highest network bandwidth and lowest latency" ([Llama Team](https://arxiv.org/abs/2407.21783), 2024).
 #
 # **To remember.** The group that sends most gets the node. In our layout a GPU sends 20 times as many bytes to its tensor group as to its data group, and the
 # wrong order makes a step 2.6 times as long.
@@ -311,7 +311,7 @@ print(f"through each port: {whole_copies[1] / 1e9:.2f} GB and {cut_copies[1] / 1
 # %% [markdown] tags=["explain"]
 # Exactly as many. Inside the node, a reduce-scatter leaves each GPU with an eighth of the node's sum, and this eighth has 1.75 GB. Only this eighth has to meet
 # its partners in the other seven nodes, so the port carries 3.06 GB again and takes 61 ms. For the other nodes it makes no difference how a node is cut inside.
-# A node has to exchange the gradients of one model, through eight ports.
+# In either case a node exchanges the gradients of one whole model through its eight ports.
 #
 # So the two layouts differ only inside the node. With one copy per GPU, NVLink carries twice 7/8 of 14 GB, which takes 54 ms, whereas the tensor group of the
 # 8 × 8 layout needed 134 ms. So the step takes 546 ms without any cut, and 625 ms with our careful 8 × 8. It also fits. ZeRO 1 keeps 4 bytes per parameter and
@@ -331,19 +331,20 @@ def placed(data, tensor, node_gpus=8):
 
 # %% [markdown]
 # **Your turn.** Write the four times of a step. A GPU computes 6 FLOP per parameter of its part and token of its copy. With $q$ stages and $b$ sequences per copy it waits for
-# $(q - 1)/b$ of its computing. Each group sums its buffer in two levels, `sum_bytes(*group, size_bytes)`. The tensor group's buffer has only the layers of a
-# stage, and the data group's has only the weights of a GPU. Stages talk through the ports, and per token of the copy a stage sends on average
-# $2(q - 1)/q$ × 8,192 bytes, which its tensor ranks divide among themselves.
+# $(q - 1)/b$ of the time in which it computes and sums with its tensor group, because another stage is at work then. Each group sums its buffer in two levels, `sum_bytes(*group, size_bytes)`. The tensor group's buffer has only the layers of a
+# stage, and the data group's has only the weights of a GPU. Stages talk through the ports (also those that share a node, which
+# is little). Per token of the copy a stage sends $2(q - 1)/q$ × 8,192 bytes on average, and its tensor ranks divide them among themselves.
 
 
-# %% tags=["yours"] yours="step_parts" takes=14
+# %% tags=["yours"] yours="step_parts" takes=15
 def step_parts(data, tensor, stages, sequences):
     """Return the seconds of computing, of waiting, inside the node and through the ports."""
     tokens = TOKENS * sequences / data  # of a copy
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
-    waiting = (stages - 1) / (sequences / data) * computing
     tensor_group, data_group = placed(data, tensor)
     sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    sums_s = sums[0] / NODE + sums[1] / PORT
+    waiting = (stages - 1) / (sequences / data) * (computing + sums_s)
     gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
     boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
     inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
@@ -354,25 +355,40 @@ def step_parts(data, tensor, stages, sequences):
 step_parts = check(step_parts)
 
 
-# %% wrong="step_parts" says="Stages wait for (stages - 1) / (sequences / data) of the computing"
+# %% wrong="step_parts" says="Stages wait for (stages - 1) / (sequences / data) of what a stage does"
 def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     tensor_group, data_group = placed(data, tensor)
     sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    waiting = (stages - 1) / sequences * (computing + sums[0] / NODE + sums[1] / PORT)
     gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
     boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
     inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
-    return computing, (stages - 1) / sequences * computing, inside / NODE, ports / PORT
+    return computing, waiting, inside / NODE, ports / PORT
 
 
-# %% wrong="step_parts" says="what a stage sends to the next one"
+# %% wrong="step_parts" says="While one stage computes and sums, another waits"
 def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
     waiting = (stages - 1) / (sequences / data) * computing
     tensor_group, data_group = placed(data, tensor)
     sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
+    boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
+    inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
+    return computing, waiting, inside / NODE, ports / PORT
+
+
+# %% wrong="step_parts" says="what a stage sends to the next one"
+def step_parts(data, tensor, stages, sequences):
+    tokens = TOKENS * sequences / data
+    computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
+    tensor_group, data_group = placed(data, tensor)
+    sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    sums_s = sums[0] / NODE + sums[1] / PORT
+    waiting = (stages - 1) / (sequences / data) * (computing + sums_s)
     gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
     return (
         computing,
@@ -386,9 +402,10 @@ def step_parts(data, tensor, stages, sequences):
 def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
-    waiting = (stages - 1) / (sequences / data) * computing
     tensor_group, data_group = placed(data, tensor)
     sums = sum_bytes(*tensor_group, 4 * LAYERS * 2 * WIDTH * tokens)
+    sums_s = sums[0] / NODE + sums[1] / PORT
+    waiting = (stages - 1) / (sequences / data) * (computing + sums_s)
     gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
     boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
     inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
@@ -399,9 +416,10 @@ def step_parts(data, tensor, stages, sequences):
 def step_parts(data, tensor, stages, sequences):
     tokens = TOKENS * sequences / data
     computing = 6 * PARAMETERS / (tensor * stages) * tokens / PEAK
-    waiting = (stages - 1) / (sequences / data) * computing
     tensor_group, data_group = placed(data, tensor)
     sums = sum_bytes(*tensor_group, 4 * LAYERS / stages * 2 * WIDTH * tokens)
+    sums_s = sums[0] / NODE + sums[1] / PORT
+    waiting = (stages - 1) / (sequences / data) * (computing + sums_s)
     gradients = sum_bytes(*data_group, 2 * PARAMETERS / (tensor * stages))
     boundary = 2 * (stages - 1) / stages * 2 * WIDTH * tokens / tensor
     inside, ports = sums[0] + gradients[0], sums[1] + gradients[1] + boundary
@@ -421,14 +439,14 @@ def step_parts(data, tensor, stages, sequences):
     ]
     inside, ports = map(sum, zip(*moved, strict=True))
     ports += 2 * (1 - 1 / stages) * element_bytes / tensor
-    return [computing, computing * (stages - 1) / copy, inside / NODE, ports / PORT]
+    busy = computing + moved[0][0] / NODE + moved[0][1] / PORT
+    return [computing, busy * (stages - 1) / copy, inside / NODE, ports / PORT]
 
 
 # %% right="step_parts" style=2
 def step_parts(data, tensor, stages, sequences):
     batch = sequences // data
     times_s = [6 * PARAMETERS * TOKENS * batch / tensor / stages / PEAK]
-    times_s.append(times_s[0] * (stages - 1) / batch)
     (in_node, nodes), (copies_in_node, copy_nodes) = placed(data, tensor)
     vector = torch.empty(WIDTH, dtype=torch.bfloat16).nbytes
     activations = 4 * LAYERS // stages * vector * TOKENS * batch
@@ -437,6 +455,7 @@ def step_parts(data, tensor, stages, sequences):
         sum_bytes(in_node, nodes, activations),
         sum_bytes(copies_in_node, copy_nodes, weights),
     )
+    times_s.append((times_s[0] + first[0] / NODE + first[1] / PORT) * (stages - 1) / batch)
     times_s.append(first[0] / NODE + second[0] / NODE)
     passed_on = 2 * (stages - 1) * vector * TOKENS * batch / stages / tensor
     times_s.append(sum((first[1], second[1], passed_on)) / PORT)
@@ -476,7 +495,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="data x tensor x stages"
 # In each row of the table, 430 ms of computing are added to what you see. The second row can serve as an example. In 32 × 2 × 1, two GPUs share two sequences
 # and send 8.6 GB to each other, which takes 19 ms. A node then holds four copies, and each GPU sums half a model with three others in its node. That is twice
 # 3/4 of 7 GB, which takes 23 ms, so that we get 42 ms inside the node. Rows with stages use their ports less, but they wait. In 8 × 4 × 2 two stages have eight
-# sequences, so they wait for 1/8 of the 430 ms.
+# sequences, so they wait for 1/8 of the 430 ms of computing and of the 57 ms of sums.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="The fastest layouts hardly cut" untitled=true
 steps_s = {layout: time_s for time_s, layout in ranking}
@@ -540,17 +559,18 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="GPUs")
 # It needs 74 days again, so 768 further GPUs bring nothing. The last column shows what they could do. There the same GPUs cut each copy by tensor parallelism
 # and stages, and the days are nearly halved each time.
 #
-# Both columns together explain what happened. Take the last one as the time for computing, and take the 74 days, which do not change any more, as the time for
-# the traffic of ZeRO 3. If one hides behind the other, the longer of the two decides, which is 84, 74 and 74 days. They measured 90, 74 and 74.
+# Both columns together suggest what happened. Let the last one be the time for computing, and let the 74 days be the time for the traffic of ZeRO 3, since
+# more GPUs do not change them any more. If one hides behind the other, the longer of the two decides, which is 84, 74 and 74 days. Their
+# own days are 90, 74 and 74, so only the first is a test of this thought.
 #
-# When does data parallelism meet this wall? Lesson 06 has the rule. ZeRO 3 computes as long as it sends if each GPU has P / B tokens, where $P$ is the rate of a
+# When does data parallelism meet this wall? Lesson 06 has the rule. In ZeRO 3 computing and sending take equally long if each GPU has P / B tokens, where $P$ is the rate of a
 # GPU and $B$ is that of its link. But which $B$ do you have? Here 300 billion tokens are 95,400 steps, so in 74 days each step takes 67 s. A GPU sends its
-# 1,048 GB in this time, which is 16 GB/s for each GPU, whereas a port could carry 25.
+# 1,048 GB in this time, which is 16 GB/s.
 #
-# In lesson 06 we took the 50 GB/s of a port. But eight ports can share the work of a node, which makes it better, and on many nodes the pieces become small and
-# wait, which makes it worse. The [bus bandwidth](glossary.md#bus-bandwidth) of lesson 07 contains both effects, so measure it on as many nodes as you will use. The authors of the Playbook
-# did this on their cluster. On eight nodes, the mean of their jobs was 99.6 GB/s. That is less than half of what the data sheets promised in Part 2, where 14 GB
-# were summed in 116 ms, as if at 238 GB/s. At 99.6 GB/s this sum takes 277 ms, and the step without a cut takes 707 ms if nothing is hidden. But the backward
+# That is less than a single one of their ports carries, 25 GB/s (same paper), although eight ports can share the work of a node, which should make it better.
+# But on many nodes the pieces become small and wait, which makes it worse. The [bus bandwidth](glossary.md#bus-bandwidth) of lesson 07 contains both effects, so measure it on as many nodes as you will use. The authors of the Playbook
+# did this on their cluster. On eight nodes, the mean of their jobs was 99.6 GB/s. The data sheets promised more than twice as much in Part 2, 238 GB/s, since 14 GB
+# were summed in 116 ms. At 99.6 GB/s this sum takes 277 ms, and the step without a cut takes 707 ms if nothing is hidden. But the backward
 # pass takes 287 ms, so nearly all of the sum can hide behind it, whereas the sums of tensor ranks cannot.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[100, 100000]
@@ -576,7 +596,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 # %% [markdown] tags=["explain"]
 # On eight nodes 4,000 tokens suffice. Between 16 and 32 nodes the last column, a batch of 2²⁰ tokens divided among the GPUs, falls below the one beside it. By the rule, a batch of a million tokens is therefore too
 # small for 256 GPUs. The same authors used such a batch in several thousand runs, and they say that data parallelism alone starts to become inefficient at 512
-# GPUs. The rule thus warns a factor of two earlier than they do, perhaps because some traffic is hidden, and it costs only a division. In our own step each GPU
+# GPUs. The rule thus warns a factor of two earlier than they do, and it costs only a division. In our own step each GPU
 # has 4,096 tokens, just enough for ZeRO 3 on eight nodes.
 #
 # There is a second wall, and to see it you only have to count. A data rank needs at least one whole sequence. A batch of 2²⁰ tokens has 256 sequences of 4,096
@@ -594,8 +614,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="sequences per step")
 
 # %% [markdown] tags=["explain"]
 # With 16 sequences at least four GPUs must share one. As a tensor group inside a node they do it cheaply, since in 16 × 4 × 1 they send for 14 ms only. But the
-# ports need 61 ms as before, and that is now more than half of the 108 ms of computing. So the layout 1 × 8 × 8 catches up. It has a single copy, and thus no
-# gradients to exchange, although its stages wait for 7/16 of the computing time.
+# ports need 61 ms as before, and that is now more than half of the 108 ms of computing. Would stages be better? The layout 1 × 8 × 8 has a single copy, and thus
+# no gradients to exchange. But its stages wait for 7/16 of the time in which they work, 62 ms, so a step takes 205 ms instead of 191.
 #
 # The same search for other clusters gives a map. A cell has the tensor ranks and the stages of the fastest layout.
 
@@ -614,14 +634,15 @@ plotting.show(
 
 # %% [markdown] tags=["explain"]
 # The colours form diagonal bands, because sequences per GPU decide. From two sequences per GPU on, data alone wins. With one sequence per GPU, or one for two
-# GPUs, it is two tensor ranks, and with fewer it is more of them, or stages. Turn the figure yourself. At how many sequences does data alone become slower than
+# GPUs, it is two tensor ranks, and with fewer as many as share a sequence, because stages with a single sequence would wait for each other. (Where a tensor
+# group leaves the node, the model is too kind, since lesson 07 found that such sums mostly wait.) Turn the figure yourself. Copies without a sequence stay idle in it. At how many sequences does data alone become slower than
 # eight tensor ranks, and what happens to this border if you double the nodes, or halve the ports?
 
 # %% tags=["hide-input"]
 layouts.explore_layouts()
 
 # %% [markdown]
-# On eight nodes data alone is the faster one from 64 sequences on, which is one per GPU, and each doubling of the nodes doubles this number. Slower ports do not
+# On eight nodes data alone is faster than eight tensor ranks from about 64 sequences on, which is one per GPU, and each doubling of the nodes doubles this number. Slower ports do not
 # move the border, because the ports carry the same bytes in both, and only the stages gain.
 #
 # **To remember.** Data parallelism alone ends at one sequence per GPU, or even earlier at P / B tokens per GPU. On eight nodes of that H100 cluster these are
@@ -754,7 +775,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="parameters")
 # %% [markdown] tags=["explain"]
 # The state has 16 × 310 GB, or 4,960 GB. Each of eight tensor ranks would keep 620 GB, and 620 / 40 is 15.5, so 16 stages are needed. The authors took 16.
 #
-# Our rule of 40 GB finds eight of the ten layouts. For the two largest models it asks for 27 and 51 stages, and the authors took 35 and 64, perhaps because these
+# Our rule of 40 GB finds eight of the ten layouts, but we chose its limit when we had seen their table. For the two largest models it asks for 27 and 51 stages, and the authors took 35 and 64, perhaps because these
 # divide the 105 and 128 layers. Read the tensor ranks from top to bottom, and you see how a node is filled before the stages begin.
 #
 # Why stages and not 16 tensor ranks? In lesson 06 a stage sent 1/112 of the bytes of a tensor rank, so it is the cut that can cross the ports. On 64 A100 the
@@ -762,7 +783,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="parameters")
 # ranks and 8 stages (published). The price of stages is their waiting. The 310 billion parameters have 15 copies for 2,160 sequences, so each copy has 144, and
 # its 16 stages wait for 15/144, or 10 % of the computing time.
 #
-# With ZeRO 1 fewer stages suffice, because the data ranks divide the 12 bytes of Adam. For Llama 3 405B with 128 data ranks, each of eight tensor ranks would
+# With ZeRO 1 fewer cuts suffice, because the data ranks divide the 12 bytes of Adam. That is why Llama 2 7B could stay whole in Part 2, although its full
+# state has 112 GB. For Llama 3 405B with 128 data ranks, each of eight tensor ranks would
 # keep 405·10⁹ × (4 + 12/128) / 8 bytes, or 207 GB, so that six stages would do. Meta took 16 (published). Its team searched for the layout with a program that
 # estimates memory and speed, which is what our `choose` does for speed.
 #
@@ -782,9 +804,9 @@ ranks.close()
 # 2. Share the batch first, as long as each GPU has a sequence.
 # 3. Fill a node with tensor ranks, and only then use stages.
 #
-# With the two names exchanged a step takes 1,639 ms instead of 625, which is 2.6 times as long, because 95 % of its bytes leave the node that was made for them.
-# But neither of the two is the best layout. Without any cut the step takes 546 ms, within 2 % of the best, because whether a node is cut or not, its ports carry
-# the same 3.06 GB. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens per GPU.
+# With the two names exchanged a step takes 1,639 ms instead of 625, which is 2.6 times as long, because 95 % of its bytes leave the node.
+# But neither of the two is the best layout. Without any cut the step takes 546 ms by the data sheets, 2 % more than the best, because nothing is sent for single tokens, and a cut
+# inside the node would not relieve its ports. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens per GPU.
 #
 # So choose in this order. First make the state fit into half of the memory, by a cut over the GPUs of a node and then by stages. Next, use all other GPUs for
 # more copies, as long as each copy has a sequence and each GPU has P / B tokens. If one of these runs out, use more GPUs for each copy. At the end, give the
@@ -806,6 +828,6 @@ ranks.close()
 # | sent to the data group, ZeRO 1 | $2\frac{c-1}{c} \cdot \frac{2N}{k\,q}$ | a step |
 # | sent by a stage, mean | $2\frac{q-1}{q} \cdot \frac{2\,h\,b\,n}{k}$ | a step |
 # | sum in two levels, through a port | $2\frac{m-1}{m} \cdot \frac{s}{g}$ | a buffer of $s$ bytes, $g$ GPUs in each of $m$ nodes |
-# | waiting over computing | $\frac{q-1}{b}$ | stages, each sequence a microbatch |
+# | waiting over computing and sums | $\frac{q-1}{b}$ | stages, each sequence a microbatch |
 # | tokens per GPU that hide ZeRO 3 | $P / B$ | 2 bytes per parameter |
 # | state per GPU, Adam in mixed precision | $\frac{16N}{k\,q}$ | data ranks that divide nothing |

@@ -175,15 +175,16 @@ def merge(output, log_sum, other, other_log_sum):
 
 # %% wrong="merge" says="not reached  logarithms of 900"
 def merge(output, log_sum, other, other_log_sum):
-    one, two = log_sum.exp(), other_log_sum.exp()
-    return (one * output + two * other) / (one + two), (one + two).log()
+    own_sum, other_sum = log_sum.exp(), other_log_sum.exp()
+    both = own_sum + other_sum
+    return (own_sum * output + other_sum * other) / both, both.log()
 
 
-# %% wrong="merge" says="the cells below need tuple"
+# %% wrong="merge" says="so return them without tolist()"
 def merge(output, log_sum, other, other_log_sum):
     total = torch.logaddexp(log_sum, other_log_sum)
     merged = output * (log_sum - total).exp() + other * (other_log_sum - total).exp()
-    return [merged.tolist(), total.tolist()]
+    return merged.tolist(), total.tolist()
 
 
 # %% right="merge" style=1
@@ -195,8 +196,9 @@ def merge(output, log_sum, other, other_log_sum):
 # %% right="merge" style=2
 def merge(output, log_sum, other, other_log_sum):
     largest = torch.maximum(log_sum, other_log_sum)
-    one, two = (log_sum - largest).exp(), (other_log_sum - largest).exp()
-    return (one * output + two * other).div(one + two), (one + two).log() + largest
+    own_sum, other_sum = (log_sum - largest).exp(), (other_log_sum - largest).exp()
+    both = own_sum + other_sum
+    return (own_sum * output + other_sum * other).div(both), both.log() + largest
 
 
 # %% [markdown]
@@ -785,7 +787,7 @@ dropped
 # %% tags=["run"]
 torch.manual_seed(0)
 chosen = torch.randint(4, (4, 16)).tolist()  # for each rank, the expert of each token
-x, matrices = torch.randn(4, 16, 8).double(), torch.randn(4, 8, 8).double()
+x, matrices = torch.rand(4, 16, 8).double(), torch.rand(4, 8, 8).double()  # no output is 0
 outputs = torch.stack(ranks.run(expert_layer, x, chosen, matrices, 4, timeout_s=20))
 without_output = int((outputs == 0).all(dim=-1).sum())
 

@@ -7,7 +7,9 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_output, new_raw_cell
 from slide_samples import LESSON, code_cell, displayed, figure_output, notebook_of, printed, sample_notebook, text_cell
 
+from helpers.plotting.player import BEGINS
 from helpers.widgets import NO_PREDICTION
+from slides import players
 from slides.cells import MOST_WORDS, Deck, SlideError, read_deck
 from slides.markdown import plain_text
 
@@ -298,3 +300,8 @@ def test_an_objective_of_two_verbs():
 @pytest.mark.parametrize("objective", ["predict the time", "predict|predicted", "|predicted it", ""])
 def test_an_objective_of_another_form(objective: str):
     assert "is not of the form" in refusal(OPENS, lesson={**LESSON, "objectives": [objective]})
+
+
+def test_a_player_without_frames_is_refused():
+    with pytest.raises(ValueError, match="holds no frames"):
+        players.held({"data": {"text/html": BEGINS}})

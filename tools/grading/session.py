@@ -21,6 +21,7 @@ from tools.grading.student import wire
 _START_S = 120.0
 _MOST_KEPT = 200_000  # objects handed to one submission
 _LONGEST_PLACE = 200  # numbers: a few for each loop and each call that a kernel is in
+_LARGEST_IN_PLACE = 2**31 - 1  # of bytecodes and iterations
 _FUNCTIONS = ("function", "method", "builtin_function_or_method")
 _ANSWER = "<answer>"  # names the code of what stands for an answer, so that no line of this file is taken for one of it
 YOUR_LINE = "in your line: "
@@ -61,6 +62,8 @@ def _place(reported: object) -> gpu_execution.ReportedPlace:
     """Return where a submission says that it is in its kernel. Raises ValueError for what is no place."""
     if type(reported) is not list or len(reported) > _LONGEST_PLACE or {type(part) for part in reported} - {int}:
         raise ValueError("a place is a list of whole numbers")
+    if any(not 0 <= part <= _LARGEST_IN_PLACE for part in reported):
+        raise ValueError("a place has a number that no program reaches")
     return gpu_execution.ReportedPlace(reported)
 
 
@@ -109,13 +112,14 @@ class Session:
         """Return a function that calls the submission's ``name``: what it returns, raises and changes comes back."""
 
         def call(*arguments: Any) -> Any:
-            answer = self._request({"call": name, "with": wire.encode(list(arguments), self._keep)})
+            is_kernel = any(isinstance(argument, gpu_execution.Thread) for argument in arguments)
+            given = wire.encode(list(arguments), self._keep)
+            answer = self._request({"call": name, "with": given, "follow": is_kernel})
             if "changed" in answer:
                 _take_over(list(arguments), self._value(answer["changed"]))
             return self._value(answer.get("value"))
 
         call.__name__ = name
-        call.reports_places = True  # type: ignore[attr-defined]  # for gpu_execution.launch
         call.__code__ = call.__code__.replace(co_filename=_ANSWER)
         return call
 

@@ -124,3 +124,10 @@ def all_to_all_s(checks: Checks) -> None:
         kind=(int, float),
         mistakes={0.0: "In one node the pieces still go through the link inside."},
     )
+    checks.returns(
+        "on four nodes a slow link inside decides",
+        (32e9, 8, 4, 10e9, 60e9),
+        expected=0.7,
+        kind=(int, float),
+        mistakes={2.8: "A piece is the bytes over all GPUs, and not over those of a node."},
+    )

@@ -57,8 +57,10 @@ def step_parts(checks: Checks) -> None:
     gradients, boundary = _WEIGHT_BYTES / 32, 2 * 3 / 4 * 4 * _BOUNDARY_BYTES / 8
     inside_s = 2 * 7 / 8 * sums / 450e9
     ports_s = (2 * 1 / 2 * gradients + boundary) / 50e9
-    right = (computing, 3 / 4 * computing, inside_s, ports_s)
-    fewer = "Stages wait for (stages - 1) / (sequences / data) of the computing, because a copy has only its own sequences."
+    busy_s = computing + inside_s
+    right = (computing, 3 / 4 * busy_s, inside_s, ports_s)
+    fewer = "Stages wait for (stages - 1) / (sequences / data) of what a stage does, because a copy has only its own sequences."
+    alone = "While one stage computes and sums, another waits. Your stages wait for the computing only."
     missing = "The ports also carry what a stage sends to the next one, on average 2 (q - 1) / q x 8,192 bytes per token."
     all_layers = (
         "Your tensor ranks sum the activations of all layers. A stage has only its own layers."
@@ -70,17 +72,32 @@ def step_parts(checks: Checks) -> None:
         expected=right,
         kind=(tuple, list),
         mistakes={
-            (computing, 3 / 8 * computing, inside_s, ports_s): fewer,
-            (computing, 3 * computing, inside_s, ports_s): fewer,
-            (computing, 3 / 4 * computing, inside_s, 2 * 1 / 2 * gradients / 50e9): missing,
-            (computing, 3 / 4 * computing, 4 * inside_s, ports_s): all_layers,
+            (computing, 3 / 8 * busy_s, inside_s, ports_s): fewer,
+            (computing, 3 * busy_s, inside_s, ports_s): fewer,
+            (computing, 3 / 4 * computing, inside_s, ports_s): alone,
+            (computing, 3 / 4 * busy_s, inside_s, 2 * 1 / 2 * gradients / 50e9): missing,
+            (computing, 3 / 4 * (computing + 4 * inside_s), 4 * inside_s, ports_s): all_layers,
             (
                 computing,
-                3 / 4 * computing,
+                3 / 4 * busy_s,
                 inside_s,
                 (gradients + 8 * boundary) / 50e9,
             ): undivided,
         },
+    )
+    # 8 sequences and half of the layers: the tensor ranks of a stage also sum through the ports, and the other waits
+    computing, sums = 8 * no_stage[0] / 64, 4 * _SUMS_BYTES
+    inside_s, sums_s = 2 * 7 / 8 * sums / 450e9, 2 * 3 / 4 * sums / 8 / 50e9
+    checks.returns(
+        "32 tensor ranks in each of 2 stages",
+        (1, 32, 2, 8),
+        expected=(
+            computing,
+            1 / 8 * (computing + inside_s + sums_s),
+            inside_s,
+            sums_s + 8 * _BOUNDARY_BYTES / 32 / 50e9,
+        ),
+        kind=(tuple, list),
     )
     # 32 tensor ranks are in four nodes, so that their sums have two levels as well
     sums = 4 * _SUMS_BYTES

@@ -13,11 +13,11 @@ def merge(checks: Checks) -> None:
     query, key, value = torch.randn(3, 8, 4, dtype=torch.float64)
     near, far = _attend(query, key[:2], value[:2]), _attend(query, key[2:], value[2:])
     both = torch.logaddexp(near[1], far[1])
+    _returns_two_tensors(checks, *near, *far)
     checks.returns(
         "2 keys and 6 keys give the attention to all 8",
         (*near, *far),
         expected=_attend(query, key, value),
-        kind=tuple,
         mistakes={
             _hashable(((near[0] + far[0]) / 2, both)): (
                 "Each output was divided by its own sum, so weigh it by that sum, and not by half."
@@ -27,11 +27,27 @@ def merge(checks: Checks) -> None:
             ),
         },
     )
-    zero, one, low, high = (torch.full((1, 1), number) for number in (0.0, 1.0, 900.0, 1000.0))
+    zeros, ones, low, high = (
+        torch.full((1, 1), number) for number in (0.0, 1.0, 900.0, 1000.0)
+    )
     checks.returns(
         "logarithms of 900 and 1,000 do not overflow",
-        (zero, low, one, high),
-        expected=(one, high),
+        (zeros, low, ones, high),
+        expected=(ones, high),
+    )
+
+
+def _returns_two_tensors(checks: Checks, *given):
+    checks.returns(
+        "two tensors are returned",
+        given,
+        call=lambda function, *arguments: [
+            type(part).__name__ for part in function(*arguments)
+        ],
+        expected=["Tensor", "Tensor"],
+        mistakes={
+            ("list", "list"): "The cells below need tensors, so return them without tolist()."
+        },
     )
 
 
@@ -81,6 +97,9 @@ def ring_attention(checks: Checks, ranks: Ranks) -> None:
             (("all_gather", both_bytes),): (
                 "After an all-gather each rank holds all keys at once. Pass one block on at a time."
             ),
+            (("receive", both_bytes), ("send", both_bytes)): (
+                "After three steps each block has been everywhere, so do not send it again."
+            ),
         },
     )
     checks.returns(
@@ -124,11 +143,11 @@ def zigzag(checks: Checks) -> None:
         },
     )
     checks.returns(
-        "rank 2 of 4 has pieces 2 and 5",
-        (2, 4),
-        expected=(2, 5),
+        "rank 2 of 8 has pieces 2 and 13",
+        (2, 8),
+        expected=(2, 13),
         kind=(tuple, list),
-        mistakes={(2, 6): from_front, (4, 5): in_order},
+        mistakes={(2, 10): from_front, (4, 5): in_order},
     )
 
 
@@ -136,15 +155,7 @@ def route(checks: Checks) -> None:
     """The experts of a token, and their weights"""
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     router = torch.tensor([[3.0, 1.0, 2.0, 0.0], [-1.0, 0.0, -2.0, 1.0]], dtype=torch.float64)
-    checks.returns(
-        "two tensors are returned",
-        (x, router, 2),
-        call=lambda function, *given: [type(part).__name__ for part in function(*given)],
-        expected=["Tensor", "Tensor"],
-        mistakes={
-            ("list", "list"): "The cells below need tensors, so return them without tolist()."
-        },
-    )
+    _returns_two_tensors(checks, x, router, 2)
     scores = x @ router
     rows = [[0, 2], [3, 1]]
     every = scores.softmax(dim=1)

@@ -25,8 +25,9 @@ def count_passes(function: Callable[..., object], *tensors: torch.Tensor, scores
     """Return what each operator of ``function(*tensors)`` reads and writes of tensors with ``scores`` elements.
 
     A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has as many. A view
-    moves nothing and is left out. Operators inside a fused
-    kernel cannot be seen. Raises TypeError for what cannot be called, ValueError for less than one score.
+    moves nothing and is left out. What an operator changes in place counts as read and as written, also by ``copy_``
+    and ``zero_``, which only write it. Operators inside a fused kernel cannot be seen. Raises TypeError for what cannot
+    be called, ValueError for less than one score.
 
     >>> rows = count_passes(lambda x: (x / 2).exp(), torch.ones(3, 3), scores=9)
     >>> [(row.operator, row.reads, row.writes) for row in rows]

@@ -35,12 +35,8 @@ class Access(NamedTuple):
 
 @dataclass(eq=False)
 class RunningThread:
-    """The thread that runs now, its accesses since the last barrier, and the barriers that any block has passed.
+    """The thread that runs now, its accesses since the last barrier, and the barriers that any block has passed."""
 
-    ``is_elsewhere`` says that the kernel runs in another process, which reports its places.
-    """
-
-    is_elsewhere: bool = False
     follower: Follower = field(default_factory=Follower)
     thread: ThreadNumber = (0, 0, 0, 0)
     interval: int = 0

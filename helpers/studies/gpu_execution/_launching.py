@@ -9,7 +9,6 @@ Counted are requests as the warps make them, before any cache. Lesson 03.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 from array import array as words
@@ -231,7 +230,7 @@ class _Lane:
         """Run to the next barrier; False if the thread ends first."""
         running.thread, running.accesses = self.thread, []
         self.accesses = running.accesses
-        with contextlib.nullcontext() if running.is_elsewhere else running.follower.of(self.frames):
+        with running.follower.of(self.frames):
             if self.rest is None:
                 started = self.start()
                 if not isinstance(started, GeneratorType):
@@ -242,7 +241,7 @@ class _Lane:
             except StopIteration:
                 return False
             is_reported = isinstance(reached, ReportedPlace)
-            self.barrier = reached if is_reported else running.follower.place(self.rest.gi_frame)
+            self.barrier = reached if is_reported else running.follower.barrier(self.rest)
         return True
 
 
@@ -256,8 +255,8 @@ def launch(
     bears the name of the kernel's parameter; other arguments pass as they are. A kernel with barriers is a generator
     and has ``yield`` where CUDA C++ has ``__syncthreads()``. Lanes that take different sides of a branch, or loop for
     longer than others, make requests of their own, as on a GPU (see :mod:`helpers.studies.gpu_execution._places`). A
-    kernel with a true attribute ``reports_places`` runs in another process: it accesses arrays with ``load_at`` and
-    ``store_at``, and yields a :class:`ReportedPlace` at each barrier.
+    kernel that runs in another process accesses arrays with ``load_at`` and ``store_at``, and yields a
+    :class:`ReportedPlace` at each barrier.
 
     Raises KernelError, naming the thread, for an index outside an array, a load from shared memory that no thread has
     filled, a race between two threads or blocks and a barrier that some threads miss; TypeError or ValueError for
@@ -280,7 +279,7 @@ def launch(
     if columns * rows * width * height > _MOST_LAUNCHED:
         raise ValueError(f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
                          f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts")  # fmt: skip
-    running = RunningThread(is_elsewhere=getattr(kernel, "reports_places", False))
+    running = RunningThread()
     values, arrays = _placed(kernel, arguments, running)
     requests: list[Request] = []
     barriers = shared_bytes = 0
@@ -340,7 +339,8 @@ def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
         raise TypeError(f"{getattr(kernel, '__name__', 'kernel')} cannot be called with a thread and the "
                         f"{len(arguments)} arguments given ({error}); give one for each parameter after the "
                         "thread") from None  # fmt: skip
-    names = [name for name, given in parameters.parameters.items() if given.kind is not given.VAR_POSITIONAL][1:]
+    names = [name for name, given in parameters.parameters.items()
+             if given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)][1:]  # fmt: skip
     return [*names[: len(arguments)], *(f"argument {number + 1}" for number in range(len(names), len(arguments)))]
 
 

@@ -9,11 +9,12 @@ lets the lanes meet again as early as possible; a real compiler may also let the
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, GeneratorType, TracebackType
 from typing import Any
 
 Place = tuple[int, ...]
@@ -119,6 +120,8 @@ class Follower:
     def _moved(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
             self._frames[frame].move(frame.f_lineno)
+        elif event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which may only wait
+            del self._frames[frame]
         return self._moved
 
     def _layout_of(self, code: CodeType) -> _Layout:
@@ -142,4 +145,12 @@ class Follower:
                         part = (loop.begin, iteration, *part)
             place = part + place
             frame = frame.f_back
+        return place
+
+    def barrier(self, waiting: object) -> Place:
+        """Return the place where the generator ``waiting`` has stopped, through every ``yield from``."""
+        place: Place = ()
+        while isinstance(waiting, GeneratorType):
+            place += self.place(waiting.gi_frame)
+            waiting = waiting.gi_yieldfrom
         return place

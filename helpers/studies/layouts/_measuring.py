@@ -7,8 +7,7 @@ import torch.distributed as dist
 
 from helpers.checks import whole_number
 from helpers.links import Link, checked_link
-from helpers.parallel import collective
-from helpers.studies.data_parallel import execute
+from helpers.studies.two_levels import Ring
 
 
 class Wires:
@@ -37,11 +36,11 @@ class Wires:
         if 1 < len(nodes) < len(members):
             raise ValueError(f"ranks {members} have neighbours in a node of {self.ranks_per_node} and others beyond "
                              "it; sum inside the nodes first and then between them, in two groups")  # fmt: skip
-        ring = collective("all_reduce", "ring", world_size=len(members), length=len(tensor),
-                          element_bytes=tensor.element_size())  # fmt: skip
-        sent_bytes = ring.ranks()[dist.get_rank(group)].sent_bytes
-        if len(nodes) == 1:
-            self.node_bytes += sent_bytes
+        in_node = len(nodes) == 1
+        ring = Ring(self.node if in_node else self.port, group)
+        total = ring.all_reduce(tensor)
+        if in_node:
+            self.node_bytes += ring.sent_bytes
         else:
-            self.port_bytes += sent_bytes
-        return execute(ring, tensor, link=self.node if len(nodes) == 1 else self.port, group=group)
+            self.port_bytes += ring.sent_bytes
+        return total

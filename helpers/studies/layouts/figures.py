@@ -150,7 +150,7 @@ def explore_layouts() -> None:
     for name, (_, tensor, stages, _) in _CUTS.items():
         formulas |= _step(name, tensor, stages)
     plotting.explore(
-        title="How long is a step for Llama 2 7B on nodes of eight H100?",
+        title="A step of Llama 2 7B on nodes of eight H100, relative to computing alone",
         alt="Four curves of the time of a step over the sequences in it; each falls and becomes flat, data alone last.",
         inputs=[
             Slider("sequences", "sequences per step", [2**power for power in range(3, 13)], 64),
@@ -177,8 +177,8 @@ def _step(name: str, tensor: int, stages: str) -> dict[str, str]:
         own: f"ceil(sequences / {copies})",  # sequences of a copy
         inside: f"min({in_node}, {copies})",  # data ranks in the same node
         f"{name}_computing": f"{own} * {_SEQUENCE_S} / ({tensor} * {stages})",
-        f"{name}_waiting": f"({stages} - 1) / {own} * {name}_computing",
         f"{name}_sums": f"2 * {(tensor - 1) / tensor} * {_SUMS_GB} / ({stages}) * {own} / 450",
+        f"{name}_waiting": f"({stages} - 1) / {own} * ({name}_computing + {name}_sums)",
         f"{name}_node": f"2 * ({inside} - 1) / {inside} * {gradients} / 450",
         f"{name}_ports": f"2 * (1 - {inside} / {copies}) * {gradients} / {inside} / port.B",
         f"{name}_boundary": f"2 * ({stages} - 1) / ({stages}) * {_BOUNDARY_GB} * {own} / {tensor} / port.B",

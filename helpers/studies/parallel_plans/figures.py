@@ -235,21 +235,25 @@ def draw_blocks(ranks: int, step: int, *, causal: bool = False, balanced: bool =
     drawn, axes = paper(right + 1.95, top + len(owners) * cell + 0.2, title=title)
     write(axes, (left + right) / 2, 0.2, "keys and values of rank", size=11)
     write(axes, left - 0.12, top - 0.22, "queries of", ha="right")
+    bottom = top + len(owners) * cell
+    axes.add_patch(Rectangle((left, top), right - left, bottom - top, facecolor="white", edgecolor="none"))
     for row, rank in enumerate(owners):
         write(axes, left + (row + 0.5) * cell, top - 0.22, str(rank), bold=True)
         write(axes, left - 0.12, top + (row + 0.5) * cell, f"rank {rank}", bold=True, ha="right")
         for column, source in enumerate(owners):
             x, y = left + column * cell, top + row * cell
             met, masked = (rank - source) % ranks, (causal or balanced) and column > row
-            colour = COMPUTING if met == step else tint(COMPUTING, 0.65) if met < step else EMPTY
-            if masked:
-                colour = WAITING if met == step and not balanced else "white"
-            corners = [(x, y), (x, y + cell), (x + cell, y + cell), (x + cell, y)]
-            halves = corners[:3] if (causal or balanced) and row == column else corners
-            axes.add_patch(Rectangle((x, y), cell, cell, facecolor="white", edgecolor="#AAAAAA", linewidth=0.8))
-            axes.add_patch(Polygon(halves, facecolor=colour, edgecolor="none"))
+            waits = masked and met == step and not balanced
+            if waits or not masked:
+                colour = COMPUTING if met == step else tint(COMPUTING, 0.65) if met < step else EMPTY
+                corners = [(x, y), (x, y + cell), (x + cell, y + cell), (x + cell, y)]
+                halves = corners[:3] if (causal or balanced) and row == column else corners
+                axes.add_patch(Polygon(halves, facecolor=WAITING if waits else colour, edgecolor="none"))
             if met == step and not (masked and balanced):
                 axes.add_patch(Rectangle((x, y), cell, cell, facecolor="none", linewidth=2.4, edgecolor=INK, zorder=3))
+    edges = range(len(owners) + 1)
+    axes.hlines([top + edge * cell for edge in edges], left, right, color="#AAAAAA", linewidth=0.8)
+    axes.vlines([left + edge * cell for edge in edges], top, bottom, color="#AAAAAA", linewidth=0.8)
     named = {"now": (COMPUTING, INK), "merged": (tint(COMPUTING, 0.65), "none"), "still to come": (EMPTY, "none")}
     named |= {"waits": (WAITING, INK)} if causal and not balanced else {}
     named |= {"masked": ("white", "#AAAAAA")} if causal or balanced else {}
@@ -258,12 +262,11 @@ def draw_blocks(ranks: int, step: int, *, causal: bool = False, balanced: bool =
     return drawn
 
 
-def draw_all_to_all(counts: Sequence[Sequence[int]], *, capacity: int | None = None, title: str = "") -> Figure:
+def draw_all_to_all(counts: Sequence[Sequence[int]], *, title: str = "") -> Figure:
     """Return the tokens that go from each rank, on the left, to each expert, on the right; widths are counts.
 
     A count is written where it fits. ``counts[rank][expert]`` are tokens that chose the expert; the experts are dealt
-    out to the ranks in order, equally many each. An expert has ``capacity`` places for each rank: what does not fit is
-    dropped, and what is not used is sent empty. ``title`` stands above the drawing. Raises ValueError for experts that
+    out to the ranks in order, equally many each. ``title`` stands above the drawing. Raises ValueError for experts that
     do not divide, for no tokens and more than 8 ranks. Lesson 09.
     """
     rows = [[whole_number(f"counts[{rank}][{place}]", count, at_least=0)
@@ -275,69 +278,57 @@ def draw_all_to_all(counts: Sequence[Sequence[int]], *, capacity: int | None = N
     if ranks > MOST_RANKS or experts % ranks:
         raise ValueError(f"{experts} experts on {ranks} ranks cannot be drawn; give at most {MOST_RANKS} ranks and a "
                          "multiple of them")  # fmt: skip
-    return _tokens(rows, None if capacity is None else whole_number("capacity", capacity), title=title)
+    return _tokens(rows, title=title)
 
 
-def _tokens(rows: list[list[int]], places: int | None, *, title: str) -> Figure:
+def _tokens(rows: list[list[int]], *, title: str) -> Figure:
     ranks, experts, tokens = len(rows), len(rows[0]), sum(map(sum, rows))
-    sizes = [sum(row[expert] for row in rows) if places is None else ranks * places for expert in range(experts)]
-    token, gap = 3.2 / max(sum(sizes), tokens), 0.24
+    token, gap = 3.2 / tokens, 0.24
     top, left, right, wide = 0.42, 1.1, 4.3, 0.26
-    whole = max(token * tokens + gap * (ranks - 1), token * sum(sizes) + gap * (experts - 1))
+    whole = token * tokens + gap * (max(ranks, experts) - 1)
     drawn, axes = paper(7.0, top + whole + 0.55, title=title)
     write(axes, left + wide, 0.2, "tokens of", ha="right", bold=True)
     write(axes, right, 0.2, "experts", ha="left", bold=True)
-    ends = _experts(axes, rows, sizes, places, (right, top + (whole - token * sum(sizes) - gap * (experts - 1)) / 2),
-                    token=token, gap=gap, wide=wide)  # fmt: skip
+    ends = _experts(axes, rows, (right, top + (whole - token * tokens - gap * (experts - 1)) / 2), token=token, gap=gap,
+                    wide=wide)  # fmt: skip
     y = top + (whole - token * tokens - gap * (ranks - 1)) / 2
     for rank, row in enumerate(rows):
         write(axes, left - 0.12, y + token * sum(row) / 2, f"rank {rank}", ha="right", bold=True)
         for expert, count in enumerate(row):
-            kept = count if places is None else min(count, places)
-            if kept:
+            if count:
                 colour = WAITING if expert // (experts // ranks) == rank else SENDING
-                _ribbon(axes, (left + wide, y), (right, ends[rank, expert]), token * kept, colour=colour)
-                _bar(axes, left, y, wide, token * kept)
-                if token * kept >= _WRITTEN_INCHES:
-                    write(axes, left + wide / 2, y + token * kept / 2, str(kept), size=9)
-                _bar(axes, right, ends[rank, expert], wide, token * kept)
-            if count > kept:
-                _bar(axes, left, y + token * kept, wide + 0.25, token * (count - kept), dropped=True)
+                _ribbon(axes, (left + wide, y), (right, ends[rank, expert]), token * count, colour=colour)
+                _bar(axes, left, y, wide, token * count)
+                if token * count >= _WRITTEN_INCHES:
+                    write(axes, left + wide / 2, y + token * count / 2, str(count), size=9)
+                _bar(axes, right, ends[rank, expert], wide, token * count)
             y += token * count
         y += gap
     named = {"sent": (tint(SENDING, 0.45), "none"), "stays on its rank": (tint(WAITING, 0.45), "none")}
-    if places is not None:
-        named |= {"empty place": ("white", INK), "dropped": ("#000000", "none")}
     keys(axes, 0.15, top + whole + 0.22, named)
     return drawn
 
 
 def _experts(
-    axes: Axes, rows: list[list[int]], sizes: Sequence[int], places: int | None, corner: tuple[float, float], *,
-    token: float, gap: float, wide: float,
-) -> dict[tuple[int, int], float]:  # fmt: skip
+    axes: Axes, rows: list[list[int]], corner: tuple[float, float], *, token: float, gap: float, wide: float
+) -> dict[tuple[int, int], float]:
     """Draw the experts, and return where the tokens of each (rank, expert) begin in them."""
-    ranks, (x, y), begins = len(rows), corner, {}
-    for expert, size in enumerate(sizes):
-        middle, inside = y + token * size / 2, y
+    ranks, experts, (x, y), begins = len(rows), len(rows[0]), corner, {}
+    for expert in range(experts):
+        size, inside = sum(row[expert] for row in rows), y
+        middle = y + token * size / 2
         for rank, row in enumerate(rows):
             begins[rank, expert] = inside
-            inside += token * (row[expert] if places is None else places)
+            inside += token * row[expert]
         axes.add_patch(Rectangle((x, y), wide, token * size, facecolor="none", edgecolor=INK, linewidth=1.4, zorder=3))
-        owner = f"expert {expert} on rank {expert // (len(sizes) // ranks)}"
-        write(axes, x + wide + 0.12, middle - (0 if places is None else 0.1), owner, ha="left", bold=True, size=10.5)
-        if places is not None:
-            kept = sum(min(row[expert], places) for row in rows)
-            dropped = sum(row[expert] for row in rows) - kept
-            said = f"{kept} of {size} places" + (f", {dropped} dropped" if dropped else "")
-            write(axes, x + wide + 0.12, middle + 0.11, said, ha="left", size=10, colour=QUIET)
+        owner = f"expert {expert} on rank {expert // (experts // ranks)}"
+        write(axes, x + wide + 0.12, middle, owner, ha="left", bold=True, size=10.5)
         y += token * size + gap
     return begins
 
 
-def _bar(axes: Axes, x: float, y: float, width: float, height: float, *, dropped: bool = False) -> None:
-    colour = "#000000" if dropped else DATA
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", linewidth=0.8))
+def _bar(axes: Axes, x: float, y: float, width: float, height: float) -> None:
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=DATA, edgecolor="white", linewidth=0.8))
 
 
 def _ribbon(axes: Axes, start: tuple[float, float], end: tuple[float, float], thick: float, *, colour: str) -> None:

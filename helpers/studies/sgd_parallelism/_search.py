@@ -96,8 +96,8 @@ def search_rates(
                          f"{most_steps} steps; give more steps, or other rates")  # fmt: skip
     best = int(means.argmin())
     if not counted[:, best].isfinite().all():
-        raise ValueError(f"at the best rate, {rates[best]:g}, not all seeds that count reach a loss below {goal:g} in "
-                         f"{most_steps} steps; give more steps, or other seeds")  # fmt: skip
+        raise ValueError(f"at the best rate, {rates[best]:g}, not all seeds that count came below a loss of {goal:g}; "
+                         "give smaller rates, or other seeds")  # fmt: skip
     return RateSearch(
         batch_size=batch_size,
         goal=goal,

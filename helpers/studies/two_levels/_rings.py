@@ -57,9 +57,7 @@ def node_rings(fast: Link | None = None, slow: Link | None = None) -> Iterator[t
     made = {ranks: dist.new_group(ranks) for ranks in (*NODES, *zip(*NODES, strict=True))}
     rank = dist.get_rank()
     inside, outside = (made[ranks] for ranks in made if rank in ranks)
-    try:
-        yield Ring(fast, inside), Ring(slow, outside)
-    finally:
-        dist.barrier()  # no rank may still be sending
-        for group in (inside, outside):
-            dist.destroy_process_group(group)
+    yield Ring(fast, inside), Ring(slow, outside)
+    dist.barrier()  # no rank may still be sending; where one has raised, the pool ends them all
+    for group in (inside, outside):
+        dist.destroy_process_group(group)

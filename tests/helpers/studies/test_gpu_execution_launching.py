@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from helpers import results
 from helpers.studies import simulators
-from helpers.studies.gpu_execution import Launch, ReportedPlace, launch, sectors
+from helpers.studies.gpu_execution import Follower, Launch, ReportedPlace, launch, sectors
 from tests.properties import repeatable
 from tools.authoring.course import HERE
 
@@ -123,7 +123,6 @@ def test_a_kernel_in_another_process_reports_its_places():
         side = ReportedPlace([thread.x % 2])
         x.store_at(thread.x, x.load_at(thread.x, side), ReportedPlace([2]))
 
-    kernel.reports_places = True
     run = launch(kernel, ones(32), grid=1, block=32)
     assert (run.loads, run.stores) == (2, 1)
 
@@ -132,6 +131,55 @@ def test_a_kernel_in_another_process_reports_its_places():
 
     with pytest.raises(simulators.KernelError, match="wait at different barriers"):
         launch(waits, ones(32), grid=1, block=32)
+
+
+def test_a_wrapped_kernel_waits_at_its_own_barriers():
+    def apart(thread, x):
+        if thread.x % 2:
+            yield
+        else:
+            yield
+
+    def together(thread, x):
+        for _ in range(2):
+            x[thread.x] += 1
+            yield
+
+    def wrapped(kernel):
+        def wrapper(thread, x):
+            yield from kernel(thread, x)
+
+        return wrapper
+
+    assert launch(wrapped(together), ones(32), grid=1, block=32).barriers == 2
+    for kernel in (apart, wrapped(apart), wrapped(wrapped(apart))):
+        with pytest.raises(simulators.KernelError, match="wait at different barriers"):
+            launch(kernel, ones(32), grid=1, block=32)
+
+
+def test_a_follower_lets_go_of_calls_that_have_returned():
+    def looped():
+        return [2 * number for number in range(3)]
+
+    def waiting():
+        for _ in range(2):
+            looped()
+            yield
+
+    follower, frames = Follower(), {}
+    generator = waiting()
+    for _ in range(2):
+        with follower.of(frames):
+            next(generator)
+        assert list(frames) == [generator.gi_frame]
+
+
+def test_arguments_behind_a_star_are_numbered_and_keywords_name_none():
+    def kernel(thread, first, *others, scale=2):
+        others[0][thread.x] = scale * first[thread.x]
+
+    run = launch(kernel, ones(32), ones(32), grid=1, block=32)
+    assert {row.array for row in run.counts} == {"first", "argument 2"}
 
 
 def test_one_load_from_two_arrays_is_one_request():

@@ -190,8 +190,8 @@ def relative_step(nodes, sequences, port, *, tensor, stages):
     sums = two_level_bytes(group_of(layout, 2), 4 * 32 / stages * vectors)
     gradients = two_level_bytes(group_of(layout, 1), 14e9 / (tensor * stages))
     boundary = 2 * (stages - 1) / stages * vectors / tensor
-    step_s = computing_s * (1 + (stages - 1) / own)
-    step_s += (sums[0] + gradients[0]) / 450e9 + (sums[1] + gradients[1] + boundary) / port
+    stage_s = computing_s + sums[0] / 450e9 + sums[1] / port
+    step_s = stage_s * (1 + (stages - 1) / own) + gradients[0] / 450e9 + (gradients[1] + boundary) / port
     return step_s / (6 * 7e9 * 4096 * sequences / (8 * nodes) / 400e12)
 
 

@@ -140,7 +140,9 @@ class GraderLink:
         if "run" in message:
             return self._run(message["run"])
         try:
-            return self._step(message["next"]) if "next" in message else self._call(message["call"], message["with"])
+            if "next" in message:
+                return self._step(message["next"])
+            return self._call(message["call"], message["with"], {} if message["follow"] else None)
         except Exception as error:
             return {"raised": type(error).__name__, "said": str(error)[:_MESSAGE_CHARACTERS], "line": _line(error)}
 
@@ -156,13 +158,12 @@ class GraderLink:
         ran = f"{type(error).__name__}: {said}"[:_MESSAGE_CHARACTERS]
         return {"ran": ran, "line": _line(error), "shown": self._shown.parts}
 
-    def _call(self, name: str, given: Any) -> dict[str, Any]:
+    def _call(self, name: str, given: Any, frames: dict[FrameType, Any] | None) -> dict[str, Any]:
         arguments = list(wire.decode(given, self._kept))
         before = wire.encode(arguments, self._keep)
         if name not in self._shell.user_ns:
             raise NameError(f"name {name!r} is not defined")
-        is_kernel = any(isinstance(argument, Remote) and "thread_x" in argument._values for argument in arguments)
-        with self._followed({} if is_kernel else None):
+        with self._follow(frames):
             value = self._shell.user_ns[name](*arguments)
         after = wire.encode(arguments, self._keep)
         answer = {"value": wire.encode(value, self._keep)}
@@ -170,15 +171,15 @@ class GraderLink:
 
     def _step(self, number: int) -> dict[str, Any]:
         generator, frames = self._running[number]
-        with self._followed(frames):
+        with self._follow(frames):
             try:
                 next(generator)
             except StopIteration:
                 del self._running[number]
                 return {"more": False}
-            return {"more": True, "place": self.place(generator.gi_frame)}
+            return {"more": True, "place": [] if frames is None else list(self._follower.barrier(generator))}
 
-    def _followed(self, frames: dict[FrameType, Any] | None) -> contextlib.AbstractContextManager[None]:
+    def _follow(self, frames: dict[FrameType, Any] | None) -> contextlib.AbstractContextManager[None]:
         """Return what to run a call in: a kernel is followed through its loops, to say where it is."""
         self._frames = frames
         if frames is None:

@@ -23,7 +23,6 @@ from helpers.studies import (
 
 COLUMNS = {f"{words} words per row": [4 * words * lane for lane in range(32)] for words in (32, 33, 34)}
 LANES = [gpu_execution.Request(0, "left", "global", "load", (1, 3), (4, 12))] * 3
-COUNTS = [[3, 1, 0, 2], [1, 4, 2, 1]]
 EIGHT_EXPERTS = [[(3 * rank + 5 * expert) % 7 for expert in range(8)] for rank in range(4)]
 EAGER = [fused_bias.Kernel("bias", {"x": 4_000}, {"y": 4_000}), fused_bias.Kernel("relu", {"y": 4_000}, {"z": 4_000})]
 FUSED = [fused_bias.Kernel("bias_relu", {"x": 4_000}, {"z": 4_000})]
@@ -73,12 +72,6 @@ def test_all_to_all_writes_a_count_where_its_band_is_high_enough():
     written = texts(parallel_plans.draw_all_to_all([[30, 1], [16, 17]]))
     assert {"30", "16", "17"} <= set(written)
     assert "1" not in written
-
-
-def test_all_to_all_counts_what_is_kept_and_dropped():
-    written = texts(parallel_plans.draw_all_to_all(COUNTS, capacity=2))
-    assert "3 of 4 places, 1 dropped" in written
-    assert "2 of 4 places" in written
 
 
 def test_kernels_sum_the_bytes_that_each_program_moves():
@@ -169,7 +162,6 @@ DRAWINGS = {
     "eight causal blocks": lambda: parallel_plans.draw_blocks(8, 7, causal=True),
     "eight balanced blocks": lambda: parallel_plans.draw_blocks(8, 7, balanced=True),
     "tokens": lambda: parallel_plans.draw_all_to_all(EIGHT_EXPERTS, title="t"),
-    "capacity": lambda: parallel_plans.draw_all_to_all(EIGHT_EXPERTS, capacity=2),
     "kernels": lambda: fused_bias.draw_kernels({"eager": EAGER, "fused": FUSED}, title="t"),
     "loader": lambda: input_pipeline.draw_loader([5, 6, None, 7], [2, 3, 4], 1, places=4, title="t"),
     "small loader": lambda: input_pipeline.draw_loader([0], [], None, places=1),

@@ -52,8 +52,8 @@ def test_a_cut_draws_one_sum_and_a_piece_for_each_worker_elsewhere(side):
     settle(drawn)
     axes = drawn.axes[0]
     said = [text.get_text() for text in axes.texts]
-    assert (said.count("a sum of 4 terms"), said.count("no sum")) == (1, 2)
-    # Of nine matrices two are needed whole and seven are coloured, one of these as three whole terms.
+    assert (said.count("a sum of 4 terms"), said.count("no sum"), said.count("all")) == (1, 2, 2)
+    # Of nine matrices two are needed whole and seven are coloured, one of these as whole terms.
     assert len(axes.patches) == 2 + 7 * 4
     assert overlapping(axes.texts) == []
     summed = {"tokens": "gradient of the weights", "inputs": "outputs", "outputs": "gradient of the inputs"}[side]

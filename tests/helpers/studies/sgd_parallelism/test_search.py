@@ -64,24 +64,37 @@ def test_each_copy_learns_as_one_network_by_torch_does(model, points):
     assert max(row[1] for row in found.steps) < math.inf
 
 
-def test_one_half_of_the_seeds_chooses_and_the_other_counts(model, points):
-    """Copies that have learned from a known step on: the first two prefer the first rate, the others the second."""
-    table = [[4, 6], [6, 6], [8, 2], [4, 2]]  # (seeds, rates)
-    learned = BasicFCModel(12, 8, 3, 2)
-    optimizer = torch.optim.SGD(learned.parameters(), lr=0.4)
+@pytest.fixture(scope="module")
+def learned(points):
+    network = BasicFCModel(12, 8, 3, 2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.4)
     for _ in range(200):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(learned(points[0]), points[1]).backward()
+        nn.functional.cross_entropy(network(points[0]), points[1]).backward()
         optimizer.step()
-    good = nn.utils.parameters_to_vector(learned.parameters()).detach()
+    return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+def search_of(table, learned, model, points):
+    """Search with copies that have learned from the steps of ``table`` on, (seeds, rates)."""
 
     def jump(gradient, weights, rates, steps):
         for step in range(1, steps + 1):
-            yield torch.where((torch.tensor(table) <= step)[..., None], good, weights)
+            yield torch.where((torch.tensor(table) <= step)[..., None], learned, weights)
 
-    found = search.search_rates(jump, model, points, batch_size=4, rates=(0.1, 0.2), seeds=4, goal=0.6)
+    return search.search_rates(jump, model, points, batch_size=4, rates=(0.1, 0.2), seeds=4, goal=0.6)
+
+
+def test_one_half_of_the_seeds_chooses_and_the_other_counts(model, points, learned):
+    table = [[4, 6], [6, 6], [8, 2], [4, 2]]  # the first two seeds prefer the first rate, the others the second
+    found = search_of(table, learned, model, points)
     assert found.steps == tuple(tuple(map(float, row)) for row in table)
     assert (found.best_rate, found.mean_steps, found.standard_error) == (0.1, 6.0, pytest.approx(2))
+
+
+def test_a_best_rate_at_which_a_seed_that_counts_never_learns_is_refused(model, points, learned):
+    with pytest.raises(ValueError, match=r"at the best rate, 0\.1, not all seeds that count came below"):
+        search_of([[4, 6], [6, 6], [10**6, 2], [4, 2]], learned, model, points)
 
 
 def test_the_gradients_of_all_copies_are_those_of_autograd(model, points):
