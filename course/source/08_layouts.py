@@ -277,7 +277,7 @@ assert simulated_s[1] > 1.2 * simulated_s[0]
 # - Each computes one sequence, and no tensor group sends
 # - But 14 GB of gradients must be summed, not 1.75 GB
 #
-# The other extreme is to cut nothing. Each of the 64 GPUs then holds a whole copy of the model and computes one sequence, and no tensor group sends anything.
+# The other extreme is to cut nothing.
 #
 # The price seems to be clear. All 14 GB of gradients have to be summed over all GPUs, eight times as much as the 1.75 GB of before. But remember the two levels
 # of lesson 07, where a node first adds up what its own GPUs have.
@@ -492,7 +492,7 @@ print(f"{len(ranking)} layouts, and in each {as_ms(parts[0])} of computing")
 pd.DataFrame(rows, index=columns).T.rename_axis(columns="data x tensor x stages")
 
 # %% [markdown] tags=["explain"]
-# In each row of the table, 430 ms of computing are added to what you see. The second row can serve as an example. In 32 × 2 × 1, two GPUs share two sequences
+# In each row of the table, 430 ms of computing are added to what you see. Take the second row. In 32 × 2 × 1, two GPUs share two sequences
 # and send 8.6 GB to each other, which takes 19 ms. A node then holds four copies, and each GPU sums half a model with three others in its node. That is twice
 # 3/4 of 7 GB, which takes 23 ms, so that we get 42 ms inside the node. Rows with stages use their ports less, but they wait. In 8 × 4 × 2 two stages have eight
 # sequences, so they wait for 1/8 of the 430 ms of computing and of the 57 ms of sums.
@@ -512,9 +512,9 @@ plotting.show(
 # fewer cuts. Measurements agree. On 64 A100, Narayanan and others ([2021](https://arxiv.org/abs/2104.04473)) trained a model of 5.9 billion parameters, and for
 # each batch size that they tried, more stages made it slower. They advise stages for models that do not fit, and data parallelism for speed.
 #
-# The lecture from which this course grew (Cambridge, 2022) says that sharing a batch between machines is rarely if ever needed. Now we can answer. For our
+# The lecture from which this course grew (Cambridge, 2022) says that sharing a batch between machines is rarely if ever needed. For our
 # step a single node computes 8 × 430 ms and sums for 54 ms inside, which makes 3.50 s. Eight nodes are 6.4 times as fast, so that the 140 billion tokens of
-# lesson 05 take 3.4 days instead of 22. If 22 days are soon enough, you do not need it. But if you want to use a second machine at all, the batch is what you
+# lesson 05 take 3.4 days instead of 22. If you want to use a second machine at all, the batch is what you
 # can share most cheaply, because only 3 GB per step pass through a port.
 #
 # **To remember.** Share the batch first. If the model fits and every GPU has a sequence of its own, eight nodes need no cut at all, and they are 6.4 times as
@@ -535,7 +535,7 @@ plotting.show(
 # 2,048 tokens. From the measured speed they computed how long 300 billion tokens would take. On 384 A100 it was 90 days, and on 768 it was 74.
 #
 # Think of what a GPU sends. In ZeRO 3 it gathers all weights twice and scatters all gradients once, so it sends 3 × 2 × 174.6·10⁹ bytes, or 1,048 GB, in every
-# step. This number hardly depends on how many GPUs there are.
+# step.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
 days = helpers.predict(
@@ -596,12 +596,11 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="nodes of eight H100")
 # %% [markdown] tags=["explain"]
 # On eight nodes 4,000 tokens suffice. Between 16 and 32 nodes the last column, a batch of 2²⁰ tokens divided among the GPUs, falls below the one beside it. By the rule, a batch of a million tokens is therefore too
 # small for 256 GPUs. The same authors used such a batch in several thousand runs, and they say that data parallelism alone starts to become inefficient at 512
-# GPUs. The rule thus warns a factor of two earlier than they do, and it costs only a division. In our own step each GPU
+# GPUs. The rule thus warns earlier than they do. In our own step each GPU
 # has 4,096 tokens, just enough for ZeRO 3 on eight nodes.
 #
 # There is a second wall, and to see it you only have to count. A data rank needs at least one whole sequence. A batch of 2²⁰ tokens has 256 sequences of 4,096
-# tokens, so it cannot feed 512 data ranks however fast their links are. The batch of GPT-3 had 1,536 sequences, but it was trained on about 10,000 GPUs (same
-# paper). Several GPUs must then share a sequence. Our own 64 GPUs meet this wall if the batch is smaller.
+# tokens, so it cannot feed 512 data ranks however fast their links are. Several GPUs must then share a sequence. Our own 64 GPUs meet this wall if the batch is smaller.
 
 # %% tags=["hide-input", "look"]
 rows = {}
@@ -785,8 +784,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(columns="parameters")
 #
 # With ZeRO 1 fewer cuts suffice, because the data ranks divide the 12 bytes of Adam. That is why Llama 2 7B could stay whole in Part 2, although its full
 # state has 112 GB. For Llama 3 405B with 128 data ranks, each of eight tensor ranks would
-# keep 405·10⁹ × (4 + 12/128) / 8 bytes, or 207 GB, so that six stages would do. Meta took 16 (published). Its team searched for the layout with a program that
-# estimates memory and speed, which is what our `choose` does for speed.
+# keep 405·10⁹ × (4 + 12/128) / 8 bytes, or 207 GB, so that six stages would do. Meta took 16 (published).
 #
 # **To remember.** Cut until the state takes half of the memory, first over the eight GPUs of a node and then into stages. At 16 bytes per parameter a node of
 # 80 GB GPUs holds 20 billion parameters.

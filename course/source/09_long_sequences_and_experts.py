@@ -137,7 +137,7 @@ both_blocks.reveal(modelled=at_once / sum(exponentials))
 # %% [markdown] tags=["explain"]
 # It is 28 and not the mean, 24. Each output was divided by its own sum. So multiply it by that sum again, add the two, and divide by the common sum,
 # (4 × 16 + 12 × 32) / (4 + 12). That is 448 / 16, exactly what all four keys give at once. For each query a GPU must therefore keep one number
-# besides the output, namely the sum. Programs keep its logarithm, as here, because $e^{100}$ is too large for float32.
+# besides the output, namely the sum. Programs keep its logarithm, as ours will, because $e^{100}$ is too large for float32.
 
 
 # %%
@@ -307,8 +307,8 @@ print(f"keys and values that a rank passed on: {sent_bytes:,} bytes")
 assert matching == len(query)
 
 # %% [markdown]
-# On the way back nothing has to be merged, because by then each query knows its whole sum. The keys and values go round once more. With each block
-# travels its gradient, and every GPU adds its own term until the gradient is home again. With gradients of 2 bytes this doubles the bytes, but the
+# On the way back nothing has to be merged, because by then each query knows its whole sum. The keys and values go round once more. The gradient of a
+# block travels with it, and every GPU adds its own term, until both are home again. With gradients of 2 bytes this doubles the bytes, but the
 # arithmetic grows even more, because a block now takes five matrix products instead of two.
 #
 # Can this traffic hide behind the arithmetic? Take the forward pass, and let each GPU have $c$ tokens in a layer of width $h$. Two matrix products
@@ -322,11 +322,11 @@ assert matching == len(query)
 #
 # Meta has put such a ring over 16 nodes with eight H100 each, for a prompt of a million tokens ([Yang and others,
 # 2024](https://arxiv.org/abs/2411.01783), published). Each node then has 62,500 tokens, and its eight GPUs divide the heads, which divides bytes
-# and arithmetic alike. In their model, Llama 3 405B, sixteen query heads share a key, so the rule asks for only an eighth of 8,000 (twice for the
-# mask, a sixteenth for the keys), or 1,000 tokens. The prompt took 77 s with a parallel efficiency of 93 %, and on an ordinary TCP network the
+# and arithmetic alike. In their model, Llama 3 405B, sixteen query heads share a key, so the rule asks for only 8,000 × 2 / 16, or 1,000 tokens, where the
+# 2 comes from the mask. The prompt took 77 s with a parallel efficiency of 93 %, and on an ordinary TCP network the
 # method scaled about as well.
 #
-# **To remember.** Merge the outputs of two blocks by the weight of their sums. A causal ring hides its traffic from $2 P / B$ tokens per GPU, divided
+# **To remember.** Merge the outputs of two blocks by the weight of their sums. With a causal mask a ring hides its traffic from $2 P / B$ tokens per GPU, divided
 # by the query heads that share a key. For Llama 3 8B that is 4,000 tokens at 50 GB/s.
 #
 # So the GPUs of our bet do not wait for bytes. Do they wait for anything else?
@@ -379,8 +379,8 @@ print(f"all together {sum(tiles):g}, an even share {sum(tiles) / 8:g}")
 
 # %% tags=["predict"]
 together = helpers.predict(
-    "If small tiles compare the smaller pieces, "
-    "how many do the first and the sixteenth piece need together?",
+    "If a small tile compares two of the 16 pieces, "
+    "how many small tiles do the first and the sixteenth need together?",
     "small tiles",
 )
 together
@@ -474,7 +474,7 @@ columns = ["8 x one GPU", "in order, modelled", "in order, published", "zigzag, 
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown]
-# In order, the model is right to within 4 %, although it counts nothing but tiles. Zigzag reaches 82 to 90 % of an even share, which is eight times one GPU's time for 8,192 tokens. The rest may be the smaller
+# In order, the model is right to within 4 %, although it counts nothing but tiles. Zigzag reaches 82 to 90 % of the speed of an even share, the first column. The rest may be the smaller
 # products and the merging, which we have not tested.
 #
 # Turn the ring yourself. From how many tokens per GPU does zigzag wait for nothing, and what do more GPUs change?
@@ -542,7 +542,7 @@ assert matching == 8 * 64
 # %% [markdown]
 # What does it send? In bfloat16 a token's queries take 8,192 bytes and so do its outputs, whereas its keys and values take 2,048 bytes each. Of these
 # 20,480 bytes a GPU sends 7/8, for its 8,192 tokens 147 MB. The ring sends only keys and values, 4,096 bytes per token, but seven times, which makes
-# 235 MB. In the forward pass, our attention takes 11 ms (4.4·10¹² FLOP on each GPU, modelled), and NVLink carries 450 GB/s.
+# 235 MB. At our 400 TFLOP/s the forward pass of the attention takes 11 ms (4.4·10¹² FLOP on each GPU; the H800 of Part 2 needed 13.5), and NVLink carries 450 GB/s.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[-1, 1]
 longer = helpers.predict(
@@ -566,7 +566,7 @@ through_ports_ms = 1e3 * ulysses_bytes / port
 print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_ports_ms:.1f} ms")
 
 # %% [markdown] tags=["explain"]
-# Ulysses waits longer, because it cannot hide. Its attention begins only when queries and keys have arrived, whereas the ring computes with one block
+# Ulysses waits longer, because it hides nothing. Its attention begins only when queries and keys have arrived, whereas the ring computes with one block
 # while the next one travels. On NVLink the 147 MB add 0.3 ms to 11 ms, which is little, but through the ports they would add 2.9 ms. Ulysses
 # also needs heads to hand out. With more than eight GPUs the eight key-value heads would have to be copied, and with more than 32 there are no
 # query heads left.
@@ -574,8 +574,8 @@ print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_por
 # The tensor group of lesson 06 can divide its tokens too. Its [all-reduces](glossary.md#all-reduce) left some activations whole on every GPU. But an
 # all-reduce is a [reduce-scatter](glossary.md#reduce-scatter) and then an [all-gather](glossary.md#all-gather). If the all-gather
 # waits until the next block begins, each GPU holds only its own tokens in between. This is [sequence parallelism](glossary.md#sequence-parallelism)
-# (Korthikanti and others, 2022). Its forward pass sends not one byte more. In lesson 06 a layer of Llama 2 saved 153,600 bytes per token, of which a
-# GPU held 47,872, because some vectors were whole on each. Now it holds an eighth of all of them, 19,200 bytes.
+# (Korthikanti and others, 2022). Its forward pass sends not one byte more. In lesson 06 a GPU held 47,872 of the 153,600 bytes
+# that a layer of Llama 2 saves per token, because some vectors were whole on each GPU. Now it holds an eighth of all of them, 19,200 bytes.
 #
 # **To remember.** Inside a node regroup tokens by heads, and across nodes let the keys go round. Ulysses sends 147 MB where the ring sends 235, but
 # only the ring can hide.
@@ -668,7 +668,7 @@ alt = f"Arrows from four ranks to four experts, which get {visits.sum(0).tolist(
 plotting.show(figure, alt=alt)
 
 # %% [markdown]
-# An expert waits for its tokens, so this traffic cannot hide behind the expert's own arithmetic. How much is it?
+# An expert waits for its tokens, so without further measures this traffic does not hide behind the expert's own arithmetic. How much is it?
 #
 # Count one visit of one token. Its vector travels there and back, and so does the gradient in the backward pass. That makes four trips of $2 h$ bytes, or
 # $8 h$. The expert has three matrices of $h \times f$, where $f$ is its hidden width, and 6 operations per parameter make $18 h f$. If you divide,
@@ -806,14 +806,15 @@ ranks.close()
 
 # %% [markdown] tags=["explain"]
 # Our run dropped 12 (counted), and the binomial distribution says 10.8 on average. You can estimate this without a table. The number of tokens from one
-# GPU at one expert has the mean 4 and the standard deviation √(16 × ¼ × ¾), or 1.73. For a bell curve the mean excess over the mean is 0.4 standard
-# deviations, here 0.69. For 16 pairs of a GPU and an expert that makes 11.
+# GPU at one expert has the mean 4 and the standard deviation √(16 × ¼ × ¾), or 1.73. If numbers follow a bell curve, they exceed their mean by 0.4 standard
+# deviations on average (where they are below it, by nothing), here by 0.69. For 16 pairs of a GPU and an expert that makes 11.
 #
 # In a large batch chance matters less. With 4,096 tokens on a GPU and top-2 of eight experts, the mean is 1,024 and the deviation √(4,096 × ¼ × ¾),
 # or 28. So chance drops 0.4 × 28 / 1,024, or 1 % of the tokens.
 #
 # But a router does not choose at random, because it learns. An expert that is slightly better at first gets more tokens, so it learns more and becomes
-# better still. We let a small network with eight experts and top-1 learn 4,000 handwritten digits of 14 × 14 pixels, and then count the choices for 1,000 new ones. If all
+# better still. We let a small network with eight experts and top-1 learn 4,000 handwritten digits of 14 × 14 pixels, and then count the choices for 1,000 new ones. (The network multiplies an expert's output by
+# the router's probability, because the weight of `route` would be 1 with top-1, from which no router learns.) If all
 # is even, the fullest expert gets once its fair share, and if it gets everything, eight times.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 8]
@@ -835,7 +836,7 @@ assert median(run.fullest for run in alone) > 2.5
 
 # %% [markdown] tags=["explain"]
 # Left alone, the fullest expert got 6.5 times its share (counted, the median of five seeds), and at least five of the eight stayed almost empty. If each
-# expert had a GPU, the eight would compute as fast as 8 / 6.5, or 1.2 of them.
+# expert had a GPU, all would wait for the fullest, and the eight would be as fast as 8 / 6.5, or 1.2 of them.
 #
 # The remedy is a second loss. For each expert multiply the share of the tokens that chose it by the mean probability that the router gave it, add all
 # this up, and multiply by the number of experts. If everything is even, this [balance loss](glossary.md#balance-loss) is 1, and if all tokens want one of eight experts with
@@ -935,11 +936,11 @@ plotting.show(figure, alt=alt)
 
 # %% [markdown]
 # Some unevenness remains, and you can pay for it in tokens or in time. With a capacity the time is fixed, but tokens are dropped, and no error reports it. The tokens
-# of each GPU queue by themselves, so the same batch loses other tokens on eight GPUs than on four. A *dropless* layer, as in OLMoE or MegaBlocks (Gale
+# of each GPU have a queue of their own, so on eight GPUs other tokens of the same batch are dropped than on four. A *dropless* layer, as in OLMoE or MegaBlocks (Gale
 # and others, 2022), computes every token. Its GPUs first tell each other how many tokens will come and then send exactly these, so the fullest GPU sets
 # the time and the memory.
 #
-# **To remember.** Chance drops 0.4 standard deviations, 1 % of a large batch. In our small network a router without a balance loss gave one of eight
+# **To remember.** Chance drops 0.4 standard deviations, 1 % of 4,096 tokens with top-2 of eight experts. In our small network a router without a balance loss gave one of eight
 # experts 6.5 times its share, so log the share of the fullest expert.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
@@ -954,7 +955,7 @@ plotting.show(figure, alt=alt)
 # decides, and in our small network a balance loss of weight 0.01 brought the fullest expert from 6.5 to 2.1 times its share.
 #
 # So ask two questions whenever you cut something. Does every GPU get the same work, or only the same number of tokens? And does each byte bring $P / B$
-# operations? In a ring it brings $c$ and at an expert $2.25 f$, so long pieces and wide experts pay for their own traffic. In the
+# operations? In a ring without a mask it brings $c$ and at an expert $2.25 f$, so long pieces and wide experts pay for their own traffic. In the
 # [exercises](exercises/09_long_sequences_and_experts_exercises.ipynb) you bring heads back to their tokens, time a ring, and count the vectors that leave a node.
 
 # %% [markdown] tags=["formulas"]
