@@ -79,7 +79,7 @@ def calls_of_rank_0(function, *arguments):
 # - Eight GPUs, one piece each
 # - Attention's work grows 64 times, for eight GPUs
 #
-# An even share takes 51.7 ms, as worked out above. The links between the GPUs will turn out to be fast enough, so you need not count bytes for your bet.
+# An even share takes 51.7 ms, and the links will turn out to be fast enough.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[10, 1000]
 bet = helpers.predict(
@@ -323,8 +323,7 @@ assert matching == len(query)
 # Meta has put such a ring over 16 nodes with eight H100 each, for a prompt of a million tokens ([Yang and others,
 # 2024](https://arxiv.org/abs/2411.01783), published). Each node then has 62,500 tokens, and its eight GPUs divide the heads, which divides bytes
 # and arithmetic alike. In their model, Llama 3 405B, sixteen query heads share a key, so the rule asks for only 8,000 × 2 / 16, or 1,000 tokens, where the
-# 2 comes from the mask. The prompt took 77 s with a parallel efficiency of 93 %, and on an ordinary TCP network the
-# method scaled about as well.
+# 2 comes from the mask. The prompt took 77 s with a parallel efficiency of 93 %.
 #
 # **To remember.** Merge the outputs of two blocks by the weight of their sums. With a causal mask a ring hides its traffic from $2 P / B$ tokens per GPU, divided
 # by the query heads that share a key. For Llama 3 8B that is 4,000 tokens at 50 GB/s.
@@ -567,7 +566,7 @@ print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_por
 
 # %% [markdown] tags=["explain"]
 # Ulysses waits longer, because it hides nothing. Its attention begins only when queries and keys have arrived, whereas the ring computes with one block
-# while the next one travels. On NVLink the 147 MB add 0.3 ms to 11 ms, which is little, but through the ports they would add 2.9 ms. Ulysses
+# while the next one travels. On NVLink the 147 MB add 0.3 ms to 11 ms, but through the ports they would add 2.9 ms. Ulysses
 # also needs heads to hand out. With more than eight GPUs the eight key-value heads would have to be copied, and with more than 32 there are no
 # query heads left.
 #
@@ -668,7 +667,7 @@ alt = f"Arrows from four ranks to four experts, which get {visits.sum(0).tolist(
 plotting.show(figure, alt=alt)
 
 # %% [markdown]
-# An expert waits for its tokens, so without further measures this traffic does not hide behind the expert's own arithmetic. How much is it?
+# An expert waits for its tokens, so this traffic does not by itself hide behind the expert's arithmetic. How much is it?
 #
 # Count one visit of one token. Its vector travels there and back, and so does the gradient in the backward pass. That makes four trips of $2 h$ bytes, or
 # $8 h$. The expert has three matrices of $h \times f$, where $f$ is its hidden width, and 6 operations per parameter make $18 h f$. If you divide,
@@ -737,8 +736,7 @@ print(f"Mixtral {mixtral:.2f}, DeepSeek-V3 {deepseek:.2f}, with at most 4 nodes 
 # - Then every message has a fixed size
 # - A token without a place is *dropped*, and skips the expert
 #
-# A layer can protect itself with an [expert capacity](glossary.md#expert-capacity), a fixed number of places that an expert has for the tokens of each GPU. Then every message has a fixed
-# size. A token that finds no place is *dropped*, that is, it skips the expert (Fedus, Zoph and Shazeer, 2021).
+# A layer can protect itself with an [expert capacity](glossary.md#expert-capacity), a fixed number of places that an expert has for the tokens of each GPU. A token that finds no place is *dropped*, that is, it skips the expert (Fedus, Zoph and Shazeer, 2021).
 
 
 # %%
@@ -805,9 +803,9 @@ assert matching == 64
 ranks.close()
 
 # %% [markdown] tags=["explain"]
-# Our run dropped 12 (counted), and the binomial distribution says 10.8 on average. You can estimate this without a table. The number of tokens from one
-# GPU at one expert has the mean 4 and the standard deviation √(16 × ¼ × ¾), or 1.73. If numbers follow a bell curve, they exceed their mean by 0.4 standard
-# deviations on average (where they are below it, by nothing), here by 0.69. For 16 pairs of a GPU and an expert that makes 11.
+# Our run dropped 12 (counted), and the binomial distribution says 10.8 on average. The number of tokens from one
+# GPU at one expert has the mean 4 and the standard deviation √(16 × ¼ × ¾), or 1.73. If numbers follow a bell curve, their part above the mean is 0.4
+# standard deviations on average, here 0.69. For 16 pairs of a GPU and an expert that makes 11.
 #
 # In a large batch chance matters less. With 4,096 tokens on a GPU and top-2 of eight experts, the mean is 1,024 and the deviation √(4,096 × ¼ × ¾),
 # or 28. So chance drops 0.4 × 28 / 1,024, or 1 % of the tokens.
@@ -924,7 +922,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("weight of the balance loss")
 
 # %% [markdown]
 # Each number is counted and the median of five seeds, and the digits were recognised without dropping. The accuracy shows nothing of the crowd. Fedus and
-# others gave the balance loss a weight of 0.01, and so did the makers of OLMoE (2024, published).
+# others also gave the balance loss a weight of 0.01 (published).
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 first_seed = {
