@@ -348,8 +348,8 @@ MUTATIONS = (
     Mutation(
         "08",
         "helpers/studies/layouts/_measuring.py",
-        "self.node_bytes += sent_bytes",
-        "self.node_bytes = sent_bytes",
+        "self.node_bytes += ring.sent_bytes",
+        "self.node_bytes = ring.sent_bytes",
         "only the last sum in a node counted",
         "rank 0 sent",
     ),
