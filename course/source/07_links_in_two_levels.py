@@ -568,8 +568,8 @@ for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
 # The line is 0.373 ms + bytes / (198 GB/s), and 0.373 ms × 198 GB/s is 74 MB. Below that size, an all-reduce over these four nodes mostly waits. PyTorch's
 # DDP sends its gradients in [buckets](glossary.md#bucket) of 25 MiB (lesson 05), so between nodes it may be worth trying larger ones.
 #
-# The line is a rough tool, because it is 24 % too low at 256 MiB. At 64 KiB it fails completely. There the cluster took about 3.2 ms, eight times as long as
-# for 1 MiB, and we do not know why.
+# The line is a rough tool, because it is 24 % too low at 256 MiB. Below 128 KiB it fails completely. For 64 KiB the cluster took about 3.2 ms, eight times as
+# long as for 1 MiB, and we do not know why.
 #
 # Now take the layer of lesson 06. Each token has a vector of 8,192 bytes, so for one sequence of 4,096 tokens it sums exactly 32 MiB. On the two A3 Mega nodes this size
 # took 1.06 ms (published). Its bytes need only 0.13 ms inside and 0.17 ms outside (modelled), so even 32 MiB are a small tensor. (Latency is not the whole
@@ -719,7 +719,7 @@ pd.DataFrame(rows, index=names)
 
 # %% [markdown]
 # These are the times relative to one node (modelled), for an all-reduce whose two times follow each other. The figure begins with the same two H100 nodes.
-# Give each node 72 GPUs instead of 8, as in the machines that connect 72 GPUs by NVLink, and see which of the two curves falls.
+# Give each node 72 GPUs instead of 8, as in the machines that connect 72 GPUs by NVLink, and see what becomes of the two curves.
 
 # %% tags=["hide-input"]
 two_levels.explore_leaving()
@@ -730,17 +730,17 @@ two_levels.explore_leaving()
 #
 # Does a measurement confirm this? DeepSeek's library [DeepEP](https://github.com/deepseek-ai/DeepEP) exchanges tokens between experts, and its authors
 # publish rates per GPU. Their rates count all exchanged bytes, also those that stay in the node. Only (k − 1)/k of the bytes leave it, so ports of 50 GB/s
-# allow at most 100 GB/s on two nodes and 67 on four. On GPUs of the H100's generation they measured 90 and 61, about nine tenths of both limits.
+# allow 100 GB/s on two nodes and 67 on four, if no token is sent once for two experts. On GPUs of the H100's generation they measured 90 and 61, about nine tenths of both limits.
 
 # %% tags=["hide-input"]
 for row in two_levels.DEEP_EP:
     most = row.port_bytes_per_s * row.nodes / (row.nodes - 1)
-    bound = f"at most {most / 1e9:.0f} (modelled)"
+    bound = f"{most / 1e9:.0f} (modelled)"
     print(f"GB/s on {row.nodes} nodes: {bound}, {row.bytes_per_s / 1e9:.0f} (published)")
 
 # %% [markdown]
 # **To remember.** In an all-to-all a port carries $g/2$ times as many bytes as in an all-reduce, with eight GPUs four times. On two H100 nodes it takes 5.1
-# times as long as on one, and an all-reduce only 1.64 times.
+# times as long as on one, and an all-reduce, of which nothing is hidden, only 1.64 times.
 #
 # Is vLLM's rule right for the layer with which this lesson began?
 

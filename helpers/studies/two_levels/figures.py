@@ -139,6 +139,7 @@ def explore_leaving() -> None:
             ],
             xlabel="nodes",
             ylabel="time relative to one node (modelled)",
+            log_x=False,
             log_y=False,
         ),
     )
