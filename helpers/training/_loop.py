@@ -182,7 +182,7 @@ def train(
     optimizer = adam(model, learning_rate)
     rows, steps = [], []
     waiting = watch_waiting(time.perf_counter)
-    with _mode(model, training=True), seeded(loader, device, seed):
+    with _gradients_as_before(), _mode(model, training=True), seeded(loader, device, seed):
         for epoch in range(1, epochs + 1):
             start_s = now_s(device)
             batches = console.track(iterable(loader), f"epoch {epoch} of {epochs}", unit="batch")
@@ -240,7 +240,7 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
     """
     device = _device(model)
     right, examples = [], 0
-    with _mode(model, training=False), seeded(loader, device, 0), torch.no_grad():
+    with _gradients_as_before(), _mode(model, training=False), seeded(loader, device, 0), torch.no_grad():
         for batch in prepared(console.track(iterable(loader), "testing", unit="batch"), device):
             _refuse_other_type(model, batch)
             logits = model(batch.images)
@@ -249,6 +249,16 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
             examples += len(batch.labels)
     refuse_empty(examples)
     return int(torch.stack(right).sum()) / examples
+
+
+@contextlib.contextmanager
+def _gradients_as_before() -> Iterator[None]:
+    """Turn gradients on or off as they were: an interrupt while PyTorch switches them leaves them off for good."""
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(before)
 
 
 def training_steps(

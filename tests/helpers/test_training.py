@@ -240,6 +240,25 @@ def test_an_interrupt_leaves_the_last_whole_update():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_an_interrupt_while_gradients_are_switched_leaves_them_as_they_were(monkeypatch, enabled):
+    """PyTorch turns them off for an update, and an interrupt between its two lines keeps them off."""
+
+    def interrupted(*_):
+        torch.set_grad_enabled(not enabled)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.optim.Adam, "step", interrupted)
+    with torch.set_grad_enabled(enabled):
+        with pytest.raises(KeyboardInterrupt):
+            train(small(), batches(2), 1)
+        assert torch.is_grad_enabled() is enabled
+        monkeypatch.setattr(loop, "_refuse_labels", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            accuracy(small(), batches(2))
+        assert torch.is_grad_enabled() is enabled
+
+
 @pytest.mark.timed
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a Unix timer")
 def test_an_interrupt_at_any_moment_leaves_whole_updates(monkeypatch):
@@ -262,8 +281,10 @@ def test_an_interrupt_at_any_moment_leaves_whole_updates(monkeypatch):
                 train(model, loader, 1)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             found.append(moments.index(fingerprint(model)))
+            assert torch.is_grad_enabled()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        torch.set_grad_enabled(True)  # for the tests that follow in this process, should it have failed
         signal.signal(signal.SIGALRM, before)
     assert len(set(found)) > 3
 
