@@ -1,5 +1,6 @@
 from . import (
     attention as attention,
+    beyond_memory as beyond_memory,
     constant_weights as constant_weights,
     convolution_time as convolution_time,
     data_movement as data_movement,

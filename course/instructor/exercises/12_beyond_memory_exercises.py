@@ -29,7 +29,8 @@ from helpers import exercises, plotting
 # %% [markdown]
 # ## Exercise 1: a bend, or a knee?
 #
-# A time that turns up may only follow its work. The lesson took away the fixed part and divided the rest by the work.
+# A time that turns up may only follow its work. The lesson's
+# [appendix](../appendix/12_beyond_memory.ipynb) took away the fixed part and divided the rest by the work.
 # Here is a made-up row of five sizes, with a fixed part of 20 s:
 
 # %%

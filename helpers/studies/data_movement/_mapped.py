@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from helpers.checks import boolean, whole_number
 from helpers.isolation import run_limited
 from helpers.results import Record, derived
 from helpers.studies._page_cache import drop_from_page_cache
@@ -37,7 +38,7 @@ _LIMIT_S = 240.0
 
 
 class MappedRow(Record):
-    """A forward pass over weights of ``file_bytes``: per layer the time, per pass what was counted.
+    """A pass over weights of ``file_bytes``: per layer the time, per pass what was counted.
 
     ``missed_share`` is the part of the layers that had to be brought back, as the window counted; ``read_bytes`` what
     the system read from the disk for a pass (None where it does not tell), ``major_faults`` how often the program stood
@@ -93,6 +94,8 @@ def measure_mapped_weights(
     limit_bytes: int = 64 * 2**20,
     folder: str | os.PathLike[str] | None = None,
     passes: int = 3,
+    by_turns: bool = False,
+    staying: int = 0,
 ) -> MappedWeights:
     """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped file and the limit.
 
@@ -101,11 +104,12 @@ def measure_mapped_weights(
     of ``limit_bytes``: before a layer is read that is not in memory, the least recently used ones are unmapped and
     dropped from the page cache until it fits, so no privilege is needed, and what this costs is not timed. A control
     group's limit does the same inside the system, with its own order of eviction. ``passes`` passes over each size are
-    counted, after one that is not; one thread. Takes some ten seconds; the file is removed.
+    counted, after one that is not; one thread. Every second pass goes backward if ``by_turns`` is true, and the first
+    ``staying`` layers are never dropped. Takes some ten seconds; the file is removed.
 
-    Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below one layer, or a folder
-    that is itself in memory; RuntimeError outside Linux; OSError without room; what
-    :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 12.
+    Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below one layer, for as many
+    staying layers as the limit holds, or a folder that is itself in memory; RuntimeError outside Linux; OSError without
+    room; what :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 12.
     """
     sizes = sorted(set(file_bytes))
     if not sizes or any(size < LAYER_BYTES or size > disk.MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes):
@@ -114,6 +118,8 @@ def measure_mapped_weights(
     if limit_bytes < LAYER_BYTES or passes < 1:
         raise ValueError(f"limit_bytes={limit_bytes}, passes={passes}: give at least one layer of {LAYER_BYTES:,} "
                          "bytes and one pass")  # fmt: skip
+    boolean("by_turns", by_turns)
+    whole_number("staying", staying, at_least=0, at_most=limit_bytes // LAYER_BYTES - 1)
     if not hasattr(os, "posix_fadvise") or not hasattr(mmap, "MADV_DONTNEED"):
         raise RuntimeError("this system cannot be told to drop a file from memory (posix_fadvise); the experiment runs "
                            "on Linux")  # fmt: skip
@@ -125,7 +131,7 @@ def measure_mapped_weights(
                 raise ValueError("the folder of the temporary file is itself in memory, or keeps its own copy there, "
                                  "so nothing would come from a disk; give folder=, on a disk")  # fmt: skip
             disk_bytes_per_s = disk.read_rate(descriptor, sizes[-1])
-        outcome = run_limited(_run_sizes, str(path), tuple(sizes), limit_bytes, passes,
+        outcome = run_limited(_run_sizes, str(path), tuple(sizes), limit_bytes, _Order(passes, by_turns, staying),
                               memory_bytes=_ROOM_BYTES + 2 * limit_bytes, timeout_s=_LIMIT_S)  # fmt: skip
         resident_s, counted = outcome.unwrap()
     rows = tuple(_row(one, limit_bytes, resident_s, disk_bytes_per_s) for one in counted)
@@ -134,10 +140,13 @@ def measure_mapped_weights(
 
 
 class Window:
-    """The layers in memory, at most ``capacity``; ``evict`` is called with each that goes."""
+    """The layers in memory, at most ``capacity``; ``evict`` is called with each that goes.
 
-    def __init__(self, capacity: int, evict: Callable[[int], None] | None = None) -> None:
-        self._capacity, self._evict = capacity, evict or (lambda _: None)
+    Layers with a number below ``staying`` never go once they are there.
+    """
+
+    def __init__(self, capacity: int, evict: Callable[[int], None] | None = None, *, staying: int = 0) -> None:
+        self._capacity, self._evict, self._staying = capacity, evict or (lambda _: None), staying
         self._resident: OrderedDict[int, None] = OrderedDict()
 
     def touch(self, layer: int) -> bool:
@@ -145,7 +154,9 @@ class Window:
         present = layer in self._resident
         if not present:
             while len(self._resident) >= self._capacity:
-                self._evict(self._resident.popitem(last=False)[0])
+                goes = next(each for each in self._resident if each >= self._staying)
+                del self._resident[goes]
+                self._evict(goes)
             self._resident[layer] = None
         self._resident.move_to_end(layer)
         return present
@@ -157,6 +168,13 @@ class Window:
 
 
 @dataclass(frozen=True)
+class _Order:
+    passes: int
+    by_turns: bool
+    staying: int
+
+
+@dataclass(frozen=True)
 class _Counted:
     file_bytes: int
     layer_s: float
@@ -165,15 +183,15 @@ class _Counted:
     read_bytes: float | None
 
 
-def _run_sizes(path: str, sizes: tuple[int, ...], limit_bytes: int, passes: int) -> tuple[float, list[_Counted]]:
+def _run_sizes(path: str, sizes: tuple[int, ...], limit_bytes: int, order: _Order) -> tuple[float, list[_Counted]]:
     with fixed_threads(1), open(path, "r+b") as file:
         resident_s = _resident_layer_s(limit_bytes // LAYER_BYTES)
         with mmap.mmap(file.fileno(), sizes[-1]) as mapped:
-            counted = [_run_size(mapped, file.fileno(), size, limit_bytes, passes) for size in sizes]
+            counted = [_run_size(mapped, file.fileno(), size, limit_bytes, order) for size in sizes]
             return resident_s, counted
 
 
-def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, passes: int) -> _Counted:
+def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, order: _Order) -> _Counted:
     # The tensors hold on to the map, which can be closed only when they are gone: they live in this function alone.
     layers = [torch.frombuffer(mapped, dtype=torch.float32, count=WIDTH * WIDTH, offset=start).view(WIDTH, WIDTH)
               for start in range(0, size, LAYER_BYTES)]  # fmt: skip
@@ -184,15 +202,15 @@ def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, p
 
     for layer in range(len(layers)):
         evict(layer)
-    window = Window(limit_bytes // LAYER_BYTES, evict)
-    _forward(layers, window)
+    window = Window(limit_bytes // LAYER_BYTES, evict, staying=order.staying)
+    _pass(layers, window)
     seconds: list[float] = []
     missed = 0
 
     def run_passes() -> None:
         nonlocal missed
-        for _ in range(passes):
-            spent_s, misses = _forward(layers, window)
+        for number in range(order.passes):
+            spent_s, misses = _pass(layers, window, backward=order.by_turns and number % 2 == 0)
             seconds.append(spent_s / len(layers))
             missed += misses
 
@@ -203,19 +221,19 @@ def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, p
     return _Counted(
         file_bytes=size,
         layer_s=statistics.median(seconds),
-        missed_share=missed / (passes * len(layers)),
-        major_faults=None if faults is None else faults / passes,
-        read_bytes=None if read_before is None or read_after is None else (read_after - read_before) / passes,
+        missed_share=missed / (order.passes * len(layers)),
+        major_faults=None if faults is None else faults / order.passes,
+        read_bytes=None if read_before is None or read_after is None else (read_after - read_before) / order.passes,
     )
 
 
-def _forward(layers: Sequence[torch.Tensor], window: Window) -> tuple[float, int]:
+def _pass(layers: Sequence[torch.Tensor], window: Window, *, backward: bool = False) -> tuple[float, int]:
     """Return the seconds of the layers, without those of evicting, and how many were not in memory."""
     x, spent_s, missed = torch.ones(WIDTH), 0.0, 0
-    for index, weight in enumerate(layers):
+    for index in reversed(range(len(layers))) if backward else range(len(layers)):
         missed += not window.touch(index)
         begun_s = time.perf_counter()
-        x = torch.mv(weight, x)
+        x = torch.mv(layers[index], x)
         spent_s += time.perf_counter() - begun_s
     if not bool(torch.isfinite(x).all()):
         raise RuntimeError("the pass over the mapped weights gave no finite number: the file was changed meanwhile")
@@ -228,8 +246,8 @@ def _resident_layer_s(layers: int) -> float:
     weights = [torch.frombuffer(bytearray(_weights(LAYER_BYTES, generator)), dtype=torch.float32).view(WIDTH, WIDTH)
                for _ in range(layers)]  # fmt: skip
     window = Window(layers)
-    _forward(weights, window)
-    return statistics.median(_forward(weights, window)[0] / layers for _ in range(5))
+    _pass(weights, window)
+    return statistics.median(_pass(weights, window)[0] / layers for _ in range(5))
 
 
 def _weights(size: int, generator: np.random.Generator) -> bytes:

@@ -31,6 +31,14 @@ def test_the_window_forgets_as_pythons_own_lru_cache(seed):
     assert len(evicted) == oracle.cache_info().misses
 
 
+def test_layers_that_stay_are_never_forgotten():
+    evicted = []
+    window = mapped.Window(8, evicted.append, staying=7)
+    reads = [sum(not window.touch(layer) for layer in range(9)) for _ in range(4)]
+    assert reads == [9, 2, 2, 2]
+    assert set(evicted) == {7, 8}
+
+
 def test_the_model_adds_the_missed_bytes_over_the_disks_rate():
     model = functools.partial(mapped.model_layer_s, resident_s=0.001, layer_bytes=4e6, disk_bytes_per_s=1e9)
     assert model(missed_share=0) == 0.001
@@ -61,6 +69,16 @@ def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measure
     assert max(rows[0].major_faults, rows[1].major_faults) < rows[2].major_faults
 
 
+@pytest.mark.parametrize(("how", "reads"), [({"by_turns": True}, 1), ({"staying": 3}, 2)], ids=["by turns", "staying"])
+def test_another_order_reads_less_with_the_same_room(tmp_path, how, reads):
+    skip_unless_on_disk(tmp_path)
+    result = mapped.measure_mapped_weights((5 * LAYER,), limit_bytes=4 * LAYER, folder=tmp_path, passes=4, **how)
+    (row,) = result.rows
+    assert row.missed_share == reads / 5
+    if row.read_bytes is not None:
+        assert reads * LAYER <= row.read_bytes < (reads + 1) * LAYER
+
+
 @pytest.mark.timed
 def test_beyond_the_limit_a_layer_takes_far_longer(measured):
     assert measured.row(5 * LAYER).layer_s > 2 * measured.row(4 * LAYER).layer_s
@@ -80,6 +98,8 @@ def test_bad_sizes_are_refused(tmp_path):
             mapped.measure_mapped_weights(sizes, folder=tmp_path)
     with pytest.raises(ValueError, match="at least one layer"):
         mapped.measure_mapped_weights((LAYER,), limit_bytes=100, folder=tmp_path)
+    with pytest.raises(ValueError, match="staying"):
+        mapped.measure_mapped_weights((LAYER,), limit_bytes=2 * LAYER, staying=2, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
