@@ -200,7 +200,8 @@ print(f"64 MiB of tensors have room for {found.batch_size:,} images")
 
 # %%
 for batch in (found.batch_size, found.batch_size + 1):
-    print(f"{batch:,}: {helpers.fits(network, (batch, 784), 64 * MIB, training=False)}")
+    verdict = helpers.fits(network, (batch, 784), 64 * MIB, training=False)
+    print(f"a batch of {batch:,} {'fits' if verdict.fits else 'does not fit'}")
 
 # %% [markdown]
 # ## A batch that is worth its bytes
