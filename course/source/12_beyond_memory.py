@@ -54,7 +54,7 @@ MIB = 2**20
 # How slow is a program that is slightly too large?
 #
 # - The weights have 20 GB, and 14 GB have room
-# - The disk delivers 1 GB/s
+# - The disk delivers a gigabyte per second
 # - Each token uses every weight once, in order
 #
 # If you divide the 6 GB that are missing by the rate of the disk, you get 6 seconds. Would you bet on that?
@@ -77,7 +77,8 @@ bet
 # - If memory is full, what was [used longest ago](glossary.md#least-recently-used) leaves
 #
 # The program on the laptop maps its file. When memory is full, the system has to drop some of the bytes. It cannot know which will be needed next, so it
-# looks at the past and drops those that were used longest ago (least recently used, LRU). Linux follows this rule only approximately.
+# looks at the past and drops those that were used longest ago (least recently used, LRU). Linux follows this rule only approximately, also when it
+# [swaps](glossary.md#swap) memory that no file holds.
 #
 # **Your turn.** Write the rule for whole layers. `kept` lists the layers in memory, the one used longest ago first.
 
@@ -535,7 +536,7 @@ hidden_fetch.reveal(modelled=weight_fetch_s / token_compute_s)
 # The 2 bytes and the two operations cancel, so it is 71·10¹² / 32·10⁹, about 2,200 tokens. A prompt or a training batch of that length loses nothing, although
 # not a single weight stays on the GPU. A single user has one token per pass and waits 29 times as long as with the weights in the GPU's memory. The way out
 # is to serve many at once. On one GPU with 16 GB, FlexGen ([Sheng and others, 2023](https://arxiv.org/abs/2303.06865)) ran a model of 175 billion parameters,
-# packed into 4 bits each, for 144 sequences at once. It wrote one token per second in all (published). Each sequence thus gets a token every 144 s, which is
+# packed into 4 bits each, for 144 sequences at once. Its [throughput](glossary.md#throughput) was one token per second in all (published). Each sequence thus gets a token every 144 s, which is
 # useless for a conversation but fine for a job that runs overnight.
 #
 # **To remember.** Put bytes that are used once per step into the farther memory, and fetch the others ahead of time. On an RTX 3090 even weights that all

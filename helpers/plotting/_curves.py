@@ -48,7 +48,7 @@ def draw_curves(
     ``title``, ``xlabel`` and ``ylabel``. ``log=False`` has values from zero.
 
     Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another length, a third other
-    name, a size not above 0, or a value that is not finite or, on a logarithmic axis, not above 0. Lesson 12.
+    name, a size not above 0, or a value that is not finite or, on a logarithmic axis, not above 0. Lesson 10.
     """
     boolean("log", log)
     sizes = numbers("sizes", sizes, above=0)

@@ -1,7 +1,6 @@
 from ._batches import (
     SlowDigits as SlowDigits,
     count_batches as count_batches,
-    shared_bytes as shared_bytes,
     wait_for_workers as wait_for_workers,
 )
 from ._layers import TurnRow as TurnRow, TurnSweep as TurnSweep, sweep_layers as sweep_layers
