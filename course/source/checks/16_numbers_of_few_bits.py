@@ -40,8 +40,18 @@ def spacing(checks: Checks) -> None:
         expected=(0.125, 0.125, 0.5, 32.0),
         kind=torch.Tensor,
         mistakes={
-            (1.0, 1.0, 4.0, 256.0): "That is the power of two, which the mantissa divides into 2^m steps.",
-            (0.125, 0.21875, 0.625, 56.0): "Between two powers of two the step stays the same.",
+            (
+                1.0,
+                1.0,
+                4.0,
+                256.0,
+            ): "That is the power of two, which the mantissa divides into 2^m steps.",
+            (
+                0.125,
+                0.21875,
+                0.625,
+                56.0,
+            ): "Between two powers of two the step stays the same.",
         },
     )
     checks.returns(
@@ -108,7 +118,11 @@ def stochastic(checks: Checks) -> None:
         expected=[0.0, 0.5, 0.3],
         mistakes={
             (0.0, 0.0, 0.0): "No value ever moves, so the update is lost as before.",
-            (0.0, 0.5, 0.5): "A value moves in half of the cases, however near the next number is.",
+            (
+                0.0,
+                0.5,
+                0.5,
+            ): "A value moves in half of the cases, however near the next number is.",
             (0.0, 1.0, 0.3): "The result must be a number of steps times `step`.",
         },
     )
