@@ -12,7 +12,13 @@
 #     number: "16"
 #     title: Numbers of few bits
 #     needs: ["02", "05"]
-# # ---
+#     objectives:
+#       - write|wrote integers with a scale, and the step between the numbers of a format
+#       - predict|predicted which numbers vanish beside an outlier, and where a sum stops growing
+#       - move|moved an outlier into the weights, so that 8 bits suffice
+#       - compare|compared integers, FP8, MXFP4 and NVFP4 for weights and for activations
+#       - explain|explained why bfloat16 weights forget updates, and how a coin remembers them
+# ---
 
 # %% [markdown] tags=["objectives"]
 # # Numbers of few bits
