@@ -1,4 +1,4 @@
-"""The language model of characters: what it reads, that it learns, and an outlier that changes nothing but a channel."""
+"""The language model of characters: what it reads, that it learns, and what a planted outlier changes."""
 
 from __future__ import annotations
 
