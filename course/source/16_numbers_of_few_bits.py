@@ -66,7 +66,7 @@ colours = ["#882255", "#332288", "#999933", "#8C510A", "#000000"]  # without a m
 # because memory moves fewer bytes and multipliers are smaller. OpenAI stores most weights of gpt-oss-120b at 4.25 bits,
 # so that the model fits on one GPU of 80 GB (model card). Its 117 billion parameters would take 234 GB in bfloat16,
 # whereas at 4.25 bits they would all fit into 62 GB. An H100 also multiplies 8-bit numbers at 1,979 trillion operations
-# per second, and bfloat16 at only 989 (data sheet, without [sparsity](glossary.md#sparsity)).
+# per second, and bfloat16 at only 989 (data sheet, without sparsity).
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.01, 1000]
 bet = helpers.predict(
@@ -92,8 +92,8 @@ bet
 # 0.1, as the scale, and we keep the nearest integers, which are 7, −3, 1 and 0. Multiplied by the scale, they are 0.70,
 # −0.30, 0.10 and 0.
 #
-# **Your turn.** Write it in two lines, with a scale of its own for each row. With $b$ bits the integers reach from
-# $-(2^{b-1} - 1)$ to $2^{b-1} - 1$.
+# **Your turn.** Write it in two lines, with a scale of its own for each row. With $q$ bits the integers reach from
+# $-(2^{q-1} - 1)$ to $2^{q-1} - 1$.
 
 
 # %% tags=["yours"] yours="quantise" takes=6
@@ -155,12 +155,11 @@ for bits in (4, 8):
 # the four weights set the step, and the smallest one paid for it. With 8 bits the integers reach 127, the step is 0.70
 # / 127, or 0.0055, and all four survive.
 #
-# A floating-point format has no single step. The format *e4m3*, one of the two that data sheets call FP8, has a sign, 4
-# bits of exponent and 3 bits of mantissa. The exponent chooses a power of two, and the mantissa divides the way to the
-# next power of two into 8 steps. So between 0.25 and 0.5 the step is 0.25 / 8, or 1/32, whereas between 1/32 and 1/16
-# it is 1/256. Small numbers have small steps. (Only below 2⁻⁶ does the step stay at 2⁻⁹, and these numbers are called
-# subnormal.) The largest number is 448. This is a [format of numbers](glossary.md#format-of-numbers) whose steps are
-# relative.
+# A floating-point [format](glossary.md#format-of-numbers) has no single step. The format *e4m3*, one of the two that
+# data sheets call FP8, has a sign, 4 bits of exponent and 3 bits of mantissa. The exponent chooses a power of two, and
+# the mantissa divides the way to the next power of two into 8 steps. So between 0.25 and 0.5 the step is 0.25 / 8, or
+# 1/32, whereas between 1/32 and 1/16 it is 1/256. Small numbers have small steps. (Only below 2⁻⁶ does the step stay at
+# 2⁻⁹, and these numbers are called subnormal.) The largest number is 448.
 #
 # **Your turn.** Write the step of a format with $m$ bits of mantissa. Below $2^{\text{least}}$ it shrinks no further.
 # (`torch.frexp(v).exponent - 1` is $\lfloor\log_2 |v|\rfloor$, exactly.)
@@ -239,7 +238,7 @@ inside.reveal(modelled=100 * (2 * 7 * 8 + 1) / 253, counted=100 * near_zero / le
 # Seven of its sixteen exponents belong to numbers below 1, and each of them has 8 numbers of either sign, which makes
 # 112. Since 0 and −0 are one number, and 1 and −1 come on top, the answer is 113 of 253, or 44.7 % (counted). That
 # suits a network, because most of its weights are small. Below, LeNet's weights, activations and gradients stand under
-# the numbers of a format. Turn it. Which of the six holds all three?
+# the numbers of a format. Turn it. Which of the six hold all three?
 
 # %% tags=["hide-input"]
 images, labels = helpers.make_MNIST_loader(20).dataset.tensors
@@ -262,6 +261,7 @@ def learn(model, rate, epochs, keep=lambda weights: weights):
     return losses
 
 
+# %% tags=["hide-input"]
 torch.manual_seed(0)
 lenet = helpers.LeNet().double()
 learn(lenet, rate=0.1, epochs=2)
@@ -456,7 +456,7 @@ vanished.reveal(counted=share)
 
 # %% tags=["yours"] yours="smooth" takes=8
 def smooth(activations, weights):
-    """Return activations (tokens, channels) divided by s, and weights (outputs, channels) times s."""
+    """Return activations / s, (tokens, channels), and weights * s, (outputs, channels)."""
     s = (activations.abs().amax(0) / weights.abs().amax(0)).sqrt()  # (channels)
     return activations / s, weights * s
 
@@ -501,11 +501,11 @@ def smooth(activations, weights):
 
 
 # %% [markdown]
-# Three more ways stand in the table beside it. They give each token a scale of its own, keep the outlier in float, or
-# store all activations in e4m3 or in NVFP4.
+# Three more remedies stand in the table beside it. They give each token a scale of its own, keep the outlier in float,
+# or store all activations in e4m3 or in NVFP4.
 
 
-# %% tags=["hide-input", "run"]
+# %% tags=["hide-input"]
 def per_token(activations):
     integers, scale = quantise(activations, 8)
     return torch.where(scale > 0, integers * scale, 0.0)
@@ -531,6 +531,8 @@ stores = {
     "e4m3, one scale": in_e4m3,
     "NVFP4": numbers.round_nvfp4,
 }
+
+# %% tags=["hide-input", "run"]
 as_trained = {name: loss_of(model, store) for name, store in stores.items()}
 outlying = {name: loss_of(planted, store) for name, store in stores.items()}
 used = hidden.amax(0) > 0
@@ -552,7 +554,7 @@ bet.reveal(measured=eight_bits / four_bits)
 print(f"4-bit weights, a scale per 32, with the outlier: a rise of {four_bits:.3f} (measured)")
 print(f"8-bit activations, one scale, with the outlier: a rise of {eight_bits:.3f} (measured)")
 
-# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Three ways out, and one scale without them"
+# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Three remedies bring the loss back"
 table = {
     name: (f"{as_trained[name]:.3f}" if name in as_trained else "", f"{loss:.3f}")
     for name, loss in outlying.items()
@@ -571,7 +573,7 @@ pd.DataFrame(table, index=columns).T.rename_axis("loss with activations stored a
 # as integers. A scale that is the same for the whole sum can be applied once at its end, whereas a scale that changes
 # from term to term cannot.
 #
-# So three other ways are in use. The first takes the outliers out. *LLM.int8()*, which is Hugging Face's
+# So three other remedies are in use. The first takes the outliers out. *LLM.int8()*, which is Hugging Face's
 # `load_in_8bit`, multiplies the few large channels in 16 bits and the rest in 8. OPT-175B reaches 71.4 % with it, but
 # the detour takes time. For four sequences of 256 tokens, OPT-13B needed 237 ms on an A100 in this way, but 153 ms in
 # 16 bits (*SmoothQuant*, Table 10, published).
@@ -678,11 +680,11 @@ for name, (bits, _) in mantissas.items():
 # relative error was nearly 2 % (*DeepSeek-V3 Technical Report*, 2024, published). Our rule shows the danger. If the
 # products are 1/4 on average again, the sum is 1,024 after 4,096 of them. Suppose that 14 bits are a leading one and 13
 # bits of mantissa. Then the step is 1,024 / 2¹³, or 1/8, which is half of a product. Their remedy is called
-# *promotion*. After every 128 products the partial sum is moved into a float32 register and the next one starts at
-# zero. A partial sum then reaches about 32, where the step is 32 / 2¹³, or 1/256. Here are both accidents, with
-# products that are drawn.
+# *promotion*. After every 128 products the partial sum is moved into a float32 [register](glossary.md#register) and the
+# next one starts at zero. A partial sum then reaches about 32, where the step is 32 / 2¹³, or 1/256. Here are both
+# accidents, with products that are drawn.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Long sums need more bits than their terms"
+# %% tags=["hide-input"]
 torch.manual_seed(1)
 factors = as_bf16(torch.rand(2, 16384, 32).double())
 terms = factors[0] * factors[1]  # (16384, 32)
@@ -703,6 +705,8 @@ for length in lengths:
         error = ((total - true_sum) / true_sum).abs().mean().item()
         sum_errors.setdefault(name, []).append(error)
 assert 0.93 < sum_errors["bf16"][-1] < 0.95
+
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Long sums need more bits than their terms"
 assert 0.49 < sum_errors["fp16"][-1] < 0.51
 assert sum_errors["14 bits, promoted"][-1] < sum_errors["14 bits"][-1] / 10
 drawn, axes = plotting.figure(title="Sums of products of bf16 numbers, by what keeps them")
@@ -838,8 +842,7 @@ if "fbgemm" in torch.backends.quantized.supported_engines:  # it is for x86
 #
 # Take a weight of 0.02 in bfloat16. It lies between 1/64 and 1/32, so its step is 1/64 / 128, or 0.00012. We train a
 # network of three linear layers on handwritten digits with plain gradient descent at a small learning rate, 0.002. Half
-# of its weights are smaller than about 0.02, and half of its first updates than about 0.000009. (Gradients that are
-# exactly zero are left out.)
+# of its weights are smaller than about 0.02, and half of its first updates than about 0.000009.
 
 # %% tags=["predict"]
 lost = helpers.predict(
@@ -879,7 +882,7 @@ lost.reveal(modelled=modelled, counted=counted)
 
 # %% tags=["yours"] yours="stochastic" takes=6
 def stochastic(values, step):
-    """Return each value rounded to one of its two neighbours, with the probability of its nearness."""
+    """Return each value rounded up or down, with the probability of its nearness."""
     coins = torch.rand_like(values)
     return (values / step + coins).floor() * step
 
