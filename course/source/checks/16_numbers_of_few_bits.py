@@ -123,7 +123,7 @@ def stochastic(checks: Checks) -> None:
                 0.5,
                 0.5,
             ): "A value moves in half of the cases, however near the next number is.",
-            (0.0, 1.0, 0.3): "The result must be a number of steps times `step`.",
+            (0.0, 1.0, 0.6): "The result must be a number of steps times `step`.",
         },
     )
     checks.returns(
