@@ -376,7 +376,7 @@ MUTATIONS = (
         "left[:, 0::2, None] * right[0::2] + left[:, 1::2, None] * right[1::2]",
         "left[:, :, None] * right",
         "each product cut by itself, where the instruction cuts the sum of two",
-        "bet.reveal(simulated=",
+        "worse.reveal(simulated=",
     ),
     Mutation(
         "21",

@@ -11,11 +11,12 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from helpers.checks import members, named, one_of
-from helpers.plotting._style import COLOURS, MODELLED, OTHERS, STYLE_FILE, figure, mixed
+from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, mixed
 from helpers.studies.numbers import Format
 
-_PARTS = {"sign": COLOURS["waiting"], "exponent": MODELLED, "mantissa": COLOURS["computing"]}
-_TENSORS = ((COLOURS["measured"], "-"), (COLOURS["sending"], "--"), (COLOURS["backward"], "-."), (OTHERS[0], ":"))
+_FORMAT = OTHERS[1]
+_PARTS = {"sign": COLOURS["waiting"], "exponent": _FORMAT, "mantissa": OTHERS[2]}
+_TENSORS = ((OTHERS[0], "-"), (OTHERS[3], "--"), (COLOURS["backward"], "-."), (OTHERS[4], ":"))
 _LEAST, _MOST = -40, 18  # powers of two on the axis
 _LISTED = 512  # numbers drawn one by one; more are a strip
 
@@ -62,7 +63,7 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
     codes, steps, shares = panels
     _draw_codes(codes, chosen)
     places = torch.arange(8 * _LEAST, 8 * _MOST + 1).double() / 8
-    steps.plot(places, chosen.spacing(2.0**places) / 2.0**places, color=MODELLED)
+    steps.plot(places, chosen.spacing(2.0**places) / 2.0**places, color=_FORMAT)
     steps.set(yscale="log", ylim=(2.0**-26, 4), ylabel="step / number")
     steps.set_yticks([2.0**-20, 2.0**-10, 1], ["$2^{-20}$", "$2^{-10}$", "1"])
     steps.minorticks_off()
@@ -85,7 +86,7 @@ def _draw_codes(axes: plt.Axes, chosen: Format) -> None:
     axes.set_ylabel("numbers", fontsize=11)
     axes.grid(visible=False)
     if chosen.bits <= 16 and len(values := chosen.values()) <= _LISTED:
-        axes.vlines(values[values > 0].log2(), 0.1, 0.9, color=MODELLED, linewidth=0.9)
+        axes.vlines(values[values > 0].log2(), 0.1, 0.9, color=_FORMAT, linewidth=0.9)
         return
     span = torch.tensor([chosen.smallest_subnormal, chosen.largest]).double().log2().clamp(_LEAST, _MOST).tolist()
-    axes.barh(0.5, span[1] - span[0], left=span[0], height=0.8, color=MODELLED)
+    axes.barh(0.5, span[1] - span[0], left=span[0], height=0.8, color=_FORMAT)
