@@ -85,6 +85,20 @@ def model_accesses(m: int, n: int, k: int, *, rows: int, columns: int, dataflow:
     return Accesses(m * k * inputs, k * n * filters, m * n * along_k, m * n * (along_k - 1))
 
 
+def useful_share(k: int, n: int, *, side: int) -> float:
+    """Return the share of the places of an array's tiles that hold one of k x n weights, from 0 to 1.
+
+    The weights are cut into tiles of ``side`` x ``side``, and the last tiles of a direction are filled with zeros.
+
+    >>> round(useful_share(600, 600, side=256), 3)
+    0.61
+
+    Raises TypeError or ValueError for a size that is no whole number above 0. Lesson 14.
+    """
+    k, n, side = (whole_number(name, size) for name, size in {"k": k, "n": n, "side": side}.items())
+    return k * n / (_folds(k, side) * _folds(n, side) * side**2)
+
+
 def _sizes(m: Any, n: Any, k: Any, rows: Any, columns: Any, dataflow: Any) -> tuple[int, ...]:
     choice("dataflow", dataflow, DATAFLOWS)
     given = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns}
