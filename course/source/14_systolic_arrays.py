@@ -24,10 +24,10 @@
 # # Systolic arrays
 #
 # What would you build if you wanted nothing but matrix products? In 2015 Google put such a chip into its datacenters.
-# This first [TPU](glossary.md#tpu) has 65,536 multipliers, which can do 92 trillion operations per second, and two
-# years later Google published what they really did (Jouppi and others, 2017). For a network of convolutions they did
-# 86 trillion operations per second. For a network of fully connected layers, on the same chip, they did 12.3
-# trillion, which is 13 % of the peak.
+# This first TPU has 65,536 multipliers, which can do 92 trillion operations per second, and two years later Google
+# published what they really did (Jouppi and others, 2017). For a network of convolutions they did 86 trillion
+# operations per second. For a network of fully connected layers, on the same chip, they did 12.3 trillion, which is
+# 13 % of the peak.
 #
 # What would you change? Google's engineers modelled several successors of this chip. In one of them nothing changed
 # but the number of multipliers, from 256 × 256 to 512 × 512. They explain it with a matrix of 600 × 600 weights from
@@ -164,7 +164,8 @@ def on_array(inputs, weights, skew=1):
         for r, c in np.ndindex(k, n):
             row = cycle - skew * r  # the row whose element r enters now
             entering = inputs[row, r] if 0 <= row < m else 0
-            left, above = old_right[r, c - 1] if c else entering, old_down[r - 1, c] if r else 0
+            left = old_right[r, c - 1] if c else entering
+            above = old_down[r - 1, c] if r else 0
             right[r, c], down[r, c] = element(weights[r, c], left, above)
         leaving.append(down[-1].copy())
     return np.array([[leaving[i + k - 1 + c][c] for c in range(n)] for i in range(m)])
@@ -173,12 +174,13 @@ def on_array(inputs, weights, skew=1):
 # %% tags=["hide-input"]
 inputs, weights = np.random.default_rng(2).integers(1, 10, (2, 4, 4))
 product = on_array(inputs, weights)
-print(f"on your array: {int((product == inputs @ weights).sum())} of 16 results as `@` gives them")
+matching = int((product == inputs @ weights).sum())
+print(f"on your array: {matching} of 16 results as `@` gives them")
 assert (product == inputs @ weights).all()
 
 # %% [markdown]
-# `systolic.simulate` does the same for arrays of any size and counts what happens. In its drawing $a$ are the inputs,
-# $b$ the weights and $c$ the sums. Watch how a diagonal wave of working PEs crosses the array.
+# `systolic.simulate` does the same for arrays of any size and counts what happens. Its drawing labels inputs with the
+# letter a, weights with b and sums with c. Watch how a diagonal wave of working PEs crosses the array.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 layout="steps" headline="A product crosses the array as a wave" crop=[45, 93, 490, 262] frames=[0, 3, 4, 6, 8, 10, 13]
 run = systolic.simulate(inputs, weights, rows=4, columns=4, frames=True)
@@ -244,9 +246,7 @@ unskewed.reveal(simulated=int((difference == 0).sum()))
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Few rows are all beginning and end"
 tile = np.ones((256, 256), int)
 runs = {
-    f"{rows} rows": systolic.simulate(
-        np.ones((rows, 256), int), tile, rows=256, columns=256
-    )
+    f"{rows} rows": systolic.simulate(np.ones((rows, 256), int), tile, rows=256, columns=256)
     for rows in (96, 766)
 }
 alt = "PEs at work by cycle: with 96 rows a low and short hill, with 766 rows a high plateau."
@@ -587,7 +587,9 @@ matrices = {
 }
 sides = (128, 256, 512)
 table = {
-    f"{name}, {k:,} x {n:,}": [f"{systolic.useful_share(k, n, side=side):.0%}" for side in sides]
+    f"{name}, {k:,} x {n:,}": [
+        f"{systolic.useful_share(k, n, side=side):.0%}" for side in sides
+    ]
     for name, (k, n) in matrices.items()
 }
 pd.DataFrame(table, index=[f"side {side}" for side in sides]).T
@@ -675,6 +677,9 @@ def tile_shares(rows, side, tile_cycles):
     return np.array([rows, side, tile_cycles - (rows + side)]) / tile_cycles
 
 
+# %% [markdown]
+# One of the three shares needs no rows. It follows from the chip alone, that is from its side and the 1,349 cycles.
+
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
 moving = helpers.predict(
     "From one tile to the next, in what percentage of the 1,349 cycles "
@@ -726,8 +731,9 @@ pd.DataFrame(shares, index=columns).T
 # per second, so the additional rows were almost free. But an answer then took 10 ms, and the application allowed 7
 # (published).
 #
-# You can do the same sum for an array of today. In the time in which memory delivers one byte, the chip can do $P /
-# B$ operations, its [peak](glossary.md#peak) divided by its bandwidth. Each row needs two operations per weight.
+# You can do the same sum for an array of today. With a peak of $P$ operations and a bandwidth of $B$ bytes per
+# second, the chip can do $P / B$ operations in the time in which memory delivers one byte. Each row needs two
+# operations per weight.
 #
 # > rows until memory keeps up = (P / B) × (bytes per weight / 2)
 #
@@ -757,13 +763,7 @@ bet.reveal(
     source="Jouppi and others, 2017, section 7",
 )
 
-# %% [markdown] tags=["recap", "slide"] minutes=1
-# ## Back to the bet
-#
-# 1. Each tile needs as many rows as the array has rows.
-# 2. A width counts as the next multiple of the side.
-# 3. Weights that are used too rarely come too late.
-#
+# %% [markdown] tags=["explain"]
 # With 512 × 512 multipliers, the 600 × 600 matrix needs four tiles instead of nine. But a tile now has 262,144 bytes,
 # and at 34 GB/s four of them take 30.8 µs instead of 17.3. Google says 32 instead of 18 µs, which is the same sum
 # with 2 µs for each 65,536 bytes. So the chip with four times the multipliers takes 1.8 times as long, because it has
@@ -771,11 +771,18 @@ bet.reveal(
 #
 # In Google's model the larger array helped none of the six networks. Four times the clock brought nothing to the four
 # that wait for weights, and four times the bandwidth made them three times as fast (published).
+
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## Back to the bet
 #
-# An array thus loses multipliers in three ways, and you can count each of them in advance. With fewer rows than its
-# side, 96 of 256, it waits for the next weights to come in. With a width that is no multiple of its side, 600 of 768,
-# it multiplies by zeros. With fewer rows than its memory needs, 200 of 1,349, it waits for the weights themselves,
-# and for Google's four networks this was the largest loss.
+# 1. Each tile needs as many rows as the array has rows.
+# 2. A width counts as the next multiple of the side.
+# 3. Weights that are used too rarely come too late.
+#
+# An array thus loses multipliers for three reasons, and you can count each of them in advance. With fewer rows than
+# its side, 96 of 256, it waits for the next weights to come in. With a width that is no multiple of its side, 600 of
+# 768, it multiplies by zeros. With fewer rows than its memory needs, 200 of 1,349, it waits for the weights
+# themselves, and for Google's four networks this was the largest loss.
 #
 # You can often repair all three by changing the network and not the chip, unless a limit such as the 7 ms forbids it.
 # But a change of the network can also make them worse. In a depthwise 3 × 3 convolution, which was invented to save
@@ -799,5 +806,5 @@ bet.reveal(
 # | cycles, output-stationary | $\lceil\frac mS\rceil\lceil\frac nS\rceil(3S + k - 2)$ |
 # | weight-stationary with double buffering, many tiles | $\max(m, S)$ cycles per tile |
 # | useful share of a matrix of weights | $kn / (\lceil\frac kS\rceil\lceil\frac nS\rceil S^2)$ |
-# | a convolution as a product | $m$ = images × positions, $n$ = filters, $k$ = channels × kernel side squared |
+# | a convolution as a matrix product | $m$ = images × positions, $n$ = filters, $k$ = channels × kernel side squared |
 # | rows until memory keeps up, peak $P$ and bandwidth $B$ | $\frac P B \cdot \frac{\text{bytes per weight}}{2}$ |

@@ -17,11 +17,17 @@ def element(checks: Checks) -> None:
         expected=(2, 16),
         kind=_SEQUENCE,
         mistakes={
-            (16, 2): "The value that the PE passes to the right comes first, then the one that it passes down.",
+            (
+                16,
+                2,
+            ): "The value that the PE passes to the right comes first, then the one that it passes down.",
             (2, 6): "Your PE forgets the sum that came from above.",
             (2, 10): "Add the product to the sum that came from above.",
             (6, 16): "The right neighbour needs the input itself, and not the product.",
-            (3, 16): "To the right goes the input that came from the left, whereas the weight stays.",
+            (
+                3,
+                16,
+            ): "To the right goes the input that came from the left, whereas the weight stays.",
         },
     )
     checks.returns(
@@ -107,7 +113,11 @@ def as_product(checks: Checks) -> None:
         kind=_SEQUENCE,
         mistakes={
             (64, 16, 150): "Each image of the batch has its own patches.",
-            (16, 16, 150): "The positions form a square, so the side of the output counts twice.",
+            (
+                16,
+                16,
+                150,
+            ): "The positions form a square, so the side of the output counts twice.",
             (128, 16, 25): "A filter covers all channels.",
             (128, 16, 30): "A kernel is a square, so its side counts twice.",
             (128, 150, 16): "Return m, n and k in this order: the filters are the n columns.",
@@ -125,7 +135,15 @@ def tile_shares(checks: Checks) -> None:
         mistakes={
             (10, 4, 6): "These are cycles, so divide by those of a tile.",
             (50, 20, 30): "These are percentages, and the cells below need shares of 1.",
-            (0.5, 0.2, 0.5): "While weights move in the array does not wait, so the three shares add up to 1.",
-            (0.5, 0.8, -0.3): "The weights come in one row of the tile per cycle, so a tile takes `side` cycles.",
+            (
+                0.5,
+                0.2,
+                0.5,
+            ): "While weights move in the array does not wait, so the three shares add up to 1.",
+            (
+                0.5,
+                0.8,
+                -0.3,
+            ): "The weights come in one row of the tile per cycle, so a tile takes `side` cycles.",
         },
     )

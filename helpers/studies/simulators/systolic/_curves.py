@@ -55,10 +55,7 @@ def explore_width() -> None:
             Menu("array", "side of the array", {f"{side}": {"S": side} for side in _SIDES}, "256"),
             Slider("width", "rows and columns of the matrix", widths, 600),
         ],
-        formulas={
-            "padded": "ceil(width / array.S) * array.S",
-            "useful": "100 * (width / padded) ** 2",
-        },
+        formulas={"padded": "ceil(width / array.S) * array.S", "useful": "100 * (width / padded) ** 2"},
         picture=Curves(
             along="width",
             lines=[Series("useful", "useful share", MODELLED)],
