@@ -98,7 +98,7 @@ def written_too_early(checks: Checks) -> None:
     )
     checks.returns(
         "with three pairs one of the writes is early",
-        (writes[1:] + [(2, 0, 1)], 3),
+        ([*writes[1:], (2, 0, 1)], 3),
         expected=1,
         kind=Integral,
     )
