@@ -258,7 +258,8 @@ plotting.show(systolic.draw_working(runs), alt=alt)
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
 one_row = helpers.predict(
-    "If a single row passes through one tile, in what percentage of the cycles does a PE work?",
+    "If a single row passes through one tile, "
+    "in what percentage of the cycles does a PE work?",
     "%",
 )
 one_row
@@ -768,9 +769,6 @@ bet.reveal(
 # and at 34 GB/s four of them take 30.8 µs instead of 17.3. Google says 32 instead of 18 µs, which is the same sum
 # with 2 µs for each 65,536 bytes. So the chip with four times the multipliers takes 1.8 times as long, because it has
 # to read 1.8 times as many bytes, and all the additional ones are zeros.
-#
-# In Google's model the larger array helped none of the six networks. Four times the clock brought nothing to the four
-# that wait for weights, and four times the bandwidth made them three times as fast (published).
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
@@ -778,6 +776,9 @@ bet.reveal(
 # 1. Each tile needs as many rows as the array has rows.
 # 2. A width counts as the next multiple of the side.
 # 3. Weights that are used too rarely come too late.
+#
+# In Google's model the larger array helped none of the six networks. Four times the clock brought nothing to the four
+# that wait for weights, and four times the bandwidth made them three times as fast (published).
 #
 # An array thus loses multipliers for three reasons, and you can count each of them in advance. With fewer rows than
 # its side, 96 of 256, it waits for the next weights to come in. With a width that is no multiple of its side, 600 of
