@@ -55,8 +55,8 @@ check = exercises.checks_of("systolic_arrays")
 #
 # What do four times as many multipliers bring to the 600 × 600 matrix?
 #
-# - 256 × 256 multipliers need 18 µs for it (published)
-# - The new chip has 512 × 512 of them
+# - The old chip has 256 × 256 multipliers
+# - The new chip has 512 × 512
 # - Its clock and its memory stay the same
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]

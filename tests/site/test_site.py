@@ -232,7 +232,7 @@ def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back
 
 @pytest.mark.ci
 @pytest.mark.parametrize(("lesson", "beside"), [("02_compute_and_roofline", ["slides", "exercises", "appendix"]),
-                                                ("14_systolic_arrays", ["slides", "exercises"])])  # fmt: skip
+                                                ("14_systolic_arrays", ["slides", "exercises", "appendix"])])  # fmt: skip
 def test_a_lesson_leads_to_what_stands_beside_it(site, lesson, beside):
     page = BeautifulSoup((site / f"{lesson}.html").read_text(), "html.parser").article
     led = next(one for one in page.find_all("p") if one.get_text().startswith("Beside it: "))
