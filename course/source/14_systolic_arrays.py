@@ -50,7 +50,7 @@ from helpers.studies.simulators import systolic
 
 check = exercises.checks_of("systolic_arrays")
 
-# %% [markdown] tags=["slide"] minutes=1 headline="Four times the multipliers, and how much time?"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What do four times as many multipliers bring to the 600 × 600 matrix?
@@ -210,10 +210,10 @@ unskewed
 difference = on_array(inputs, weights, skew=0) - inputs @ weights  # (4, 4)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="When a value enters is part of the program"
-unskewed.reveal(simulated=int((difference == 0).sum()))
+unskewed.reveal(counted=int((difference == 0).sum()))
 
 # %% [markdown] tags=["explain"]
-# Not one is right (simulated). While the sum of the first row goes down by one PE, the second row has already come
+# Not one is right (counted). While the sum of the first row goes down by one PE, the second row has already come
 # in. The first result therefore contains element 0 of the first row, element 1 of the second row, and so on. It looks
 # like a plausible number, but it is mixed from four rows.
 #
@@ -268,10 +268,10 @@ one_row
 single = systolic.simulate(tile[:1], tile, rows=256, columns=256)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="For one row, the array mostly waits"
-one_row.reveal(modelled=100 * 1 / (1 + 766), simulated=100 * single.utilisation)
+one_row.reveal(modelled=100 * 1 / (1 + 766), counted=100 * single.utilisation)
 
 # %% [markdown] tags=["explain"]
-# It works in 1 cycle of 767, or 0.13 % (simulated, with all 65,536 PEs). For 50 % the tile needs 766 rows, and for 90
+# It works in 1 cycle of 767, or 0.13 % (counted, with all 65,536 PEs simulated). For 50 % the tile needs 766 rows, and for 90
 # % it needs nine times as many, 6,894.
 #
 # Most of the waiting can be hidden if another tile follows. The TPU gives each PE a second register for a weight.
@@ -354,7 +354,7 @@ def cycles_weight_stationary(m, n, k, rows, columns):
 # If the inputs stay, the 32 × 20 inputs fill 40 tiles, and 4 columns of weights pass through each. This is the same
 # sum with inputs and weights exchanged.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.2, 10]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
 exchanged = helpers.predict(
     "If the inputs stay instead of the weights, "
     "how many times as many cycles does this product take?",
@@ -386,7 +386,7 @@ exchanged.reveal(
 # so a tile takes 20 + 6 + 4, or 30 cycles. The simulation also counts the values that cross the edges of the array:
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest dataflow is not the one that moves least"
-names = {"weight": "weights", "output": "sums", "input": "inputs"}
+names = {"weight": "weights stay", "output": "sums stay", "input": "inputs stay"}
 table = {
     names[name]: {
         "cycles": run.cycles,
@@ -401,7 +401,7 @@ table = {
     }
     for name, run in dataflows.items()
 }
-pd.DataFrame(table).T.rename_axis("what stays")
+pd.DataFrame(table).T
 
 # %% [markdown] tags=["explain"]
 # The fastest choice is not the one that moves the least. If the weights stay, 640 inputs and 80 weights come in once.
