@@ -244,13 +244,8 @@ unskewed.reveal(counted=int((difference == 0).sum()))
 # which is 11 %.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Few rows are all beginning and end"
-tile = np.ones((256, 256), int)
-runs = {
-    f"{rows} rows": systolic.simulate(np.ones((rows, 256), int), tile, rows=256, columns=256)
-    for rows in (96, 766)
-}
 alt = "PEs at work by cycle: with 96 rows a low and short hill, with 766 rows a high plateau."
-plotting.show(systolic.draw_working(runs), alt=alt)
+plotting.show(systolic.draw_working([96, 766], side=256), alt=alt)
 
 # %% [markdown]
 # Without the 96 cycles for the rows, 766 are left, and they are the same for every batch. Now let a single row come,
@@ -265,6 +260,7 @@ one_row = helpers.predict(
 one_row
 
 # %% tags=["run"]
+tile = np.ones((256, 256), int)
 single = systolic.simulate(tile[:1], tile, rows=256, columns=256)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="For one row, the array mostly waits"

@@ -6,6 +6,7 @@ from ._model import (
     model_accesses as model_accesses,
     model_cycles as model_cycles,
     useful_share as useful_share,
+    working_elements as working_elements,
 )
 from ._network import (
     Gemm as Gemm,

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from helpers import plotting
 from helpers.plotting import MODELLED, Curves, Menu, Series, Slider
-
-if TYPE_CHECKING:
-    from helpers.studies.simulators.systolic import SystolicRun
+from helpers.studies.simulators.systolic._model import working_elements
 
 _STYLES = ("-", "--", ":", "-.")
 _SIDES = (128, 256, 512)
 _WIDEST = 1100
 
 
-def draw_working(runs: Mapping[str, SystolicRun]) -> Figure:
-    """Return a plot of the elements at work in each cycle, one line for each of at most four ``runs`` by its label.
+def draw_working(rows: Sequence[int], *, side: int) -> Figure:
+    """Return a plot of the elements at work in each cycle, one line for each of at most four numbers of ``rows``.
 
-    All runs are on arrays of one size, whose elements are a dotted line above. Raises ValueError for no run, for more
-    than four, and for arrays of different sizes. Lesson 14.
+    The rows pass through one full tile of ``side`` x ``side`` weights (:func:`working_elements`). Raises ValueError for
+    no number of rows and for more than four. Lesson 14.
     """
-    sizes = {(run.rows, run.columns) for run in runs.values()}
-    if len(sizes) != 1 or len(runs) > len(_STYLES):
-        given = ", ".join(f"{rows} x {columns}" for rows, columns in sorted(sizes)) or "none"
-        raise ValueError(f"{len(runs)} runs on arrays of {given}: give 1 to {len(_STYLES)} runs on arrays of one size")
-    [(rows, columns)] = sizes
-    drawn, axes = plotting.figure(title=f"PEs at work in each cycle, on {rows} x {columns} PEs", height_in=3.4)
-    for (label, run), style in zip(runs.items(), _STYLES, strict=False):
-        named = f"{label} ({run.utilisation:.0%} of all PE cycles, simulated)"
-        axes.plot(range(run.cycles), run.active, style, color=plotting.MEASURED, label=named)
-    axes.axhline(rows * columns, color="#777777", linestyle=":", linewidth=1, label="all PEs")
-    axes.set(xlabel="cycle", ylabel="PEs at work", ylim=(0, 1.5 * rows * columns))
+    if not 1 <= len(rows) <= len(_STYLES):
+        raise ValueError(f"{len(rows)} numbers of rows, but there must be 1 to {len(_STYLES)}; draw the others apart")
+    drawn, axes = plotting.figure(title=f"PEs at work in each cycle, on {side} x {side} PEs", height_in=3.4)
+    for count, style in zip(rows, _STYLES, strict=False):
+        working = working_elements(count, side=side)
+        share = working.sum() / (len(working) * side**2)
+        label = f"{count:,} rows ({share:.0%} of all PE cycles, modelled)"
+        axes.plot(range(len(working)), working, style, color=MODELLED, label=label)
+    axes.axhline(side**2, color="#777777", linestyle=":", linewidth=1, label="all PEs")
+    axes.set(xlabel="cycle", ylabel="PEs at work", ylim=(0, 1.5 * side**2))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="upper left")
     return drawn

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from helpers.checks import boolean, choice, whole_number
 from helpers.results import Record
 
@@ -97,6 +99,22 @@ def useful_share(k: int, n: int, *, side: int) -> float:
     """
     k, n, side = (whole_number(name, size) for name, size in {"k": k, "n": n, "side": side}.items())
     return k * n / (_folds(k, side) * _folds(n, side) * side**2)
+
+
+def working_elements(rows: int, *, side: int) -> np.ndarray:
+    """Return how many elements work in each cycle while ``rows`` of inputs pass through one full tile, as an array.
+
+    The array of ``side`` x ``side`` elements is weight-stationary. It takes ``side`` cycles to load, and then element
+    (r, c) works for ``rows`` cycles from cycle r + c on. The array has rows + 3 side - 2 entries.
+
+    >>> working_elements(2, side=2).tolist()
+    [0, 0, 1, 3, 3, 1]
+
+    Raises TypeError or ValueError for a size that is no whole number above 0. Lesson 14.
+    """
+    rows, side = whole_number("rows", rows), whole_number("side", side)
+    diagonals = np.convolve(np.ones(side, int), np.ones(side, int))  # elements with r + c = 0, 1, 2, ...
+    return np.concatenate((np.zeros(side, int), np.convolve(diagonals, np.ones(rows, int))))
 
 
 def _sizes(m: Any, n: Any, k: Any, rows: Any, columns: Any, dataflow: Any) -> tuple[int, ...]:
