@@ -53,7 +53,9 @@ for app in applications:
     point = (app.ops_per_weight_byte, app.measured_tops)
     label = "measured by Google (published)" if app is applications[0] else None
     axes.plot(*point, "o", color=plotting.MEASURED, label=label)
-    axes.annotate(app.name, point, (9, -12), textcoords="offset points")
+    above = app.name in ("MLP0", "MLP1", "LSTM0")
+    offset, side = ((-8, 6), "right") if above else ((9, -12), "left")
+    axes.annotate(app.name, point, offset, textcoords="offset points", ha=side)
 axes.text(500, 3, "above its roof a point\nwould be impossible", color="#555555")
 axes.set(xlabel='"operations per weight byte"', ylabel="10$^{12}$ operations per second")
 axes.legend()
