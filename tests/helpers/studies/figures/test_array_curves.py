@@ -62,7 +62,6 @@ def test_the_figure_to_turn_begins_at_600_and_has_a_step_behind_each_multiple(mo
     assert list(width.values) == sorted(set(width.values))
     for side in array.options:
         for columns in (128, 256, 257, 600, 1025):
-            values = {"array": array.options[side], "width": columns}
-            for name, formula in given["formulas"].items():
-                values[name] = evaluate(formula, values)
+            turned = {"array": array.options[side], "width": columns}
+            values = evaluate(given["formulas"], turned)
             assert values["useful"] / 100 == pytest.approx(systolic.useful_share(columns, columns, side=int(side)))
