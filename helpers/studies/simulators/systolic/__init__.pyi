@@ -1,9 +1,12 @@
 from ._array import simulate as simulate
+from ._curves import draw_working as draw_working, explore_width as explore_width
 from ._model import (
     DATAFLOWS as DATAFLOWS,
     Accesses as Accesses,
     model_accesses as model_accesses,
     model_cycles as model_cycles,
+    useful_share as useful_share,
+    working_elements as working_elements,
 )
 from ._network import (
     Gemm as Gemm,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from helpers.checks import boolean, choice, whole_number
 from helpers.results import Record
 
@@ -83,6 +85,36 @@ def model_accesses(m: int, n: int, k: int, *, rows: int, columns: int, dataflow:
     along_k = _folds(k, rows)
     inputs, filters = (1, _folds(m, columns)) if dataflow == "input" else (_folds(n, columns), 1)
     return Accesses(m * k * inputs, k * n * filters, m * n * along_k, m * n * (along_k - 1))
+
+
+def useful_share(k: int, n: int, *, side: int) -> float:
+    """Return the share of the places of an array's tiles that hold one of k x n weights, from 0 to 1.
+
+    The weights are cut into tiles of ``side`` x ``side``, and the last tiles of a direction are filled with zeros.
+
+    >>> round(useful_share(600, 600, side=256), 3)
+    0.61
+
+    Raises TypeError or ValueError for a size that is no whole number above 0. Lesson 14.
+    """
+    k, n, side = (whole_number(name, size) for name, size in {"k": k, "n": n, "side": side}.items())
+    return k * n / (_folds(k, side) * _folds(n, side) * side**2)
+
+
+def working_elements(rows: int, *, side: int) -> np.ndarray:
+    """Return how many elements work in each cycle while ``rows`` of inputs pass through one full tile, as an array.
+
+    The array of ``side`` x ``side`` elements is weight-stationary. It takes ``side`` cycles to load, and then element
+    (r, c) works for ``rows`` cycles from cycle r + c on. The array has rows + 3 side - 2 entries.
+
+    >>> working_elements(2, side=2).tolist()
+    [0, 0, 1, 3, 3, 1]
+
+    Raises TypeError or ValueError for a size that is no whole number above 0. Lesson 14.
+    """
+    rows, side = whole_number("rows", rows), whole_number("side", side)
+    diagonals = np.convolve(np.ones(side, int), np.ones(side, int))  # elements with r + c = 0, 1, 2, ...
+    return np.concatenate((np.zeros(side, int), np.convolve(diagonals, np.ones(rows, int))))
 
 
 def _sizes(m: Any, n: Any, k: Any, rows: Any, columns: Any, dataflow: Any) -> tuple[int, ...]:
