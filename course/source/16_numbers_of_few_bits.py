@@ -155,12 +155,18 @@ for bits in (4, 8):
 # the four weights set the step, and the smallest one paid for it. With 8 bits the integers reach 127, the step is 0.70
 # / 127, or 0.0055, and all four survive.
 #
-# A floating-point [format](glossary.md#format-of-numbers) has no single step. The format *e4m3*, one of the two that
+# A floating-point [format of numbers](glossary.md#format-of-numbers) has no single step. The format *e4m3*, one of the two that
 # data sheets call FP8, has a sign, 4 bits of exponent and 3 bits of mantissa. The exponent chooses a power of two, and
 # the mantissa divides the way to the next power of two into 8 steps. So between 0.25 and 0.5 the step is 0.25 / 8, or
 # 1/32, whereas between 1/32 and 1/16 it is 1/256. Small numbers have small steps. (Only below 2⁻⁶ does the step stay at
 # 2⁻⁹, and these numbers are called subnormal.) The largest number is 448.
-#
+
+# %% tags=["hide-input"]
+names = ["fp32", "bf16", "fp16", "e5m2", "e4m3"]
+alt = "A box for each bit: e4m3 has a sign, 4 bits of exponent and 3 of mantissa."
+plotting.show(numbers.draw_bits([numbers.FORMATS[name] for name in names]), alt=alt)
+
+# %% [markdown]
 # **Your turn.** Write the step of a format with $m$ bits of mantissa. Below $2^{\text{least}}$ it shrinks no further.
 # (`torch.frexp(v).exponent - 1` is $\lfloor\log_2 |v|\rfloor$, exactly.)
 
@@ -289,9 +295,8 @@ def described(name):
 plotting.show(draw("e4m3"), alt=described("e4m3"))
 
 # %% tags=["hide-input"]
-names = ["fp32", "bf16", "fp16", "e5m2", "e4m3", "int8"]
 views = [{"name": "fp16"}, {"name": "bf16"}]
-helpers.interactive_figure(draw, {"name": names}, views=views, alt=described)
+helpers.interactive_figure(draw, {"name": [*names, "int8"]}, views=views, alt=described)
 
 # %% [markdown]
 # Grey is out of reach of the format, and in e4m3 many gradients lie there. Bfloat16 (bf16) holds all three, because it
@@ -359,7 +364,10 @@ def with_weights(model, store):
 
 # %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Four bits cost little if few weights share a scale"
 ways = {
-    "4-bit integers, one scale per matrix": ("4.0", lambda w: in_groups(w, 4, w.numel())),
+    "4-bit integers, one scale per matrix": (
+        "4.0",
+        lambda w: numbers.quantise(w, 4).decode().float(),
+    ),
     "4-bit integers, a scale per row": ("4.1", lambda w: in_groups(w, 4, w.shape[1])),
     "4-bit integers, a scale per 32": ("4.5", lambda w: in_groups(w, 4, 32)),
     "MXFP4": ("4.25", lambda w: numbers.encode_blocks(w, "e2m1").decode().float()),

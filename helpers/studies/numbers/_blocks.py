@@ -93,10 +93,12 @@ def round_nvfp4(values: Tensor) -> Tensor:
     NVFP4 has for a whole tensor is left out, so a block whose largest magnitude is below 6 * 2**-10 becomes zero.
 
     Raises TypeError for what is no tensor of real numbers, ValueError unless the last axis consists of whole blocks.
-    Source: NVIDIA, "Introducing NVFP4 for Efficient and Accurate Low-Precision Inference" (2025). Lesson 16.
+    Source: NVIDIA, "Introducing NVFP4 for Efficient and Accurate Low-Precision Inference" (2025).
 
     >>> round_nvfp4(torch.tensor([0.70, -0.33, 0.12, 0.04] * 4))[:4]
     tensor([ 0.7031, -0.3516,  0.1172,  0.0586])
+
+    Lesson 16.
     """
     numbers = as_float64("values", values)
     if not numbers.ndim or numbers.shape[-1] % _NVFP4_BLOCK:
