@@ -153,7 +153,14 @@ MUTATIONS = (
         "more segments with more inside each",
         "beyond_memory.explore_segments()",
     ),
-    Mutation("12", "helpers/units.py", "YYY", "YYY", "YYY", "all 40 layers on the GPU"),
+    Mutation(
+        "12",
+        "helpers/studies/beyond_memory/figures.py",
+        '"segments * 8192 * tokens / 1e9"',
+        '"8192 * tokens / 1e9"',
+        "the input of one segment alone",
+        "beyond_memory.explore_segments()",
+    ),
     Mutation(
         "05",
         "helpers/parallel/_collectives.py",
@@ -205,10 +212,10 @@ MUTATIONS = (
     Mutation(
         "14",
         "helpers/studies/simulators/systolic/_model.py",
-        "return (folds - 1) * max(m, rows) + m",
-        "return (folds - 1) * m + m",
-        "a next tile of weights that is loaded in no time",
-        "alexnet = {}, helpers.AlexNet",
+        "(_folds(k, side) * _folds(n, side) * side**2)",
+        "(_folds(k, side) * side**2)",
+        "the tiles of one direction alone",
+        "{systolic.useful_share(k, n, side=side):.0%}",
     ),
     Mutation(
         "14",
@@ -216,7 +223,7 @@ MUTATIONS = (
         "self.read_back += int(np.count_nonzero(self.written[places]))",
         "self.read_back += len(places)",
         "a first write taken for one that reads a partial sum back",
-        "fields = (",
+        '"sums read back": run.partial_sum_reads',
     ),
     Mutation(
         "15",

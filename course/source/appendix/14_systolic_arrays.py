@@ -154,3 +154,14 @@ pd.DataFrame(table).rename_axis("share of the PEs at work")
 # 256. The first has 96 filters and 3 × 11 × 11, or 363 values in a patch, so it fills neither array well. In the
 # linear layers 128 rows pass while the next tile of side 256 takes 256 cycles to come in, so half of the time is
 # lost.
+#
+# One layer is easy to follow by hand. The first convolution is a product in which every position of its output is a
+# row, and the filters are the columns.
+
+# %%
+first = systolic.gemm_of(alexnet.conv1, (128, 3, 224, 224))
+array = {"rows": 128, "columns": 128, "double_buffered": True}
+cycles = systolic.model_cycles(first.m, first.n, first.k, **array)
+places = 128 * 128 * cycles
+print(f"{first.m:,} rows, {first.k} values in each, {first.n} columns: {cycles:,} cycles")
+print(f"share of the PEs at work {first.m * first.n * first.k / places:.1%}")
