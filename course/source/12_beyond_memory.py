@@ -723,7 +723,7 @@ for workers in (1, 2, 8):
     digits, photos = (
         largest_batch(64 * MIB, size, workers) for size in (digit_bytes, photo_bytes)
     )
-    print(f"{workers} workers: batches of up to {digits:>5,} digits, or {photos:>2} photos")
+    print(f"workers {workers}: batches of up to {digits:>5,} digits, or {photos:>2} photos")
 
 # %% [markdown] tags=["explain"]
 # If more is needed, give the container more with `--shm-size`, use fewer workers, or hand over bytes and convert them to float32 on the device, which needs a

@@ -34,7 +34,7 @@ def draw_turns(sweep: TurnSweep) -> Figure:
         axes.text(held + 0.15, 0.02, "the L2 cache is full", transform=axes.get_xaxis_transform(), color=QUIET, size=10)
     axes.set(xlabel="layers in the loop", ylabel="time of a layer, us (measured)", ylim=(0, None))
     axes.set_xlim(0, max(layers) + 1)
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     return drawn
 
 
@@ -108,5 +108,7 @@ def explore_segments() -> None:
             ],
             xlabel="segments",
             ylabel="activations at the peak, GB",
+            log_x=False,
+            log_y=False,
         ),
     )
