@@ -400,7 +400,7 @@ pd.DataFrame(table, index=columns).T.rename_axis("weights stored as")
 # %% [markdown] tags=["slide"] minutes=2 headline="One outlier sets the step for all"
 # ## Part 2: why 8 bits can do more harm than 4
 #
-# Why can 8 bits do more harm than 4? It must have been the activations, because the weights have just survived fewer.
+# Why can 8 bits do more harm than 4? We suspect the activations, because our weights have just survived fewer.
 #
 # - In large models a few channels are about 100 times as large as most
 # - One such *outlier* sets the step for all
@@ -830,7 +830,7 @@ if "fbgemm" in torch.backends.quantized.supported_engines:  # it is for x86
 # by 0.33 % with 7 (simulated, relative to exact pixels and weights). So 8 bits are 23 times as bad as 7, because
 # neighbouring pixels are often both 255 and two large weights then overflow, which is called
 # [saturation](glossary.md#saturation). If the sums cannot overflow, the eighth bit does what you expect and halves the
-# error to 0.17 %. When we forbade PyTorch's library the newer VNNI instructions, it returned exactly the overflowing
+# error to 0.17 %, that of the weights. When we forbade PyTorch's library the newer VNNI instructions, it returned exactly the overflowing
 # sums in all 32,000 outputs (counted). PyTorch's quantisers have an option against it, `reduce_range`, which gives
 # activations 7 bits.
 #
