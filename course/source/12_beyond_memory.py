@@ -279,15 +279,15 @@ for source, layer_s in {"memory": resident_s, "the disk": 4 * MIB / disk_rate}.i
     print(f"a layer from {source}: {units.text(layer_s, 's')}, {rate:.2f} GB/s (measured)")
 
 # %% [markdown] tags=["explain"]
-# A layer in memory takes 0.35 ms here, because main memory delivers 12.2 GB/s to our core, and reading a layer from the disk takes 4.9 ms at 0.86 GB/s
-# (measured). So nine layers that are all read take 9 × 0.35 + 9 × 4.9 ms, about 47 ms (modelled). We measured 42.3 ms, which is 17 times as long as the
-# 2.5 ms of eight layers, although there is only an eighth more to do. If seven layers stay, a pass takes 9.4 ms. The counts are exact. The times are not,
+# A layer in memory takes 0.32 ms here, because main memory delivers 13.1 GB/s to our core, and reading a layer from the disk takes 4.3 ms at 0.97 GB/s
+# (measured). So nine layers that are all read take 9 × 0.32 + 9 × 4.3 ms, about 42 ms (modelled). We measured 33.7 ms, which is 11 times as long as the
+# 2.95 ms of eight layers, although there is only an eighth more to do. If seven layers stay, a pass takes 12.0 ms. The counts are exact. The times are not,
 # because on a shared server the disk is not always equally fast, and the system reads ahead while the program computes.
 #
 # **To remember.** A loop in one direction that is too large for an LRU memory reads everything in every round. Nine layers in room for eight cost 9
 # reads per pass, but only 2 if seven layers stay, and 1 if the direction changes.
 #
-# Even with two reads, a pass takes almost four times as long as eight layers in memory. Why are two reads so expensive?
+# Even with two reads, a pass takes four times as long as eight layers in memory. Why are two reads so expensive?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="One factor says what a far byte costs"
 # ## Part 2: what a missing byte costs
@@ -741,7 +741,7 @@ for workers in (1, 2, 8):
 #
 # The laptop needed 20 s per token and not 6. A loop over 20 GB with room for 14 drops every byte just before its turn, so that all 20 GB come from the disk, and
 # 20 GB at 1 GB/s are the 20 s that its user saw. If 14 GB always stay in memory, 6 s are possible. Nine layers in room for eight
-# showed the same on our machine, where a pass took 42.3 ms instead of 2.5 (measured).
+# showed the same on our machine, where a pass took 33.7 ms instead of 2.95 (measured).
 #
 # So when something is slightly too large, ask three questions. Does the rule that drops bytes fit the order in which they are used? How many times as slow is the
 # next memory, 3 or 29? And can the bytes be fetched ahead, or are they used only once per step? If there is no next memory, count the bytes before you start.
