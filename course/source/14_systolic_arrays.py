@@ -613,12 +613,12 @@ pd.DataFrame(table, index=[f"side {side}" for side in sides]).T
 # When do the weights arrive? We ask this last, because until now we assumed that the next weights are already on the
 # chip.
 #
-# - The LSTM's weights do not fit on the chip
+# - The weights lie in a memory beside the chip
 # - A tile has as many bytes as the array has PEs
 # - The memory's [bandwidth](glossary.md#bandwidth) decides when it comes
 #
-# Our LSTM has 34 million weights of one byte, more than the 28 MiB that the chip can hold, and the memory behind it
-# delivers 34 GB/s (all published). How many cycles is it from one tile to the next?
+# Our LSTM has 34 million weights of one byte, and a small queue brings tile after tile from the memory beside the chip,
+# at 34 GB/s (all published). How many cycles is it from one tile to the next?
 
 # %%
 tpu = hardware.device("TPU v1")
