@@ -200,7 +200,7 @@ plotting.play(
 # Suppose that somebody forgets the skew. All four elements of a row then enter at once, and the next row follows one
 # cycle later.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 16]
+# %% tags=["predict"]
 unskewed = helpers.predict(
     "Without the skew, how many of the 16 results of a 4 x 4 product are right?", "results"
 )
@@ -209,7 +209,7 @@ unskewed
 # %% tags=["run"]
 difference = on_array(inputs, weights, skew=0) - inputs @ weights  # (4, 4)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="When a value enters is part of the program"
+# %% tags=["look"]
 unskewed.reveal(counted=int((difference == 0).sum()))
 
 # %% [markdown] tags=["explain"]
@@ -350,7 +350,7 @@ def cycles_weight_stationary(m, n, k, rows, columns):
 # If the inputs stay, the 32 × 20 inputs fill 40 tiles, and 4 columns of weights pass through each. This is the same
 # sum with inputs and weights exchanged.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
+# %% tags=["predict"]
 exchanged = helpers.predict(
     "If the inputs stay instead of the weights, "
     "how many times as many cycles does this product take?",
@@ -365,7 +365,7 @@ dataflows = {
     for name in ("weight", "output", "input")
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A load should serve the longer side"
+# %% tags=["look"]
 weights_stay = cycles_weight_stationary(32, 4, 20, rows=4, columns=4)
 inputs_stay = cycles_weight_stationary(4, 32, 20, rows=4, columns=4)
 exchanged.reveal(
@@ -453,7 +453,7 @@ def written_too_early(writes, k):
     return early
 
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 numbers=[["(\\d+) of 16 results", "of 16 results are written too early"]] headline="Some results leave before they are finished"
+# %% tags=["hide-input", "look"]
 path = Path("recorded/systolic/scale_sim.json")
 recorded = json.loads(path.read_text(encoding="utf-8"))
 print(f"{recorded['simulator']} {recorded['version']}, recorded on {recorded['date']}:")

@@ -52,7 +52,7 @@ from helpers.studies import numbers
 check = exercises.checks_of("numbers_of_few_bits")
 colours = ["#882255", "#332288", "#999933", "#8C510A", "#000000"]  # without a meaning
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Four bits for weights, or eight for activations?"
+# %% [markdown] tags=["slide"] minutes=2
 # ## The bet
 #
 # Which of the two does more harm to this model?
