@@ -366,7 +366,7 @@ print(f"with this share far away: {slowdown(far_share, 936e9, 32e9):.1f} times t
 # 634 MB in bfloat16. All 40 take 25.4 GB, and reading them from the GPU's own memory would take 27 ms per token. But the cache and the embeddings need room as well, and
 # suppose that 37 layers are left. If 36 of them stay, the other four take turns in the last place, so a tenth of the bytes crosses the bus.
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Four layers of forty make a GPU four times as slow"
+# %% tags=["look"]
 layer_bytes = 2 * (4 * 5120**2 + 3 * 5120 * 13_824)
 token_s = 40 * layer_bytes / 936e9
 factor = slowdown(4 / 40, 936e9, 32e9)
@@ -497,7 +497,7 @@ def offload_times(parameters, tokens, flops, bus_rate, memory_rate):
 # The RTX 3090's peak for bfloat16 is 71 TFLOP/s (published), its bus carries 32 GB/s, and two channels of DDR5-5600 deliver 2 × 8 bytes × 5.6·10⁹ per second,
 # or 89.6 GB/s.
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Twice the time, and every parameter learns"
+# %% tags=["look"]
 names = [
     "passes with checkpointing",
     "gradients out",
@@ -720,7 +720,7 @@ def largest_batch(room_bytes, item_bytes, workers, prefetch_factor=2):
     return items
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Hardly any photos fit into 64 MiB"
+# %% tags=["look"]
 digit_bytes, photo_bytes = 28 * 28 * 4 + 8, 3 * 224 * 224 * 4 + 8
 for workers in (1, 2, 8):
     digits, photos = (
