@@ -251,7 +251,7 @@ plotting.show(systolic.draw_working([96, 766], side=256), alt=alt)
 # Without the 96 cycles for the rows, 766 are left, and they are the same for every batch. Now let a single row come,
 # as when one user asks one question.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
+# %% tags=["predict"]
 one_row = helpers.predict(
     "If a single row passes through one tile, "
     "in what percentage of the cycles does a PE work?",
@@ -263,7 +263,7 @@ one_row
 tile = np.ones((256, 256), int)
 single = systolic.simulate(tile[:1], tile, rows=256, columns=256)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="For one row, the array mostly waits"
+# %% tags=["look"]
 one_row.reveal(modelled=100 * 1 / (1 + 766), counted=100 * single.utilisation)
 
 # %% [markdown] tags=["explain"]
