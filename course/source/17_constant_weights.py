@@ -80,7 +80,7 @@ print("programs for this processor:", no_cpu_code or "compiled here")
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
 bet = helpers.predict(
-    "Without `const`, how many times as many instructions does a thread execute as with it?",
+    "Without `const`, how many times as many instructions as with it does a thread execute?",
     "x",
 )
 bet
@@ -120,7 +120,7 @@ for name, lines in layers.items():
 # and in the first program four of them are the weight.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="Four of an instruction's 16 bytes are the weight"
-weight, line = cw.layer_weights()[3, 3], layers["const"]
+weight = cw.layer_weights()[3, 3]
 line = [line for line in layers["const"] if line.startswith("FFMA")][-1]
 figure = cw.draw_instruction(
     cw.instruction_with(weight, cw.layer_source("const")),
@@ -549,8 +549,10 @@ claims = {
     "pointer, sizes unknown": ("unknown sizes take much longer", {"at_least": 2}),
 }
 for name, (sentence, bound) in claims.items():
-    ratio = times.candidate(name).time_ratio if times else None
-    timing.claim(sentence, ratio, evidence=times or (), **bound)
+    if times:
+        times.claim(sentence, name, **bound)
+    else:
+        timing.claim(sentence, None, **bound)
 
 # %% [markdown] tags=["explain"]
 # On one core of our machine, an EPYC server, the network takes about 1.1 times as long through a pointer as with constants (measured). If the compiler does not know the
@@ -612,7 +614,7 @@ print(next(line.strip() for line in programs["const"].splitlines() if "fmaf" in 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
 left = helpers.predict(
     "With half of the weights of each layer set to zero, "
-    "what percentage of the instructions would you say is left?",
+    "what percentage of the instructions is left?",
     "%",
 )
 left
