@@ -14,9 +14,9 @@
 #     needs: ["02", "03"]
 #     objectives:
 #       - read|read in a GPU's machine code where the weight of each multiply-add comes from
-#       - predict|predicted what a load costs although its data are in the nearest cache
+#       - predict|predicted what a load costs although its data are near
 #       - compare|compared the places of a weight on an A100, an H100 and your own processor
-#       - count|counted which weights of a pruned network a compiler leaves
+#       - count|counted which weights a compiler leaves if many are zero
 #       - turn|turned weights from a file into constants
 # ---
 
@@ -95,7 +95,7 @@ bet
 # - All threads use the same 16 weights
 #
 # The earlier lesson at work is [lesson 03](03_how_a_gpu_runs_a_kernel.ipynb), with its threads and [registers](glossary.md#register). The last of the 16
-# weights is −0.324, and this is the whole [kernel](glossary.md#gpu-kernel):
+# weights is −0.324, and this is the whole [GPU kernel](glossary.md#gpu-kernel):
 
 # %% tags=["slide", "slide-output"] minutes=1 headline="One layer, whose weights stand in the source"
 print(cw.layer_source("const"))
@@ -318,10 +318,10 @@ print(f"in those of another network's program: {carried[1]:,}")
 #
 # - 1,857 parameters of 4 bytes are 7,428 bytes
 # - They stay in the L1 cache
-# - All 32 threads of a warp need the same weight at once
+# - All 32 threads of a [warp](glossary.md#warp) need the same weight at once
 #
 # The parameters could hardly be nearer. After the first use they are in the L1 [cache](glossary.md#cache) ([lesson 01](01_memory_hierarchy.ipynb)). A load touches a
-# single [sector](glossary.md#sector) (lesson 03), because all threads of a [warp](glossary.md#warp) want the same address. While one warp waits, its scheduler takes
+# single [sector](glossary.md#sector) (lesson 03), because all threads of a warp want the same address. While one warp waits, its scheduler takes
 # another. By all that we have learned about bytes and waiting, these loads should cost next to nothing.
 #
 # But a load must also be *executed*, and there are few units for it. A [multiprocessor](glossary.md#multiprocessor) of an H100 has four schedulers, and each issues
@@ -400,7 +400,7 @@ units = {
 }
 plotting.show(
     cw.draw_cycles(units, title="Cycles per warp on a multiprocessor of an H100 (modelled)"),
-    alt="With const the schedulers need 495 cycles and the load units 23, without it 946 and 1,880.",
+    alt="Schedulers and load units need 495 and 23 cycles with const, 946 and 1,880 without.",
 )
 
 # %% [markdown] tags=["explain"]
@@ -481,7 +481,7 @@ ways = {
 }
 plotting.show(
     cw.draw_ways(ways, title="The way of the weight −0.324 to its multiply-add"),
-    alt="With const the weight is in the FFMA, on the A100 the FFMA reads it, else a load comes first.",
+    alt="With const the weight is in the FFMA; an A100 reads it from there; else a load is first.",
 )
 
 # %% [markdown] tags=["explain"]
@@ -855,7 +855,8 @@ else:
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1000, 1000000]
 code_bytes = helpers.predict(
-    "With layers of width 64 instead of 32, about how many bytes of code does the network need?",
+    "With layers of width 64 instead of 32, "
+    "about how many bytes of code does the network need?",
     "B",
 )
 code_bytes
@@ -918,7 +919,8 @@ if times_here is not None:
     least_s = times_here.time("const").median_s
     for name in ("const", "constant", "device", "pointer", "const fp16"):
         row = times_here.time(name)
-        print(f"{name:>12}: {1e3 * row.median_s:.3g} ms, {row.median_s / least_s:.2f} times const")
+        ratio = row.median_s / least_s
+        print(f"{name:>12}: {1e3 * row.median_s:.3g} ms, {ratio:.2f} times as long as const")
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
