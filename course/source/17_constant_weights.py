@@ -314,13 +314,13 @@ print(f"in those of another network's program: {carried[1]:,}")
 # %% [markdown] tags=["slide"] minutes=2 headline="Near data still need a load"
 # ## Part 2: a load whose data are near
 #
-# What does a load cost if its data are in the nearest cache? We ask because the author's explanation depends on it.
+# What does a load cost if its data are in the nearest [cache](glossary.md#cache)? We ask because the author's explanation depends on it.
 #
 # - 1,857 parameters of 4 bytes are 7,428 bytes
 # - They stay in the L1 cache
 # - All 32 threads of a [warp](glossary.md#warp) need the same weight at once
 #
-# The parameters could hardly be nearer. After the first use they are in the L1 [cache](glossary.md#cache) ([lesson 01](01_memory_hierarchy.ipynb)). A load touches a
+# The parameters could hardly be nearer. After the first use they are in the L1 cache ([lesson 01](01_memory_hierarchy.ipynb)). A load touches a
 # single [sector](glossary.md#sector) (lesson 03), because all threads of a warp want the same address. While one warp waits, its scheduler takes
 # another. By all that we have learned about bytes and waiting, these loads should cost next to nothing.
 #
@@ -481,7 +481,7 @@ ways = {
 }
 plotting.show(
     cw.draw_ways(ways, title="The way of the weight −0.324 to its multiply-add"),
-    alt="With const the weight is in the FFMA; an A100 reads it from there; else a load is first.",
+    alt="With const the weight is in the FFMA. An A100's FFMA reads it. Else it is loaded.",
 )
 
 # %% [markdown] tags=["explain"]
@@ -538,7 +538,9 @@ for name, kind in kinds.items():
     if not no_cpu_code:
         program = cw.cpp_program(network, kind)
         calls[name] = lambda program=program: program(x, out=out)
-times = helpers.compare(calls, budget_s=3, precision=0.05) if calls else None
+times = None
+if calls:
+    times = helpers.compare(calls, budget_s=3, precision=0.05, device="cpu")
 
 # %% tags=["look", "nbval-ignore-output"]
 cpu.reveal(modelled=1, measured=times.candidate("pointer").time_ratio if times else None)
@@ -607,8 +609,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("instructions per candidate")
 print(next(line.strip() for line in programs["const"].splitlines() if "fmaf" in line))
 
 # %% [markdown]
-# Since the compiler knows the weight, it removes either the `if` or the whole multiply-add. Take the whole network again and
-# [prune](glossary.md#pruning) it, that is, set the smaller half of the weights of each layer to zero, 896 in all. If nothing but their multiply-adds disappeared, 55 % of the 1,980
+# Since the compiler knows the weight, it removes either the `if` or the whole multiply-add. Take the whole network again
+# and set the smaller half of the weights of each layer to zero, 896 in all, which is called [pruning](glossary.md#pruning). If nothing but their multiply-adds disappeared, 55 % of the 1,980
 # instructions would be left. But think of the last layer, whose 32 weights each read one unit of the layer before.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
@@ -876,33 +878,22 @@ code_bytes.reveal(modelled=16 * wide.macs, counted=wide_code)
 # **To remember.** A constant takes 16 bytes of code instead of 4 bytes of data. 46 KiB of code hold about 2,900 instructions, so constants are for small networks that
 # run very often.
 #
-# Now compare our counts with the author's times.
+# Now compare our counts with the author's times. In each row of the table the program after the stroke is the baseline, and the draft names neither its GPU nor its CPU.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Our ratios beside the author's"
 pointer = cw.weigh(cw.generate(network, "cuda", placement="pointer"))
-chips = {"sm_80": "A100", "sm_90": "H100"}
 of_constant = [
     f"{placed['device', chip].total / placed['constant', chip].total:.2f} ({name})"
-    for chip, name in chips.items()
+    for chip, name in {"sm_80": "A100", "sm_90": "H100"}.items()
 ]
 rows = {
-    "from a file / plain array": [
-        f"{3.8 / 3.8:.1f}",
-        f"{pointer.total / device.total:.1f} times the instructions (H100)",
-    ],
-    "plain array / constant memory": [
-        f"{3.8 / 2.4:.1f}",
-        f"{' or '.join(of_constant)} times the instructions",
-    ],
-    "plain array / const": [
-        "in a screenshot",
-        f"{device.total / const.total:.2f} times the instructions (H100)",
-    ],
-    "from a file / const, on a CPU": [f"{145.2 / 145.6:.1f}", "measured above"],
+    "from a file / plain array": [f"{3.8 / 3.8:.1f}", f"{pointer.total / device.total:.2f} (H100)"],
+    "plain array / constant memory": [f"{3.8 / 2.4:.1f}", ", ".join(of_constant)],
+    "plain array / const": ["in a screenshot", f"{device.total / const.total:.2f} (H100)"],
+    "from a file / const, on a CPU": [f"{145.2 / 145.6:.1f}", "time in Part 3"],
 }
-columns = ["times of the draft's stage (published, GPU and CPU unknown)", "here"]
-with pd.option_context("display.max_colwidth", 80):
-    display(pd.DataFrame(rows, index=columns).T)
+columns = ["published, time of the stage", "here, instructions (counted)"]
+pd.DataFrame(rows, index=columns).T
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 times_here, origin = None, ""
@@ -929,7 +920,7 @@ if times_here is not None:
 # 2. A load costs as much as four multiply-adds, even from L1.
 # 3. Weights from a file can be constants too.
 #
-# Without `const` a thread executes 3,783 instructions instead of 1,980, which is 1.91 times as many. In the table above, the program after the stroke is the baseline of each row.
+# Without `const` a thread executes 3,783 instructions instead of 1,980, which is 1.91 times as many.
 # Our counts neither confirm nor refute the 3.8 and 2.4 ms, because the stage does other work too. They do confirm what the author read in the machine code.
 #
 # What can you say now? A `const` weight is a part of the instruction that uses it, whereas each of the 1,857 parameters in a plain array costs a load. These loads matter even if all
