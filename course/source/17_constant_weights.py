@@ -886,10 +886,11 @@ of_constant = [
     f"{placed['device', chip].total / placed['constant', chip].total:.2f} ({name})"
     for chip, name in {"sm_80": "A100", "sm_90": "H100"}.items()
 ]
+of_file, of_const = pointer.total / device.total, device.total / const.total
 rows = {
-    "from a file / plain array": [f"{3.8 / 3.8:.1f}", f"{pointer.total / device.total:.2f} (H100)"],
+    "from a file / plain array": [f"{3.8 / 3.8:.1f}", f"{of_file:.2f} (H100)"],
     "plain array / constant memory": [f"{3.8 / 2.4:.1f}", ", ".join(of_constant)],
-    "plain array / const": ["in a screenshot", f"{device.total / const.total:.2f} (H100)"],
+    "plain array / const": ["in a screenshot", f"{of_const:.2f} (H100)"],
     "from a file / const, on a CPU": [f"{145.2 / 145.6:.1f}", "time in Part 3"],
 }
 columns = ["published, time of the stage", "here, instructions (counted)"]
