@@ -388,9 +388,7 @@ slower = helpers.predict(
 slower
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The load units are the slower ones"
-cycles = {
-    name: cycles_per_warp(row.total, row.global_loads) for name, row in counts.items()
-}
+cycles = {name: cycles_per_warp(row.total, row.global_loads) for name, row in counts.items()}
 slower.reveal(modelled=cycles["device"] / cycles["const"])
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Without const the schedulers wait for the load units"

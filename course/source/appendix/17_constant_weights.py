@@ -59,7 +59,9 @@ groups = {
     for name, label in places.items()
 }
 figure = cw.draw_placements(groups, title="What feeds the multiply-adds of the network")
-alt = "const about 2,000; constant memory too, but 3,756 on sm_90; a plain array 3,781 to 4,038."
+alt = (
+    "const about 2,000; constant memory too, but 3,756 on sm_90; a plain array 3,781 to 4,038."
+)
 plotting.show(figure, alt=alt)
 
 # %% [markdown]

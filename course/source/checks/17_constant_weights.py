@@ -31,7 +31,7 @@ _LINES = (
         "a number that is added",
         "FFMA R46, R34, R13, -0.034500002861022949219",
         "immediate",
-        {"register": "Look at every operand that is read. Here the number is the one that is added."},
+        {"register": "Look at every operand that is read. Here the last one is a number."},
     ),
     (
         "another instruction",
@@ -105,25 +105,23 @@ def read_layers(checks: Checks) -> None:
     content = _layer(1, *first) + _layer(2, *last)
     swapped = ([7.0, 8.0, 9.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     turned = ([1.0, 2.0, 3.0], [[4.0, 6.0, 8.0], [5.0, 7.0, 9.0]])
+    both_swapped = [swapped, ([13.0], [[10.0], [11.0], [12.0]])]
+    order = "The biases come before the weights."
+    rows = "The weights come row by row, a row per input, so their shape is (inputs, outputs)."
+    end = "A file has more than one layer, so go on behind the first until its end."
     checks.returns(
         "a layer with 2 inputs and 3 outputs",
         (_layer(1, *first),),
         expected=(first,),
         kind=(list, tuple),
-        mistakes={
-            _hashable([swapped]): "The biases come before the weights.",
-            _hashable([turned]): "The weights come row by row, a row per input, so their shape is (inputs, outputs).",
-        },
+        mistakes={_hashable([swapped]): order, _hashable([turned]): rows},
     )
     checks.returns(
         "two layers, one behind the other",
         (content,),
         expected=(first, last),
         kind=(list, tuple),
-        mistakes={
-            _hashable([first]): "A file has more than one layer, so go on behind the first until its end.",
-            _hashable([swapped, ([13.0], [[10.0], [11.0], [12.0]])]): "The biases come before the weights.",
-        },
+        mistakes={_hashable([first]): end, _hashable(both_swapped): order},
     )
     for place, name in enumerate(("biases", "weights")):
         checks.returns(

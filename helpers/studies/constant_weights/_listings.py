@@ -40,10 +40,11 @@ def missing_gpu_tools() -> native.MissingToolError | None:
 
 
 def listing(source: str, *, architecture: str = "sm_90") -> list[str]:
-    """Return the instructions of a CUDA C++ ``source`` with a single kernel, a line each, such as "FFMA R0, R1, 0.5, R2".
+    """Return the instructions of a CUDA C++ ``source`` with a single kernel, a line each.
 
-    It is compiled for ``architecture``, without hints such as ``.reuse``. Where the tools are missing, a small program
-    of the lesson is read from the course's record; another one raises MissingToolError with what to install. Lesson 17.
+    A line is such as "FFMA R0, R1, 0.5, R2", without hints like ``.reuse``. The program is compiled for
+    ``architecture``. Where the tools are missing, a small program of the lesson is read from the course's record, and
+    another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
         return list(_recorded(source, architecture, "lines"))
@@ -128,7 +129,7 @@ def _programs(path: Path) -> Mapping[str, Any]:
 
 
 def _recorded(source: str, architecture: str, what: str) -> Any:
-    """Return what is recorded of a program. Raises MissingToolError for one that is not, or of which ``what`` is not."""
+    """Return ``what`` is recorded of a program. Raises MissingToolError where nothing is."""
     held = _programs(record_path()).get(record_key(source, architecture), {})
     missing = missing_gpu_tools()
     if what not in held and missing:

@@ -54,7 +54,7 @@ def test_another_place_of_the_weights_is_refused_with_those_that_there_are():
 def test_each_reference_has_a_program_of_its_own():
     sources = {array: cw.reference_source(array) for array in cw.REFERENCES}
     assert len(set(sources.values())) == len(cw.REFERENCES)
-    assert all(f"weights[4][4] = {{\n    {{{value:.9g}f" in sources["const array"] for value in [cw.layer_weights()[0, 0]])
+    assert "const float weights[4][4]" in sources["const array"]
     assert "memory" in sources["array filled later"]
     assert "__restrict__" in sources["array filled later, __restrict__"]
 
@@ -124,7 +124,8 @@ def test_what_is_recorded_is_what_the_compiler_makes(monkeypatch):
 def test_without_the_tools_the_lessons_programs_are_read_from_the_record(without_tools):
     lines = cw.listing(cw.layer_source("const"))
     assert kinds(lines) == [4, 16]
-    assert cw.instruction_with(cw.layer_weights()[3, 3], cw.layer_source("const"))[4:8] == cw.layer_weights()[3, 3].tobytes()
+    weight = cw.layer_weights()[3, 3]
+    assert cw.instruction_with(weight, cw.layer_source("const"))[4:8] == weight.tobytes()
     totals = [cw.weigh(cw.generate(NETWORK, "cuda", placement=name)).total for name in ("const", "device")]
     assert totals == [1980, 3783]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from drawing_samples import overlapping, settle
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from helpers import plotting
 from helpers.plotting.explorer import _explore as explorer
 from helpers.studies import constant_weights as cw
-from drawing_samples import overlapping, settle
 
 CODE = bytes.fromhex("23780f0f7710a6be0000000000c40f00")
 LINE = "FFMA R15, R15, -0.32434436678886413574, R0"
