@@ -578,10 +578,11 @@ for name, (sentence, bound) in claims.items():
 
 # %%
 half = np.float16(cw.layer_weights()[3, 3])
-print(f"the half nearest to the last weight: {half}, as bits 0x{half.view(np.uint16):04x}")
+print(f"the half nearest to the last weight is {float(half)}")
+print(f"its bits are 0x{half.view(np.uint16):04x}")
 layer = cw.Dense(cw.layer_weights(), np.zeros(4, np.float32))
 lines = cw.listing(cw.generate(cw.Network((layer,)), "cuda", precision="fp16"))
-print(next(line for line in lines if line.startswith("HFMA2") and f"{half:.5}" in line))
+print(next(line for line in lines if line.startswith("HFMA2") and str(float(half)) in line))
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 mark="half" headline="Half precision and const each halve the instructions"
 rows = {}

@@ -54,7 +54,7 @@ def reference_source(array: str) -> str:
     weights, words = layer_weights(), WORDS["const"]
     declared = {"weights": _array(f"{words} weights[4][4]", weights)}
     if array == "const array of arrays":
-        declared = {"weights": _array("__device__ const array<array<float, 4>, 4> weights", weights)}
+        declared = {"weights": _array("__device__ const array<array<float, 4>, 4> weights", weights, braces=2)}
     elif array == "array without const":
         declared = {"weights": _array(f"{WORDS['device']} weights[4][4]", weights)}
     elif array.startswith("two"):
@@ -71,9 +71,10 @@ def reference_source(array: str) -> str:
     )  # fmt: skip
 
 
-def _array(declaration: str, values: np.ndarray) -> str:
+def _array(declaration: str, values: np.ndarray, *, braces: int = 1) -> str:
     rows = (", ".join(f"{value:.{_FLOAT_DIGITS}g}f" for value in row) for row in values)
-    return f"{declaration} = {{\n    " + ",\n    ".join(f"{{{row}}}" for row in rows) + "};"
+    lines = ",\n    ".join(f"{{{row}}}" for row in rows)
+    return f"{declaration} = {'{' * braces}\n    {lines}{'}' * braces};"
 
 
 def _filled(file: str, **values: str) -> str:
