@@ -387,8 +387,10 @@ slower = helpers.predict(
 )
 slower
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The load units are the slower ones"
+# %% tags=["run"]
 cycles = {name: cycles_per_warp(row.total, row.global_loads) for name, row in counts.items()}
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The load units are the slower ones"
 slower.reveal(modelled=cycles["device"] / cycles["const"])
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Without const the schedulers wait for the load units"
