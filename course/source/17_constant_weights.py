@@ -558,10 +558,10 @@ for name, (sentence, bound) in claims.items():
 
 # %% [markdown] tags=["explain"]
 # On one core of our machine, an EPYC server, the network takes about 1.1 times as long through a pointer as with constants (measured). If the compiler does not know the
-# *sizes* either, it takes at least four times as long (measured), because the loops must then fit every size.
+# *sizes* either, it takes about five times as long (measured), because the loops must then fit every size.
 #
 # **To remember.** Which place is free depends on the chip. On an H100 constant memory needs 1.90 times the instructions of `const`, and on an A100 no more than `const`. On
-# x86 known sizes are worth a factor of four or more, and known values 1.1.
+# a core of our x86 server known sizes are worth a factor of five, and known values 1.1.
 #
 # So far the compiler has only moved the weight. But if it knows its value, can it do more?
 

@@ -19,7 +19,7 @@ from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, Placem
 _BYTE_IN = 0.42
 _NUMBER_BYTES = range(4, 8)  # of an instruction: its 32-bit immediate
 _REGISTER_BYTES = (2, 3, 8)  # of an FFMA with an immediate: the registers that it names, in the order of its operands
-_STOP_IN, _WAY_IN, _FFMA_IN = 1.75, 0.78, 2.75
+_STOP_IN, _WAY_IN, _FFMA_IN = 1.75, 0.98, 2.75
 _BAR_IN, _CYCLES_IN = 0.3, 4.2
 
 
@@ -88,9 +88,10 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
             is_load = place + 1 < len(lefts)
             arrow(axes, (left + _STOP_IN, top + 0.48), (end, top + 0.48), colour=SENDING if is_load else INK)
             if is_load:
-                write(axes, end - 0.1, top + 0.13, way.load, size=9, colour=QUIET, ha="right")
+                write(axes, (left + _STOP_IN + end) / 2, top + 0.8, way.load, size=9, colour=QUIET)
         box(axes, left_of_ffma, top + 0.3, _FFMA_IN, 0.36, way.ffma, colour=EMPTY if way.stops else DATA, size=10)
-    keys(axes, 0.15, 0.12 + _WAY_IN * len(given), {"the weight is stored here": (DATA, DATA)})
+    meanings = {"the weight is stored here": (DATA, DATA), "a load brings it": (SENDING, SENDING)}
+    keys(axes, 0.15, 0.12 + _WAY_IN * len(given), meanings)
     return drawn
 
 

@@ -49,7 +49,9 @@ def test_a_way_has_an_arrow_per_stop_and_an_orange_one_where_a_load_is():
     ways = {
         "const": cw.WeightWay((), "", "FFMA R0, R1, 0.5, R0"),
         "operand": cw.WeightWay(("constant memory",), "", "FFMA R0, R1, c[0x3][0x3c], R0"),
-        "loaded": cw.WeightWay(("global memory", "register"), "LDG.E R2, [R4.64+0x3c]", "FFMA R0, R1, R2, R0"),
+        "in the memory of an H100": cw.WeightWay(
+            ("global memory", "register"), "LDG.E R2, [R4.64+0x3c]", "FFMA R0, R1, R2, R0"
+        ),
     }
     drawn = cw.draw_ways(ways, title="t")
     arrows = [artist for artist in drawn.axes[0].get_children() if isinstance(artist, FancyArrowPatch)]
@@ -97,7 +99,7 @@ def turned(monkeypatch, **setting):
     return explorer.at(shown["inputs"], shown["formulas"], **setting)
 
 
-@pytest.mark.parametrize(("kept", "counted"), [(100, 1792), (75, 1139), (50, 631), (25, 229), (10, 40)])
+@pytest.mark.parametrize(("kept", "counted"), [(100, 1792), (75, 1154), (50, 631), (25, 228), (10, 40)])
 def test_weights_at_random_places_are_in_use_about_as_often_as_the_lessons_own(monkeypatch, kept, counted):
     found = turned(monkeypatch, kept=kept)
     assert found["nonzero"] == pytest.approx(kept / 100 * 1792)
