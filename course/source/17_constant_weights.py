@@ -66,7 +66,7 @@ if no_gpu_code:
     print("The cells below show what was recorded on another machine.")
 print("programs for this processor:", no_cpu_code or "compiled here")
 
-# %% [markdown] tags=["slide"] minutes=2 headline="One word made a program faster"
+# %% [markdown] tags=["slide"] minutes=2 headline="How many instructions does one word save?"
 # ## The bet
 #
 # What does the word `const` save?
@@ -97,7 +97,7 @@ bet
 # The earlier lesson at work is [lesson 03](03_how_a_gpu_runs_a_kernel.ipynb), with its threads and [registers](glossary.md#register). The last of the 16
 # weights is −0.324, and this is the whole [GPU kernel](glossary.md#gpu-kernel):
 
-# %% tags=["slide", "slide-output"] minutes=1 headline="One layer, whose weights stand in the source"
+# %%
 print(cw.layer_source("const"))
 
 # %% [markdown]
@@ -251,7 +251,7 @@ def fed_by(line):
 # and with 65 biases 1,857 parameters. (Our weights are random. Other values give the same counts as long as none is zero.) Its program has a layer like the
 # draft's, two unrolled loops around one multiply-add:
 
-# %% tags=["slide", "slide-output"] minutes=1 headline="Two unrolled loops around one multiply-add"
+# %%
 network = cw.standard_network()
 plain = cw.generate(network, "cuda", placement="device")
 print(plain[plain.index("    // layer 2") : plain.index("    // layer 3")].rstrip())
@@ -453,7 +453,7 @@ rows = {
 }
 pd.DataFrame(rows, index=["A100", "H100"]).T.rename_axis("instructions of a thread")
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Three chips' ways to the same weight"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 untitled=true headline="Four ways of the same weight to its multiply-add"
 import re
 
 

@@ -19,7 +19,7 @@ from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, Placem
 _BYTE_IN = 0.42
 _NUMBER_BYTES = range(4, 8)  # of an instruction: its 32-bit immediate
 _REGISTER_BYTES = (2, 3, 8)  # of an FFMA with an immediate: the registers that it names, in the order of its operands
-_STOP_IN, _WAY_IN, _FFMA_IN = 1.75, 0.98, 2.75
+_STOP_IN, _WAY_IN, _FFMA_IN = 1.75, 0.84, 2.75
 _BAR_IN, _CYCLES_IN = 0.3, 4.2
 
 
@@ -80,16 +80,16 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
     drawn, axes = paper(left_of_ffma + _FFMA_IN + 0.15, 0.5 + _WAY_IN * len(given), title=title)
     for row, (name, way) in enumerate(given.items()):
         top = 0.05 + _WAY_IN * row
-        write(axes, 0.15, top + 0.13, name, ha="left", bold=True)
+        write(axes, 0.15, top + 0.11, name, ha="left", bold=True)
         lefts = [left_of_ffma - (_STOP_IN + gap) * (len(way.stops) - place) for place in range(len(way.stops))]
         for place, (left, stop) in enumerate(zip(lefts, way.stops, strict=True)):
-            box(axes, left, top + 0.3, _STOP_IN, 0.36, stop, colour=EMPTY if place else DATA, size=10)
+            box(axes, left, top + 0.25, _STOP_IN, 0.34, stop, colour=EMPTY if place else DATA, size=10)
             end = lefts[place + 1] if place + 1 < len(lefts) else left_of_ffma
             is_load = place + 1 < len(lefts)
-            arrow(axes, (left + _STOP_IN, top + 0.48), (end, top + 0.48), colour=SENDING if is_load else INK)
+            arrow(axes, (left + _STOP_IN, top + 0.42), (end, top + 0.42), colour=SENDING if is_load else INK)
             if is_load:
-                write(axes, (left + _STOP_IN + end) / 2, top + 0.8, way.load, size=9, colour=QUIET)
-        box(axes, left_of_ffma, top + 0.3, _FFMA_IN, 0.36, way.ffma, colour=EMPTY if way.stops else DATA, size=10)
+                write(axes, (left + _STOP_IN + end) / 2, top + 0.72, way.load, size=9, colour=QUIET)
+        box(axes, left_of_ffma, top + 0.25, _FFMA_IN, 0.34, way.ffma, colour=EMPTY if way.stops else DATA, size=10)
     meanings = {"the weight is stored here": (DATA, DATA), "a load brings it": (SENDING, SENDING)}
     keys(axes, 0.15, 0.12 + _WAY_IN * len(given), meanings)
     return drawn
@@ -155,8 +155,8 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
     for at, row, top in zip(x, rows, bottom, strict=True):
         axes.text(at, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9)
         axes.text(at, top + 60, f"{top:,.0f}", ha="center", size=8)
-    axes.set_xticks(x, [row.architecture for row in rows], size=9)
-    axes.set(ylim=(0, 5600), ylabel="instructions of a thread (counted)")
+    axes.set_xticks(x, [row.architecture.removeprefix("sm_") for row in rows])
+    axes.set(ylim=(0, 5600), ylabel="instructions of a thread (counted)", xlabel="instruction set, sm_")
     axes.legend(loc="upper center", ncols=3, fontsize=9)
     return drawn
 
