@@ -80,7 +80,7 @@ print("programs for this processor:", no_cpu_code or "compiled here")
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
 bet = helpers.predict(
-    "Without `const`, how many times as many instructions as with it does a thread execute?",
+    "Without const, how many times as many instructions as with it does a thread execute?",
     "x",
 )
 bet
@@ -381,7 +381,7 @@ def cycles_per_warp(instructions, loads):
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
 slower = helpers.predict(
-    "Without `const`, how many times as many cycles as with it "
+    "Without const, how many times as many cycles as with it "
     "does a multiprocessor need per warp?",
     "x",
 )
@@ -429,7 +429,7 @@ plotting.show(
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
 constant_memory = helpers.predict(
-    "On an H100, how many times as many instructions as with `const` "
+    "On an H100, how many times as many instructions as with const "
     "does the network need in constant memory?",
     "x",
 )
@@ -442,7 +442,7 @@ placed = {
     for chip in ("sm_80", "sm_90")  # the instructions of the A100 and of the H100
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="On an H100 constant memory is as long as loading"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="On an H100, constant memory needs a load as well"
 constant_memory.reveal(modelled=2, counted=placed["constant", "sm_90"].total / const.total)
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Constant memory is free on one chip only"
