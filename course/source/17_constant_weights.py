@@ -144,7 +144,7 @@ plotting.show(figure, alt="The 16 bytes of an FFMA; bytes 4 to 7 are the weight 
 # | in a [uniform register](glossary.md#uniform-register), likewise | `UR11`, `-UR11` |
 # | in a register of this thread | `R37`, `-R37` |
 #
-# **Your turn.** Say which row of the table is the first that any operand fits which the instruction reads. The first operand is the result, so it is not read. A line
+# **Your turn.** Say which row of the table is the first that fits any operand which the instruction reads. The first operand is the result, so it is not read. A line
 # may begin with a condition such as `@!P1`, and what follows the dot of `FFMA.FTZ` makes no difference.
 
 
