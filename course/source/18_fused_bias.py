@@ -106,7 +106,8 @@ bet
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
 small_kernel = helpers.predict(
-    "How many times as long as the kernel for bias and ReLU did the convolution take per call?",
+    "How many times as long as the kernel for bias and ReLU "
+    "did the convolution take per call?",
     "x",
 )
 small_kernel
@@ -238,7 +239,7 @@ print(f"the pass is {before_ms / after_ms:.2f} times as fast")
 # %% [markdown] tags=["slide"] minutes=2 headline="PyTorch runs three kernels for this layer"
 # ## Part 2: one pass instead of two
 #
-# Can you write the kernel? The part that you can write in a few lines is the one behind the convolution, and there PyTorch has even more to save than Flux.
+# Can you write the kernel? We begin behind the convolution, because a few lines suffice there, and because PyTorch has even more to save than Flux.
 #
 # - Convolution, addition and ReLU are three operators
 # - Each of them writes a new tensor
@@ -270,7 +271,7 @@ digits = torch.rand(1000, 1, 28, 28)
 weight, bias = torch.randn(16, 1, 3, 3) / 3, torch.rand(16)
 passes = traces.count_passes(lambda x: as_written(x, weight, bias), digits)  # in sizes of x
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each separate kernel reads and writes the output"
 traffic.reveal(
     modelled=(x_bytes + 5 * y_bytes) / (x_bytes + y_bytes),
     counted=(passes.reads + passes.writes) / (1 + y_bytes / x_bytes),
@@ -526,9 +527,9 @@ else:
 
 # %% tags=["yours"] yours="gain" takes=7
 def gain(channels, rate, bandwidth, size):
-    """Return the time of three kernels over that of one; the 3 x 3 convolution reads `channels`.
+    """Return the time of three kernels over that of one, for a 3 x 3 convolution.
 
-    `rate` is in FLOP/s, `bandwidth` in bytes/s, and a value has `size` bytes.
+    It reads `channels`, `rate` is in FLOP/s, `bandwidth` in bytes/s, a value has `size` bytes.
     """
     one_s = 2 * 9 * channels / rate  # per output
     copies_s = 2 * 2 * size / bandwidth
@@ -596,7 +597,7 @@ outputs = 1000 * 16 * 28 * 28
 rate, bandwidth = 18 * 32 * outputs / one_s, 2 * 4 * outputs / copy_s
 modelled = gain(32, rate, bandwidth, 4)
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same bytes are saved of a longer time"
 thirty_two.reveal(modelled=modelled, measured=wide.candidate("three kernels").time_ratio)
 
 # %% tags=["hide-input", "run"]
@@ -616,7 +617,7 @@ plotting.show(
         modelled=list(of_copy.values()),
         measured=[times.candidate("three kernels").time_ratio for times in sweep.values()],
     ),
-    alt="Three kernels relative to one: the ratio falls towards 1 as the layer reads more channels.",
+    alt="Three kernels relative to one: the ratio falls towards 1 with more channels.",
 )
 
 # %% tags=["hide-input", "look"]
@@ -703,7 +704,7 @@ plotting.show(
         unit="%",
         title="Share of a forward pass of 100 digits",
     ),
-    alt="Bars of the shares of max pooling, convolutions, additions and ReLUs in a forward pass.",
+    alt="Bars of the shares of max pooling, convolutions, additions and ReLUs.",
 )
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -747,12 +748,12 @@ busy = helpers.predict(
 )
 busy
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A block runs on one multiprocessor"
 busy.reveal(modelled=min(16, 132))
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="A block runs on one multiprocessor"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Few results leave most of the GPU idle"
 plotting.show(
-    fused_bias.draw_blocks(16, multiprocessors=132, title="An H100 with one block per bias"),
+    fused_bias.draw_busy(16, multiprocessors=132, title="An H100 with one block per bias"),
     alt="Of 132 squares 16 are busy and 116 are idle.",
 )
 
@@ -770,7 +771,7 @@ plotting.show(
 
 # %% tags=["yours"] yours="bias_gradient" takes=5
 def bias_gradient(grad):
-    """Return the sum of grad (images, channels, rows, columns) for each channel, in two steps."""
+    """Return the sum of grad (images, channels, rows, columns) per channel, in two steps."""
     per_image = grad.sum(dim=(2, 3))  # (images, channels)
     return per_image.sum(dim=0)  # (channels)
 

@@ -50,7 +50,7 @@ from ._variants import (
 )
 from .figures import (
     Kernel as Kernel,
-    draw_blocks as draw_blocks,
+    draw_busy as draw_busy,
     draw_gains as draw_gains,
     draw_kernels as draw_kernels,
     explore_gain as explore_gain,

@@ -177,7 +177,7 @@ def draw_gains(channels: Sequence[int], *, modelled: Sequence[float], measured: 
     return drawn
 
 
-def draw_blocks(blocks: int, *, multiprocessors: int, title: str) -> Figure:
+def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     """Return a GPU with ``multiprocessors``, of which as many are busy as ``blocks`` keep busy at one block each.
 
     Raises ValueError for a count below 1. Lesson 18.
@@ -202,7 +202,7 @@ def explore_gain() -> None:
     GPU's peak and its bytes; three kernels take two launches and four passes over the output more. Lesson 18.
     """
     plotting.explore(
-        title="How many times as long as one kernel do convolution, bias and ReLU take?",
+        title="Convolution, bias and ReLU: how many times as long as one kernel do two and three take?",
         alt="Two curves over the channels of a layer: three kernels and two kernels, relative to one. Both fall to 1.",
         inputs=[
             Menu("gpu", "arithmetic", _ARITHMETIC, "H100, bfloat16"),
