@@ -580,7 +580,7 @@ def gain(channels, rate, bandwidth, size):
 # Now let the first layer read 32 channels instead of one. Your machine's times of one kernel and of a copy suffice for an estimate.
 
 # %% tags=["nbval-ignore-output"]
-wide = fused_bias.measure_layer(channels=32, images=1000, device="cpu")
+wide = fused_bias.measure_layer(channels=32, images=1000, device="cpu", budget_s=5)
 one_s, copy_s = wide.candidate("one kernel").median_s, wide.candidate("copy").median_s
 print(f"one kernel: {units.text(one_s, 's')}, copy of its output: {units.text(copy_s, 's')}")
 
@@ -591,6 +591,9 @@ thirty_two = helpers.predict(
     "x",
 )
 thirty_two
+
+# %% [markdown]
+# Your function needs the rate of the convolution and the bandwidth of the copy, which follow from the two times.
 
 # %% tags=["run"]
 outputs = 1000 * 16 * 28 * 28

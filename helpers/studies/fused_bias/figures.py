@@ -185,7 +185,8 @@ def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     count = whole_number("multiprocessors", multiprocessors, at_least=1)
     busy = min(whole_number("blocks", blocks, at_least=1), count)
     rows = -(-count // _SQUARES_PER_ROW)
-    drawn, axes = paper(0.24 + _SQUARE_IN * min(count, _SQUARES_PER_ROW), 0.62 + _SQUARE_IN * rows, title=title)
+    width_in = max(3.2, 0.24 + _SQUARE_IN * min(count, _SQUARES_PER_ROW))
+    drawn, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
     for number in range(count):
         row, column = divmod(number, _SQUARES_PER_ROW)
         box(axes, 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN, _SQUARE_IN,

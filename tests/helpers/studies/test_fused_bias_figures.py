@@ -10,6 +10,7 @@ import torch
 from matplotlib.colors import to_hex
 
 from helpers import plotting, timing
+from helpers.plotting.explorer._explore import at
 from helpers.studies import fused_bias
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -20,7 +21,8 @@ def texts(figure):
 
 
 def filled(figure, colour):
-    return sum(to_hex(patch.get_facecolor()).upper() == plotting.COLOURS[colour] for patch in figure.axes[0].patches)
+    wanted = to_hex(plotting.COLOURS[colour])
+    return sum(to_hex(patch.get_facecolor()) == wanted for patch in figure.axes[0].patches)
 
 
 @pytest.mark.parametrize("values", [1, 2, 8])
@@ -48,10 +50,8 @@ def test_passes_over_no_values_are_refused():
 def test_a_block_keeps_one_multiprocessor_busy(blocks, count, busy):
     figure = fused_bias.draw_busy(blocks, multiprocessors=count, title="t")
     assert {f"busy: {busy}", f"idle: {count - busy}"} <= set(texts(figure))
-    artists = [artist for artist in figure.axes[0].artists if hasattr(artist, "get_facecolor")]
-    colours = [to_hex(artist.get_facecolor()).upper() for artist in artists]
-    assert len(colours) == count + 2  # and the two of the key
-    assert colours.count(plotting.COLOURS["computing"].upper()) == busy + 1
+    assert len(figure.axes[0].patches) == count + 2  # and the two of the key
+    assert filled(figure, "computing") == busy + 1
 
 
 @pytest.mark.parametrize(("blocks", "count"), [(0, 2), (2, 0)])
@@ -93,7 +93,7 @@ def test_the_figure_to_turn_adds_up_the_kernels(monkeypatch):
         label = list(menu.options)[number % len(menu.options)]
         setting = {slider.name: slider.values[number * step % len(slider.values)]
                    for slider, step in zip(sliders, (1, 5, 3, 7), strict=True)}  # fmt: skip
-        found = plotting.explorer.at(figure["inputs"], figure["formulas"], gpu=label, **setting)
+        found = at(figure["inputs"], figure["formulas"], gpu=label, **setting)
         times = {count: math.fsum(kernel_times_us(count, **menu.options[label], **setting)) for count in (1, 2, 3)}
         assert found["three"] == pytest.approx(times[3] / times[1])
         assert found["two"] == pytest.approx(times[2] / times[1])
@@ -101,10 +101,10 @@ def test_the_figure_to_turn_adds_up_the_kernels(monkeypatch):
 
 def test_the_figure_to_turn_begins_at_the_lessons_border(monkeypatch):
     figure = turned(monkeypatch)
-    start = plotting.explorer.at(figure["inputs"], figure["formulas"])
+    start = at(figure["inputs"], figure["formulas"])
     assert start["three"] == pytest.approx(1 + 8 * 989e12 / 3.35e12 / (18 * 131), rel=1e-6)
     assert round(start["three"], 1) == 2
-    single = plotting.explorer.at(figure["inputs"], figure["formulas"], images=1, launch=5)
+    single = at(figure["inputs"], figure["formulas"], images=1, launch=5)
     assert single["three"] == pytest.approx(3, abs=0.05)  # launches, and hardly any bytes
 
 
