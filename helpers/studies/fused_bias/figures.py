@@ -1,4 +1,4 @@
-"""The figures of lesson 18: kernels and the memory that they read and write, passes, gains, and busy multiprocessors."""
+"""The figures of lesson 18: kernels with the memory that they read and write, passes, gains, busy multiprocessors."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def draw_gains(channels: Sequence[int], *, modelled: Sequence[float], measured: 
 
     ``modelled`` and ``measured`` have a ratio for each number of channels. Lesson 18.
     """
-    drawn, axes = plotting.figure(title="Convolution, bias and ReLU in three kernels, relative to one kernel")
+    drawn, axes = plotting.figure(title="Time of three kernels, relative to one kernel")
     axes.plot(channels, modelled, "s", color=plotting.MODELLED, label="modelled: two copies of the output")
     axes.plot(channels, measured, "o", color=plotting.MEASURED, label="measured")
     axes.axhline(1, color=QUIET, linestyle="--", label="no gain")
@@ -189,7 +189,7 @@ def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     drawn, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
     for number in range(count):
         row, column = divmod(number, _SQUARES_PER_ROW)
-        box(axes, 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN, _SQUARE_IN,
+        box(axes, 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN - 0.06, _SQUARE_IN - 0.06,
             colour=COMPUTING if number < busy else EMPTY)  # fmt: skip
     named_colours = {f"busy: {busy}": (COMPUTING, "none"), f"idle: {count - busy}": (EMPTY, "none")}
     keys(axes, 0.17, 0.25 + _SQUARE_IN * rows, named_colours)
@@ -203,7 +203,7 @@ def explore_gain() -> None:
     GPU's peak and its bytes; three kernels take two launches and four passes over the output more. Lesson 18.
     """
     plotting.explore(
-        title="Convolution, bias and ReLU: how many times as long as one kernel do two and three take?",
+        title="What do kernels of their own for bias and ReLU cost?",
         alt="Two curves over the channels of a layer: three kernels and two kernels, relative to one. Both fall to 1.",
         inputs=[
             Menu("gpu", "arithmetic", _ARITHMETIC, "H100, bfloat16"),
@@ -225,12 +225,12 @@ def explore_gain() -> None:
         picture=Curves(
             along="channels",
             lines=[
-                Series("three", "three kernels", plotting.MODELLED),
-                Series("two", "two kernels, as in Flux", COLOURS["sending"]),
+                Series("three", "three kernels (modelled)", plotting.MODELLED),
+                Series("two", "two kernels, as in Flux (modelled)", COLOURS["sending"]),
                 Series("none", "one kernel", COLOURS["waiting"]),
             ],
             xlabel="channels that the layer reads (and writes)",
-            ylabel="time relative to one kernel (modelled)",
+            ylabel="time relative to one kernel",
             log_y=False,
         ),
     )  # fmt: skip

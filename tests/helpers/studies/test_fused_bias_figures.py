@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.colors import to_hex
@@ -14,6 +15,12 @@ from helpers.plotting.explorer._explore import at
 from helpers.studies import fused_bias
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open():
+    yield
+    plt.close("all")
 
 
 def texts(figure):
