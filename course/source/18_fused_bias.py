@@ -40,10 +40,12 @@
 # pays.
 #
 # At each step we say which earlier lesson is at work. Our core is the Xeon core of lessons 01 and 02, and its times are medians of programs that ran
-# in turns on a shared server. We had no GPU, so every time on a GPU is published or modelled. The issue does not say which GPU it was. Your machine's
-# own times are printed beside ours.
+# in turns on a shared server. We had no GPU, so every time on a GPU is published or modelled. The issue does not say which GPU it was. A cell
+# prints the times of the machine on which it ran, and the text gives ours.
 
 # %% tags=["hide-input"]
+import logging
+
 import numba
 import numpy as np
 import pandas as pd
@@ -55,6 +57,7 @@ from helpers import exercises, plotting, profiling, sending, timing, units
 from helpers.studies import fused_bias, traces
 
 check = exercises.checks_of("fused_bias")
+logging.getLogger("torch").setLevel(logging.ERROR)  # no lines of the compiler's own
 torch.manual_seed(0)
 torch.set_num_threads(1)  # a core, as in lesson 13
 allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
@@ -89,10 +92,10 @@ bet
 # - It writes its result to memory
 # - Between two kernels nothing stays in [registers](glossary.md#register)
 #
-# The first tool is the least time of [lesson 02](02_compute_and_roofline.ipynb). A kernel needs at least the time of its operations and at least the time
-# of its bytes, and so far we have counted only operations. When a kernel ends, its registers and its shared memory are lost
-# ([lesson 03](03_how_a_gpu_runs_a_kernel.ipynb)). So the convolution must write its result to memory. The next kernel reads all of it again, adds one
-# number to each element, and writes everything a second time.
+# The first tool is the least time of [lesson 02](02_compute_and_roofline.ipynb). A kernel needs at least the time of its operations and at least the
+# time of its bytes, and so far we have counted only operations. When a kernel ends, its registers and its [shared memory](glossary.md#shared-memory)
+# are lost ([lesson 03](03_how_a_gpu_runs_a_kernel.ipynb)). So the convolution must write its result to memory. The next kernel reads all of it again,
+# adds one number to each element, and writes everything a second time.
 #
 # The example in the issue had three versions that winter. We count the last one, which has three layers. Each of them is a convolution, bias and ReLU,
 # and a pooling that halves both sides of the image. The table counts elements per image and leaves out the weights, which are few.
@@ -160,8 +163,8 @@ plotting.show(
 # (published).
 #
 # How much did the whole forward pass gain? For this we need the second tool, because lesson 13 read profiles by their shares. The kernel for bias and
-# ReLU took 184.9 ms in all, and this was 59.96 % of the GPU's time. The convolution took 98.6 ms in all. After the change, the one kernel took 108.6 ms,
-# or 81.38 %.
+# ReLU took 184.9 ms in all, and this was 59.96 % of the GPU's time. The convolution took 98.6 ms in all. After the change, the one kernel took 108.6
+# ms, or 81.38 %.
 #
 # **Your turn.** How long did the whole pass take, and how long everything but these kernels?
 
@@ -257,8 +260,8 @@ def as_written(x, weight, bias):
 
 
 # %% [markdown]
-# These are three kernels and not two, because Flux joins the addition and the ReLU into one, whereas PyTorch runs one operator at a time. (On a CPU, too,
-# we call a library's routine a kernel.)
+# These are three kernels and not two, because Flux joins the addition and the ReLU into one, whereas PyTorch runs one operator at a time. (On a CPU,
+# too, we call a library's routine a kernel.)
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 10]
 traffic = helpers.predict(
@@ -278,8 +281,8 @@ traffic.reveal(
 )
 
 # %% [markdown] tags=["explain"]
-# The convolution moves the input and the output once, 53.3 MB, and a fused kernel moves no more. The addition and the ReLU each read and write the output,
-# which adds four times 50.2 MB. The sum is 254 MB, or 4.8 times as much (counted).
+# The convolution moves the input and the output once, 53.3 MB, and a fused kernel moves no more. The addition and the ReLU each read and write the
+# output, which adds four times 50.2 MB. The sum is 254 MB, or 4.8 times as much (counted).
 #
 # The time need not follow, because a convolution may have other things to wait for. So we measure two things apart. On a CPU, PyTorch's library
 # [oneDNN](glossary.md#onednn) can fuse the bias and the ReLU into the convolution. The addition and the ReLU each read and write a tensor of the
@@ -290,16 +293,21 @@ layer = fused_bias.measure_layer(channels=1, images=1000, device="cpu")
 one_s, copy_s = layer.candidate("one kernel").median_s, layer.candidate("copy").median_s
 print(f"one kernel: {units.text(one_s, 's')}, copy of its output: {units.text(copy_s, 's')}")
 
+# %% [markdown]
+# A model of the three kernels needs no other times.
+
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
 three_kernels = helpers.predict(
     "How many times as long as the one kernel do the three kernels take on your machine?", "x"
 )
 three_kernels
 
+# %% tags=["run"]
+modelled = (one_s + 2 * copy_s) / one_s
+measured = layer.candidate("three kernels").time_ratio
+
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The small kernels hardly do more than copy"
-three_kernels.reveal(
-    modelled=(one_s + 2 * copy_s) / one_s, measured=layer.candidate("three kernels").time_ratio
-)
+three_kernels.reveal(modelled=modelled, measured=measured)
 
 # %% tags=["hide-input", "look"]
 layer.claim("three kernels take longer than one", "three kernels", at_least=1.2)
@@ -321,8 +329,8 @@ plotting.play(
 )
 
 # %% [markdown]
-# **Your turn.** Write the pass with plain loops, in place. `y` is an array (images, channels, pixels), and all pixels of a channel share one bias. `relu`
-# is a function of one number. The library numba will compile your loops.
+# **Your turn.** Write the pass with plain loops, in place. `y` is an array (images, channels, pixels), and all pixels of a channel share one bias.
+# `relu` is a function of one number. The library numba will compile your loops.
 
 
 # %% tags=["yours"] yours="bias_relu" takes=10
@@ -426,9 +434,9 @@ pd.DataFrame(rows, index=["time (measured)", "relative to add_, then relu_"]).T
 in_place.claim("one pass takes less time than two", "your kernel", at_most=0.8)
 
 # %% [markdown] tags=["explain"]
-# On our core, `add_` and `relu_` took 9.5 ms and the kernel 4.7 ms (measured), half as long, because it moves half the bytes. Multiplying by 1 took 4.6
-# ms, so hardly anything is left to gain. Working in place is cheaper than a copy, partly because a cache reads the lines of a new tensor before they
-# are written.
+# On our core, `add_` and `relu_` took 9.5 ms and the kernel 4.7 ms (measured), half as long, because it moves half the bytes. Multiplying by 1 took
+# 4.6 ms, so hardly anything is left to gain. Working in place is cheaper than a copy, partly because a [cache](glossary.md#cache) reads the lines of
+# a new tensor before they are written.
 #
 # It is fast, but is it right? Suppose that a training has failed, and one weight of the first layer is NaN, "not a number". PyTorch's ReLU lets a NaN
 # pass, and after the next convolution it is everywhere. For 100 digits and 10 classes all 1,000 logits are NaN, and you notice at once. Now use your
@@ -472,9 +480,9 @@ not_numbers.reveal(counted=int(by_kernel.isnan().sum()))
 print(f"the loss is {functional.cross_entropy(by_kernel, labels):.1f}")
 
 # %% [markdown] tags=["explain"]
-# None is (counted). Every comparison with NaN is false, so your kernel replaces each NaN by 0. The loss is 2.3, the logarithm of ten, as for any network
-# that has learned nothing. One filter is dead, and no error is raised. To repair the kernel, turn the comparison around. For NaN this comparison is false
-# as well, but now the NaN goes through.
+# None is (counted). Every comparison with NaN is false, so your kernel replaces each NaN by 0. The loss is 2.3, the logarithm of ten, as for any
+# network that has learned nothing. One filter is dead, and no error is raised. To repair the kernel, turn the comparison around. For NaN this
+# comparison is false as well, but now the NaN goes through.
 
 
 # %%
@@ -500,9 +508,9 @@ else:
     print(program.loop)
 
 # %% [markdown] tags=["explain"]
-# The compiler leaves the convolution to oneDNN and fuses the addition and the ReLU into one function, with three loops over images, channels and pixels,
-# in place. Two things differ. On our core it takes 16 pixels at a time, because a vector register holds 16 values, and its function for the ReLU keeps
-# a NaN. It does not enter the convolution, so it needs one pass over the output more than the fused layer.
+# The compiler leaves the convolution to oneDNN and fuses the addition and the ReLU into one function, with three loops over images, channels and
+# pixels, in place. Two things differ. On our core it takes 16 pixels at a time, because a vector register holds 16 values, and its function for the
+# ReLU keeps a NaN. It does not enter the convolution, so it needs one pass over the output more than the fused layer.
 #
 # **To remember.** A separate kernel that writes a new tensor costs about one copy of it, here 10.6 ms for 50 MB. A fused kernel must treat NaN and
 # infinity like the kernels that it replaces.
@@ -593,7 +601,7 @@ thirty_two = helpers.predict(
 thirty_two
 
 # %% [markdown]
-# Your function needs the rate of the convolution and the bandwidth of the copy, which follow from the two times.
+# Your function needs the rate of the convolution and the [bandwidth](glossary.md#bandwidth) of the copy, which follow from the two times.
 
 # %% tags=["run"]
 outputs = 1000 * 16 * 28 * 28
@@ -602,6 +610,9 @@ modelled = gain(32, rate, bandwidth, 4)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same bytes are saved of a longer time"
 thirty_two.reveal(modelled=modelled, measured=wide.candidate("three kernels").time_ratio)
+
+# %% [markdown] tags=["explain"]
+# The model only needs two times of your machine. Here it stands beside the measured ratio for four widths of the input.
 
 # %% tags=["hide-input", "run"]
 sweep = {1: layer, 3: fused_bias.measure_layer(channels=3, images=1000, device="cpu")}
@@ -636,24 +647,24 @@ timing.claim(
 # On our core one kernel took 18.6, 20.4, 25.5 and 79.0 ms for 1, 3, 8 and 32 channels, and the three kernels took 2.2, 2.0, 1.7 and 1.3 times as long
 # (measured). Fusion saves about 20 ms each time, but it saves them of a longer time.
 #
-# Where is the border on an H100? In bfloat16, two copies move four values of 2 bytes for each output. An H100 can do 295 operations while one byte arrives
-# (lesson 02), so the copies cost as much as 8 × 295, or 2,360 operations. A convolution at its peak does as many when it reads 2,360 / 18, or 131 channels
-# (modelled). Your function says the same.
+# Where is the border on an H100? In bfloat16, two copies move four values of 2 bytes for each output. An H100 can do 295 operations while one byte
+# arrives (lesson 02), so the copies cost as much as 8 × 295, or 2,360 operations. A convolution at its peak does as many when it reads 2,360 / 18, or
+# 131 channels (modelled). Your function says the same.
 
 # %%
 print(f"{gain(131, rate=989e12, bandwidth=3.35e12, size=2):.2f} times on an H100 (modelled)")
 
 # %% [markdown]
-# Up to about this width, bias and ReLU in kernels of their own would at least double the time of the layer. The next figure begins there, with a layer
-# that writes as many channels as it reads. It also knows the bytes of the convolution and the price of a launch. Set a launch to 5 µs, and then make the
-# batch smaller. When does fusion no longer save bytes, but launches?
+# Up to about this width, bias and ReLU in kernels of their own would at least double the time of the layer. The next figure begins there, with a
+# layer that writes as many channels as it reads. It also knows the bytes of the convolution and the price of a [kernel
+# launch](glossary.md#kernel-launch). Set a launch to 5 µs, and then make the batch smaller. When does fusion no longer save bytes, but launches?
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=3 headline="Large outputs save bytes, small ones save launches"
 fused_bias.explore_gain()
 
 # %% [markdown]
-# For a thousand images two copies take 30 µs, and for a single one 0.03 µs. With a launch of 5 µs, one image needs 15 µs in three kernels and 5 µs in one,
-# whatever the channels are, because two launches are saved and hardly any bytes.
+# For a thousand images two copies take 30 µs, and for a single one 0.03 µs. With a launch of 5 µs, one image needs 15 µs in three kernels and 5 µs in
+# one, whatever the channels are, because two launches are saved and hardly any bytes.
 #
 # For small tensors the clock can also say the opposite. The output of a single digit has 50 KB and stays in the cache, so there is little to save.
 
@@ -663,8 +674,8 @@ for name in ("three kernels", "one kernel"):
     print(f"one digit, {name}: {units.text(single.candidate(name).median_s, 's')} (measured)")
 
 # %% [markdown]
-# On our core the three kernels took 31 µs and the fused one took 144 µs (measured). The price of a call was the third formula of lesson 02, and the fused
-# call has the higher price here.
+# On our core the three kernels took 31 µs and the fused one took 144 µs (measured). The price of a call was the third formula of lesson 02, and the
+# fused call has the higher price here.
 #
 # A real network has layers of many kinds. In 2020 gartangh brought the fused call into Julia's GPU library and timed four networks ([CUDA.jl
 # 321](https://github.com/JuliaGPU/CUDA.jl/pull/321), published).
@@ -676,9 +687,9 @@ for name in ("three kernels", "one kernel"):
 # | Darknet-53 | 194 ms | 164 ms | 148 ms |
 # | ResNet-50 | 253 ms | 285 ms | 197 ms |
 #
-# Three networks became 1.2 to 1.6 times as fast, and ResNet-50 became slower. Its author did not blame the kernel but the memory, because a convolution
-# also asks for scratch memory and the library has to decide how much it may have. The last column may support him, although the thread does not say what
-# the branch changed. There ResNet-50 is 1.3 times as fast as before.
+# Three networks became 1.2 to 1.6 times as fast, and ResNet-50 became slower. Its author did not blame the kernel but the memory, because a
+# convolution also asks for scratch memory and the library has to decide how much it may have. The last column may support him, although the thread
+# does not say what the branch changed. There ResNet-50 is 1.3 times as fast as before.
 #
 # And our own network? Lesson 13 told you to profile the whole before you repair a part, so we do it now, later than we should have. Here is a forward
 # pass of 100 digits.
@@ -701,12 +712,14 @@ ladder = fused_bias.measure_ladder(
 )
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Another operator takes most of the time"
+figure = plotting.draw_bars(
+    {part: 100 * share for part, share in shares.items()},
+    unit="",
+    title="Forward pass of 100 digits",
+)
+figure.axes[0].set_xlabel("share of the time, % (measured)")
 plotting.show(
-    plotting.draw_bars(
-        {part: 100 * share for part, share in shares.items()},
-        unit="%",
-        title="Share of a forward pass of 100 digits",
-    ),
+    figure,
     alt="Bars of the shares of max pooling, convolutions, additions and ReLUs.",
 )
 
@@ -716,12 +729,13 @@ print(f"without additions and ReLUs: {1 / (1 - small_share):.2f} times as fast (
 print(f"all layers fused: {ladder.rung(FUSED).speedup:.2f} times as fast (measured)")
 
 # %% [markdown] tags=["explain"]
-# On our core, max pooling took 64 % of the time, the convolutions took 24 %, and the additions and ReLUs took 10 % (measured). Pooling compares values,
-# and the processor often guesses wrongly which one is larger ([branch prediction](glossary.md#branch-prediction)). If the 10 % vanished, the pass would
-# be 1 / 0.9, or 1.11 times as fast by [Amdahl's law](glossary.md#amdahls-law) (modelled). With all layers fused, it became 1.08 times as fast (measured).
+# On our core, max pooling took 64 % of the time, the convolutions took 24 %, and the additions and ReLUs took 10 % (measured). Pooling compares
+# values, and the processor often guesses wrongly which one is larger ([branch prediction](glossary.md#branch-prediction)). If the 10 % vanished, the
+# pass would be 1 / 0.9, or 1.11 times as fast by [Amdahl's law](glossary.md#amdahls-law) (modelled). With all layers fused, it became 1.08 times as
+# fast (measured).
 #
-# **To remember.** Fusion pays if a large output needs little work. On an H100 in bfloat16, bias and ReLU in two kernels of their own cost as much as a 3 ×
-# 3 convolution that reads 131 channels.
+# **To remember.** Fusion pays if a large output needs little work. On an H100 in bfloat16, bias and ReLU in two kernels of their own cost as much as
+# a 3 × 3 convolution that reads 131 channels.
 #
 # So far we have only gone forward. But the issue is called "Bottleneck in mapreducedim", and the kernel of that name runs on the way back. What is slow
 # about it?
@@ -736,12 +750,12 @@ print(f"all layers fused: {ladder.rung(FUSED).speedup:.2f} times as fast (measur
 # - Backward, the gradients of all these outputs are added up
 # - 784,000 values per bias, for 1,000 digits
 #
-# One of Flux's authors named the likely cause on the same day. In the forward pass each bias is *broadcast*, which means that it is added at every pixel
-# of its channel in every image. If the bias grows a little, all these outputs grow as much, so its gradient is the sum of their gradients. In our first
-# layer with 1,000 digits, the gradient of each of the 16 biases is a sum of 784,000 values.
+# One of Flux's authors named the likely cause on the same day. In the forward pass each bias is *broadcast*, which means that it is added at every
+# pixel of its channel in every image. If the bias grows a little, all these outputs grow as much, so its gradient is the sum of their gradients. In
+# our first layer with 1,000 digits, the gradient of each of the 16 biases is a sum of 784,000 values.
 #
-# For our layer the kernel reads 50.2 MB and writes 16 numbers. That is half the bytes of a copy, so why was it slow? The issue links its code, and lesson
-# 03 tells you what to look for. For so few results, the code starts one block per result, with at most 512 threads.
+# For our layer the kernel reads 50.2 MB and writes 16 numbers. That is half the bytes of a copy, so why was it slow? The issue links its code, and
+# lesson 03 tells you what to look for. For so few results, the code starts one block per result, with at most 512 threads.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 132]
 busy = helpers.predict(
@@ -751,22 +765,27 @@ busy = helpers.predict(
 )
 busy
 
+# %% tags=["run"]
+blocks, multiprocessors = 16, 132  # a block runs on one multiprocessor
+
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="A block runs on one multiprocessor"
-busy.reveal(modelled=min(16, 132))
+busy.reveal(modelled=min(blocks, multiprocessors))
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Few results leave most of the GPU idle"
 plotting.show(
-    fused_bias.draw_busy(16, multiprocessors=132, title="An H100 with one block per bias"),
+    fused_bias.draw_busy(
+        blocks, multiprocessors=multiprocessors, title="An H100 with one block per bias"
+    ),
     alt="Of 132 squares 16 are busy and 116 are idle.",
 )
 
 # %% [markdown] tags=["explain"]
-# Only 16 can, because a block runs on one multiprocessor. There are also too few bytes in flight. Suppose that each of the 16 × 512 threads waits for one
-# value of 4 bytes. Then 33 kB are on their way at any moment. If a load takes 347 ns, as in lesson 03, that makes 94 GB/s, less than 3 % of an H100's
-# 3,350 GB/s. The sum then takes 0.53 ms instead of 0.015 (modelled). The kernel gives a block to each result, which is fine for a thousand results, but a
-# layer has few biases.
+# Only 16 can, because a block runs on one [multiprocessor](glossary.md#multiprocessor). There are also too few bytes in flight. Suppose that each of
+# the 16 × 512 threads waits for one value of 4 bytes. Then 33 kB are on their way at any moment. If a load takes 347 ns, as in lesson 03, that makes
+# 94 GB/s, less than 3 % of an H100's 3,350 GB/s. The sum then takes 0.53 ms instead of 0.015 (modelled). The kernel gives a block to each result,
+# which is fine for a thousand results, but a layer has few biases.
 #
-# There are two ways out. The first is to cut each channel into pieces, so that many blocks add up one piece each, and to add up the pieces in a second
+# There are two remedies. The first is to cut each channel into pieces, so that many blocks add up one piece each, and to add up the pieces in a second
 # step. A single core has no idle neighbours, but even here the program matters.
 #
 # **Your turn.** Add up the gradients of each channel in two steps. Every image is a piece.
@@ -851,11 +870,11 @@ sums.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# On our core, for 50.2 MB each, a loop over the images took 8.0 ms, PyTorch's `sum` over three dimensions took 3.0 ms, and a sum in two steps took 2.3 ms
-# (measured).
+# On our core, for 50.2 MB each, a loop over the images took 8.0 ms, PyTorch's `sum` over three dimensions took 3.0 ms, and a sum in two steps took
+# 2.3 ms (measured).
 #
-# The second way is fusion again. Just before the sum, the backward pass of the ReLU reads the gradient and the output and writes a new gradient, which
-# the sum reads once more. A kernel can add up what it writes.
+# The second remedy is fusion again. Just before the sum, the backward pass of the ReLU reads the gradient and the output and writes a new gradient,
+# which the sum reads once more. A kernel can add up what it writes.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="One kernel back saves a quarter of the bytes"
 rows = {}
@@ -865,24 +884,24 @@ for variant, name in {"separate": "ReLU, then the sum", "one-pass": "both in one
 pd.DataFrame(rows, index=["bytes read", "bytes written"]).T
 
 # %% [markdown]
-# Two kernels move four times the tensor, and one kernel moves it only three times, beside 64 bytes of results. In 2022 the authors of `torch.compile` took
-# the sum out of the convolution's backward pass, so that on a GPU it can be fused with its neighbours. One network went from 373 to 383 images per second
-# ([PyTorch 89128](https://github.com/pytorch/pytorch/pull/89128), published).
+# Two kernels move four times the tensor, and one kernel moves it only three times, beside 64 bytes of results. In 2022 the authors of `torch.compile`
+# took the sum out of the convolution's backward pass, so that on a GPU it can be fused with its neighbours. One network went from 373 to 383 images
+# per second ([PyTorch 89128](https://github.com/pytorch/pytorch/pull/89128), published).
 #
-# How much is there to gain? The thread did not agree. With cuDNN's own kernel for the sum, it took 10.2 % of the GPU's time in one profile of a training
-# step, and about 28 % at a batch of 1,000 (published). One reader found that the bias dominated even so, and another that it cost little. Both can be
-# right, because a share says as much about the rest of the step as about the sum.
+# How much is there to gain? The thread did not agree. With cuDNN's own kernel for the sum, it took 10.2 % of the GPU's time in one profile of a
+# training step, and about 28 % at a batch of 1,000 (published). One reader found that the bias dominated even so, and another that it cost little.
+# Both can be right, because a share says as much about the rest of the step as about the sum.
 #
-# **To remember.** The gradient of a broadcast is a sum. With one block per result, 16 biases keep 16 of 132 multiprocessors busy, so count the results of
-# a sum as well as its bytes.
+# **To remember.** The gradient of a broadcast is a sum. With one block per result, 16 biases keep 16 of 132 multiprocessors busy, so count the
+# results of a sum as well as its bytes.
 #
 # How does the whole issue look on your machine?
 
 # %% [markdown]
 # ## Back to the bet
 #
-# One kernel was 2.61 times as fast as the two. Here is the issue beside your machine, with the same ratio and the same baseline, which is one kernel for
-# the convolution and one for bias and ReLU. If you have a GPU, it has columns of its own, and so has every GPU whose record a reader has sent in.
+# One kernel was 2.61 times as fast as the two. Here is the issue beside your machine, with the same ratio and the same baseline, which is one kernel
+# for the convolution and one for bias and ReLU. If you have a GPU, it has columns of its own, and so has every GPU whose record a reader has sent in.
 
 # %% tags=["hide-input", "run"]
 columns = {}
@@ -909,15 +928,15 @@ index = ["the three layers, two kernels / one", "the forward pass, two kernels /
 pd.DataFrame(rows, index=[*index, "bias gradients, share of a training step"])
 
 # %% [markdown] tags=["explain"]
-# On our core the three layers gained 1.22, the forward pass 1.07 and the gradients of the biases took 2.3 % of a training step with a batch of 1,000. With
-# 100 digits we measured 1.22, 1.04 and 2.0 %.
+# On our core the three layers gained 1.22, the forward pass 1.07 and the gradients of the biases took 2.3 % of a training step with a batch of 1,000.
+# With 100 digits we measured 1.22, 1.04 and 2.0 %.
 #
-# Our gain is smaller, because our convolutions are slower. In the issue a convolution took half as long as bias and ReLU, and on our core it takes 3.7
-# times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. At the core's peak, the 226 million operations of the first layer would
-# take 1.3 ms, and its 53.3 MB would take 5.6 ms at the rate of the copy, but the layer takes 18.6. A slow convolution hides the cost of its neighbours.
-# When we wrote each layer as one better kernel, with the pooling inside, the forward pass became 5.9 times as fast as with three kernels (measured).
-# [The appendix](appendix/18_fused_bias.ipynb) builds this kernel step by step, with [channels-last](glossary.md#channels-last) tensors and
-# [Winograd's algorithm](glossary.md#winograds-algorithm).
+# Our gain is smaller, because our convolutions are slower. In the issue a convolution took half as long as bias and ReLU, and on our core it takes
+# 3.7 times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. At the core's peak, the 226 million operations of the first
+# layer would take 1.3 ms, and its 53.3 MB would take 5.6 ms at the rate of the copy, but the layer takes 18.6. A slow convolution hides the cost of
+# its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward pass became 5.9 times as fast as with three
+# kernels (measured). [The appendix](appendix/18_fused_bias.ipynb) builds this kernel step by step, with [channels-last](glossary.md#channels-last)
+# tensors and [Winograd's algorithm](glossary.md#winograds-algorithm).
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
@@ -926,17 +945,17 @@ pd.DataFrame(rows, index=[*index, "bias gradients, share of a training step"])
 # 2. It pays if a large output needs little work.
 # 3. Profile the whole program first.
 #
-# What became of the issue? It was closed as stale. The fused call was merged into Julia's GPU library, but the attempts to use it in Flux were closed as
-# well ([1302](https://github.com/FluxML/Flux.jl/pull/1302), [1832](https://github.com/FluxML/Flux.jl/pull/1832)), the second one as housekeeping and not
-# because of the idea. One obstacle was that the call had no gradient. Since 2024 Flux ([2327](https://github.com/FluxML/Flux.jl/pull/2327)) adds the bias
-# and applies the activation in one pass, in place, as your kernel does. Its author reports fewer allocations and some times that are slightly slower.
-# PyTorch took the bias out of cuDNN in 2019 ([31524](https://github.com/pytorch/pytorch/pull/31524)), since its own addition was "faster, especially for
-# backward", and a draft of 2026 ([192838](https://github.com/pytorch/pytorch/pull/192838)) would put it back, because cuDNN has a new interface by now. It
-# reports about 10 % gain, but losses for depthwise convolutions. So the answer changes with the library. Count the bytes between your kernels, and then
-# let a profile of your own program decide.
+# What became of the issue? It was closed as stale. The fused call was merged into Julia's GPU library, but the attempts to use it in Flux were closed
+# as well ([1302](https://github.com/FluxML/Flux.jl/pull/1302), [1832](https://github.com/FluxML/Flux.jl/pull/1832)), the second one as housekeeping
+# and not because of the idea. One obstacle was that the call had no gradient. Since 2024 Flux ([2327](https://github.com/FluxML/Flux.jl/pull/2327))
+# adds the bias and applies the activation in one pass, in place, as your kernel does. Its author reports fewer allocations and some times that are
+# slightly slower. PyTorch took the bias out of cuDNN in 2019 ([31524](https://github.com/pytorch/pytorch/pull/31524)), since its own addition was
+# "faster, especially for backward", and a draft of 2026 ([192838](https://github.com/pytorch/pytorch/pull/192838)) would put it back, because cuDNN
+# has a new interface by now. It reports about 10 % gain, but losses for [depthwise convolutions](glossary.md#depthwise-convolution). So the answer
+# changes with the library. Count the bytes between your kernels, and then let a profile of your own program decide.
 #
-# The [exercises](exercises/18_fused_bias_exercises.ipynb) have you count the bytes of any chain of kernels, fuse it, write the gradient of any broadcast,
-# and fuse two operators of your own.
+# The [exercises](exercises/18_fused_bias_exercises.ipynb) have you count the bytes of any chain of kernels, fuse it, write the gradient of any
+# broadcast, and fuse two operators of your own.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
