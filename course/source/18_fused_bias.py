@@ -659,7 +659,7 @@ print(f"{gain(131, rate=989e12, bandwidth=3.35e12, size=2):.2f} times on an H100
 # layer that writes as many channels as it reads. It also knows the bytes of the convolution and the price of a [kernel
 # launch](glossary.md#kernel-launch). Set a launch to 5 µs, and then make the batch smaller. When does fusion no longer save bytes, but launches?
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=3 headline="Large outputs save bytes, small ones save launches"
+# %% tags=["hide-input"]
 fused_bias.explore_gain()
 
 # %% [markdown]
