@@ -612,7 +612,7 @@ modelled = gain(32, rate, bandwidth, 4)
 thirty_two.reveal(modelled=modelled, measured=wide.candidate("three kernels").time_ratio)
 
 # %% [markdown] tags=["explain"]
-# The model only needs two times of your machine. Here it stands beside the measured ratio for four widths of the input.
+# The model needs only two times of your machine. Here it stands beside the measured ratio for four widths of the input.
 
 # %% tags=["hide-input", "run"]
 sweep = {1: layer, 3: fused_bias.measure_layer(channels=3, images=1000, device="cpu")}
@@ -698,13 +698,13 @@ for name in ("three kernels", "one kernel"):
 net = fused_bias.Convnet("separate")
 with torch.no_grad():
     profile = profiling.kernel_table(lambda: net(images), runs=20, device="cpu")
-parts = {"max pooling": "max_pool", "convolutions": "conv", "additions": "::add"}
+parts = {"max pooling": "max_pool", "convolutions": "conv", "additions": "aten::add "}
 parts |= {"ReLUs": "clamp_min"}
-whole_s = sum(row.total_s for row in profile.kernels if row.calls)
+times_s = {f"{row.name} ": row.total_s for row in profile.kernels if row.calls}
 shares = {
-    part: sum(row.total_s for row in profile.kernels if row.calls and name in row.name)
-    / whole_s
-    for part, name in parts.items()
+    part: sum(time_s for name, time_s in times_s.items() if key in name)
+    / sum(times_s.values())
+    for part, key in parts.items()
 }
 shares["the rest"] = 1 - sum(shares.values())
 ladder = fused_bias.measure_ladder(
