@@ -537,7 +537,7 @@ assert all(times.largest_difference < 1e-4 for times in shared_steps)
 
 # %% [markdown] tags=["explain"]
 # On our two cores, threads that shared each layer of a network of width 1,024 were 1.60 times as fast as one core with 256 images per step, and 1.96 times
-# with 2,048 (measured). Two processes that shared the images reached 0.94 and 1.78 times, and their weights agreed with those of one to 10⁻⁸, on another processor to 10⁻⁶ (measured).
+# with 2,048 (measured). Two processes that shared the images reached 0.94 and 1.78 times, and their weights agreed with those of one to 10⁻⁸ (measured), because only the order of the sums differs.
 # They add up the same 7.5 MB in every step, so there must be enough images in it.
 #
 # **To remember.** Cut the longest side, because exactly one of a layer's three products then needs a sum, and it is the smallest one. Over 100 Gbit/s,

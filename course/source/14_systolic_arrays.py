@@ -25,8 +25,7 @@
 #
 # What would you build if you wanted nothing but matrix products? In 2015 Google put such a chip into its datacenters.
 # This first TPU has 65,536 multipliers, which can do 92 trillion operations per second, and two years later Google
-# published what they really did (Jouppi and others, 2017). For a network of convolutions they did 86 trillion
-# operations per second. For a network of fully connected layers, on the same chip, they did 12.3 trillion, which is
+# published what they really did (Jouppi and others, 2017). For the faster of two networks of convolutions they did 86 trillion operations per second. For a network of fully connected layers, on the same chip, they did 12.3 trillion, which is
 # 13 % of the peak.
 #
 # What would you change? Google's engineers modelled several successors of this chip. In one of them nothing changed
@@ -272,9 +271,7 @@ one_row.reveal(modelled=100 * 1 / (1 + 766), counted=100 * single.utilisation)
 #
 # Most of the waiting can be hidden if another tile follows. The TPU gives each PE a second register for a weight.
 # While the array works with one tile, the next one comes in, and each of its weights takes effect as soon as the
-# first row of its own inputs arrives there (published). This is called *double buffering*. The work of one tile need
-# not have left the array before the next one begins, so only two times are left. In each tile 96 rows must pass, and
-# meanwhile 256 rows of the next weights must come in. The tile takes the longer of the two times, 256 cycles, and the
+# first row of its own inputs arrives there (published). This is called *double buffering*. The next tile begins before the results of this one have left the array, so only two times count. In each tile 96 rows of inputs must pass, and meanwhile 256 rows of the next weights must come in. The tile takes the longer of the two times, 256 cycles, and the
 # array works in 96 / 256, or 37.5 % of them. From 256 rows on it could work in all of them.
 #
 # **To remember.** An array of side 256 needs 256 rows per tile, because the next weights take 256 cycles to come in.
@@ -569,8 +566,7 @@ def as_product(batch, channels, output_side, filters, kernel):
 
 
 # %% [markdown]
-# The third layer of AlexNet, for example, has 384 filters of 256 × 3 × 3 weights, so its matrix is 2,304 × 384. On an
-# array of side 256 it takes exactly nine tiles one way, but one and a half the other way. The table shows which share
+# The third layer of AlexNet, for example, has 384 filters of 256 × 3 × 3 weights, so its matrix is 2,304 × 384. On an array of side 256 the 2,304 rows are exactly nine tiles, but the 384 columns are one and a half, which count as two. The table shows which share
 # of the places holds a weight, for this and for other matrices (modelled):
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 mark="LSTM" headline="A larger array is harder to fill"
@@ -721,8 +717,7 @@ pd.DataFrame(shares, index=columns).T
 # and LSTM1 fits neither speed.
 #
 # This explains the two numbers of the beginning. The 12.3 trillion belong to MLP0, whose 200 rows can use 200 of
-# 1,349 cycles. That allows 14.8 % of the peak, or 13.6 trillion, and the measured 12.3 are 90 % of it. The network of
-# convolutions uses each weight 2,888 times (published). That is more than 1,349, so it need not wait for memory.
+# 1,349 cycles. That allows 14.8 % of the peak, or 13.6 trillion, and the measured 12.3 are 90 % of it. That network of convolutions uses each weight 2,888 times (published). That is more than 1,349, so it need not wait for memory.
 #
 # Why did MLP0 not use 1,349 rows? With 250 rows instead of 200, a TPU answered 280,000 instead of 225,000 requests
 # per second, so the additional rows were almost free. But an answer then took 10 ms, and the application allowed 7
@@ -769,17 +764,16 @@ bet.reveal(
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
 #
-# 1. Each tile needs as many rows as the array has rows.
+# 1. A tile needs as many rows of inputs as the array is wide.
 # 2. A width counts as the next multiple of the side.
 # 3. Weights that are used too rarely come too late.
 #
-# In Google's model the larger array helped none of the six networks. Four times the clock brought nothing to the four
-# that wait for weights, and four times the bandwidth made them three times as fast (published).
+# In Google's model the larger array helped none of the six networks. Four times the clock brought almost nothing to the four that wait for weights, whereas four times the bandwidth made the six three times as fast on average (published).
 #
 # An array thus loses multipliers for three reasons, and you can count each of them in advance. With fewer rows than
 # its side, 96 of 256, it waits for the next weights to come in. With a width that is no multiple of its side, 600 of
 # 768, it multiplies by zeros. With fewer rows than its memory needs, 200 of 1,349, it waits for the weights
-# themselves, and for Google's four networks this was the largest loss.
+# themselves, and for Google's four networks this was the largest loss. The slower of the two waits sets the pace, whereas the zeros take their share of what is left.
 #
 # You can often repair all three by changing the network and not the chip, unless a limit such as the 7 ms forbids it.
 # But a change of the network can also make them worse. In a depthwise 3 × 3 convolution, which was invented to save

@@ -16,6 +16,7 @@ from helpers.checks import whole_number
 
 FOLDER = "/dev/shm"
 _PAUSE_S, _LIMIT_S = 0.2, 60.0
+_BATCH_BYTES = 2**20
 
 
 def shared_bytes() -> int:
@@ -32,8 +33,8 @@ def wait_for_workers() -> None:
         time.sleep(_PAUSE_S)
 
 
-def count_batches(workers: int, prefetch_factor: int, *, batch_bytes: int = 2**20) -> float:
-    """Return how many batches of ``batch_bytes`` lie in ``/dev/shm`` once the first one was taken.
+def count_batches(workers: int, prefetch_factor: int) -> float:
+    """Return how many batches of 1 MiB lie in ``/dev/shm`` once the first one was taken.
 
     Forked ``workers`` make batches ahead, ``prefetch_factor`` each. The number is the bytes taken over those of a
     batch, so pages that do not fill up and the locks of the queues add a little to a whole number. Raises ValueError
@@ -41,12 +42,12 @@ def count_batches(workers: int, prefetch_factor: int, *, batch_bytes: int = 2**2
     """
     workers = whole_number("workers", workers)
     prefetch_factor = whole_number("prefetch_factor", prefetch_factor)
-    images = TensorDataset(torch.zeros(8 * (workers * prefetch_factor + 2), batch_bytes // 16))
+    images = TensorDataset(torch.zeros(8 * (workers * prefetch_factor + 2), _BATCH_BYTES // 16))
     loader = DataLoader(images, batch_size=4, num_workers=workers, prefetch_factor=prefetch_factor,
                         multiprocessing_context="fork")  # fmt: skip
     batches = iter(loader)
     in_hand, end_s = next(batches), time.monotonic() + _LIMIT_S
-    while shared_bytes() < (workers * prefetch_factor + 1) * batch_bytes and time.monotonic() < end_s:
+    while shared_bytes() < (workers * prefetch_factor + 1) * _BATCH_BYTES and time.monotonic() < end_s:
         time.sleep(_PAUSE_S)
     wait_for_workers()  # for more, should there be more
     return shared_bytes() / in_hand[0].nbytes

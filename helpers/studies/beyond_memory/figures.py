@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from helpers import plotting
 from helpers.checks import members, number
 from helpers.plotting import COLOURS, Curves, Series, Slider
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, write
 from helpers.studies.beyond_memory._layers import TurnSweep
 
 _BATCH_IN, _LEFT_IN, _PROCESS_IN = 1.55, 1.35, 1.7
@@ -39,44 +39,37 @@ def draw_turns(sweep: TurnSweep) -> Figure:
 
 
 def draw_shared_batches(
-    batches: Sequence[tuple[str, bool, bool]], *, room: float, trainer: str = "trainer", worker: str = "worker",
-    title: str = "",
-) -> Figure:  # fmt: skip
+    batches: Sequence[tuple[str, bool, bool]], *, room: float, worker: str = "worker", title: str = ""
+) -> Figure:
     """Return a trainer and its worker above shared memory with ``room`` batches of space, and who holds which batch.
 
-    Each of ``batches`` is its name, whether the trainer holds it, and whether the worker does; what one of them holds
-    stays. What lies beyond ``room`` is drawn as not fitting. ``trainer`` and ``worker`` name the processes; an empty
-    name leaves the process out. ``title`` is above the drawing. Raises ValueError for no batches, more than 6, or no
-    room. Lesson 12.
+    Each of ``batches`` is its name, whether the trainer holds it, and whether the worker does. What lies beyond
+    ``room`` is drawn as not fitting. An empty name of the ``worker`` leaves it out, and ``title`` is above the drawing.
+    Raises ValueError for no batches, more than 6, or no room. Lesson 12.
     """
     batches = list(members("batches", batches, "(name, trainer holds it, worker holds it)"))
     if not 1 <= len(batches) <= 6:
         raise ValueError(f"{len(batches)} batches cannot be drawn; give 1 to 6")
     room = number("room", room, above=0)
-    places = max(len(batches), math.ceil(room))
-    drawn, axes = paper(_LEFT_IN + places * _BATCH_IN + 0.3, 2.75, title=title)
-    right = _LEFT_IN + places * _BATCH_IN
-    at = {"trainer": _LEFT_IN + _PROCESS_IN / 2, "worker": right - _PROCESS_IN / 2}
-    for name, x, colour in ((trainer, at["trainer"], COMPUTING), (worker, at["worker"], SENDING)):
-        if name:
-            box(axes, x - _PROCESS_IN / 2, 0.2, _PROCESS_IN, 0.5, name, colour=colour)
+    right = _LEFT_IN + max(len(batches), math.ceil(room)) * _BATCH_IN
+    drawn, axes = paper(right + 0.3, 2.75, title=title)
+    processes = [("trainer", _LEFT_IN + _PROCESS_IN / 2, COMPUTING, -0.12)]
+    if worker:
+        processes.append((worker, right - _PROCESS_IN / 2, SENDING, 0.12))
+    for name, x, colour, _ in processes:
+        box(axes, x - _PROCESS_IN / 2, 0.2, _PROCESS_IN, 0.5, name, colour=colour)
     write(axes, _LEFT_IN - 0.15, 0.45, "processes", ha="right", bold=True)
     write(axes, _LEFT_IN - 0.15, 2.02, "/dev/shm", ha="right", bold=True)
     box(axes, _LEFT_IN - 0.06, 1.68, room * _BATCH_IN + 0.12, 0.7, colour="none", edge=INK)
-    for place, (name, by_trainer, by_worker) in enumerate(batches):
+    for place, (name, *held) in enumerate(batches):
         left, fits = _LEFT_IN + place * _BATCH_IN, place + 1 <= room
         box(axes, left + 0.05, 1.75, _BATCH_IN - 0.1, 0.56, name, size=10, bold=not fits,
-            colour=(DATA if by_trainer or by_worker else tint(DATA, 0.5)) if fits else EMPTY,
-            edge="none" if fits else INK)  # fmt: skip
+            colour=DATA if fits else EMPTY, edge="none" if fits else INK)  # fmt: skip
         if not fits:
             write(axes, left + _BATCH_IN / 2, 2.55, "no room", size=10, bold=True)
-        for holds, process, name_of, aside in (
-            (by_trainer, "trainer", trainer, -0.12),
-            (by_worker, "worker", worker, 0.12),
-        ):
-            if holds and name_of:
-                arrow(axes, (at[process], 0.74), (left + _BATCH_IN / 2 + aside, 1.72), thick=1.6,
-                      colour=COMPUTING if process == "trainer" else SENDING)  # fmt: skip
+        for (_, x, colour, aside), holds in zip(processes, held, strict=False):  # a worker may be left out
+            if holds:
+                arrow(axes, (x, 0.74), (left + _BATCH_IN / 2 + aside, 1.72), thick=1.6, colour=colour)
     return drawn
 
 

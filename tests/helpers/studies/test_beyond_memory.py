@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from helpers import native, plotting, run_limited
+from helpers.plotting.explorer._formulas import evaluate
 from helpers.studies import beyond_memory
-from helpers.studies.beyond_memory import TurnRow, TurnSweep, _batches as batches, _layers as layers, figures
+from helpers.studies.beyond_memory import TurnRow, TurnSweep, _batches as batches, _layers as layers
 
 MIB = 2**20
 
@@ -65,15 +65,23 @@ def test_without_a_compiler_pytorch_multiplies(monkeypatch):
     assert sweep.row(2).forward_s > 0
 
 
-@pytest.mark.timed
-def test_more_bytes_take_longer(monkeypatch):
-    """A layer of four times the rows takes about four times as long; the planted loop takes only the first layer."""
-    least = {}
+def longer(monkeypatch, rows=None):
+    """Return the time of a layer of four times the bytes over that of a smaller one, or of its first ``rows`` alone."""
+    least_s, engine = [], layers._engine
+    monkeypatch.setattr(layers, "_engine", lambda weights: engine(np.ascontiguousarray(weights[:, :rows])))
     for l2_bytes in (MIB // 4, MIB):
-        caches = [SimpleNamespace(level=2, size_bytes=l2_bytes)]
-        monkeypatch.setattr(layers, "machine_card", lambda caches=caches: SimpleNamespace(caches=caches))
-        least[l2_bytes] = beyond_memory.sweep_layers([2], budget_s=0.3).row(2).forward_s
-    assert least[MIB] > 2 * least[MIB // 4]
+        card = SimpleNamespace(caches=[SimpleNamespace(level=2, size_bytes=l2_bytes)])
+        monkeypatch.setattr(layers, "machine_card", lambda card=card: card)
+        least_s.append(beyond_memory.sweep_layers([2], budget_s=0.3).row(2).forward_s)
+    return least_s[1] / least_s[0]
+
+
+@pytest.mark.timed
+def test_four_times_the_bytes_take_longer_and_a_loop_that_leaves_rows_out_is_seen(monkeypatch):
+    with monkeypatch.context() as patch:
+        assert longer(patch) > 2
+    with monkeypatch.context() as patch:
+        assert longer(patch, rows=16) < 2
 
 
 @pytest.mark.parametrize("counts", [[], [0], [65], [2.5]])
@@ -89,7 +97,7 @@ def limited(function, *arguments):
     try:
         return run_limited(function, *arguments, shared_memory_bytes=64 * MIB, timeout_s=180)
     except RuntimeError as why:
-        pytest.skip(f"no namespace for a /dev/shm of its own: {why}")
+        pytest.skip(str(why))
 
 
 @pytest.mark.parametrize(("workers", "prefetch_factor", "expected"), [(2, 2, 5), (1, 5, 6)])
@@ -165,19 +173,18 @@ def test_drawings_that_cannot_be_made_are_refused(held, room):
         beyond_memory.draw_shared_batches(held, room=room)
 
 
-def test_the_segments_balance_near_the_square_root(monkeypatch):
-    """By hand: s * 8192 + 32 / s * 153600 bytes per token is least at sqrt(32 * 153600 / 8192), 24.5."""
+def test_the_segments_add_up_what_lesson_11_counts(monkeypatch):
+    """A block's input has 4,096 values per token and its inside 8 * 4,096 + 4 * 11,008, each of 2 bytes."""
     shown = {}
     monkeypatch.setattr(plotting, "explore", lambda **figure: shown.update(figure))
     beyond_memory.explore_segments()
-    values = {}
-    for segments in (1, 2, 4, 8, 16, 32):
-        names = {"segments": segments, "tokens": 4096}
-        for name, formula in shown["formulas"].items():
-            names[name] = eval(formula, {}, names)
-        values[segments] = names["total"]
-    assert values[32] == pytest.approx(1.70, abs=0.01)
-    assert values[4] == pytest.approx(5.17, abs=0.01)
-    assert min(values, key=values.get) == 32
-    assert math.sqrt(32 * 153600 / 8192) == pytest.approx(24.5, abs=0.01)
-    assert figures.explore_segments is beyond_memory.explore_segments
+    segments, tokens = shown["inputs"]
+    assert (segments.start, tokens.start) == (32, 4096)
+    totals = {}
+    for count in segments.values:
+        values = evaluate(shown["formulas"], {"segments": count, "tokens": 4096})
+        blocks = 32 // count
+        saved = count * 2 * 4096 * 4096 + blocks * 2 * (8 * 4096 + 4 * 11_008) * 4096
+        assert values["total"] == pytest.approx(saved / 1e9)
+        totals[count] = values["total"]
+    assert min(totals, key=totals.get) == 32
