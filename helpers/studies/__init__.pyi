@@ -1,6 +1,7 @@
 from . import (
     attention as attention,
     beyond_memory as beyond_memory,
+    co_design as co_design,
     constant_weights as constant_weights,
     convolution_time as convolution_time,
     data_movement as data_movement,
