@@ -248,6 +248,8 @@ for columns in (1, 64):
         both = {name: lambda left=left, x=right: left @ x for name, left in matrices.items()}
         with timing.fixed_threads(1):
             times[columns, share] = timing.compare(both, budget_s=0.4, precision=0.1)
+
+# %% tags=["hide-input", "nbval-ignore-output"]
 figure, axes = plotting.figure(title="CSR over dense, 1,024 x 1,024: where does it pay?")
 percent = [100 * share for share in shares]
 for columns, style in {1: "o--", 64: "o-"}.items():

@@ -85,7 +85,7 @@ def prune(
 
     Raises TypeError or ValueError for an argument that is not accepted, a pattern that does not fit a layer (4, or the
     block, does not divide its inputs), and a model without a layer to prune; ModelError for a model that cannot be
-    copied, or whose weights have no values. Lesson 15.
+    copied, or whose weights have no values.
     """
     steps.check_model(model)
     share = number("share", share)
