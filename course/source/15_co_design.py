@@ -16,8 +16,8 @@
 #       - count|counted the tiles and the cycles of a block of convolutions on an array
 #       - predict|predicted from which number of channels on a depthwise convolution saves time
 #       - choose|chose the widths, the rows and the bits of a small network for Google's first TPU
-#       - write|wrote a 2:4 pattern and held it in training, and said which zeros an array can skip
-#       - look|looked which library computes a call, and from which processor on that changes
+#       - write|wrote the mask of a 2:4 pattern, which says what stays
+#       - find|found out which library computes a call on which processor
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -704,11 +704,11 @@ assert max(later.values()) - min(later.values()) < 3
 # Who else decides? Only if the software lets it does a machine see your choices, because between your line of Python and the multipliers are
 # a framework, a library and its kernels, and each of them chooses as well.
 #
-# - PyTorch dispatches to a library
+# - PyTorch looks up who computes
 # - The library takes the kernel that it has
 # - The result is right in every case, and the time is not the same
 #
-# For example, call one small 3 × 3 convolution in PyTorch four times, with one image in float32, two in float32, two in float64 and two in
+# PyTorch looks up for each of its [ATen operators](glossary.md#aten-operator) who computes it on this device and for this type. For example, call one small 3 × 3 convolution in PyTorch four times, with one image in float32, two in float32, two in float64 and two in
 # bfloat16. On x86 processors PyTorch has [oneDNN](glossary.md#onednn), Intel's library, whose kernels are written for convolutions.
 
 # %% tags=["predict"]
