@@ -77,10 +77,10 @@ bet
 # The first TPU has 256 × 256 multipliers at 700 MHz, its weights have 8 bits, and its memory delivers 34 GB/s. One line, which you know in
 # pieces from lesson 14, gives the time of each layer.
 #
-# > cycles of a layer = tiles × the larger of (rows, 1,349)
+# > cycles of a layer = tiles × the larger of (rows, 1,349) + 766
 #
 # A tile is a square of 256 × 256 weights. The rows are the inputs that pass through it, one per cycle, and 1,349 cycles are the time in
-# which memory delivers its 65,536 bytes. Parts 1 and 2 change the tiles, Part 3 the rows and the bytes, and Part 4 asks what a zero saves.
+# which memory delivers its 65,536 bytes. The 766 cycles fill and empty the array, once per layer. Parts 1 and 2 change the tiles, Part 3 the rows and the bytes, and Part 4 asks what a zero saves.
 # In Part 5 we ask who else decides.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A depthwise step fills a tile with zeros"
@@ -93,7 +93,7 @@ bet
 # - *Fused-MBConv*: an ordinary 3 × 3 that widens, narrow by 1 × 1
 # - Here from 28 to 256 to 28 channels
 #
-# Our network cuts a digit into 7 × 7 patches and turns each patch into 28 channels. Then comes one block, and a last layer with ten
+# Our network cuts a digit of 28 × 28 pixels into 7 × 7 patches of 4 × 4 pixels and turns each patch into 28 channels. Then comes one block, and a last layer with ten
 # results. (Part 2 explains why 28.) A block first makes the channels many and then few again. In MBConv, which Tan and Le began with, a
 # 1 × 1 convolution widens 28 channels to 256. Then a depthwise 3 × 3 convolution works on each of the 256 alone, and another 1 × 1
 # convolution narrows them to 28. In Fused-MBConv an ordinary 3 × 3 convolution does the first two steps at once, and the narrowing stays.
@@ -180,7 +180,7 @@ alt = (
 plotting.show(co_design.draw_packed_tile(28, side=256), alt=alt)
 
 # %% [markdown]
-# After 28 channels, 252 of the 256 rows are used, and nearly the whole tile is zeros. So 256 channels need ten tiles.
+# After 28 kernels, 252 of the 256 rows are used, and nearly the whole tile is zeros. So the 256 kernels need ten tiles.
 
 # %% tags=["predict"]
 block_ratio = helpers.predict(
@@ -199,10 +199,10 @@ block_ratio.reveal(counted=mbconv_tiles / fused_tiles)
 
 # %% [markdown] tags=["explain"]
 # It needs 12 instead of 2, six times as many. With 64 digits at once, 64 × 49, or 3,136 rows pass through each tile. They are more than
-# 1,349, so the rows decide, and the array takes 12 × 3,136 cycles for MBConv and 2 × 3,136 for the fused block. In addition each product
-# takes 766 cycles to fill and empty the array (lesson 14).
+# 1,349, so the rows decide, and the array takes 12 × 3,136 cycles for MBConv and 2 × 3,136 for the fused block. In addition each product,
+# that is, each convolution, takes the 766 cycles to fill and empty the array.
 #
-# **Your turn.** Put this into code, for any number of rows. `products` are the convolutions of the block.
+# **Your turn.** Put this into code, for any number of rows. `products` is the number of convolutions in the block.
 
 
 # %% tags=["yours"] yours="block_cycles" takes=5
@@ -335,31 +335,14 @@ bet.reveal(published=362, source="Tan and Le, EfficientNetV2, 2021, table 3")
 #
 # So much for the bet. The network with two thirds more operations is 1.38 times as fast. The fastest row fuses only groups that lie far
 # below the border, and the last row, which fuses two groups far above it, is the slowest. In between, the groups with 112 and 160 channels
-# lie on its two sides. In code:
-
-
-# %%
-def group_tiles(channels, side=128):
-    """Return the tiles of a group's fused block and of its MBConv, which widen six times."""
-    width = 6 * channels
-    narrowing = tiles(width, channels, side)
-    diagonal = -(-width // (side // 9))
-    fused = tiles(9 * channels, width, side) + narrowing
-    return fused, tiles(channels, width, side) + diagonal + narrowing
-
-
-# %% tags=["hide-input"]
-both = [group_tiles(channels) for channels in (112, 160)]
-fused_sum, mbconv_sum = (sum(column) for column in zip(*both, strict=True))
-print(f"112 and 160 channels: {fused_sum} tiles fused, {mbconv_sum} with depthwise (modelled)")
-assert (fused_sum, mbconv_sum) == (166, 161)
-
-# %% [markdown] tags=["explain"]
-# That explains a small loss, but not all of the fall from 362 to 327. (A real TPU also has other units, which may compute a depthwise step
-# without the array, so the agreement supports our model but does not prove it.)
+# lie on the two sides of the border, so there our model expects neither a gain nor the fall from 362 to 327.
 #
-# **To remember.** On an array, a depthwise convolution saves tiles only in blocks with more than about 9/8 × side channels (rounding can
-# shift this). That is 288 channels for a side of 256 and 144 for a side of 128.
+# How far does the model hold? It counts all kernels as 3 × 3, whereas some groups of EfficientNet-B4 have 5 × 5. A real TPU has other units
+# too, which may compute a depthwise step without the array. And on a V100, a GPU without a large array, the first exchange helped as well,
+# with 216 images per second instead of 155 (the same table). So the agreement supports our model but does not prove it.
+#
+# **To remember.** On an array, a depthwise convolution saves tiles only in blocks with more than about 9/8 × side channels and whole tiles shift
+# this. That is 288 channels for a side of 256 (342 for our width of 256, in whole tiles) and 144 for a side of 128.
 #
 # The fused block fills its tile almost completely. Was that luck?
 
@@ -435,8 +418,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("channels")
 #
 # With a single digit the larger number in our line is 1,349. The tiles of the fused block take 2 × 1,349, or 2,698 cycles, and in 2,600
 # of them the array waits for memory. With 2 × 766 cycles to fill and empty the array these are 4,230. MBConv takes 12 × 1,349 + 3 × 766,
-# or 18,486 cycles, because it reads 12 tiles of 65,536 bytes, nearly all of them zeros. (The chip has room for only four tiles of weights,
-# so it cannot keep a whole network and reads its weights again for each digit.)
+# or 18,486 cycles, because it reads 12 tiles of 65,536 bytes, nearly all of them zeros. (The queue between memory and
+# array has room for four tiles and keeps none of them for the next digit.)
 #
 # You can send more digits or fewer bytes. If 28 digits share each tile, 1,372 rows pass through it, and memory keeps up. If no second digit
 # is there, the weights themselves must shrink. Suppose that the chip stores a weight in 4 bits and unpacks it on arrival.
@@ -491,7 +474,8 @@ assert by_bits[4] > accuracies["fused"][0] - 5
 assert by_bits[2] < by_bits[4] - 1
 
 # %% [markdown] tags=["explain"]
-# With 8 bits the accuracy stays at 95.6 %, with 4 bits it is 95.2 %, and with 2 it falls to 67.8 % (measured).
+# With 8 bits the accuracy stays at 95.6 %, with 4 bits it is 95.2 %, which is four digits of 1,000 and may be chance, and with 2 bits it falls
+# to 67.8 % (measured).
 #
 # Now you can design the block yourself. Turn the channels, the digits that come at once and the bits. Where does the depthwise step pay, and
 # which channels are the last ones of a step?
@@ -552,7 +536,7 @@ print(f"as CSR, nine of ten zeros take {csr_ratio:.2f} times the dense time (mea
 # It is as fast as before. The processor multiplies by zero as by any other number, and so does our array. To skip the zeros, a program
 # must store where the other weights are. PyTorch's [CSR](glossary.md#compressed-sparse-rows) format stores an index of 8 bytes for each
 # weight of 4 bytes, so two thirds of a matrix must be zero before it saves a single byte. With nine
-# of ten zero, the product took 0.68 times the dense time on one core (measured), although it has only a tenth of the multiplications.
+# of ten zero, the product took 0.69 times the dense time on one core (measured), although it has only a tenth of the multiplications.
 #
 # This is a poor bargain, so hardware and network have to agree on a pattern. In [2:4 sparsity](glossary.md#24-sparsity) two of every four
 # neighbouring weights are zero. An index of 2 bits then says which inputs are needed, and every column has the same amount of work. On an
@@ -773,9 +757,10 @@ table.assign(**{"here (counted)": here}).rename(index=names).rename_axis("call")
 # because it is suited to the available software and hardware" and not because it is superior
 # ([2020](https://hardwarelottery.github.io)). Our depthwise step has a part in this story. In 2012 AlexNet was trained on two GPUs with
 # 3 GB each, so three of its five convolutions saw only the half of the channels on their own GPU. This
-# saved 36 % of its multiply-adds and only 2.3 % of its parameters (counted). In 2017 others took up such
-# convolutions, for better accuracy at equal work (ResNeXt) or for less work (MobileNet). With one channel per group they are depthwise. So
-# what the memory of one machine had forced became a way to save work. On our array it saves nothing, as four layers with 64 channels show:
+# saved 36 % of its multiply-adds and only 2.3 % of its parameters (counted). In 2017 the
+# authors of ResNeXt took such convolutions in groups from AlexNet, for better accuracy at equal work. With one channel per group they are
+# depthwise, which MobileNet used in the same year for less work. So what the memory of one machine had once forced became a way to save
+# work. On our array it saves nothing, as four layers with 64 channels show:
 
 # %% tags=["hide-input", "run"]
 layers = {
@@ -818,7 +803,7 @@ plotting.show(co_design.draw_costs(costs, title=title), alt=alt)
 # %% tags=["hide-input", "look"]
 on_array = {name: cost["cycles of the array"] for name, cost in costs.items()}
 print("cycles of the array:", ", ".join(f"{name} {on_array[name]:,}" for name in on_array))
-sentence = "depthwise takes more than twice its share of the multiply-adds"
+sentence = "the depthwise layer takes more than 2/64 of the time of the ordinary one"
 ratio = convolutions.candidate("depthwise").time_ratio
 timing.claim(sentence, ratio, at_least=2 / 64, evidence=convolutions)
 towers = {count: helpers.AlexNet(towers=count) for count in (1, 2)}
@@ -843,11 +828,11 @@ assert on_array["depthwise"] == on_array["ordinary 3 x 3"]
 # Software draws lots too. Until the mid-1990s the favoured languages of AI research were LISP and Prolog, which are made for logic. Hooker
 # counts this among the reasons why symbolic AI stayed ahead of neural networks for so long. And some ideas still wait for their machine. In
 # 2019 Zuo and others built a network in which light modulators and lenses do the linear operations and laser-cooled atoms the activation
-# ([Optica](https://doi.org/10.1364/OPTICA.6.001132)). Such a machine charges for other things than tiles, so other networks than ours may
-# win on it.
+# ([Optica](https://doi.org/10.1364/OPTICA.6.001132)). On such a machine a tile costs nothing, so other networks than ours may win
+# on it.
 #
 # **To remember.** Before you judge an idea, look which kernel ran it. Of four calls of the same convolution, 1 reached the kernel that was
-# written for it.
+# written for it with AVX2, and 2 with AVX-512.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
@@ -856,8 +841,8 @@ assert on_array["depthwise"] == on_array["ordinary 3 x 3"]
 # 2. Put each width at the edge of a tile.
 # 3. Remove whole channels, not single weights.
 #
-# With 7.5 instead of 4.5 billion operations the network processed 362 images per second instead of 262, because an array charges for tiles
-# and not for operations. A packed depthwise step uses 28 of 256 columns, so our block takes 12 tiles with it and 2 without. The exchange
+# With 7.5 instead of 4.5 billion operations the network processed 362 images per second instead of 262, and our model of
+# an array, which charges for tiles and not for operations, foresees that. A packed depthwise step uses 28 of 256 columns, so our block takes 12 tiles with it and 2 without. The exchange
 # pays below 144 channels on an array of side 128, and with all seven groups fused the network fell back to 254 images per second.
 #
 # So design in this order. Count the tiles of each layer, and compare its rows with the number of your machine (1,349 here). Move each width

@@ -236,10 +236,10 @@ MUTATIONS = (
     Mutation(
         "15",
         "helpers/studies/simulators/systolic/_network.py",
-        "rows=rows, columns=columns, dataflow=dataflow, double_buffered=double_buffered",
-        "rows=rows, columns=columns, dataflow=dataflow, double_buffered=False",
-        "an array that waits for every tile of weights",
-        "the fused block in lesson 14's simulator",
+        "return self.products * self.m * self.n * self.k",
+        "return self.m * self.n * self.k",
+        "the work of one group taken for that of a layer",
+        "fewer_macs = ",
     ),
     Mutation(
         "17",

@@ -1,5 +1,7 @@
 """The checks of lesson 15: what goes in, what must come out, and what common mistakes would give instead."""
 
+from numbers import Real
+
 import torch
 
 from helpers.exercises import Checks
@@ -11,14 +13,14 @@ def tiles(checks: Checks) -> None:
         "512 x 256 weights on an array of side 256",
         (512, 256, 256),
         expected=2,
-        kind=(int, float),
+        kind=Real,
         mistakes={3: "Full tiles need no further tile beside them."},
     )
     checks.returns(
         "a matrix that is larger than a tile in both directions, by a little",
         (288, 257, 256),
         expected=4,
-        kind=(int, float),
+        kind=Real,
         mistakes={
             1: "A tile that is only partly used takes as long as a full one, so round up.",
             2: "Round up the rows and the columns each, because tiles are squares on a grid.",
@@ -32,7 +34,7 @@ def block_cycles(checks: Checks) -> None:
         "2 tiles in 2 products, 3,136 rows: the rows decide",
         (2, 2, 3136),
         expected=7804,
-        kind=(int, float),
+        kind=Real,
         mistakes={
             6272: "Each product also fills and empties the array.",
             4230: "Here more rows pass than a tile's bytes take cycles, so the rows decide.",
@@ -43,7 +45,7 @@ def block_cycles(checks: Checks) -> None:
         "12 tiles in 3 products, 49 rows: memory decides",
         (12, 3, 49),
         expected=18486,
-        kind=(int, float),
+        kind=Real,
         mistakes={2886: "A tile cannot be used before its bytes have arrived."},
     )
 

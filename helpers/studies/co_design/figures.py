@@ -17,6 +17,7 @@ from helpers.studies._paper import COMPUTING, EMPTY, INK, QUIET, box, paper, wri
 
 KERNEL = 9  # weights of a 3 x 3 kernel
 _TILE_IN, _LEFT_IN, _BETWEEN_IN, _TOP_IN = 2.5, 0.35, 1.3, 0.62
+_SIDES = (128, 256, 512)
 _TPU_V1_CYCLES = 65_536 / 34e9 * 700e6  # between two tiles of 256 x 256 bytes
 
 
@@ -117,6 +118,13 @@ def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figur
     return drawn
 
 
+def _channels_of_the_curve() -> list[int]:
+    """Return channels up to 384, with both ends of every step, so that a line through them shows the steps."""
+    last = {side * tiles // KERNEL for side in _SIDES for tiles in range(1, 1 + 384 * KERNEL // side)}
+    last |= set(range(_SIDES[0], 385, _SIDES[0]))
+    return sorted({4, *last, *(channels + 1 for channels in last if channels < 384)})
+
+
 def explore_block() -> None:
     """Display the cycles of both blocks over their channels as a figure to turn.
 
@@ -131,10 +139,10 @@ def explore_block() -> None:
         title="Which block, and how many channels?",
         alt="Cycles rise in steps with the channels; the depthwise step pays only for blocks of many channels.",
         inputs=[
-            Menu("array", "side of the array", {f"{side}": {"S": side} for side in (128, 256, 512)}, "256"),
+            Menu("array", "side of the array", {f"{side}": {"S": side} for side in _SIDES}, "256"),
             Menu("bits", "bits of a weight", {"4": {"b": 4}, "8": {"b": 8}}, "8"),
             Slider("digits", "digits at once", [1, 2, 4, 8, 14, 16, 28, 32, 64], 64),
-            Slider("channels", "channels of the block", [*range(4, 61, 4), *range(64, 385, 16)], 28),
+            Slider("channels", "channels of the block", _channels_of_the_curve(), 28),
         ],
         formulas={
             "tile": f"max(49 * digits, {tile})",

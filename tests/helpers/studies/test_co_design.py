@@ -112,3 +112,16 @@ def test_the_block_to_turn_begins_at_the_lessons_block(turned):
     assert one["tile"] == pytest.approx(1349, abs=1)
     assert one["fused"] == pytest.approx(4.230, abs=0.003)
     assert evaluate(turned["formulas"], given | {"digits": 1, "bits": {"b": 4}})["tile"] == pytest.approx(675, abs=1)
+
+
+def test_the_curve_of_the_block_to_turn_has_both_ends_of_every_step(turned):
+    """Between two neighbouring channels of the slider the tiles do not change."""
+    channels = turned["inputs"][3].values
+    for side in (128, 256, 512):
+        given = {"array": {"S": side}, "bits": {"b": 8}, "digits": 64}
+        for lower, upper in itertools.pairwise(channels):
+            tiles = {
+                count: evaluate(turned["formulas"], given | {"channels": count})["fused_tiles"]
+                for count in (lower, upper - 1, upper)
+            }
+            assert tiles[upper - 1] == tiles[lower]
