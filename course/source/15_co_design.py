@@ -202,13 +202,14 @@ block_ratio.reveal(counted=mbconv_tiles / fused_tiles)
 # 1,349, so the rows decide, and the array takes 12 × 3,136 cycles for MBConv and 2 × 3,136 for the fused block. In addition each product,
 # that is, each convolution, takes the 766 cycles to fill and empty the array.
 #
-# **Your turn.** Put this into code, for any number of rows. `products` is the number of convolutions in the block.
+# **Your turn.** Put this into code, for any number of rows. `products` is the number of convolutions in
+# the block.
 
 
 # %% tags=["yours"] yours="block_cycles" takes=5
-def block_cycles(tiles, products, rows, tile_cycles=1349):
+def block_cycles(tile_count, products, rows, tile_cycles=1349):
     """Return the cycles of a block: a product takes 766 more, to fill and empty the array."""
-    return tiles * max(rows, tile_cycles) + products * 766
+    return tile_count * max(rows, tile_cycles) + products * 766
 
 
 # %% checks="block_cycles"
@@ -216,31 +217,31 @@ block_cycles = check(block_cycles)
 
 
 # %% wrong="block_cycles" says="before its bytes have arrived"
-def block_cycles(tiles, products, rows, tile_cycles=1349):
-    return tiles * rows + products * 766
+def block_cycles(tile_count, products, rows, tile_cycles=1349):
+    return tile_count * rows + products * 766
 
 
 # %% wrong="block_cycles" says="fills and empties the array"
-def block_cycles(tiles, products, rows, tile_cycles=1349):
-    return tiles * max(rows, tile_cycles)
+def block_cycles(tile_count, products, rows, tile_cycles=1349):
+    return tile_count * max(rows, tile_cycles)
 
 
 # %% wrong="block_cycles" says="once per product"
-def block_cycles(tiles, products, rows, tile_cycles=1349):
-    return tiles * max(rows, tile_cycles) + 766
+def block_cycles(tile_count, products, rows, tile_cycles=1349):
+    return tile_count * max(rows, tile_cycles) + 766
 
 
 # %% right="block_cycles" style=1
-def block_cycles(tiles, products, rows, tile_cycles=1349):
+def block_cycles(tile_count, products, rows, tile_cycles=1349):
     slower = rows if rows > tile_cycles else tile_cycles
-    return slower * tiles + sum(766 for _ in range(products))
+    return slower * tile_count + sum(766 for _ in range(products))
 
 
 # %% right="block_cycles" style=2
-def block_cycles(tiles, products, rows, tile_cycles=1349):
+def block_cycles(tile_count, products, rows, tile_cycles=1349):
     import numpy as np
 
-    return tiles * np.maximum(rows, tile_cycles) + 766 * products
+    return tile_count * np.maximum(rows, tile_cycles) + 766 * products
 
 
 # %% [markdown]
@@ -300,14 +301,14 @@ assert abs(means["mbconv"] - means["fused"]) < 4
 
 # %% [markdown] tags=["explain"]
 # The fused block reads 95.6 and 95.1 % of the unseen digits, and MBConv 93.7 and 93.8 % (measured), so with the same training it is not
-# better here. For the tiles of one MBConv block you could also have six fused ones.
+# better here. (With 1,000 digits a difference of about half a point may be chance.) For the tiles of one MBConv block you could also have six fused ones.
 #
 # Is the fused block always better, then? Let a block have $c$ channels and widen them to $w$, and count its tiles without rounding. The
 # narrowing is the same in both blocks, so we leave it out.
 #
 # > fused: 9 × c × w / 256² tiles, with depthwise: c × w / 256² + 9 × w / 256 tiles
 #
-# The last term is the packed diagonal, which needs 9 × w rows, and 256 rows make a tile. The two counts are equal if 8 × c is 9 × 256,
+# The last term is the packed diagonal. It needs 9 rows for each of the w kernels, and 256 rows make a tile. The two counts are equal if 8 × c is 9 × 256,
 # that is, at 288 channels, and beyond that the depthwise convolution saves tiles. The width has dropped out. For an array of side 128 the
 # border lies at 9/8 × 128, or 144 channels.
 #
@@ -397,7 +398,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("channels")
 # The same rule says what does not help. If you halve the width from 256 to 128, you save half of the multiply-adds and not a single tile,
 # because the two tiles are then half empty. If you raise it to 257, you need four tiles instead of two.
 #
-# Other machines have other good numbers. In 2023 Andrej Karpathy wrote that nanoGPT became about 25 % faster when he raised its vocabulary
+# Other machines have other good numbers. In 2023 [Andrej Karpathy wrote](https://x.com/karpathy/status/1621578354024677377) that nanoGPT became about 25 % faster when he raised its vocabulary
 # from 50,257 to 50,304 tokens (published). The 47 new tokens never occur, but 50,304 is a multiple of 64, and with it the GPU's library
 # chose a faster kernel. His comment was "Careful with your Powers of 2". On our array both vocabularies are 197 tiles wide, so nothing would
 # be gained.
@@ -536,7 +537,7 @@ print(f"as CSR, nine of ten zeros take {csr_ratio:.2f} times the dense time (mea
 # It is as fast as before. The processor multiplies by zero as by any other number, and so does our array. To skip the zeros, a program
 # must store where the other weights are. PyTorch's [CSR](glossary.md#compressed-sparse-rows) format stores an index of 8 bytes for each
 # weight of 4 bytes, so two thirds of a matrix must be zero before it saves a single byte. With nine
-# of ten zero, the product took 0.69 times the dense time on one core (measured), although it has only a tenth of the multiplications.
+# of ten zero, the product took about 0.7 times the dense time on one core (measured), although it has only a tenth of the multiplications.
 #
 # This is a poor bargain, so hardware and network have to agree on a pattern. In [2:4 sparsity](glossary.md#24-sparsity) two of every four
 # neighbouring weights are zero. An index of 2 bits then says which inputs are needed, and every column has the same amount of work. On an
@@ -667,7 +668,7 @@ assert min(later.values()) > whole - 4
 assert max(later.values()) - min(later.values()) < 3
 
 # %% [markdown] tags=["explain"]
-# Removing channels leaves two tiles, because 256 channels fill whole tiles again, and we are back at our design. Single zeros save nothing.
+# If half of the channels go, two tiles are left, because each of the two matrices then fits into one tile, and we are back at our design. Single zeros save nothing.
 # With 2:4 a column serves twice as many inputs, so the 512 rows of the narrowing matrix fit into one tile. But the 512 columns of the
 # 3 × 3 convolution stay, so its two tiles do too, and three are left. At once none of the three costs more than a point, and one more epoch, which the first row did not
 # get, improves them all (measured, one seed). So our network has weights to spare, and the pattern decides only the time.
@@ -685,8 +686,8 @@ assert max(later.values()) - min(later.values()) < 3
 # %% [markdown] tags=["slide"] minutes=2 headline="Between your line and the multipliers stand others"
 # ## Part 5: the libraries
 #
-# Who else decides? Only if the software lets it does a machine see your choices, because between your line of Python and the multipliers are
-# a framework, a library and its kernels, and each of them chooses as well.
+# Who else decides? We ask this last, because a machine sees your choices only if the software lets them through. Between your line of Python
+# and the multipliers are a framework, a library and its kernels, and each of them chooses as well.
 #
 # - PyTorch looks up who computes
 # - The library takes the kernel that it has
@@ -699,7 +700,7 @@ assert max(later.values()) - min(later.values()) < 3
 onednn_calls = helpers.predict(
     "On a processor with AVX2, "
     "for how many of these four calls does PyTorch use oneDNN's convolution?",
-    "calls",
+    "of 4",
 )
 onednn_calls
 
