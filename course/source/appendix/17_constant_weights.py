@@ -16,10 +16,11 @@
 # %% [markdown]
 # # Constant weights: what else was measured
 #
-# The network is the lesson's: 23 inputs, two layers of 32, one output. Without a C++ compiler the lines about times say
-# `here: not measured`.
+# The network is the lesson's, with 23 inputs, two layers of 32 and one output. Without a C++ compiler the lines about times
+# say that nothing was measured here.
 
 # %%
+import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,6 +45,51 @@ except native.NativeError as error:
 print(no_compiler or "C++ is compiled here")
 
 # %% [markdown]
+# ## Four chips
+#
+# The lesson has counted for the A100 (sm_80) and the H100 (sm_90). Two older generations show when the rule changed. They are the
+# P100 (sm_60, 2016) and the V100 (sm_70, 2017), for which somebody asked in the draft. Their programs were compiled with CUDA 12.8,
+# because CUDA 13.0 no longer knows these chips, and their counts are recorded.
+
+# %%
+records = cw.recorded_counts().counts + cw.recorded_counts(current=True).counts
+places = {"const": "const", "constant": "constant memory", "device": "plain array"}
+groups = {
+    label: [row for row in records if (row.placement, row.precision) == (name, "fp32")]
+    for name, label in places.items()
+}
+figure = cw.draw_placements(groups, title="What feeds the multiply-adds of the network")
+alt = (
+    "const about 2,000; constant memory too, but 3,756 on sm_90; a plain array 3,781 to 4,038."
+)
+plotting.show(figure, alt=alt)
+
+# %% [markdown]
+# In code for the P100, 1,795 of the 1,797 multiply-adds read constant memory even with `const`, because an instruction of that
+# generation has room for fewer bits. From the V100 on the weights are immediates, as the reply in NVIDIA's forum says. Constant memory
+# needs no load up to the A100. On the H100 a `ULDC` brings each weight first, although `ULDC.64` could bring two at once. The network
+# goes down a column of weights, whereas neighbours in memory are in a row, so the two weights of such a load are seldom used together.
+#
+# ## By reference
+#
+# What must a compiler see so that a reference is free? These are seven programs of the lesson's small layer, whose function takes its 16
+# weights by reference. *Inlined*, the function's body stands in the kernel, in the place of the call. If it is not inlined, it stands
+# apart. We count in the text of the program.
+
+# %%
+rows = {}
+for array in cw.REFERENCES:
+    lines = cw.listing(cw.reference_source(array))
+    loads = sum(line.startswith("LDG") for line in lines) - 4  # the inputs
+    immediates = sum(bool(re.match(r"FFMA.* -?\d", line)) for line in lines)
+    rows[array] = [loads, immediates]
+pd.DataFrame(rows, index=["weights loaded", "immediates"]).T.rename_axis("a reference to")
+
+# %% [markdown]
+# The compiler followed the address of a `const` array through the reference, through `operator[]`, and even into a function that is not
+# inlined. If that function serves two arrays, it must load, 16 weights in the text and therefore 32 in its two calls, because the same
+# instructions cannot hold both values. So do the programs whose array may be written later, with `__restrict__` or without it.
+#
 # ## Three other explanations, with a pencil
 #
 # Why might weights from a file be slow? They must come from *memory*; they do not stay in the *cache*; as constants they would stay
@@ -61,7 +107,7 @@ print(f"cache: the weights fill {weight_bytes / (28 * 1024):.0%} of 28 KiB")
 print(f"registers: {network.parameters:,} parameters, 255 registers")
 
 # %% [markdown]
-# None of the three can be it. What is left is the program itself, and that the lesson counts.
+# None of the three can be it. What is left is the program itself, and the lesson counts that.
 #
 # ## Sums in half precision
 #
@@ -94,7 +140,8 @@ for sums in (np.float32, np.float16):
     print(f"weights in half, sums in {sums.__name__}: off by {off:.1e}")
 
 # %% [markdown]
-# The sums cost more: nearly four times the error. Lesson 18 meets this again, and adds up in a wider type.
+# The sums cost more, because they are rounded after every addition, and their error is nearly four times as large.
+# [Lesson 16](../16_numbers_of_few_bits.ipynb) adds up in a wider type for the same reason.
 #
 # ## What a CPU does care about
 #
@@ -152,7 +199,7 @@ say("one weight in ten takes a fraction of the time", "10 % of the weights", at_
 
 # %% [markdown]
 # The last program has a tenth of the weights. Does it take a tenth of the time of candidates on lanes? If about that, do not trust
-# it yet: in Part 5 of the lesson only 40 of 1,792 weights were in use, 2.2 %. The time is far above that share, because reading 23
+# it yet: in Part 4 of the lesson only 40 of 1,792 weights were in use, 2.2 %. The time is far above that share, because reading 23
 # inputs, moving them onto the lanes and the sigmoid remain.
 #
 # ## Straight lines and loops
