@@ -37,11 +37,14 @@
 # any more, so can they become a part of the program? PyTorch has the same idea, since `torch.jit.freeze` turns the parameters of a model into constants. In
 # this case study you find out when this is worth it.
 #
-# We had no GPU. But a compiler for GPUs runs on any processor, so we compile the programs for an A100 and an H100, read the machine code, and count. Times
-# on a GPU are published or modelled, unless your machine has one, because a cell near the end then measures there.
+# We had no GPU. But a compiler for GPUs runs on any processor, so we compile the programs for an A100 and an H100 (with NVIDIA's NVRTC 13.0), read the
+# machine code, and count. Times on a GPU are published or modelled, unless your machine has one, because a cell near the end then measures there.
 
 # %% tags=["hide-input"]
+import re
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -66,7 +69,7 @@ if no_gpu_code:
     print("The cells below show what was recorded on another machine.")
 print("programs for this processor:", no_cpu_code or "compiled here")
 
-# %% [markdown] tags=["slide"] minutes=2 headline="How many instructions does one word save?"
+# %% [markdown] tags=["slide"] minutes=2
 # ## The bet
 #
 # What does the word `const` save?
@@ -106,7 +109,7 @@ print(cw.layer_source("const"))
 # %% tags=["run"]
 layers = {name: cw.listing(cw.layer_source(name)) for name in ("const", "device")}
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 numbers=[["const: (\\d+) loads", "loads for 16 products, with const"], ["device: (\\d+) loads", "loads for the same products, without"]] headline="Without the word, each weight is loaded"
+# %% tags=["look"]
 for name, lines in layers.items():
     loads = [line for line in lines if line.startswith("LDG")]
     adds = [line for line in lines if line.startswith("FFMA")]
@@ -144,12 +147,12 @@ plotting.show(figure, alt="The 16 bytes of an FFMA; bytes 4 to 7 are the weight 
 # | in a [uniform register](glossary.md#uniform-register), likewise | `UR11`, `-UR11` |
 # | in a register of this thread | `R37`, `-R37` |
 #
-# **Your turn.** Say which row of the table is the first that fits any operand which the instruction reads. The first operand is the result, so it is not read. A line
-# may begin with a condition such as `@!P1`, and what follows the dot of `FFMA.FTZ` makes no difference.
+# **Your turn.** Look at all operands that an `FFMA` reads, and return the first row of the table, from the top, that fits one of them. The first operand of a line is
+# the result, so it is not read. A line may begin with a condition such as `@!P1`, and what follows the dot of `FFMA.FTZ` makes no difference.
 
 
-# %% tags=["yours"] yours="fed_by" takes=10
-def fed_by(line):
+# %% tags=["yours"] yours="operand_kind" takes=10
+def operand_kind(line):
     """Return "immediate", "constant", "uniform" or "register" for an FFMA, else "nothing"."""
     words = line.split()
     if words[0].startswith("@"):
@@ -164,12 +167,12 @@ def fed_by(line):
     return "uniform" if any(word.startswith("UR") for word in read) else "register"
 
 
-# %% checks="fed_by"
-fed_by = check(fed_by)
+# %% checks="operand_kind"
+operand_kind = check(operand_kind)
 
 
-# %% wrong="fed_by" says="although there is an R in it"
-def fed_by(line):
+# %% wrong="operand_kind" says="although there is an R in it"
+def operand_kind(line):
     if "FFMA" not in line:
         return "nothing"
     read = [operand.strip(" -") for operand in line.split(",")[1:]]
@@ -178,8 +181,8 @@ def fed_by(line):
     return "constant" if any("c[" in operand for operand in read) else "register"
 
 
-# %% wrong="fed_by" says="Look at every operand that is read"
-def fed_by(line):
+# %% wrong="operand_kind" says="Look at every operand that is read"
+def operand_kind(line):
     if "FFMA" not in line:
         return "nothing"
     weight = line.split(",")[2].strip(" -")
@@ -188,8 +191,8 @@ def fed_by(line):
     return "constant" if weight[0] == "c" else "register" if weight[0] == "R" else "immediate"
 
 
-# %% wrong="fed_by" says="`FADD` does not multiply"
-def fed_by(line):
+# %% wrong="operand_kind" says="`FADD` does not multiply"
+def operand_kind(line):
     read = [operand.strip(" -") for operand in line.split(",")[1:]]
     if any(operand[0].isdigit() for operand in read):
         return "immediate"
@@ -198,8 +201,8 @@ def fed_by(line):
     return "uniform" if any(operand.startswith("UR") for operand in read) else "register"
 
 
-# %% wrong="fed_by" says="A condition such as `@!P1` comes before"
-def fed_by(line):
+# %% wrong="operand_kind" says="A condition such as `@!P1` comes before"
+def operand_kind(line):
     opcode, *operands = line.replace(",", "").split()
     if not opcode.startswith("FFMA"):
         return "nothing"
@@ -211,25 +214,24 @@ def fed_by(line):
     return "uniform" if any(operand.startswith("UR") for operand in read) else "register"
 
 
-# %% right="fed_by" style=1
-def fed_by(line):
+# %% right="operand_kind" style=1
+def operand_kind(line):
     import re
 
     match = re.match(r"(?:@\S+ )?FFMA(?:\.\w+)* [^,]+, (.*)", line)
     if match is None:
         return "nothing"
-    found = set()
+    places = set()
     for operand in match[1].split(", "):
         bare = operand.lstrip("-|").rstrip("|")
         kinds = {"c": "constant", "U": "uniform", "R": "register"}
-        found.add(kinds.get(bare[0], "immediate"))
-    return next(
-        kind for kind in ("immediate", "constant", "uniform", "register") if kind in found
-    )
+        places.add(kinds.get(bare[0], "immediate"))
+    order = ("immediate", "constant", "uniform", "register")
+    return next(kind for kind in order if kind in places)
 
 
-# %% right="fed_by" style=2
-def fed_by(line):
+# %% right="operand_kind" style=2
+def operand_kind(line):
     tokens = line.replace(",", " ").split()
     while tokens and tokens[0][0] == "@":
         tokens.pop(0)
@@ -258,7 +260,7 @@ print(plain[plain.index("    // layer 2") : plain.index("    // layer 3")].rstri
 
 # %% tags=["run"]
 programs = {"const": cw.generate(network, "cuda", placement="const"), "device": plain}
-counts = {name: cw.weigh(source) for name, source in programs.items()}
+counts = {name: cw.count_instructions(source) for name, source in programs.items()}
 const, device = counts["const"], counts["device"]
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="Without const, nearly twice as many instructions"
@@ -269,7 +271,7 @@ rows = {}
 for name, count in counts.items():
     lines = [] if no_gpu_code else cw.listing(programs[name])
     recorded_kinds = {"immediate": count.immediate, "register": count.register}
-    kinds = Counter(map(fed_by, lines)) if lines else recorded_kinds
+    kinds = Counter(map(operand_kind, lines)) if lines else recorded_kinds
     assert kinds["immediate"] == count.immediate
     others = count.total - count.multiply_adds - count.global_loads
     rows[{"const": "with const", "device": "without"}[name]] = [
@@ -429,15 +431,17 @@ plotting.show(
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
 constant_memory = helpers.predict(
-    "On an H100, how many times as many instructions as with const "
-    "does the network need in constant memory?",
+    "With weights in constant memory, how many times as many instructions "
+    "as with const does the network need on an H100?",
     "x",
 )
 constant_memory
 
 # %% tags=["run"]
 placed = {
-    (name, chip): cw.weigh(cw.generate(network, "cuda", placement=name), architecture=chip)
+    (name, chip): cw.count_instructions(
+        cw.generate(network, "cuda", placement=name), architecture=chip
+    )
     for name in ("const", "constant", "device")
     for chip in ("sm_80", "sm_90")  # the instructions of the A100 and of the H100
 }
@@ -445,7 +449,7 @@ placed = {
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="On an H100, constant memory needs a load as well"
 constant_memory.reveal(modelled=2, counted=placed["constant", "sm_90"].total / const.total)
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Constant memory is free on one chip only"
+# %% tags=["hide-input", "look"]
 names = {"const": "const", "constant": "constant memory", "device": "plain array"}
 rows = {
     label: [f"{placed[name, chip].total:,}" for chip in ("sm_80", "sm_90")]
@@ -453,30 +457,28 @@ rows = {
 }
 pd.DataFrame(rows, index=["A100", "H100"]).T.rename_axis("instructions of a thread")
 
+
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 untitled=true headline="Four ways of the same weight to its multiply-add"
-import re
-
-
-def last(name, chip, *opcodes):
+def last_instruction(name, chip, *opcodes):
     lines = cw.listing(cw.layer_source(name), architecture=chip)
-    found = [line for line in lines if line.startswith(opcodes)][-1]
-    return re.sub(r"(\.\d{3})\d+", r"\1", found)
+    instruction = [line for line in lines if line.startswith(opcodes)][-1]
+    return re.sub(r"(\.\d{3})\d+", r"\1", instruction)
 
 
 ways = {
-    "const, H100": cw.WeightWay((), "", last("const", "sm_90", "FFMA")),
+    "const, H100": cw.WeightWay((), "", last_instruction("const", "sm_90", "FFMA")),
     "constant memory, A100": cw.WeightWay(
-        ("constant memory",), "", last("constant", "sm_80", "FFMA")
+        ("constant memory",), "", last_instruction("constant", "sm_80", "FFMA")
     ),
     "constant memory, H100": cw.WeightWay(
         ("constant memory", "uniform register"),
-        last("constant", "sm_90", "ULDC"),
-        last("constant", "sm_90", "FFMA"),
+        last_instruction("constant", "sm_90", "ULDC"),
+        last_instruction("constant", "sm_90", "FFMA"),
     ),
     "plain array, H100": cw.WeightWay(
         ("global memory", "register"),
-        last("device", "sm_90", "LDG"),
-        last("device", "sm_90", "FFMA"),
+        last_instruction("device", "sm_90", "LDG"),
+        last_instruction("device", "sm_90", "FFMA"),
     ),
 }
 plotting.show(
@@ -494,7 +496,7 @@ plotting.show(
 # So was it the reference, or the missing `const`? The program before the draft had used references too, to ordinary arrays. We compile the small layer with
 # both kinds.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A reference is free while the compiler knows the array"
+# %% tags=["hide-input"]
 rows = {}
 for array in (
     "const array",
@@ -504,7 +506,7 @@ for array in (
 ):
     lines = cw.listing(cw.reference_source(array))
     loads = sum(line.startswith("LDG") for line in lines) - 4  # the inputs
-    rows[array] = [loads, sum(fed_by(line) == "immediate" for line in lines)]
+    rows[array] = [loads, sum(operand_kind(line) == "immediate" for line in lines)]
 pd.DataFrame(rows, index=["weights loaded", "immediates"]).T.rename_axis("a reference to")
 
 # %% [markdown]
@@ -520,8 +522,8 @@ pd.DataFrame(rows, index=["weights loaded", "immediates"]).T.rename_axis("a refe
 
 # %% tags=["predict"]
 cpu = helpers.predict(
-    "On your processor, how many times as long as with constants "
-    "does the network take through a pointer?",
+    "With weights behind a pointer, how many times as long "
+    "as with constants does the network take on your processor?",
     "x",
 )
 cpu
@@ -568,8 +570,8 @@ for name, (sentence, bound) in claims.items():
 # %% [markdown] tags=["slide"] minutes=2 headline="A compiler that knows a value can use it"
 # ## Part 4: weights that are short, or zero
 #
-# What does the compiler gain if a weight is short, or zero? Both cases have been prepared, few bits by lesson 16 and zeros by
-# [lesson 15](15_co_design.ipynb).
+# What does the compiler gain if a weight is short, or zero? We ask because earlier lessons have prepared both cases, few bits (lesson 16) and zeros
+# ([lesson 15](15_co_design.ipynb)).
 #
 # - `HFMA2` does two multiply-adds in half precision
 # - So a thread takes two candidates
@@ -594,7 +596,9 @@ for precision, label in {"fp32": "float32", "fp16": "half"}.items():
         cw.generate(network, "cuda", placement=name, precision=precision)
         for name in ("device", "const")
     )
-    rows[label] = [f"{cw.weigh(source).total / candidates:,.0f}" for source in sources]
+    rows[label] = [
+        f"{cw.count_instructions(source).total / candidates:,.0f}" for source in sources
+    ]
 columns = ["loaded", "const"]
 pd.DataFrame(rows, index=columns).T.rename_axis("instructions per candidate")
 
@@ -625,7 +629,9 @@ left
 # %% tags=["run"]
 shares = (1, 0.75, 0.5, 0.25, 0.1)
 pruned = {kept: cw.pruned(network, 1 - kept) for kept in shares}
-totals = {kept: cw.weigh(cw.generate(pruned[kept], "cuda")).total for kept in shares}
+totals = {
+    kept: cw.count_instructions(cw.generate(pruned[kept], "cuda")).total for kept in shares
+}
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half of the weights, and less than half of the instructions"
 modelled = 100 * (const.total - network.macs / 2) / const.total
@@ -695,7 +701,7 @@ def weights_in_use(layers):
     return int(np.sum([np.count_nonzero(mask) for mask in masks]))
 
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 mark="50 %" headline="The instructions follow the weights in use"
+# %% tags=["hide-input", "look"]
 rows = {}
 for kept, smaller in pruned.items():
     used = weights_in_use([layer.weights for layer in smaller.layers])
@@ -834,29 +840,29 @@ layers_read = [
 ]
 from_file = cw.generate(cw.Network(tuple(layers_read)), "cuda", placement="const")
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="From the file comes the same program"
+# %% tags=["hide-input", "look"]
 different = sum(a != b for a, b in zip(from_file, programs["const"], strict=True))
 row = [f"{len(content):,}", f"{len(from_file):,}", f"{different}"]
 columns = ["bytes of the file", "characters of the program", "that differ"]
 pd.DataFrame({"read from the file": row}, index=columns).T
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
-if no_gpu_code:
-    print("Here nothing can be compiled for a GPU.")
-else:
-    retrained = cw.generate(cw.standard_network(seed=int.from_bytes(b"new")), "cuda")
-    compile_s = cw.build(retrained).cubin.compile_s
-    print(f"another training, compiled in {compile_s:.2g} s (measured)")
+try:
+    with tempfile.TemporaryDirectory() as folder:  # no program is kept there yet
+        retrained = native.compile_cuda(other, folder=Path(folder))
+    print(f"another training, compiled in {retrained.compile_s:.2g} s (measured)")
+except native.MissingToolError as error:
+    print(error)
 
 # %% [markdown] tags=["explain"]
 # The text is the same, to the last of its 35,143 characters, as the one with the original weights, so all parameters are in the instructions again. On a quiet machine of ours the
-# compiler took 0.18 s (measured). A program that runs for hours can pay that at each start.
+# compiler took about 0.2 s (measured). A program that runs for hours can pay that at each start.
 #
 # The limit is the size. An instruction has 16 bytes for a weight of 4, so the 7,428 bytes of the network have become 1,980 × 16, or 31,680 bytes of code. Code comes
 # through caches too. On a T4 the two nearest [instruction caches](glossary.md#instruction-cache) hold 16 and 46 KiB (Jia and others, published), so ours fits into the second. With layers
 # of width 64 the network has 23 × 64 + 64 × 64 + 64, or 5,632 weights.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1000, 1000000]
+# %% tags=["predict"]
 code_bytes = helpers.predict(
     "With layers of width 64 instead of 32, "
     "about how many bytes of code does the network need?",
@@ -866,9 +872,9 @@ code_bytes
 
 # %% tags=["run"]
 wide = cw.random_network((23, 64, 64, 1), activations)
-wide_code = 16 * cw.weigh(cw.generate(wide, "cuda")).total
+wide_code = 16 * cw.count_instructions(cw.generate(wide, "cuda")).total
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Code grows with the weights"
+# %% tags=["look"]
 code_bytes.reveal(modelled=16 * wide.macs, counted=wide_code)
 
 # %% [markdown] tags=["explain"]
@@ -882,7 +888,7 @@ code_bytes.reveal(modelled=16 * wide.macs, counted=wide_code)
 # Now compare our counts with the author's times. In each row of the table the program after the stroke is the baseline, and the draft names neither its GPU nor its CPU.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Our ratios beside the author's"
-pointer = cw.weigh(cw.generate(network, "cuda", placement="pointer"))
+pointer = cw.count_instructions(cw.generate(network, "cuda", placement="pointer"))
 of_constant = [
     f"{placed['device', chip].total / placed['constant', chip].total:.2f} ({name})"
     for chip, name in {"sm_80": "A100", "sm_90": "H100"}.items()
@@ -927,7 +933,7 @@ if times_here is not None:
 #
 # What can you say now? A `const` weight is a part of the instruction that uses it, whereas each of the 1,857 parameters in a plain array costs a load. These loads matter even if all
 # data are in the nearest cache, because a multiprocessor can do four multiply-adds in the time of one load, and in our model this makes a factor of 3.8. And the weights
-# may come from a file after all, if you compile once you have read them, in 0.18 s, and if the code is small enough for the caches of instructions.
+# may come from a file after all, if you compile once you have read them, in about 0.2 s, and if the code is small enough for the caches of instructions.
 #
 # The author's method is worth keeping, too. When a change made the program slow for no visible reason, the author changed one word at a time, and then read what the machine really
 # executes. In the [exercises](exercises/17_constant_weights_exercises.ipynb) you look for constants in other places. The [appendix](appendix/17_constant_weights.ipynb) counts older

@@ -175,26 +175,28 @@ for name, program in programs.items():
 # %% tags=["nbval-ignore-output"]
 out = torch.empty(len(x), 1)
 calls = {
-    name: lambda one=one: one.evaluate(x.data_ptr(), out.data_ptr(), len(x), one.context)
-    for name, one in programs.items()
+    name: lambda cpp=cpp: cpp.evaluate(x.data_ptr(), out.data_ptr(), len(x), cpp.context)
+    for name, cpp in programs.items()
 }
 times = helpers.compare(calls, budget_s=3, precision=0.05) if calls else None
-found = times.candidates if times else ()
-rows = {row.name: units.text(row.median_s / len(x), "s") for row in found}
+measured = times.candidates if times else ()
+rows = {row.name: units.text(row.median_s / len(x), "s") for row in measured}
 pd.DataFrame({"one candidate": rows})
 
 
 # %%
-def say(sentence, name, **bounds):
+def claim(sentence, name, **bounds):
     if times:
         times.claim(sentence, name, **bounds)
     else:
         timing.claim(sentence, None, **bounds)
 
 
-say("unknown sizes cost more than known ones", "sizes unknown", at_least=1.5)
-say("candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=0.9)
-say("one weight in ten takes a fraction of the time", "10 % of the weights", at_most=0.3)
+claim("unknown sizes cost more than known ones", "sizes unknown", at_least=1.5)
+claim(
+    "candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=0.9
+)
+claim("one weight in ten takes a fraction of the time", "10 % of the weights", at_most=0.3)
 
 
 # %% [markdown]
@@ -208,13 +210,13 @@ say("one weight in ten takes a fraction of the time", "10 % of the weights", at_
 # the model is an instruction of 16 bytes for each weight.
 
 # %%
-try:
-    grown = cw.count_widths((8, 16, 32, 64)).rows
-    rows = {one.width: [one.weights, one.total, one.code_bytes] for one in grown}
-    names = ["weights", "instructions", "bytes of code"]
-    print(pd.DataFrame(rows, index=names).T.map("{:,}".format))
-except native.MissingToolError as error:
-    print(error)
+rows = {}
+for width in (8, 16, 32, 64):
+    wide = cw.random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
+    total = cw.count_instructions(cw.generate(wide, "cuda")).total
+    rows[width] = [wide.macs, total, 16 * total]
+names = ["weights", "instructions", "bytes of code"]
+print(pd.DataFrame(rows, index=names).T.map("{:,}".format))
 
 # %% [markdown]
 # On this CPU it can be measured. To see where growth begins to cost, here is the extreme: one term for each
@@ -279,19 +281,22 @@ knee = {width: compare_at(width) for width in lines}
 
 # %% tags=["nbval-ignore-output"]
 if knee:
-    drawn, axes = plotting.figure(title="23, w, w, 1: the time of one weight")
+    figure, axes = plotting.figure(title="23, w, w, 1: the time per weight")
     for way, style in {"straight line": "o-", "loop": "s--"}.items():
-        each_s = [one.candidate(way).minimum_s / 256 / nets[w].macs for w, one in knee.items()]
-        axes.semilogx(widths, [1e9 * each for each in each_s], style, label=way)
+        weight_ns = [
+            1e9 * both.candidate(way).minimum_s / 256 / nets[width].macs
+            for width, both in knee.items()
+        ]
+        axes.semilogx(widths, weight_ns, style, label=way)
     axes.set_xticks(widths, widths)
     axes.minorticks_off()
-    axes.set(xlabel="width w", ylabel="ns a weight, measured", ylim=(0, None))
+    axes.set(xlabel="width w", ylabel="ns per weight (measured)", ylim=(0, None))
     axes.legend(loc="center right")
     alt = "Over the width a weight's time falls in the loop, and not in straight-line code."
-    plotting.show(drawn, alt=alt)
+    plotting.show(figure, alt=alt)
 
 # %%
-ratios = [one.candidate("straight line").time_ratio for one in knee.values()]
+ratios = [both.candidate("straight line").time_ratio for both in knee.values()]
 lost = ratios[-1] / ratios[0] if knee else None
 sentence = "against the loop, straight-line code loses ground from width 8 to width 128"
 timing.claim(sentence, lost, at_least=1.2, evidence=list(knee.values()))

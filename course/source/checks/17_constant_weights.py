@@ -42,8 +42,8 @@ _LINES = (
 )
 
 
-def fed_by(checks: Checks) -> None:
-    """What feeds a multiply-add"""
+def operand_kind(checks: Checks) -> None:
+    """Kinds of operands"""
     for goal, line, expected, mistakes in _LINES:
         checks.returns(goal, (line,), expected=expected, mistakes=mistakes)
 

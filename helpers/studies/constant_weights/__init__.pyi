@@ -4,8 +4,6 @@ from ._counting import (
     PlacementCounts as PlacementCounts,
     WeightCensus as WeightCensus,
     census as census,
-    count_placements as count_placements,
-    count_widths as count_widths,
     recorded_counts as recorded_counts,
 )
 from ._cpp_sources import CPP_PLACEMENTS as CPP_PLACEMENTS
@@ -31,11 +29,11 @@ from ._layer_sources import (
     reference_source as reference_source,
 )
 from ._listings import (
+    count_instructions as count_instructions,
     instruction_with as instruction_with,
     listing as listing,
     missing_gpu_tools as missing_gpu_tools,
     parameters_in as parameters_in,
-    weigh as weigh,
 )
 from ._network import (
     ACTIVATIONS as ACTIVATIONS,

@@ -21,6 +21,7 @@ from helpers.studies.constant_weights._network import Network
 from helpers.studies.constant_weights._programs import build_cuda
 
 RECORDED_FILE = "programs.json"
+COMPILER = "13.0"  # NVRTC of the locked torch: the lesson's numbers are its counts, and another one counts otherwise
 _LINE = re.compile(r"^\s*[\da-f]+ +(.*)", re.M)
 _NOISE = re.compile(r"\.reuse|desc\[\w+\]")  # hints to the processor, which change no operand
 _NUMBER_AT = slice(4, 8)  # of an instruction's 16 bytes, those of a 32-bit immediate
@@ -29,13 +30,17 @@ _NUMBER_AT = slice(4, 8)  # of an instruction's 16 bytes, those of a 32-bit imme
 def missing_gpu_tools() -> native.MissingToolError | None:
     """Return what says which tool for a GPU's programs is missing here and how to get it, None where none is.
 
+    Another version of the compiler than the lesson's is a missing tool too, because its programs have other counts.
     Lesson 17.
     """
     try:
-        native.nvrtc_version()
+        version = native.nvrtc_version()
         native.find_nvdisasm()
     except native.MissingToolError as error:
         return error
+    if version != COMPILER:
+        return native.MissingToolError(f"The NVRTC that is installed is {version}, and the lesson's counts are those of "
+                                       f"{COMPILER}", f"install a build of torch for CUDA {COMPILER}")  # fmt: skip
     return None
 
 
@@ -52,7 +57,7 @@ def listing(source: str, *, architecture: str = "sm_90") -> list[str]:
     return [_NOISE.sub("", line) for line in _LINE.findall(native.disassemble(program.cubin))]
 
 
-def weigh(source: str, *, architecture: str = "sm_90") -> WeightCensus:
+def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCensus:
     """Return the census of a CUDA C++ ``source`` whose kernel is ``evaluate``, compiled for ``architecture``.
 
     No GPU is needed. Where the tools are missing, a program of the lesson is read from the course's record; another one

@@ -46,12 +46,12 @@ from helpers.studies.constant_weights._layer_sources import (
     reference_source,
 )
 from helpers.studies.constant_weights._listings import (
+    count_instructions,
     instruction_codes,
     listing,
     missing_gpu_tools,
     record_key,
     record_path,
-    weigh,
 )
 from helpers.studies.constant_weights._network import Dense, Network, pruned, random_network, standard_network
 
@@ -59,7 +59,7 @@ _BYTES = {"sm_60": 32 / 3, "sm_70": 16}  # an instruction: on sm_60 three, and w
 _PARAMETER_FROM = "sm_70"  # __grid_constant__ needs it
 _LIMIT_S = 60
 PRUNED_SHARES = (0.75, 0.5, 0.25, 0.1)  # of the weights, kept
-GROWN_WIDTHS = (64,)
+GROWN_WIDTHS = (8, 16, 64)
 
 
 def count_old(folder: Path, *, network: Network | None = None) -> PlacementCounts:
@@ -195,7 +195,7 @@ def record_programs() -> dict[str, Any]:
     programs[record_key(constants, newest)]["codes"] = [code.hex() for code in codes]
     compiler = ""
     for source, name in counted_programs():
-        found = weigh(source, architecture=name)
+        found = count_instructions(source, architecture=name)
         programs.setdefault(record_key(source, name), {})["census"] = found.to_dict()
         compiler = found.compiler
     note = f"{compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}: the programs of the lesson"

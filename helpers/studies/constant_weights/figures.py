@@ -138,7 +138,7 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
             ]  # fmt: skip
     if not rows:
         raise ValueError("no counts; give at least one group of them, as recorded_counts() has them")
-    drawn, axes = plotting.figure(title=title, height_in=4.2)
+    drawn, axes = plotting.figure(title=title, height_in=4.8)
     x, start = np.empty(len(rows)), 0
     for place, (name, group) in enumerate(given.items()):
         x[start : start + len(group)] = np.arange(start, start + len(group)) + place
@@ -153,7 +153,7 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
         axes.bar(x, heights, bottom=bottom, label=label, color=colour, edgecolor=INK, linewidth=0.5)
         bottom += heights
     for at, row, top in zip(x, rows, bottom, strict=True):
-        axes.text(at, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9)
+        axes.text(at, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9.5)
         axes.text(at, top + 60, f"{top:,.0f}", ha="center", size=8)
     axes.set_xticks(x, [row.architecture.removeprefix("sm_") for row in rows])
     axes.set(ylim=(0, 5600), ylabel="instructions of a thread (counted)", xlabel="instruction set, sm_")

@@ -13,7 +13,6 @@ from helpers.studies import constant_weights as cw
 from helpers.studies.constant_weights import _listings as listings, _recording as recording
 from helpers.studies.constant_weights._layer_sources import WORDS
 
-PINNED_COMPILER = "13.0"  # of the locked torch: its listings are exact
 MISSING = listings.missing_gpu_tools()
 needs_tools = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 NETWORK = cw.standard_network()
@@ -117,7 +116,6 @@ def test_the_layer_format_has_numbers_sizes_biases_and_rows(tmp_path):
 @pytest.mark.ci
 @pytest.mark.slow
 @needs_tools
-@pytest.mark.skipif(MISSING is None and native.nvrtc_version() != PINNED_COMPILER, reason="another compiler")
 def test_what_is_recorded_is_what_the_compiler_makes():
     made = recording.record_programs()["programs"]
     assert made == dict(listings._programs(listings.record_path()))
@@ -128,12 +126,26 @@ def test_without_the_tools_the_lessons_programs_are_read_from_the_record(without
     assert kinds(lines) == [4, 16]
     weight = cw.layer_weights()[3, 3]
     assert cw.instruction_with(weight, cw.layer_source("const"))[4:8] == weight.tobytes()
-    totals = [cw.weigh(cw.generate(NETWORK, "cuda", placement=name)).total for name in ("const", "device")]
+    totals = [cw.count_instructions(cw.generate(NETWORK, "cuda", placement=name)).total for name in ("const", "device")]
     assert totals == [1980, 3783]
+
+
+def test_with_another_compiler_the_lessons_programs_are_read_from_the_record(monkeypatch):
+    monkeypatch.setattr(native, "nvrtc_version", lambda: "12.8")
+    monkeypatch.setattr(native, "find_nvdisasm", lambda: "nvdisasm")
+    assert "12.8" in cw.missing_gpu_tools().problem
+    assert "CUDA 13.0" in cw.missing_gpu_tools().remedy
+    assert cw.count_instructions(cw.generate(NETWORK, "cuda")).compiler == "NVRTC 13.0"
+
+
+def test_every_width_of_the_appendix_is_recorded(without_tools):
+    networks = (cw.random_network((23, width, width, 1), ("relu", "relu", "sigmoid")) for width in (8, 16, 32, 64))
+    totals = [cw.count_instructions(cw.generate(network, "cuda")).total for network in networks]
+    assert totals == [348, 764, 1980, 5948]
 
 
 def test_without_the_tools_another_program_says_what_to_install(without_tools):
     with pytest.raises(native.MissingToolError, match=r"none of those .* recorded.*there is no nvdisasm.*install it"):
         cw.listing(cw.layer_source("const") + "\n")
     with pytest.raises(native.MissingToolError, match="cannot be compiled here"):
-        cw.weigh(cw.layer_source("const"))  # its lines are recorded, and not its census
+        cw.count_instructions(cw.layer_source("const"))  # its lines are recorded, and not its census
