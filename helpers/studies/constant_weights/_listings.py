@@ -39,8 +39,8 @@ def missing_gpu_tools() -> native.MissingToolError | None:
     except native.MissingToolError as error:
         return error
     if version != COMPILER:
-        return native.MissingToolError(f"The NVRTC that is installed is {version}, and the lesson's counts are those of "
-                                       f"{COMPILER}", f"install a build of torch for CUDA {COMPILER}")  # fmt: skip
+        problem = f"The NVRTC that is installed is {version}, and the lesson's counts are those of {COMPILER}"
+        return native.MissingToolError(problem, f"install a build of torch for CUDA {COMPILER}")
     return None
 
 
