@@ -37,7 +37,7 @@
 # any more, so can they become a part of the program? PyTorch has the same idea, since `torch.jit.freeze` turns the parameters of a model into constants. In
 # this case study you find out when this is worth it.
 #
-# We had no GPU. But a compiler for GPUs runs on any processor, so we compile the programs for an A100 and an H100 (with NVIDIA's NVRTC 13.0), read the
+# We had no GPU. But a compiler for GPUs runs on any processor, so we compile the programs for an A100 and an H100 (with NVIDIA's CUDA 13.0), read the
 # machine code, and count. Times on a GPU are published or modelled, unless your machine has one, because a cell near the end then measures there.
 
 # %% tags=["hide-input"]
