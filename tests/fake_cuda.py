@@ -342,6 +342,8 @@ def walk(notebook: Path) -> None:
     import nbformat
     from IPython.core.interactiveshell import InteractiveShell
 
+    from helpers.studies import constant_weights
+    from helpers.studies.constant_weights import _cuda_timing as cuda_timing
     from helpers.studies.gpu_execution import _measuring as transposes
     from helpers.studies.layer_roofline import _measuring as layer
     from helpers.studies.traces import _programs, _tracing
@@ -350,6 +352,10 @@ def walk(notebook: Path) -> None:
     shorten_probe("float32", "float16")
     layer._GPU_SIDE, layer._GPU_TOKENS = 64, (1, 4)
     transposes._SIDE = 64
+    small = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
+    cuda_timing.standard_network = lambda: small
+    measure_placements = constant_weights.measure_cuda
+    constant_weights.measure_cuda = lambda **_: measure_placements(candidates=256, budget_s=0.01)
     _tracing._ON_GPU = ("cpu_op",)
     lacks, compiled = _programs.missing_compiler, torch.compile
     from helpers.studies import traces

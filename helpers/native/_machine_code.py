@@ -178,7 +178,7 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
     objdump's own listing.
 
     Raises NativeError for what holds no machine code, MissingToolError without the disassembler, ValueError for a
-    function that is not in it (with those that are), TypeError for another argument. Lesson 17.
+    function that is not in it (with those that are), TypeError for another argument.
     """
     if function is not None:
         one_of("function", function, str, "a function's name")

@@ -81,7 +81,7 @@ def compile_cuda(
     installed (``cuda_fp16.h``). The same program is compiled once and then read from the cache (or from ``folder``).
 
     Raises CompilationError with the first error and the source's line, ValueError for an architecture that this NVRTC
-    does not know, MissingToolError without NVRTC, TypeError for other arguments. Lesson 17.
+    does not know, MissingToolError without NVRTC, TypeError for other arguments. Lesson 03.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")
@@ -112,7 +112,7 @@ def compile_cuda(
 
 
 def nvrtc_version() -> str:
-    """Return the version of the NVRTC that compiles here, such as ``"13.0"``. Raises MissingToolError. Lesson 17."""
+    """Return the version of the NVRTC that compiles here, such as ``"13.0"``. Raises MissingToolError."""
     library = _library(find_nvrtc())
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))

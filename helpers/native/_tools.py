@@ -135,7 +135,7 @@ def find_objdump() -> str:
 def find_nvdisasm() -> str:
     """Return nvdisasm's path: Triton's, that of NVIDIA's wheels, a conda environment's, or one on the PATH.
 
-    Raises MissingToolError. Lesson 17.
+    Raises MissingToolError.
     """
     folders = [place / "backends" / "nvidia" / "bin" for place in package_folders("triton")]
     folders += [folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))]

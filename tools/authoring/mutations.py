@@ -247,7 +247,7 @@ MUTATIONS = (
         "return sum(layer.weights.size for layer in self.layers)",
         "return sum(layer.weights.size + layer.bias.size for layer in self.layers)",
         "a bias counted as a multiply-add",
-        "{network.macs:,} MAC, {network.parameters:,}",
+        "code_bytes.reveal(",
     ),
     Mutation(
         "17",
@@ -255,7 +255,7 @@ MUTATIONS = (
         "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
         "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
         "a register taken for what feeds a multiply-add with an immediate",
-        'index=columns).T.rename({"device"',
+        'columns = ["FFMA, immediate"',
     ),
     Mutation(
         "19",

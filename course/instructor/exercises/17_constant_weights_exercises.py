@@ -410,9 +410,15 @@ def patch(code, old, new):
 
 
 # %%
+def bytes_of(function, code, old, new):
+    """Return what `function` gives, a bytearray as bytes."""
+    made = function(code, old, new)
+    return bytes(made) if isinstance(made, bytearray) else made
+
+
 def inside_of(function, code, old, new):
     """Return the floats at bytes 4 to 7 of each instruction that `function` gives; None where it gives None."""
-    made = function(code, old, new)
+    made = bytes_of(function, code, old, new)
     if not isinstance(made, bytes):
         return made if made is None or made is exercises.not_yet else "no bytes"
     return [struct.unpack("<f", made[start + 4 : start + 8])[0] for start in range(0, len(made), 16)]
@@ -432,7 +438,7 @@ place, minus, once, never = (
     "None for what cannot be done, and only for that",
 )
 decoy = bytes(8) + struct.pack("<f", 0.5) + bytes(4)
-check.returns(place, (decoy + holding(0.5), [0.5], [2.0]), expected=decoy + holding(2.0))
+check.returns(place, (decoy + holding(0.5), [0.5], [2.0]), call=bytes_of, expected=decoy + holding(2.0))
 sign = {(2.0, -0.5): "-0.5 is the weight without its minus: it becomes -2.0", (2.0, 2.0): "The minus is lost"}
 check.returns(minus, (holding(0.5, -0.5), [0.5], [2.0]), call=inside_of, expected=[2.0, -2.0], mistakes=sign)
 twice = {(0.5, 0.5): "0.5 became 0.25, and then 0.5 again", (0.25, 0.25): "0.25 became 0.5, and then 0.25 again"}
@@ -457,7 +463,7 @@ for _ in range(6):
     news = [value / 32 for value in draw.sample(range(901, 1800), 4)]
     packed = struct.pack("<f", olds[0])
     for decoy in (packed + bytes(12), bytes(2) + packed + bytes(10), bytes(12) + packed):
-        check.returns(place, (decoy + holding(*olds), olds, news), expected=decoy + holding(*news))
+        check.returns(place, (decoy + holding(*olds), olds, news), call=bytes_of, expected=decoy + holding(*news))
     signs = [draw.choice((-1, 1)) for _ in olds]
     turned = [sign * value for sign, value in zip(signs, olds, strict=True)]
     wanted = [sign * value for sign, value in zip(signs, news, strict=True)]

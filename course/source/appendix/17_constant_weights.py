@@ -16,10 +16,11 @@
 # %% [markdown]
 # # Constant weights: what else was measured
 #
-# The network is the lesson's: 23 inputs, two layers of 32, one output. Without a C++ compiler the lines about times say
-# `here: not measured`.
+# The network is the lesson's, with 23 inputs, two layers of 32 and one output. Without a C++ compiler the lines about times
+# say that nothing was measured here.
 
 # %%
+import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,6 +45,51 @@ except native.NativeError as error:
 print(no_compiler or "C++ is compiled here")
 
 # %% [markdown]
+# ## Four chips
+#
+# The lesson has counted for the A100 (sm_80) and the H100 (sm_90). Two older generations show when the rule changed. They are the
+# P100 (sm_60, 2016) and the V100 (sm_70, 2017), for which somebody asked in the draft. Their programs were compiled with CUDA 12.8,
+# because CUDA 13.0 no longer knows these chips, and their counts are recorded.
+
+# %%
+records = cw.recorded_counts().counts + cw.recorded_counts(current=True).counts
+places = {"const": "const", "constant": "constant memory", "device": "plain array"}
+groups = {
+    label: [row for row in records if (row.placement, row.precision) == (name, "fp32")]
+    for name, label in places.items()
+}
+figure = cw.draw_placements(groups, title="What feeds the multiply-adds of the network")
+alt = (
+    "const about 2,000; constant memory too, but 3,756 on sm_90; a plain array 3,781 to 4,038."
+)
+plotting.show(figure, alt=alt)
+
+# %% [markdown]
+# In code for the P100, 1,795 of the 1,797 multiply-adds read constant memory even with `const`, because an instruction of that
+# generation has room for fewer bits. From the V100 on the weights are immediates, as the reply in NVIDIA's forum says. Constant memory
+# needs no load up to the A100. On the H100 a `ULDC` brings each weight first, although `ULDC.64` could bring two at once. The network
+# goes down a column of weights, whereas neighbours in memory are in a row, so the two weights of such a load are seldom used together.
+#
+# ## By reference
+#
+# What must a compiler see so that a reference is free? These are seven programs of the lesson's small layer, whose function takes its 16
+# weights by reference. *Inlined*, the function's body stands in the kernel, in the place of the call. If it is not inlined, it stands
+# apart. We count in the text of the program.
+
+# %%
+rows = {}
+for array in cw.REFERENCES:
+    lines = cw.listing(cw.reference_source(array))
+    loads = sum(line.startswith("LDG") for line in lines) - 4  # the inputs
+    immediates = sum(bool(re.match(r"FFMA.* -?\d", line)) for line in lines)
+    rows[array] = [loads, immediates]
+pd.DataFrame(rows, index=["weights loaded", "immediates"]).T.rename_axis("a reference to")
+
+# %% [markdown]
+# The compiler followed the address of a `const` array through the reference, through `operator[]`, and even into a function that is not
+# inlined. If that function serves two arrays, it must load, 16 weights in the text and therefore 32 in its two calls, because the same
+# instructions cannot hold both values. So do the programs whose array may be written later, with `__restrict__` or without it.
+#
 # ## Three other explanations, with a pencil
 #
 # Why might weights from a file be slow? They must come from *memory*; they do not stay in the *cache*; as constants they would stay
@@ -61,7 +107,7 @@ print(f"cache: the weights fill {weight_bytes / (28 * 1024):.0%} of 28 KiB")
 print(f"registers: {network.parameters:,} parameters, 255 registers")
 
 # %% [markdown]
-# None of the three can be it. What is left is the program itself, and that the lesson counts.
+# None of the three can be it. What is left is the program itself, and the lesson counts that.
 #
 # ## Sums in half precision
 #
@@ -94,7 +140,8 @@ for sums in (np.float32, np.float16):
     print(f"weights in half, sums in {sums.__name__}: off by {off:.1e}")
 
 # %% [markdown]
-# The sums cost more: nearly four times the error. Lesson 18 meets this again, and adds up in a wider type.
+# The sums cost more, because they are rounded after every addition, and their error is nearly four times as large.
+# [Lesson 16](../16_numbers_of_few_bits.ipynb) adds up in a wider type for the same reason.
 #
 # ## What a CPU does care about
 #
@@ -128,31 +175,33 @@ for name, program in programs.items():
 # %% tags=["nbval-ignore-output"]
 out = torch.empty(len(x), 1)
 calls = {
-    name: lambda one=one: one.evaluate(x.data_ptr(), out.data_ptr(), len(x), one.context)
-    for name, one in programs.items()
+    name: lambda cpp=cpp: cpp.evaluate(x.data_ptr(), out.data_ptr(), len(x), cpp.context)
+    for name, cpp in programs.items()
 }
 times = helpers.compare(calls, budget_s=3, precision=0.05) if calls else None
-found = times.candidates if times else ()
-rows = {row.name: units.text(row.median_s / len(x), "s") for row in found}
+measured = times.candidates if times else ()
+rows = {row.name: units.text(row.median_s / len(x), "s") for row in measured}
 pd.DataFrame({"one candidate": rows})
 
 
 # %%
-def say(sentence, name, **bounds):
+def claim(sentence, name, **bounds):
     if times:
         times.claim(sentence, name, **bounds)
     else:
         timing.claim(sentence, None, **bounds)
 
 
-say("unknown sizes cost more than known ones", "sizes unknown", at_least=1.5)
-say("candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=0.9)
-say("one weight in ten takes a fraction of the time", "10 % of the weights", at_most=0.3)
+claim("unknown sizes cost more than known ones", "sizes unknown", at_least=1.5)
+claim(
+    "candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=0.9
+)
+claim("one weight in ten takes a fraction of the time", "10 % of the weights", at_most=0.3)
 
 
 # %% [markdown]
 # The last program has a tenth of the weights. Does it take a tenth of the time of candidates on lanes? If about that, do not trust
-# it yet: in Part 5 of the lesson only 40 of 1,792 weights were in use, 2.2 %. The time is far above that share, because reading 23
+# it yet: in Part 4 of the lesson only 40 of 1,792 weights were in use, 2.2 %. The time is far above that share, because reading 23
 # inputs, moving them onto the lanes and the sigmoid remain.
 #
 # ## Straight lines and loops
@@ -161,13 +210,13 @@ say("one weight in ten takes a fraction of the time", "10 % of the weights", at_
 # the model is an instruction of 16 bytes for each weight.
 
 # %%
-try:
-    grown = cw.count_widths((8, 16, 32, 64)).rows
-    rows = {one.width: [one.weights, one.total, one.code_bytes] for one in grown}
-    names = ["weights", "instructions", "bytes of code"]
-    print(pd.DataFrame(rows, index=names).T.map("{:,}".format))
-except native.MissingToolError as error:
-    print(error)
+rows = {}
+for width in (8, 16, 32, 64):
+    wide = cw.random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
+    total = cw.count_instructions(cw.generate(wide, "cuda")).total
+    rows[width] = [wide.macs, total, 16 * total]
+names = ["weights", "instructions", "bytes of code"]
+print(pd.DataFrame(rows, index=names).T.map("{:,}".format))
 
 # %% [markdown]
 # On this CPU it can be measured. To see where growth begins to cost, here is the extreme: one term for each
@@ -232,19 +281,22 @@ knee = {width: compare_at(width) for width in lines}
 
 # %% tags=["nbval-ignore-output"]
 if knee:
-    drawn, axes = plotting.figure(title="23, w, w, 1: the time of one weight")
+    figure, axes = plotting.figure(title="23, w, w, 1: the time per weight")
     for way, style in {"straight line": "o-", "loop": "s--"}.items():
-        each_s = [one.candidate(way).minimum_s / 256 / nets[w].macs for w, one in knee.items()]
-        axes.semilogx(widths, [1e9 * each for each in each_s], style, label=way)
+        weight_ns = [
+            1e9 * both.candidate(way).minimum_s / 256 / nets[width].macs
+            for width, both in knee.items()
+        ]
+        axes.semilogx(widths, weight_ns, style, label=way)
     axes.set_xticks(widths, widths)
     axes.minorticks_off()
-    axes.set(xlabel="width w", ylabel="ns a weight, measured", ylim=(0, None))
+    axes.set(xlabel="width w", ylabel="ns per weight (measured)", ylim=(0, None))
     axes.legend(loc="center right")
     alt = "Over the width a weight's time falls in the loop, and not in straight-line code."
-    plotting.show(drawn, alt=alt)
+    plotting.show(figure, alt=alt)
 
 # %%
-ratios = [one.candidate("straight line").time_ratio for one in knee.values()]
+ratios = [both.candidate("straight line").time_ratio for both in knee.values()]
 lost = ratios[-1] / ratios[0] if knee else None
 sentence = "against the loop, straight-line code loses ground from width 8 to width 128"
 timing.claim(sentence, lost, at_least=1.2, evidence=list(knee.values()))

@@ -4,8 +4,6 @@ from ._counting import (
     PlacementCounts as PlacementCounts,
     WeightCensus as WeightCensus,
     census as census,
-    count_placements as count_placements,
-    count_widths as count_widths,
     recorded_counts as recorded_counts,
 )
 from ._cpp_sources import CPP_PLACEMENTS as CPP_PLACEMENTS
@@ -20,8 +18,22 @@ from ._files import (
     Serving as Serving,
     Specialised as Specialised,
     best_placement as best_placement,
+    layer_format as layer_format,
     load as load,
     save as save,
+)
+from ._layer_sources import (
+    REFERENCES as REFERENCES,
+    layer_source as layer_source,
+    layer_weights as layer_weights,
+    reference_source as reference_source,
+)
+from ._listings import (
+    count_instructions as count_instructions,
+    instruction_with as instruction_with,
+    listing as listing,
+    missing_gpu_tools as missing_gpu_tools,
+    parameters_in as parameters_in,
 )
 from ._network import (
     ACTIVATIONS as ACTIVATIONS,
@@ -43,4 +55,12 @@ from ._programs import (
     cpp_program as cpp_program,
     cuda_function as cuda_function,
     generate as generate,
+)
+from .figures import (
+    WeightWay as WeightWay,
+    draw_cycles as draw_cycles,
+    draw_instruction as draw_instruction,
+    draw_placements as draw_placements,
+    draw_ways as draw_ways,
+    explore_zeros as explore_zeros,
 )

@@ -15,7 +15,7 @@ from helpers.checks import boolean
 from helpers.native import _machine_code as machine_code
 from helpers.results import Record, derived, from_dict
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
-from helpers.studies.constant_weights._network import Network, network_of, pruned, random_network
+from helpers.studies.constant_weights._network import Network, network_of, pruned
 from helpers.studies.constant_weights._programs import CudaProgram, build_cuda
 
 INSTRUCTION_BYTES = 16  # from sm_70 on
@@ -119,29 +119,6 @@ class PlacementCounts(Record):
         raise ValueError(f"{placement} {precision} {architecture} was not counted; these were: {known}")
 
 
-class WidthCount(Record):
-    """The program of a network 23 -> width -> width -> 1: ``code_bytes`` is what its instructions take in memory.
-
-    ``registers`` are a thread's, of at most 255; what does not fit is spilled. Lesson 17.
-    """
-
-    width: int
-    weights: int
-    total: int
-    code_bytes: int
-    immediate: int
-    registers: int | None
-    spill_load_bytes: int | None
-
-
-class WidthCounts(Record):
-    """How the program grows with the network, its weights constants, for one architecture. Lesson 17."""
-
-    compiler: str
-    architecture: str
-    rows: tuple[WidthCount, ...]
-
-
 def census(built: Any) -> WeightCensus | CppCensus:
     """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a CppCensus of a C++ one.
 
@@ -198,7 +175,7 @@ def count_placements(
 
     The network of 1,857 parameters takes a second or less with constants, several where every weight is loaded.
     ``precision`` and ``prune`` are those of :func:`generate`. Raises as :func:`generate`, :func:`build` and
-    :func:`census` do. Lesson 17.
+    :func:`census` do.
     """
     for name, given in (("architectures", architectures), ("placements", placements)):
         if isinstance(given, str) or not given:
@@ -212,23 +189,6 @@ def count_placements(
         compiler = found.compiler
         rows.append(placement_count(found, placement, precision))
     return PlacementCounts(compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows))
-
-
-def count_widths(widths: Sequence[int] = (8, 16, 32, 48, 64), *, architecture: str = "sm_90") -> WidthCounts:
-    """Return the census of networks 23 -> w -> w -> 1 with ReLU, ReLU, sigmoid, for each w of ``widths``, as constants.
-
-    A width of 64 compiles in about a second, 128 in several. Raises as :func:`count_placements` does. Lesson 17.
-    """
-    rows, compiler = [], ""
-    for width in console.track(list(widths), "compiling"):
-        network = random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
-        found = cuda_census(build_cuda(cuda_source(network), architecture=architecture))
-        compiler = found.compiler
-        rows.append(WidthCount(width, network.macs, found.total, found.total * INSTRUCTION_BYTES, found.immediate,
-                               found.registers, found.spill_load_bytes))  # fmt: skip
-    if not rows:
-        raise ValueError("widths names at least one width, such as (16, 32, 64)")
-    return WidthCounts(compiler, architecture, tuple(rows))
 
 
 def placement_count(found: WeightCensus, placement: str, precision: str) -> PlacementCount:

@@ -1,4 +1,4 @@
-"""Record the census of the placements: by the compiler that is here, or by the last one for sm_60 and sm_70.
+"""Record what compilers made: the census of the placements, and the programs of the lesson for machines without tools.
 
 Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70, where the rule changed. Two wheels bring the last that do;
 unpacked into a folder of their own they touch nothing that is installed::
@@ -7,7 +7,8 @@ unpacked into a folder of their own they touch nothing that is installed::
     uv pip install --target old --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1
     python -m helpers.studies.constant_weights._recording old
 
-Each writes one of the two files that :func:`counting.recorded_counts` reads.
+The first also writes the programs that :mod:`listings` reads; each of the two writes a file of
+:func:`counting.recorded_counts`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,15 @@ import argparse
 import ctypes
 import dataclasses
 import datetime
+import json
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from helpers import storage
 from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _tools as tools
@@ -32,11 +38,28 @@ from helpers.studies.constant_weights._counting import (
     recorded_file,
 )
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
-from helpers.studies.constant_weights._network import Network, standard_network
+from helpers.studies.constant_weights._layer_sources import (
+    REFERENCES,
+    WORDS,
+    layer_source,
+    layer_weights,
+    reference_source,
+)
+from helpers.studies.constant_weights._listings import (
+    count_instructions,
+    instruction_codes,
+    listing,
+    missing_gpu_tools,
+    record_key,
+    record_path,
+)
+from helpers.studies.constant_weights._network import Dense, Network, pruned, random_network, standard_network
 
 _BYTES = {"sm_60": 32 / 3, "sm_70": 16}  # an instruction: on sm_60 three, and what schedules them, take 32
 _PARAMETER_FROM = "sm_70"  # __grid_constant__ needs it
 _LIMIT_S = 60
+PRUNED_SHARES = (0.75, 0.5, 0.25, 0.1)  # of the weights, kept
+GROWN_WIDTHS = (8, 16, 64)
 
 
 def count_old(folder: Path, *, network: Network | None = None) -> PlacementCounts:
@@ -127,6 +150,58 @@ def count_current() -> PlacementCounts:
     return dataclasses.replace(single, counts=single.counts + half.counts, note=note)
 
 
+def small_programs() -> Iterator[tuple[str, str]]:
+    """Yield the source and the architecture of each program of which the lesson reads lines."""
+    for architecture in CURRENT_ARCHITECTURES:
+        yield from ((layer_source(placement), architecture) for placement in WORDS)
+    newest = CURRENT_ARCHITECTURES[-1]
+    yield from ((reference_source(array), newest) for array in REFERENCES)
+    yield half_layer(), newest
+
+
+def half_layer() -> str:
+    """Return the source of the small layer in half precision, its weights constants."""
+    weights = layer_weights()
+    layer = Dense(weights, np.zeros(weights.shape[1], np.float32))
+    return cuda_source(Network((layer,)), precision="fp16")
+
+
+def counted_programs() -> Iterator[tuple[str, str]]:
+    """Yield the source and the architecture of each program that the lesson counts."""
+    network, newest = standard_network(), CURRENT_ARCHITECTURES[-1]
+    for placement in ("const", "device", "constant"):
+        yield from ((cuda_source(network, placement=placement), name) for name in CURRENT_ARCHITECTURES)
+    yield cuda_source(network, placement="pointer"), newest
+    yield from ((cuda_source(network, placement=name, precision="fp16"), newest) for name in ("const", "device"))
+    yield from ((cuda_source(pruned(network, 1 - kept)), newest) for kept in PRUNED_SHARES)
+    for width in GROWN_WIDTHS:
+        yield cuda_source(random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))), newest
+
+
+def record_programs() -> dict[str, Any]:
+    """Return what the compiler here makes of the lesson's programs, by :func:`listings.record_key`.
+
+    Raises MissingToolError without the tools.
+    """
+    missing = missing_gpu_tools()
+    if missing:
+        raise missing
+    programs: dict[str, dict[str, Any]] = {}
+    for source, name in small_programs():
+        held = programs.setdefault(record_key(source, name), {})
+        held["lines"] = listing(source, architecture=name)
+    constants, newest = layer_source("const"), CURRENT_ARCHITECTURES[-1]
+    codes = instruction_codes(constants, architecture=newest)
+    programs[record_key(constants, newest)]["codes"] = [code.hex() for code in codes]
+    compiler = ""
+    for source, name in counted_programs():
+        found = count_instructions(source, architecture=name)
+        programs.setdefault(record_key(source, name), {})["census"] = found.to_dict()
+        compiler = found.compiler
+    note = f"{compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}: the programs of the lesson"
+    return {"note": note, "programs": programs}
+
+
 def main() -> None:
     """Count with the compiler that is here, or in the folder that is named, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -136,6 +211,8 @@ def main() -> None:
     path = recorded_file(OLD_ARCHITECTURES if folder else CURRENT_ARCHITECTURES)
     storage.write_atomically(path, found.to_json() + "\n")
     print(found)
+    if not folder:
+        storage.write_atomically(record_path(), json.dumps(record_programs(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

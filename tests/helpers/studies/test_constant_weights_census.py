@@ -16,7 +16,6 @@ from helpers.studies.constant_weights._counting import (
     WeightCensus,
     census,
     count_placements,
-    count_widths,
     recorded_counts,
 )
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
@@ -175,16 +174,6 @@ def test_a_table_of_placements_prints_and_finds_its_rows():
         found.count("shared", architecture="sm_80")
     with pytest.raises(TypeError, match="architectures is a list"):
         count_placements(SMALL, architectures="sm_90")
-
-
-def test_a_wider_network_is_a_longer_program():
-    found = count_widths((4, 8), architecture="sm_90")
-    narrow, wide = found.rows
-    assert (narrow.weights, wide.weights) == (23 * 4 + 4 * 4 + 4, 23 * 8 + 8 * 8 + 8)
-    assert all(row.immediate >= row.weights and row.code_bytes == 16 * row.total for row in found.rows)
-    assert wide.total - narrow.total >= wide.weights - narrow.weights
-    with pytest.raises(ValueError, match="at least one width"):
-        count_widths(())
 
 
 def test_what_was_recorded_for_the_oldest_architectures_tells_where_the_rule_changed():
