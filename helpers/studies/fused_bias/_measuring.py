@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from helpers import profiling, timing
-from helpers.checks import boolean
+from helpers.checks import boolean, whole_number
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
 from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
@@ -18,6 +18,7 @@ from helpers.studies.fused_bias._counting import model_time, traffic
 
 STORY_BATCHES = (100, 1000)
 _FLOAT_BYTES = 4
+_FILTERS, _SIDE = convnet.CHANNELS[1], convnet.PIXELS[0]  # of the first layer
 _PRECISION = 0.1  # as well as a ratio of the kernels must be known beside a model of their bytes
 _BIAS = 1e-3  # so small that a value which it is added to many thousand times stays finite
 
@@ -128,6 +129,44 @@ def measure_kernels(
                 scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
             ))  # fmt: skip
     return KernelComparisons(tuple(shape), found.device, found.stable, found.reason, tuple(rows), found)
+
+
+def measure_layer(
+    channels: int,
+    images: int = 1000,
+    *,
+    device: str | torch.device | None = None,
+    budget_s: float = 3.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> timing.Comparison:
+    """Return the times of the story's first layer in one, two and three kernels, and of a copy of its output.
+
+    The layer is a 3 x 3 convolution of ``images`` x (``channels``, 28, 28) to 16 channels, its bias and its ReLU, in
+    float32 and without gradients. The candidates are "one kernel", the baseline ("post-op" of :func:`layer`, or
+    "native" where the library cannot fuse the ReLU), "two kernels" ("broadcast", if a C++ compiler or Triton is
+    there), "three kernels" ("separate") and "copy", which reads and writes a tensor of the output's size.
+    ``device`` is by default CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`.
+
+    Raises ValueError for ``channels`` or ``images`` below 1. Lesson 18.
+    """
+    chosen = _device(device)
+    read = whole_number("channels", channels, at_least=1)
+    count = whole_number("images", images, at_least=1)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((count, read, _SIDE, _SIDE), (_FILTERS, read, 3, 3), (_FILTERS,))
+    x, weight, bias = (torch.randn(shape, generator=generator).to(chosen) for shape in shapes)
+    weight /= 3 * read**0.5
+    y = torch.empty(count, _FILTERS, _SIDE, _SIDE, device=chosen).fill_(1)
+    target = torch.empty_like(y)
+    layers = {"one kernel": "native" if variants.missing("post-op", chosen) else "post-op"}
+    if not variants.missing("broadcast", chosen):
+        layers["two kernels"] = "broadcast"
+    layers["three kernels"] = "separate"
+    runs: dict[str, Callable[[], object]] = {
+        name: functools.partial(variants.layer(variant), x, weight, bias) for name, variant in layers.items()
+    }
+    runs["copy"] = functools.partial(target.copy_, y)
+    return timing.compare(runs, device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock)
 
 
 def measure_reductions(

@@ -1,4 +1,4 @@
-"""Kernels and the memory that they read and write, as a drawing."""
+"""The figures of lesson 18: kernels with the memory that they read and write, passes, gains, busy multiprocessors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,24 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from helpers import units
-from helpers.checks import members, named
+from helpers import plotting, units
+from helpers.checks import members, named, whole_number
+from helpers.plotting import COLOURS, Curves, Menu, Series, Slider
 from helpers.results import Record
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, paper, write  # fmt: skip
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, keys, paper, write  # fmt: skip
 
 _ARROW_IN = 0.66  # between two arrows of one tensor
 _PANEL_GAP_IN, _KERNEL_IN = 0.35, 0.55
+_SQUARE_IN, _SQUARES_PER_ROW = 0.36, 22  # a multiprocessor
+_ROUNDS = {"one pass": 1, "two passes": 2}
+_STATES = ("y", "y + b", "done")
+
+# FLOP per second by the data sheets, and the bytes of a value.
+_ARITHMETIC = {
+    "H100, bfloat16": {"rate": 989e12, "size": 2},
+    "H100, float32": {"rate": 67e12, "size": 4},
+    "V100, float32": {"rate": 15.7e12, "size": 4},
+}
 
 
 class Kernel(Record):
@@ -122,3 +133,104 @@ class _Program:
                     axes.text(left + x, 1.92, f"{'read' if read else 'write'}\n{units.text(size, 'B')}", fontsize=9,
                               ha="center", va="center", color=INK,
                               bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+
+
+def pass_frames(values: int = 8) -> list[Figure]:
+    """Return frames of a tensor of ``values`` elements to which bias and ReLU are applied in one pass and in two.
+
+    A frame shows both programs after as many visits to memory, from none to two per element, in steps of two. A visit
+    reads an element and writes it back. Raises ValueError for no elements. Lesson 18.
+    """
+    count = whole_number("values", values, at_least=1)
+    return [_draw_passes(count, visits) for visits in range(0, 2 * count + 1, 2)]
+
+
+def _draw_passes(count: int, visits: int) -> Figure:
+    drawn, axes = plotting.figure(title="", height_in=2.3)
+    colours = ["white", COLOURS["data"], COLOURS["computing"]]
+    for lane, rounds in enumerate(_ROUNDS.values()):
+        for element in range(count):
+            done = sum(visits > element + count * number for number in range(rounds))
+            state = done if rounds == 2 else 2 * done
+            axes.barh(lane, 0.92, 0.7, element, color=colours[state], edgecolor="#666666")
+            axes.text(element + 0.46, lane, _STATES[state], ha="center", va="center")
+    axes.set_yticks(range(len(_ROUNDS)), list(_ROUNDS))
+    axes.set(xticks=[], xlim=(-0.1, count))
+    axes.grid(visible=False)
+    return drawn
+
+
+def draw_gains(channels: Sequence[int], *, modelled: Sequence[float], measured: Sequence[float]) -> Figure:
+    """Return a plot of the time of three kernels over that of one, by the ``channels`` that the layer reads.
+
+    ``modelled`` and ``measured`` have a ratio for each number of channels. Lesson 18.
+    """
+    drawn, axes = plotting.figure(title="Time of three kernels, relative to one kernel")
+    axes.plot(channels, modelled, "s", color=plotting.MODELLED, label="modelled: two copies of the output")
+    axes.plot(channels, measured, "o", color=plotting.MEASURED, label="measured")
+    axes.axhline(1, color=QUIET, linestyle="--", label="no gain")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(channels, [f"{count}" for count in channels])
+    axes.set(xlabel="channels that the layer reads", ylabel="time relative to one kernel",
+             ylim=(0.8, 1.1 * max(*modelled, *measured)))  # fmt: skip
+    axes.legend()
+    return drawn
+
+
+def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
+    """Return a GPU with ``multiprocessors``, of which as many are busy as ``blocks`` keep busy at one block each.
+
+    Raises ValueError for a count below 1. Lesson 18.
+    """
+    count = whole_number("multiprocessors", multiprocessors, at_least=1)
+    busy = min(whole_number("blocks", blocks, at_least=1), count)
+    rows = -(-count // _SQUARES_PER_ROW)
+    width_in = max(3.2, 0.24 + _SQUARE_IN * min(count, _SQUARES_PER_ROW))
+    drawn, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
+    for number in range(count):
+        row, column = divmod(number, _SQUARES_PER_ROW)
+        box(axes, 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN - 0.06, _SQUARE_IN - 0.06,
+            colour=COMPUTING if number < busy else EMPTY)  # fmt: skip
+    named_colours = {f"busy: {busy}": (COMPUTING, "none"), f"idle: {count - busy}": (EMPTY, "none")}
+    keys(axes, 0.17, 0.25 + _SQUARE_IN * rows, named_colours)
+    return drawn
+
+
+def explore_gain() -> None:
+    """Display the gain of fusion on a GPU as a figure to turn: size of the output, channels, bandwidth and launch.
+
+    A layer writes as many channels as it reads. One kernel takes one launch and the longer of its arithmetic at the
+    GPU's peak and its bytes; three kernels take two launches and four passes over the output more. Lesson 18.
+    """
+    plotting.explore(
+        title="What do kernels of their own for bias and ReLU cost?",
+        alt="Two curves over the channels of a layer: three kernels and two kernels, relative to one. Both fall to 1.",
+        inputs=[
+            Menu("gpu", "arithmetic", _ARITHMETIC, "H100, bfloat16"),
+            Slider("images", "images of 16 x 28 x 28 outputs", [1, 3, 10, 30, 100, 300, 1000, 3000, 10000], 1000),
+            Slider("channels", "channels that the layer reads",
+                   [1, 2, 4, 8, 16, 32, 64, 96, 131, 192, 256, 512, 1024, 2048], 131),
+            Slider("bandwidth", "bandwidth, GB/s", [320, 900, 2039, 3350, 4800, 8000], 3350),
+            Slider("launch", "µs per launch", [0, 1, 2, 5, 10, 20], 0),
+        ],
+        formulas={
+            "outputs": "12544 * images",
+            "copy": "2 * gpu.size * outputs / (1000 * bandwidth)",
+            "arithmetic": "18 * channels * outputs / gpu.rate * 1e6",
+            "one": "launch + max(arithmetic, copy)",
+            "two": "(one + launch + copy) / one",
+            "three": "(one + 2 * launch + 2 * copy) / one",
+            "none": "one / one",
+        },
+        picture=Curves(
+            along="channels",
+            lines=[
+                Series("three", "three kernels (modelled)", plotting.MODELLED),
+                Series("two", "two kernels, as in Flux (modelled)", COLOURS["sending"]),
+                Series("none", "one kernel", COLOURS["waiting"]),
+            ],
+            xlabel="channels that the layer reads (and writes)",
+            ylabel="time relative to one kernel",
+            log_y=False,
+        ),
+    )  # fmt: skip
