@@ -1,5 +1,7 @@
 """The checks of lesson 18: what goes in, what must come out, and what common mistakes would give instead."""
 
+from collections import Counter
+
 import numba
 import numpy as np
 import torch
@@ -78,31 +80,51 @@ def _after(function, y, bias):
     return y.ravel()
 
 
-class _Counted:
-    """An array that counts how many of its values are read and written by an index."""
+class _Counted(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array that counts how many of its values are read and written, also through its rows and other views."""
 
-    def __init__(self, values):
+    def __init__(self, values, counts=None):
         self._values = values
+        self.counts = Counter() if counts is None else counts
         self.shape, self.ndim, self.size = values.shape, values.ndim, values.size
-        self.reads = self.writes = 0
 
     def __len__(self):
         return len(self._values)
 
     def __getitem__(self, index):
-        self.reads += np.size(self._values[index])
-        return self._values[index].copy()
+        selected = self._values[index]
+        if np.ndim(selected):
+            return _Counted(selected, self.counts)
+        self.counts["reads"] += 1
+        return selected
 
     def __setitem__(self, index, values):
-        self.writes += np.size(self._values[index])
+        target = self._values[index]
+        if isinstance(values, _Counted) and np.shares_memory(values._values, target):
+            return  # the end of y[index] += ..., which has already written
+        self.counts["writes"] += np.size(target)
         self._values[index] = values
+
+    def __array__(self, dtype=None, copy=None):
+        self.counts["reads"] += self.size
+        return np.array(self._values, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        arrays = [np.asarray(values) for values in inputs]
+        result = getattr(ufunc, method)(*arrays, **options)
+        for target in out:
+            target[...] = result
+        return out[0] if out else result
+
+    def reshape(self, *shape):
+        return _Counted(self._values.reshape(*shape), self.counts)
 
 
 def _visits(function, y, bias):
     """Return how many values of y the function reads and how many it writes."""
     counted = _Counted(y)
     function(counted, bias, _relu)
-    return counted.reads, counted.writes
+    return counted.counts["reads"], counted.counts["writes"]
 
 
 def _compiled(function, y, bias):
@@ -183,7 +205,7 @@ def bias_gradient(checks: Checks) -> None:
 
 
 class _Operators(TorchDispatchMode):
-    """Notes how many values each operator is given and how many it returns."""
+    """A mode that notes the number of values that each operator takes and returns."""
 
     def __init__(self):
         super().__init__()

@@ -114,13 +114,13 @@ def measure_kernels(
     }
     runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
     with torch.no_grad():
-        found = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
+        comparison = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
                                own_caches=True, precision=_PRECISION, clock=clock)  # fmt: skip
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
     for variant, phase in work:
         if f"{variant}, {phase}" in runs:
-            measured, counted = found.candidate(f"{variant}, {phase}"), traffic(variant, shape, phase=phase)
+            measured, counted = comparison.candidate(f"{variant}, {phase}"), traffic(variant, shape, phase=phase)
             modelled_s = model_time(counted, limits).modelled_s
             rows.append(KernelComparison(
                 variant=variant, phase=phase, moved_bytes=counted.moved_bytes, modelled_s=modelled_s,
@@ -128,7 +128,9 @@ def measure_kernels(
                 bandwidth_bytes_per_s=counted.moved_bytes / measured.median_s,
                 scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
             ))  # fmt: skip
-    return KernelComparisons(tuple(shape), found.device, found.stable, found.reason, tuple(rows), found)
+    return KernelComparisons(
+        tuple(shape), comparison.device, comparison.stable, comparison.reason, tuple(rows), comparison
+    )
 
 
 def measure_layer(

@@ -76,8 +76,8 @@ def gradients(
     inputs = [weight, bias, *([x] if x.requires_grad else [])]
     with torch.enable_grad():
         y = layer(variant)(x, weight, bias)
-    found = torch.autograd.grad(y, inputs, grad_output)
-    return Gradients(found[2] if x.requires_grad else None, found[0], found[1])
+    computed = torch.autograd.grad(y, inputs, grad_output)
+    return Gradients(computed[2] if x.requires_grad else None, computed[0], computed[1])
 
 
 def reduction(name: str) -> Reduction:
