@@ -73,8 +73,8 @@ print("the sum: ", grad.sum((0, 2, 3)).tolist())
 whole = torch.randint(
     -8, 9, (20, 16, 28, 28)
 ).float()  # whole numbers add up exactly in any order
-lacking = fused_bias.missing("one-pass", "cpu")
-names = [name for name in fused_bias.REDUCTIONS if name != "one-pass" or not lacking]
+missing_kernel = fused_bias.missing("one-pass", "cpu")
+names = [name for name in fused_bias.REDUCTIONS if name != "one-pass" or not missing_kernel]
 sums = [fused_bias.reduction(name)(whole) for name in names]
 assert all(torch.equal(total, sums[0]) for total in sums)
 
@@ -96,14 +96,14 @@ read_s = 4 * 500 * 16 * 28 * 28 / fused_bias.bandwidth_at(limits, 25e6, by="read
 slowest.reveal(modelled=1, measured=max(medians_s.values()) / min(medians_s.values()))
 
 # %%
-drawn = plotting.draw_three(
+figure = plotting.draw_three(
     list(medians_s),
     {"modelled": [read_s] * len(medians_s), "measured": list(medians_s.values())},
     unit="s",
     title="Bias gradient of 25 MB; modelled: reading it once",
     xlabel="program",
 )
-plotting.show(drawn, alt="Times of five programs beside the time of reading 25 MB once.")
+plotting.show(figure, alt="Times of five programs beside the time of reading 25 MB once.")
 
 # %%
 sentence = "with the same bytes the slowest program takes longer"
@@ -153,8 +153,8 @@ steps = {batch: share_of_sums(batch) for batch in (10, 100, 500)}
 
 # %% tags=["nbval-ignore-output"]
 rows = {
-    f"batch {batch}": [f"{100 * found.candidate('sums').time_ratio:.2f} %"]
-    for batch, found in steps.items()
+    f"batch {batch}": [f"{100 * comparison.candidate('sums').time_ratio:.2f} %"]
+    for batch, comparison in steps.items()
 }
 pd.DataFrame(rows, index=["bias gradients' share of a step"]).T
 
@@ -181,18 +181,18 @@ backward_ratio = helpers.predict(
 backward_ratio
 
 # %% tags=["nbval-ignore-output"]
-beside = fused_bias.measure_kernels(shape, limits, device="cpu", budget_s=4)
-backward = {row.variant: row for row in beside.rows if row.phase == "backward"}
-if not lacking:
+comparisons = fused_bias.measure_kernels(shape, limits, device="cpu", budget_s=4)
+backward = {row.variant: row for row in comparisons.rows if row.phase == "backward"}
+if not missing_kernel:
     two, one = backward["separate"], backward["one-pass"]
     backward_ratio.reveal(modelled=4 / 3, measured=two.measured_s / one.measured_s)
 
 # %%
 sentence, bounds = "one kernel backward takes less time than two", {"at_most": 0.95}
-if lacking:
+if missing_kernel:
     timing.claim(sentence, None, **bounds)
 else:
-    timing.claim(sentence, one.measured_s / two.measured_s, **bounds, evidence=beside)
+    timing.claim(sentence, one.measured_s / two.measured_s, **bounds, evidence=comparisons)
 
 # %% [markdown]
 # The measured ratio may be above 4 to 3: our C++ kernel writes a large tensor past the caches, which saves the fetching of each line before
@@ -397,10 +397,10 @@ best_ratio
 # %%
 images, labels = next(iter(helpers.make_MNIST_loader(100)))
 net = fused_bias.Convnet("separate")
-wanted = ["separate", "native", "one-pass", "one-pass with pooling"]
-wanted += ["channels-last, one-pass with pooling"]
-wanted += ["one kernel a layer", "one kernel a layer, Winograd"]
-rungs = [name for name in wanted if name in fused_bias.default_rungs("cpu")]
+programs = ["separate", "native", "one-pass", "one-pass with pooling"]
+programs += ["channels-last, one-pass with pooling"]
+programs += ["one kernel a layer", "one kernel a layer, Winograd"]
+rungs = [name for name in programs if name in fused_bias.default_rungs("cpu")]
 ladder = fused_bias.measure_ladder(images, labels, rungs=rungs, model=net, budget_s=2)
 speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
 
@@ -417,15 +417,15 @@ best_ratio.reveal(
 )
 
 # %%
-drawn = plotting.draw_bars(speedups, unit="", title="Forward: times as fast")
+figure = plotting.draw_bars(speedups, unit="", title="Forward: times as fast")
 plotting.show(
-    drawn, alt="Each rung of the ladder is faster; those that pool within a kernel most."
+    figure, alt="Each rung of the ladder is faster; those that pool within a kernel most."
 )
 
 # %%
 sentence = "pooling within the pass is faster than pooling after it"
 bounds = {"at_least": 1.2}
-if lacking:
+if missing_kernel:
     timing.claim(sentence, None, **bounds)
 else:
     ratio = speedups["one-pass with pooling"] / speedups["one-pass"]
@@ -442,8 +442,8 @@ steps = fused_bias.measure_ladder(
     images, labels, phase="training", rungs=rungs, model=net, budget_s=3
 )
 training = {rung.rung: rung.speedup for rung in steps.rungs}
-drawn = plotting.draw_bars(training, unit="", title="Training step: times as fast")
-plotting.show(drawn, alt="Bars of the speedup of a training step of each program.")
+figure = plotting.draw_bars(training, unit="", title="Training step: times as fast")
+plotting.show(figure, alt="Bars of the speedup of a training step of each program.")
 
 # %% [markdown]
 # ## Who fuses, and who does not
