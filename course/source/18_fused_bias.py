@@ -708,7 +708,7 @@ shares = {
 }
 shares["the rest"] = 1 - sum(shares.values())
 ladder = fused_bias.measure_ladder(
-    images, labels, rungs=["separate", FUSED], model=net, budget_s=1.5
+    images, labels, rungs=["separate", FUSED], model=net, budget_s=4
 )
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Additions and ReLUs are a small part of the pass"

@@ -296,7 +296,7 @@ zeros_ratio
 values = {"zeros": torch.zeros_like(sample), "sorted": sample.sort(dim=-1).values}
 values["random"] = sample
 runs = {name: partial(functional.max_pool2d, value, 2) for name, value in values.items()}
-pooled = timing.compare(runs, budget_s=2, device="cpu", precision=0.2)
+pooled = timing.compare(runs, budget_s=4, device="cpu", precision=0.2)
 
 # %% tags=["nbval-ignore-output"]
 zeros_ratio.reveal(modelled=1, measured=pooled.candidate("random").time_ratio)

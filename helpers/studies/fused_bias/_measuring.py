@@ -205,7 +205,7 @@ def measure_story(
     The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed GPU. By default on
     CUDA if there is one. A row is for as many random images as one of ``batches`` says; the weights are new, and
     ``budget_s`` is for each comparison. The profile is of ten forward passes of the "broadcast" net at the first batch
-    size. cuDNN computes in float32, as the story's did: TF32, its default, is off meanwhile.
+    size. cuDNN computes in float32, as the story's did: TF32, its default, is off meanwhile. Lesson 18.
     """
     chosen = _device(device)
     with _without_tf32():

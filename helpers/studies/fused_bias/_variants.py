@@ -50,7 +50,7 @@ def layer(variant: str) -> Layer:
     9 C_in products and its bias, n = 9 C_in + 1, u = 2^-24: that of an inner product in any order (Higham 2002, 3.1).
 
     Raises ValueError for another name; the function raises TypeError or ValueError for tensors that do not fit, and
-    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU). Lesson 18.
+    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU).
     """
     if variant not in VARIANTS:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
