@@ -313,9 +313,8 @@ three_kernels.reveal(modelled=modelled, measured=measured)
 layer.claim("three kernels take longer than one", "three kernels", at_least=1.2)
 
 # %% [markdown] tags=["explain"]
-# On our core the fused layer took 18.6 ms and a copy 10.6 ms. The three kernels should then take 18.6 + 2 × 10.6, or 39.8 ms (modelled), and they took
-# 40.2 ms (measured). With two kernels, as in Flux, the model says 29.2 ms, and they took 28.5 ms. So on our core, too, the small kernels do hardly
-# anything but move their tensor.
+# On our core the fused layer took 16.3 ms and a copy 9.2 ms. The three kernels should then take 16.3 + 2 × 9.2, or 34.7 ms, which is 2.13 times as long
+# (modelled), and they took 2.09 times as long (measured). So on our core, too, the small kernels do hardly anything but move their tensor.
 #
 # Addition and ReLU can share one pass over the tensor, if each value gets both while it is in a register.
 
@@ -439,8 +438,8 @@ pd.DataFrame(rows, index=["time (measured)", "relative to add_, then relu_"]).T
 in_place.claim("one pass takes less time than two", "your kernel", at_most=0.8)
 
 # %% [markdown] tags=["explain"]
-# On our core, `add_` and `relu_` took 9.5 ms and the kernel 4.7 ms (measured), half as long, because it moves half the bytes. Multiplying by 1 took
-# 4.6 ms, so hardly anything is left to gain. Working in place is cheaper than a copy, partly because a [cache](glossary.md#cache) reads the lines of
+# On our core, `add_` and `relu_` took 11.7 ms and the kernel 5.7 ms (measured), half as long, because it moves half the bytes. Multiplying by 1 took
+# 5.9 ms, so hardly anything is left to gain. Working in place is cheaper than a copy, partly because a [cache](glossary.md#cache) reads the lines of
 # a new tensor before they are written.
 #
 # It is fast, but is it right? Suppose that a training has failed, and one weight of the first layer is NaN, "not a number". PyTorch's ReLU lets a NaN
@@ -514,10 +513,10 @@ else:
 
 # %% [markdown] tags=["explain"]
 # The compiler leaves the convolution to oneDNN and fuses the addition and the ReLU into one function, with three loops over images, channels and
-# pixels, in place. Two things differ. On our core it takes 16 pixels at a time, because a vector register holds 16 values, and its function for the
+# pixels, in place. Two things differ. On our core it takes 8 pixels at a time, because a vector register holds 8 values there, and its function for the
 # ReLU keeps a NaN. It does not enter the convolution, so it needs one pass over the output more than the fused layer.
 #
-# **To remember.** A separate kernel that writes a new tensor costs about one copy of it, here 10.6 ms for 50 MB. A fused kernel must treat NaN and
+# **To remember.** A separate kernel that writes a new tensor costs about one copy of it, here 9.2 ms for 50 MB. A fused kernel must treat NaN and
 # infinity like the kernels that it replaces.
 #
 # With three kernels the first layer took twice as long. For which layers is fusion worth the trouble?
@@ -644,8 +643,8 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# On our core one kernel took 18.6, 20.4, 25.5 and 79.0 ms for 1, 3, 8 and 32 channels, and the three kernels took 2.2, 2.0, 1.7 and 1.3 times as long
-# (measured). Fusion saves about 20 ms each time, but it saves them of a longer time.
+# On our core the three kernels took 2.1, 1.6, 1.4 and 1.1 times as long as one kernel for 1, 3, 8 and 32 channels (measured). Fusion saves about two
+# copies each time, or 18 ms, but it saves them of 34 ms with 1 channel and of 153 ms with 32.
 #
 # Where is the border on an H100? In bfloat16, two copies move four values of 2 bytes for each output. An H100 can do 295 operations while one byte
 # arrives (lesson 02), so the copies cost as much as 8 × 295, or 2,360 operations. A convolution at its peak does as many when it reads 2,360 / 18, or
@@ -664,7 +663,9 @@ fused_bias.explore_gain()
 
 # %% [markdown]
 # For a thousand images two copies take 30 µs, and for a single one 0.03 µs. With a launch of 5 µs, one image needs 15 µs in three kernels and 5 µs in
-# one, whatever the channels are, because two launches are saved and hardly any bytes.
+# one, up to a thousand channels and more, because two launches are saved and hardly any bytes. The figure lets every byte come from the GPU's memory.
+# The output of a thousand images has 25 MB, however, and an H100 has a cache of 50 MB
+# ([NVIDIA](https://developer.nvidia.com/blog/nvidia-hopper-architecture-in-depth/), published), from which the copies may take less time.
 #
 # For small tensors the clock can also say the opposite. The output of a single digit has 50 KB and stays in the cache, so there is little to save.
 
@@ -674,7 +675,7 @@ for name in ("three kernels", "one kernel"):
     print(f"one digit, {name}: {units.text(single.candidate(name).median_s, 's')} (measured)")
 
 # %% [markdown]
-# On our core the three kernels took 31 µs and the fused one took 144 µs (measured). The price of a call was the third formula of lesson 02, and the
+# On our core the three kernels took 82 µs and the fused one took 192 µs (measured). The price of a call was the third formula of lesson 02, and the
 # fused call has the higher price here.
 #
 # A real network has layers of many kinds. In 2020 gartangh brought the fused call into Julia's GPU library and timed four networks ([CUDA.jl
@@ -729,9 +730,9 @@ print(f"without additions and ReLUs: {1 / (1 - small_share):.2f} times as fast (
 print(f"all layers fused: {ladder.rung(FUSED).speedup:.2f} times as fast (measured)")
 
 # %% [markdown] tags=["explain"]
-# On our core, max pooling took 64 % of the time, the convolutions took 24 %, and the additions and ReLUs took 10 % (measured). Pooling compares
-# values, and the processor often guesses wrongly which one is larger ([branch prediction](glossary.md#branch-prediction)). If the 10 % vanished, the
-# pass would be 1 / 0.9, or 1.11 times as fast by [Amdahl's law](glossary.md#amdahls-law) (modelled). With all layers fused, it became 1.08 times as
+# On our core, max pooling took 52 % of the time, the convolutions took 38 %, and the additions and ReLUs took 8 % (measured). Pooling compares
+# values, and the processor often guesses wrongly which one is larger ([branch prediction](glossary.md#branch-prediction)). If the 8 % vanished, the
+# pass would be 1 / 0.92, or 1.09 times as fast by [Amdahl's law](glossary.md#amdahls-law) (modelled). With all layers fused, it became 1.08 times as
 # fast (measured).
 #
 # **To remember.** Fusion pays if a large output needs little work. On an H100 in bfloat16, bias and ReLU in two kernels of their own cost as much as
@@ -870,8 +871,8 @@ sums.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# On our core, for 50.2 MB each, a loop over the images took 8.0 ms, PyTorch's `sum` over three dimensions took 3.0 ms, and a sum in two steps took
-# 2.3 ms (measured).
+# On our core, for 50.2 MB each, a loop over the images took 11.1 ms, PyTorch's `sum` over three dimensions took 6.2 ms, and a sum in two steps took
+# 4.1 ms (measured).
 #
 # The second remedy is fusion again. Just before the sum, the backward pass of the ReLU reads the gradient and the output and writes a new gradient,
 # which the sum reads once more. A kernel can add up what it writes.
@@ -939,12 +940,13 @@ if fused_on_core:
 pd.DataFrame(rows, index=["three layers", "forward pass", "bias gradients"]).T
 
 # %% [markdown] tags=["explain"]
-# On our core we measured 1.22, 1.04 and 2.0 % with 100 digits, and 1.22, 1.07 and 2.3 % with 1,000.
+# On our core we measured 1.16, 1.04 and 0.8 % with 100 digits.
 #
 # Our gain is smaller, because our convolutions are slower. In the issue a convolution took half as long as bias and ReLU, and on our core it takes
-# 3.7 times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. At the core's peak, the 226 million operations of the first
-# layer would take 1.3 ms, and its 53.3 MB would take 5.6 ms at the rate of the copy, but the layer takes 18.6. A slow convolution hides the cost of
-# its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward pass became 5.9 times as fast as with three
+# 4.7 times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. At the core's peak of 96 GFLOP/s (measured), the 226 million
+# operations of the first layer for 1,000 digits would take 2.3 ms, and its 53.3 MB would take 4.9 ms at the rate of the copy (modelled), but the layer
+# takes 16.3. A slow convolution hides the cost of its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward
+# pass became 4.9 times as fast as with three
 # kernels (measured). [The appendix](appendix/18_fused_bias.ipynb) builds this kernel step by step, with [channels-last](glossary.md#channels-last)
 # tensors and [Winograd's algorithm](glossary.md#winograds-algorithm).
 
