@@ -63,7 +63,7 @@ torch.set_num_threads(1)  # a core, as in lesson 13
 allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 FUSED = "native" if fused_bias.missing("post-op", "cpu") else "post-op"
 
-# %% [markdown] tags=["slide"] minutes=1 headline="How much faster is one kernel instead of two?"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # How much does it bring to do the work of both kernels in one?
@@ -263,7 +263,7 @@ def as_written(x, weight, bias):
 # These are three kernels and not two, because Flux joins the addition and the ReLU into one, whereas PyTorch runs one operator at a time. (On a CPU,
 # too, we call a library's routine a kernel.)
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 10]
+# %% tags=["predict"]
 traffic = helpers.predict(
     "How many times the bytes of one fused kernel do the three kernels move?", "x"
 )
@@ -274,7 +274,7 @@ digits = torch.rand(1000, 1, 28, 28)
 weight, bias = torch.randn(16, 1, 3, 3) / 3, torch.rand(16)
 passes = traces.count_passes(lambda x: as_written(x, weight, bias), digits)  # in sizes of x
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each separate kernel reads and writes the output"
+# %% tags=["look"]
 traffic.reveal(
     modelled=(x_bytes + 5 * y_bytes) / (x_bytes + y_bytes),
     counted=(passes.reads + passes.writes) / (1 + y_bytes / x_bytes),
@@ -596,7 +596,7 @@ wide = fused_bias.measure_layer(channels=32, images=1000, device="cpu", budget_s
 one_s, copy_s = wide.candidate("one kernel").median_s, wide.candidate("copy").median_s
 print(f"one kernel: {units.text(one_s, 's')}, copy of its output: {units.text(copy_s, 's')}")
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 4]
+# %% tags=["predict"]
 thirty_two = helpers.predict(
     "If the layer reads 32 channels, "
     "how many times as long as one kernel do the three kernels take on your machine?",
@@ -612,7 +612,7 @@ outputs = 1000 * 16 * 28 * 28
 rate, bandwidth = 18 * 32 * outputs / one_s, 2 * 4 * outputs / copy_s
 modelled = gain(32, rate, bandwidth, 4)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same bytes are saved of a longer time"
+# %% tags=["look", "nbval-ignore-output"]
 thirty_two.reveal(modelled=modelled, measured=wide.candidate("three kernels").time_ratio)
 
 # %% [markdown] tags=["explain"]
@@ -758,7 +758,7 @@ print(f"all layers fused: {ladder.rung(FUSED).speedup:.2f} times as fast (measur
 # For our layer the kernel reads 50.2 MB and writes 16 numbers. That is half the bytes of a copy, so why was it slow? The issue links its code, and
 # lesson 03 tells you what to look for. For so few results, the code starts one block per result, with at most 512 threads.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 132]
+# %% tags=["predict"]
 busy = helpers.predict(
     "If a kernel starts one block for each of 16 biases, "
     "how many of an H100's 132 multiprocessors can work on the sum?",
@@ -769,7 +769,7 @@ busy
 # %% tags=["run"]
 blocks, multiprocessors = 16, 132
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A block runs on one multiprocessor"
+# %% tags=["look"]
 busy.reveal(modelled=min(blocks, multiprocessors))
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Few results leave most of the GPU idle"
@@ -858,7 +858,7 @@ sums = timing.compare(
     precision=0.1,
 )
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same bytes take different times"
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
 rows = {
     row.name: [units.text(row.median_s, "s"), f"{row.time_ratio:.2f}"]
     for row in sums.candidates
@@ -877,7 +877,7 @@ sums.claim(
 # The second remedy is fusion again. Just before the sum, the backward pass of the ReLU reads the gradient and the output and writes a new gradient,
 # which the sum reads once more. A kernel can add up what it writes.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="One kernel back saves a quarter of the bytes"
+# %% tags=["hide-input"]
 rows = {}
 for variant, name in {"separate": "ReLU, then the sum", "one-pass": "both in one"}.items():
     backward = fused_bias.traffic(variant, (1000, 16, 28, 28), phase="backward")
