@@ -53,6 +53,7 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
         ("02_compute_and_roofline", r"The layer under the roof of the GPU that was found here"),
         ("03_how_a_gpu_runs_a_kernel", r"padded: .* ms, .* GB/s"),
         ("13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)"),
+        ("18_fused_bias", r"this GPU, 1,000 digits +\d"),
     ],
 )
 def test_a_lesson_runs_on_a_gpu_that_is_none(tmp_path, lesson, shows):

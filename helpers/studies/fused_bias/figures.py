@@ -180,7 +180,7 @@ def draw_gains(channels: Sequence[int], *, modelled: Sequence[float], measured: 
 def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     """Return a figure of a GPU with ``multiprocessors``, of which each of ``blocks`` keeps one busy.
 
-    Raises ValueError for a count below 1. Lesson 18.
+    ``title`` stands above it. Raises ValueError for a count below 1. Lesson 18.
     """
     count = whole_number("multiprocessors", multiprocessors, at_least=1)
     busy = min(whole_number("blocks", blocks, at_least=1), count)
