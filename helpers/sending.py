@@ -217,7 +217,7 @@ def take(file: Path, folder: Path) -> Path:
 def gpus(*, folder: Path | None = None) -> tuple[GpuRecords, ...]:
     """Return the records of every GPU that was sent in, by name; () where none was yet.
 
-    Raises ValueError, naming it, for a file that is not sound.
+    Raises ValueError, naming it, for a file that is not sound. Lesson 18.
     """
     place = storage.course_file(FOLDER) if folder is None else folder
     return tuple(_read(path) for path in sorted(place.glob("*.json")))

@@ -58,6 +58,7 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
             r"const: .* ms, 1\.00 times as long as const",
             marks=pytest.mark.skipif(bool(_lacks_tools()), reason="no compiler for GPUs"),
         ),
+        ("18_fused_bias", r"this GPU, 1,000 digits +\d"),
     ],
 )
 def test_a_lesson_runs_on_a_gpu_that_is_none(tmp_path, lesson, shows):

@@ -180,10 +180,10 @@ MUTATIONS = (
     Mutation(
         "18",
         "helpers/studies/fused_bias/_counting.py",
-        "step.reads * whole + step.bias_reads * bias",
-        "step.reads * whole",
-        "the bias itself is read for nothing",
-        "fused_bias.traffic(name, (batch, 16, 28, 28))",
+        "step.writes * whole + step.bias_writes * bias",
+        "step.writes * whole",
+        "the gradient of the bias is written for nothing",
+        'backward = fused_bias.traffic(variant, (1000, 16, 28, 28), phase="backward")',
     ),
     Mutation(
         "18",
@@ -191,7 +191,7 @@ MUTATIONS = (
         "return sum(kernel.written_bytes for kernel in self.kernels)",
         "return sum(kernel.written_bytes for kernel in self.kernels[-1:])",
         "only the last kernel writes",
-        "fused_bias.traffic(name, (batch, 16, 28, 28))",
+        'backward = fused_bias.traffic(variant, (1000, 16, 28, 28), phase="backward")',
     ),
     Mutation(
         "06",

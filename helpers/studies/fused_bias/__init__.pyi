@@ -26,6 +26,7 @@ from ._measuring import (
     StoryFigures as StoryFigures,
     StoryRow as StoryRow,
     measure_kernels as measure_kernels,
+    measure_layer as measure_layer,
     measure_reductions as measure_reductions,
     measure_story as measure_story,
 )
@@ -47,4 +48,11 @@ from ._variants import (
     missing as missing,
     reduction as reduction,
 )
-from .figures import Kernel as Kernel, draw_kernels as draw_kernels
+from .figures import (
+    Kernel as Kernel,
+    draw_busy as draw_busy,
+    draw_gains as draw_gains,
+    draw_kernels as draw_kernels,
+    explore_gain as explore_gain,
+    pass_frames as pass_frames,
+)

@@ -72,12 +72,12 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
             begin_s = time.perf_counter()
             try:
                 way = make(net)
-                found = torch.as_tensor(way(images))
+                output = torch.as_tensor(way(images))
             except Exception as error:  # a way that does not run here is a result
                 absent.append(f"{name}: {frameworks.first_line(error)}")
                 continue
             prepared_s[name] = time.perf_counter() - begin_s
-            off = float((found.double() - expected).abs().max() / expected.abs().max())
+            off = float((output.double() - expected).abs().max() / expected.abs().max())
             if not off <= _AGREE:
                 raise RuntimeError(f"{name} is off by {off:.2g} of the largest logit, more than {_AGREE:g}; not timed")
             ways[name] = way

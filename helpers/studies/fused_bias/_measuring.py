@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from helpers import profiling, timing
-from helpers.checks import boolean
+from helpers.checks import boolean, whole_number
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
 from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
@@ -18,6 +18,7 @@ from helpers.studies.fused_bias._counting import model_time, traffic
 
 STORY_BATCHES = (100, 1000)
 _FLOAT_BYTES = 4
+_FILTERS, _SIDE = convnet.CHANNELS[1], convnet.PIXELS[0]  # of the first layer
 _PRECISION = 0.1  # as well as a ratio of the kernels must be known beside a model of their bytes
 _BIAS = 1e-3  # so small that a value which it is added to many thousand times stays finite
 
@@ -113,13 +114,13 @@ def measure_kernels(
     }
     runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
     with torch.no_grad():
-        found = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
+        comparison = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
                                own_caches=True, precision=_PRECISION, clock=clock)  # fmt: skip
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
     for variant, phase in work:
         if f"{variant}, {phase}" in runs:
-            measured, counted = found.candidate(f"{variant}, {phase}"), traffic(variant, shape, phase=phase)
+            measured, counted = comparison.candidate(f"{variant}, {phase}"), traffic(variant, shape, phase=phase)
             modelled_s = model_time(counted, limits).modelled_s
             rows.append(KernelComparison(
                 variant=variant, phase=phase, moved_bytes=counted.moved_bytes, modelled_s=modelled_s,
@@ -127,7 +128,47 @@ def measure_kernels(
                 bandwidth_bytes_per_s=counted.moved_bytes / measured.median_s,
                 scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
             ))  # fmt: skip
-    return KernelComparisons(tuple(shape), found.device, found.stable, found.reason, tuple(rows), found)
+    return KernelComparisons(
+        tuple(shape), comparison.device, comparison.stable, comparison.reason, tuple(rows), comparison
+    )
+
+
+def measure_layer(
+    channels: int,
+    images: int = 1000,
+    *,
+    device: str | torch.device | None = None,
+    budget_s: float = 3.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> timing.Comparison:
+    """Return the times of the story's first layer in one, two and three kernels, and of a copy of its output.
+
+    The layer is a 3 x 3 convolution of ``images`` x (``channels``, 28, 28) to 16 channels, its bias and its ReLU, in
+    float32 and without gradients. The candidates are "one kernel", the baseline ("post-op" of :func:`layer`, or
+    "native" where the library cannot fuse the ReLU), "two kernels" ("broadcast", if a C++ compiler or Triton is
+    there), "three kernels" ("separate") and "copy", which reads and writes a tensor of the output's size.
+    ``device`` is by default CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`.
+
+    Raises ValueError for ``channels`` or ``images`` below 1. Lesson 18.
+    """
+    chosen = _device(device)
+    read = whole_number("channels", channels, at_least=1)
+    count = whole_number("images", images, at_least=1)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((count, read, _SIDE, _SIDE), (_FILTERS, read, 3, 3), (_FILTERS,))
+    x, weight, bias = (torch.randn(shape, generator=generator).to(chosen) for shape in shapes)
+    weight /= 3 * read**0.5
+    y = torch.empty(count, _FILTERS, _SIDE, _SIDE, device=chosen).fill_(1)
+    target = torch.empty_like(y)
+    layers = {"one kernel": "native" if variants.missing("post-op", chosen) else "post-op"}
+    if not variants.missing("broadcast", chosen):
+        layers["two kernels"] = "broadcast"
+    layers["three kernels"] = "separate"
+    runs: dict[str, Callable[[], object]] = {
+        name: functools.partial(variants.layer(variant), x, weight, bias) for name, variant in layers.items()
+    }
+    runs["copy"] = functools.partial(target.copy_, y)
+    return timing.compare(runs, device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock)
 
 
 def measure_reductions(
@@ -164,7 +205,7 @@ def measure_story(
     The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed GPU. By default on
     CUDA if there is one. A row is for as many random images as one of ``batches`` says; the weights are new, and
     ``budget_s`` is for each comparison. The profile is of ten forward passes of the "broadcast" net at the first batch
-    size. cuDNN computes in float32, as the story's did: TF32, its default, is off meanwhile.
+    size. cuDNN computes in float32, as the story's did: TF32, its default, is off meanwhile. Lesson 18.
     """
     chosen = _device(device)
     with _without_tf32():

@@ -50,7 +50,7 @@ def layer(variant: str) -> Layer:
     9 C_in products and its bias, n = 9 C_in + 1, u = 2^-24: that of an inner product in any order (Higham 2002, 3.1).
 
     Raises ValueError for another name; the function raises TypeError or ValueError for tensors that do not fit, and
-    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU). Lesson 18.
+    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU).
     """
     if variant not in VARIANTS:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
@@ -76,8 +76,8 @@ def gradients(
     inputs = [weight, bias, *([x] if x.requires_grad else [])]
     with torch.enable_grad():
         y = layer(variant)(x, weight, bias)
-    found = torch.autograd.grad(y, inputs, grad_output)
-    return Gradients(found[2] if x.requires_grad else None, found[0], found[1])
+    computed = torch.autograd.grad(y, inputs, grad_output)
+    return Gradients(computed[2] if x.requires_grad else None, computed[0], computed[1])
 
 
 def reduction(name: str) -> Reduction:

@@ -1,4 +1,4 @@
-"""Kernels and the memory that they read and write, as a drawing."""
+"""The figures of lesson 18: kernels with the memory that they read and write, passes, gains, busy multiprocessors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,24 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from helpers import units
-from helpers.checks import members, named
+from helpers import plotting, units
+from helpers.checks import members, named, whole_number
+from helpers.plotting import COLOURS, Curves, Menu, Series, Slider
 from helpers.results import Record
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, paper, write  # fmt: skip
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, keys, paper, write  # fmt: skip
 
 _ARROW_IN = 0.66  # between two arrows of one tensor
 _PANEL_GAP_IN, _KERNEL_IN = 0.35, 0.55
+_SQUARE_IN, _SQUARES_PER_ROW = 0.36, 22  # a multiprocessor
+_ROUNDS = {"one pass": 1, "two passes": 2}
+_STATES = ("y", "y + b", "done")
+
+# FLOP per second by the data sheets, and the bytes of a value.
+_ARITHMETIC = {
+    "H100, bfloat16": {"rate": 989e12, "size": 2},
+    "H100, float32": {"rate": 67e12, "size": 4},
+    "V100, float32": {"rate": 15.7e12, "size": 4},
+}
 
 
 class Kernel(Record):
@@ -33,35 +44,35 @@ class Kernel(Record):
 
 
 def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -> Figure:
-    """Return a panel a program: its tensors in memory above, its kernels below, an arrow for each read and write.
+    """Return a figure with one panel per program, with its tensors above, its kernels below and arrows between them.
 
-    The same tensors stand in every panel; a program that leaves one out never has it in memory. The panel's heading
-    has the sum of its bytes. Raises ValueError for no programs and one without a kernel. Lesson 18.
+    An arrow is a read or a write. Every panel has room for the tensors of all programs and shows those that its own
+    kernels touch. Its heading has the sum of its bytes. Raises ValueError if there is no program, or one without a
+    kernel. Lesson 18.
     """
-    given = {name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
-             for name, kernels in named("programs", programs, "lists of Kernels").items()}  # fmt: skip
-    if not given or not all(given.values()):
+    checked = {name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
+               for name, kernels in named("programs", programs, "lists of Kernels").items()}  # fmt: skip
+    if not checked or not all(checked.values()):
         raise ValueError("nothing to draw: give at least one program, and each at least one Kernel")
-    tensors = list(dict.fromkeys(name for kernels in given.values() for kernel in kernels
-                                 for name in (*kernel.reads, *kernel.writes)))  # fmt: skip
     touched = [[tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes)]
-               for kernels in given.values()]  # fmt: skip
+               for kernels in checked.values()]  # fmt: skip
+    tensors = dict.fromkeys(itertools.chain.from_iterable(touched))
     rooms = {tensor: max(0.94, _ARROW_IN * max(names.count(tensor) for names in touched)) for tensor in tensors}
     drawing = _Program(rooms)
-    widths = 0.24 + len(given) * drawing.width_in + (len(given) - 1) * _PANEL_GAP_IN
-    rows = max(len(drawing.rows(kernels)) for kernels in given.values())
-    drawn, axes = paper(widths, 2.75 + _KERNEL_IN * rows, title=title)
-    for place, (name, kernels) in enumerate(given.items()):
-        left = 0.12 + place * (drawing.width_in + _PANEL_GAP_IN)
+    width_in = 0.24 + len(checked) * drawing.width_in + (len(checked) - 1) * _PANEL_GAP_IN
+    rows = max(len(drawing.rows(kernels)) for kernels in checked.values())
+    figure, axes = paper(width_in, 2.75 + _KERNEL_IN * rows, title=title)
+    for panel, (name, kernels) in enumerate(checked.items()):
+        left = 0.12 + panel * (drawing.width_in + _PANEL_GAP_IN)
         moved = units.text(sum(kernel.moved_bytes for kernel in kernels), "B")
         write(axes, left, 0.25, f"{name}: {moved} moved", ha="left", bold=True, size=12)
         drawing.draw(axes, left, kernels)
-    return drawn
+    return figure
 
 
 @dataclass(frozen=True)
 class _Program:
-    """Where a program's tensors, arrows and kernels stand in its panel."""
+    """The positions of a program's tensors, arrows and kernels in its panel."""
 
     rooms_in: Mapping[str, float]  # the width of each tensor's part
 
@@ -74,51 +85,152 @@ class _Program:
         before = itertools.takewhile(lambda name: name != tensor, self.rooms_in)
         return 0.1 + sum(self.rooms_in[name] for name in before) + self.rooms_in[tensor] / 2
 
-    def places(self, kernels: Sequence[Kernel]) -> list[list[tuple[float, str, int, bool]]]:
-        """Return for each kernel its arrows: x, tensor, bytes, whether it is a read; a tensor's are side by side."""
-        found = [[(tensor, size, sizes is kernel.reads) for sizes in (kernel.reads, kernel.writes)
-                  for tensor, size in sizes.items()] for kernel in kernels]  # fmt: skip
-        everyone = [tensor for arrows in found for tensor, *_ in arrows]
-        met: Counter[str] = Counter()
-        placed = []
-        for arrows in found:
-            row = []
-            for tensor, size, read in arrows:
-                shift = _ARROW_IN * (met[tensor] - (everyone.count(tensor) - 1) / 2)
-                met[tensor] += 1
-                row.append((self.middle(tensor) + shift, tensor, size, read))
-            placed.append(row)
-        return placed
+    def arrows(self, kernels: Sequence[Kernel]) -> list[list[tuple[float, str, int, bool]]]:
+        """Return the arrows of each kernel as (x, tensor, bytes, whether it is a read), side by side per tensor."""
+        accesses = [[(tensor, size, sizes is kernel.reads) for sizes in (kernel.reads, kernel.writes)
+                     for tensor, size in sizes.items()] for kernel in kernels]  # fmt: skip
+        totals = Counter(tensor for row in accesses for tensor, *_ in row)
+        before: Counter[str] = Counter()  # arrows of each tensor so far
+        arrows = []
+        for row in accesses:
+            arrows_of_kernel = []
+            for tensor, size, read in row:
+                shift = _ARROW_IN * (before[tensor] - (totals[tensor] - 1) / 2)
+                before[tensor] += 1
+                arrows_of_kernel.append((self.middle(tensor) + shift, tensor, size, read))
+            arrows.append(arrows_of_kernel)
+        return arrows
 
     def rows(self, kernels: Sequence[Kernel]) -> list[list[int]]:
-        """Return which kernels stand in each row: as few rows as none of them overlap in."""
-        spans = [(min(x for x, *_ in arrows), max(x for x, *_ in arrows)) for arrows in self.places(kernels)]
+        """Return the indices of the kernels in each row, in as few rows as keep them apart."""
+        spans = [(min(x for x, *_ in arrows), max(x for x, *_ in arrows)) for arrows in self.arrows(kernels)]
         rows: list[list[int]] = []
-        for place, (begin, end) in enumerate(spans):
+        for index, (begin, end) in enumerate(spans):
             free = (row for row in rows if all(end < spans[other][0] or spans[other][1] < begin for other in row))
             row = next(free, None)
             if row is None:
-                rows.append([place])
+                rows.append([index])
             else:
-                row.append(place)
+                row.append(index)
         return rows
 
     def draw(self, axes: Axes, left: float, kernels: Sequence[Kernel]) -> None:
         """Draw the memory with its tensors, the kernels, and the arrows between."""
-        placed = self.places(kernels)
+        arrows = self.arrows(kernels)
         box(axes, left, 0.5, self.width_in, 0.78, colour=EMPTY)
         write(axes, left + 0.1, 0.63, "memory", ha="left", size=9.5, colour=QUIET)
-        for tensor in dict.fromkeys(tensor for arrows in placed for _, tensor, *_ in arrows):
+        for tensor in dict.fromkeys(tensor for row in arrows for _, tensor, *_ in row):
             box(axes, left + self.middle(tensor) - 0.4, 0.8, 0.8, 0.36, tensor, colour=DATA)
-        for row, there in enumerate(self.rows(kernels)):
-            for kernel in there:
+        for row, indices in enumerate(self.rows(kernels)):
+            for kernel in indices:
                 low = 2.55 + _KERNEL_IN * row
-                begin, end = (f(x for x, *_ in placed[kernel]) for f in (min, max))
+                begin, end = (f(x for x, *_ in arrows[kernel]) for f in (min, max))
                 box(axes, left + begin - 0.24, low, end - begin + 0.48, 0.42, kernels[kernel].name, colour=COMPUTING,
                     bold=True)  # fmt: skip
-                for x, _, size, read in placed[kernel]:
+                for x, _, size, read in arrows[kernel]:
                     ends = [(left + x, 1.32), (left + x, low - 0.03)]
                     arrow(axes, *(ends if read else ends[::-1]))
                     axes.text(left + x, 1.92, f"{'read' if read else 'write'}\n{units.text(size, 'B')}", fontsize=9,
                               ha="center", va="center", color=INK,
                               bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+
+
+def pass_frames(values: int = 8) -> list[Figure]:
+    """Return frames of a tensor of ``values`` elements to which bias and ReLU are applied in one pass and in two.
+
+    A frame shows both programs after as many visits to memory, from none to two per element, in steps of two. A visit
+    reads an element and writes it back. Raises ValueError for no elements. Lesson 18.
+    """
+    count = whole_number("values", values, at_least=1)
+    return [_draw_passes(count, visits) for visits in range(0, 2 * count + 1, 2)]
+
+
+def _draw_passes(count: int, visits: int) -> Figure:
+    figure, axes = plotting.figure(title="", height_in=2.3)
+    colours = ["white", COLOURS["data"], COLOURS["computing"]]
+    for lane, rounds in enumerate(_ROUNDS.values()):
+        for element in range(count):
+            passes_done = sum(visits > element + count * number for number in range(rounds))
+            state = passes_done if rounds == 2 else 2 * passes_done
+            axes.barh(lane, 0.92, 0.7, element, color=colours[state], edgecolor="#666666")
+            axes.text(element + 0.46, lane, _STATES[state], ha="center", va="center")
+    axes.set_yticks(range(len(_ROUNDS)), list(_ROUNDS))
+    axes.set(xticks=[], xlim=(-0.1, count))
+    axes.grid(visible=False)
+    return figure
+
+
+def draw_gains(channels: Sequence[int], *, modelled: Sequence[float], measured: Sequence[float]) -> Figure:
+    """Return a plot of the time of three kernels over that of one, by the ``channels`` that the layer reads.
+
+    ``modelled`` and ``measured`` have a ratio for each number of channels. Lesson 18.
+    """
+    figure, axes = plotting.figure(title="Time of three kernels, relative to one kernel")
+    axes.plot(channels, modelled, "s", color=plotting.MODELLED, label="modelled: two copies of the output")
+    axes.plot(channels, measured, "o", color=plotting.MEASURED, label="measured")
+    axes.axhline(1, color=QUIET, linestyle="--", label="no gain")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(channels, [f"{count}" for count in channels])
+    axes.set(xlabel="channels that the layer reads", ylabel="time relative to one kernel",
+             ylim=(0.8, 1.1 * max(*modelled, *measured)))  # fmt: skip
+    axes.legend()
+    return figure
+
+
+def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
+    """Return a figure of a GPU with ``multiprocessors``, of which each of ``blocks`` keeps one busy.
+
+    ``title`` stands above it. Raises ValueError for a count below 1. Lesson 18.
+    """
+    count = whole_number("multiprocessors", multiprocessors, at_least=1)
+    busy = min(whole_number("blocks", blocks, at_least=1), count)
+    rows = -(-count // _SQUARES_PER_ROW)
+    width_in = max(3.2, 0.24 + _SQUARE_IN * min(count, _SQUARES_PER_ROW))
+    figure, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
+    for number in range(count):
+        row, column = divmod(number, _SQUARES_PER_ROW)
+        box(axes, 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN - 0.06, _SQUARE_IN - 0.06,
+            colour=COMPUTING if number < busy else EMPTY)  # fmt: skip
+    states = {f"busy: {busy}": (COMPUTING, "none"), f"idle: {count - busy}": (EMPTY, "none")}
+    keys(axes, 0.17, 0.25 + _SQUARE_IN * rows, states)
+    return figure
+
+
+def explore_gain() -> None:
+    """Display the gain of fusion on a GPU as a figure to turn: size of the output, channels, bandwidth and launch.
+
+    A layer writes as many channels as it reads. One kernel takes one launch and the longer of its arithmetic at the
+    GPU's peak and its bytes; three kernels take two launches and four passes over the output more. Lesson 18.
+    """
+    plotting.explore(
+        title="What do kernels of their own for bias and ReLU cost?",
+        alt="Two curves over the channels of a layer: three kernels and two kernels, relative to one. Both fall to 1.",
+        inputs=[
+            Menu("gpu", "arithmetic", _ARITHMETIC, "H100, bfloat16"),
+            Slider("images", "images of 16 x 28 x 28 outputs", [1, 3, 10, 30, 100, 300, 1000, 3000, 10000], 1000),
+            Slider("channels", "channels that the layer reads",
+                   [1, 2, 4, 8, 16, 32, 64, 96, 131, 192, 256, 512, 1024, 2048], 131),
+            Slider("bandwidth", "bandwidth, GB/s", [320, 900, 2039, 3350, 4800, 8000], 3350),
+            Slider("launch", "µs per launch", [0, 1, 2, 5, 10, 20], 0),
+        ],
+        formulas={
+            "outputs": "12544 * images",
+            "copy": "2 * gpu.size * outputs / (1000 * bandwidth)",
+            "arithmetic": "18 * channels * outputs / gpu.rate * 1e6",
+            "one": "launch + max(arithmetic, copy)",
+            "two": "(one + launch + copy) / one",
+            "three": "(one + 2 * launch + 2 * copy) / one",
+            "none": "one / one",
+        },
+        picture=Curves(
+            along="channels",
+            lines=[
+                Series("three", "three kernels (modelled)", plotting.MODELLED),
+                Series("two", "two kernels, as in Flux (modelled)", COLOURS["sending"]),
+                Series("none", "one kernel", COLOURS["waiting"]),
+            ],
+            xlabel="channels that the layer reads (and writes)",
+            ylabel="time relative to one kernel",
+            log_y=False,
+        ),
+    )  # fmt: skip

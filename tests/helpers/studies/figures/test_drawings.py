@@ -163,6 +163,8 @@ DRAWINGS = {
     "eight balanced blocks": lambda: parallel_plans.draw_blocks(8, 7, balanced=True),
     "tokens": lambda: parallel_plans.draw_all_to_all(EIGHT_EXPERTS, title="t"),
     "kernels": lambda: fused_bias.draw_kernels({"eager": EAGER, "fused": FUSED}, title="t"),
+    "busy": lambda: fused_bias.draw_busy(16, multiprocessors=132, title="t"),
+    "all busy": lambda: fused_bias.draw_busy(2, multiprocessors=5, title="t"),
     "loader": lambda: input_pipeline.draw_loader([5, 6, None, 7], [2, 3, 4], 1, places=4, title="t"),
     "small loader": lambda: input_pipeline.draw_loader([0], [], None, places=1),
     "window": lambda: data_movement.draw_window(9, [*range(1, 9)], used=8, read=True, title="t"),
