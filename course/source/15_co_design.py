@@ -268,9 +268,10 @@ def trained(block, *, seed=0, channels=28, width=256):
     return network
 
 
-networks = {
-    block.__name__: [trained(block, seed=seed) for seed in (0, 1)] for block in (mbconv, fused)
-}
+networks = {"mbconv": [trained(mbconv, seed=seed) for seed in (0, 1)]}
+
+# %% tags=["hide-input", "run"]
+networks["fused"] = [trained(fused, seed=seed) for seed in (0, 1)]
 accuracies = {
     name: [100 * training.accuracy(network, unseen) for network in seeds]
     for name, seeds in networks.items()
@@ -623,6 +624,7 @@ tiles_left
 wide = trained(fused, width=512)
 
 
+# %% tags=["hide-input", "run"]
 def half_of_single(weights):
     """Return a mask of the larger half of all weights."""
     return weights.abs() > weights.abs().median()
@@ -639,6 +641,8 @@ first, _, second = network[2]
 sizes = first.weight.flatten(1).norm(dim=1) * second.weight.flatten(1).norm(dim=0)
 network[2] = keep_channels(network[2], sizes.topk(256).indices)
 pruned["half of the channels"] = network.to(memory_format=torch.channels_last)
+
+# %% tags=["hide-input", "run"]
 at_once, later = {}, {}
 for name, network in pruned.items():
     at_once[name] = 100 * training.accuracy(network, unseen)
