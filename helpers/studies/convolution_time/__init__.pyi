@@ -13,6 +13,15 @@ from ._collecting import (
     measure_networks as measure_networks,
     recorded_shapes as recorded_shapes,
 )
+from ._counts import (
+    COUNTINGS as COUNTINGS,
+    MULTIPLICATIONS as MULTIPLICATIONS,
+    TimePart as TimePart,
+    count_terms as count_terms,
+    explain_time as explain_time,
+    implementation_of as implementation_of,
+    predict_times as predict_times,
+)
 from ._judging import (
     PredictionErrors as PredictionErrors,
     Split as Split,
