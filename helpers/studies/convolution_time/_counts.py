@@ -269,5 +269,5 @@ _OWN_TERMS: dict[str, dict[str, Count]] = {
     },
     "winograd_2": _ENDS | _of_tiles(lambda _: 4),
     "winograd_4": _ENDS | _of_tiles(lambda _: 6),
-    "nnpack": TERMS | _of_tiles(_nnpack_tile),
+    "nnpack": _ENDS | {name: TERMS[name] for name in ("macs", "patch bytes")} | _of_tiles(_nnpack_tile),
 }
