@@ -107,7 +107,9 @@ ran = np.array(times.programs("direct"))
 product_rate = (flops / direct_s)[ran == "matrix product"].max()
 print(recording.source)
 print(f"fastest product: {product_rate / 1e9:.0f} GFLOP/s")
-print(f"our layer: {layer.macs / 1e6:.1f} million multiplications, {layer.flops / 1e6:.0f} million FLOP")
+print(
+    f"our layer: {layer.macs / 1e6:.1f} million multiplications, {layer.flops / 1e6:.0f} million FLOP"
+)
 print(f"at this rate: {1e3 * layer.flops / product_rate:.2f} ms")
 
 # %% [markdown]
@@ -413,7 +415,8 @@ def asks_onednn(shape):
 
 # %% tags=["hide-input", "run"]
 logged = {
-    shape: " reorders" in implementation for shape, implementation in zip(shapes, ran, strict=True)
+    shape: " reorders" in implementation
+    for shape, implementation in zip(shapes, ran, strict=True)
 }
 by_rule = sum(bool(asks_onednn(shape)) for shape in networks["resnet50"])
 by_log = sum(logged[shape] for shape in networks["resnet50"])
@@ -557,7 +560,10 @@ rows = {
     count: (
         f"{amount:,.0f}",
         *(
-            next((f"{1e3 * part.time_s:.2f}" for part in mine if part.count == count), "not counted")
+            next(
+                (f"{1e3 * part.time_s:.2f}" for part in mine if part.count == count),
+                "not counted",
+            )
             for mine in parts.values()
         ),
     )
@@ -634,7 +640,9 @@ plotting.show(
 
 # %% tags=["hide-input", "look"]
 twins = [study.random_split(networks["resnet50"], seed=seed).leaked for seed in range(1000)]
-print(f"of 16 layers put aside, {np.mean(twins):.1f} have a twin that was fitted (mean of 1,000)")
+print(
+    f"of 16 layers put aside, {np.mean(twins):.1f} have a twin that was fitted (mean of 1,000)"
+)
 
 # %% [markdown]
 # On average 11.8 of the 16 have one (counted). We therefore keep out a whole network, and remove its shapes everywhere.
@@ -653,9 +661,7 @@ one_bad
 one_of_hundred = study.errors([1.0] * 99 + [3.0], [1.0] * 100)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="One bad prediction decides the RMSPE"
-one_bad.reveal(
-    modelled=100 * math.sqrt(2**2 / 100), counted=100 * one_of_hundred.rmspe_share
-)
+one_bad.reveal(modelled=100 * math.sqrt(2**2 / 100), counted=100 * one_of_hundred.rmspe_share)
 
 # %% [markdown] tags=["explain"]
 # The one error is 200 %, or 2. Its square divided by 100 is 0.04, and the root of that is 0.2, so the RMSPE is 20 %. The plain average of the errors would
@@ -664,6 +670,7 @@ one_bad.reveal(
 # Your `fit_costs` now makes the table of all errors, for three models. The first counts calls and FLOP only. The second has all counts and tells oneDNN from
 # the matrix products, but it treats NNPACK as one implementation. The third splits NNPACK as in Part 2, and also counts the tiles of NNPACK and Winograd,
 # the calls of the shifted products and the bytes of FFT's transforms.
+
 
 # %% tags=["run"]
 def modelled_s(counting):
@@ -677,6 +684,7 @@ def modelled_s(counting):
 layers = [index for split in splits for index in split.test]  # 201 places in shapes
 measured_s = np.column_stack([times.times_s(name)[layers] for name in times.algorithms])
 models = {counting: modelled_s(counting) for counting in study.COUNTINGS}
+
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="Counts for the right implementation halve FLOP's error twice"
 def rmspe(predicted_s, known_s):
@@ -761,7 +769,9 @@ def smallest(model):
 
 choices = {
     "always PyTorch's own call": np.full(len(layers), times.algorithms.index("direct")),
-    "Anna, always channels-last": np.full(len(layers), times.algorithms.index("channels_last")),
+    "Anna, always channels-last": np.full(
+        len(layers), times.algorithms.index("channels_last")
+    ),
     "Ben, all counts": smallest(models["all counts"]),
     "the model by implementation": smallest(models["by implementation"]),
 }
@@ -774,17 +784,25 @@ bet.reveal(measured=ben_s.sum() / anna_s.sum())
 
 # %% tags=["hide-input", "look"]
 fft_s = second_s[:, times.algorithms.index("fft")]
-print(f"FFT computes {np.isfinite(fft_s).sum()} layers, at best {np.nanmin(fft_s / fastest_s):.0f} x the fastest")
+print(
+    f"FFT computes {np.isfinite(fft_s).sum()} layers, at best {np.nanmin(fft_s / fastest_s):.0f} x the fastest"
+)
 for who, seconds in {"Anna": anna_s, "Ben": ben_s}.items():
     wrong = (seconds > 1.1 * fastest_s).sum()
     lost_s = (seconds - fastest_s).sum()
-    print(f"{who}: {wrong} wrong, {1e3 * lost_s:.1f} ms lost, {1e3 * seconds.sum():.1f} ms in all")
+    print(
+        f"{who}: {wrong} wrong, {1e3 * lost_s:.1f} ms lost, {1e3 * seconds.sum():.1f} ms in all"
+    )
 print(f"the fastest: {1e3 * fastest_s.sum():.1f} ms")
 of_stem = [row for row, index in enumerate(layers) if shapes[index] == stem]
 columns = [times.algorithms.index(name) for name in ("nnpack", "channels_last")]
-expected_ms, truly_ms = (1e3 * seconds[of_stem[0], columns] for seconds in (models["all counts"], second_s))
+expected_ms, truly_ms = (
+    1e3 * seconds[of_stem[0], columns] for seconds in (models["all counts"], second_s)
+)
 print(f"first layer of ResNet-50 and {len(of_stem) - 1} others, NNPACK and channels-last:")
-print(f"Ben expects {expected_ms[0]:.2f} and {expected_ms[1]:.2f} ms; measured {truly_ms[0]:.3f} and {truly_ms[1]:.3f} ms")
+print(
+    f"Ben expects {expected_ms[0]:.2f} and {expected_ms[1]:.2f} ms; measured {truly_ms[0]:.3f} and {truly_ms[1]:.3f} ms"
+)
 
 # %% [markdown] tags=["explain"]
 # Ben's choices take 1.05 times as long as Anna's. Look at his 11 wrong choices. His model takes NNPACK for a single implementation. For the first layer of
@@ -869,7 +887,9 @@ table.rename_axis("choice, 201 layers")
 
 # %% tags=["hide-input", "look"]
 stem_ms = 1e3 * models["by implementation"][of_stem, times.algorithms.index("nnpack")]
-print(f"first layer: the model by implementation expects {stem_ms.min():.2f} to {stem_ms.max():.2f} ms of NNPACK")
+print(
+    f"first layer: the model by implementation expects {stem_ms.min():.2f} to {stem_ms.max():.2f} ms of NNPACK"
+)
 row_of = {(split.held_out, index): 0 for split in splits for index in split.test}
 row_of = {pair: row for row, pair in enumerate(row_of)}
 rows = {}

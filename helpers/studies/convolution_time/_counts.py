@@ -21,13 +21,7 @@ from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionSha
 
 COUNTINGS = ("FLOP only", "all counts", "by implementation")
 # Of the counts, those of multiplications: what is left of a time is everything else.
-MULTIPLICATIONS = (
-    "macs",
-    "macs of whole blocks",
-    "macs of a column",
-    "spectral products",
-    "products of tiles",
-)
+MULTIPLICATIONS = ("macs", "macs of whole blocks", "macs of a column", "spectral products", "products of tiles")
 
 FitCosts = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Count = Callable[[ConvolutionShape], float]
@@ -74,9 +68,7 @@ def implementation_of(algorithm: str, shape: ConvolutionShape) -> str:
     return algorithm if algorithm.startswith("winograd") else program_of(shape)
 
 
-def count_terms(
-    algorithm: str, shape: ConvolutionShape, *, counting: str = COUNTINGS[-1]
-) -> dict[str, float]:
+def count_terms(algorithm: str, shape: ConvolutionShape, *, counting: str = COUNTINGS[-1]) -> dict[str, float]:
     """Return the counts of ``algorithm`` for ``shape`` by name: calls, multiplications, bytes.
 
     ``counting`` is one of :data:`COUNTINGS`. Raises ValueError for another one, or an unknown
@@ -143,18 +135,12 @@ def explain_time(
 
 
 def _costs(
-    times: ConvolutionTimes,
-    algorithm: str,
-    counting: str,
-    fitted: Sequence[int],
-    fit_costs: FitCosts,
+    times: ConvolutionTimes, algorithm: str, counting: str, fitted: Sequence[int], fit_costs: FitCosts
 ) -> dict[str, dict[str, float]]:
     """Return the cost of each count for each implementation; "" is for those of too few shapes."""
     shapes = [times.shapes[index] for index in fitted]
     if len(shapes) < 2:
-        raise ValueError(
-            f"{len(shapes)} shapes of {algorithm} are left to fit; give a split with 2 or more"
-        )
+        raise ValueError(f"{len(shapes)} shapes of {algorithm} are left to fit; give a split with 2 or more")
     terms = _terms(algorithm, counting)
     counts = np.array([[count(shape) for count in terms.values()] for shape in shapes], dtype=float)
     measured_s = times.times_s(algorithm)[list(fitted)]
@@ -170,12 +156,7 @@ def _costs(
     return costs
 
 
-def _time_s(
-    costs: Mapping[str, Mapping[str, float]],
-    algorithm: str,
-    counting: str,
-    shape: ConvolutionShape,
-) -> float:
+def _time_s(costs: Mapping[str, Mapping[str, float]], algorithm: str, counting: str, shape: ConvolutionShape) -> float:
     mine = costs.get(_group(algorithm, counting, shape), costs[""])
     terms = _terms(algorithm, counting)
     return sum(cost * terms[name](shape) for name, cost in mine.items())
@@ -235,18 +216,10 @@ def _of_tiles(side_of: Callable[[ConvolutionShape], int]) -> dict[str, Count]:
         return _tiles(shape, side_of(shape) - shape.kernel + 1)
 
     return {
-        "products of tiles": lambda shape: (
-            tiles(shape) * area(shape) * shape.in_channels * shape.out_channels
-        ),
-        "bytes of input tiles": lambda shape: (
-            FLOAT_BYTES * tiles(shape) * area(shape) * shape.in_channels
-        ),
-        "bytes of output tiles": lambda shape: (
-            FLOAT_BYTES * tiles(shape) * area(shape) * shape.out_channels
-        ),
-        "bytes of weight tiles": lambda shape: (
-            FLOAT_BYTES * area(shape) * shape.in_channels * shape.out_channels
-        ),
+        "products of tiles": lambda shape: tiles(shape) * area(shape) * shape.in_channels * shape.out_channels,
+        "bytes of input tiles": lambda shape: FLOAT_BYTES * tiles(shape) * area(shape) * shape.in_channels,
+        "bytes of output tiles": lambda shape: FLOAT_BYTES * tiles(shape) * area(shape) * shape.out_channels,
+        "bytes of weight tiles": lambda shape: FLOAT_BYTES * area(shape) * shape.in_channels * shape.out_channels,
     }
 
 
@@ -263,9 +236,7 @@ _OWN_TERMS: dict[str, dict[str, Count]] = {
     "fft": TERMS
     | {
         "transform bytes": _transform_bytes,
-        "transform bytes beyond a cache": lambda shape: max(
-            0, _transform_bytes(shape) - _CACHE_BYTES
-        ),
+        "transform bytes beyond a cache": lambda shape: max(0, _transform_bytes(shape) - _CACHE_BYTES),
     },
     "winograd_2": _ENDS | _of_tiles(lambda _: 4),
     "winograd_4": _ENDS | _of_tiles(lambda _: 6),

@@ -54,14 +54,10 @@ def draw_waves(images: Sequence[int], blocks: Sequence[int], *, resident: int, t
     """
     resident = whole_number("resident", resident)
     if len(images) != len(blocks) or not len(images):
-        raise ValueError(
-            f"{len(images)} images and {len(blocks)} blocks are given; give one number of blocks each"
-        )
+        raise ValueError(f"{len(images)} images and {len(blocks)} blocks are given; give one number of blocks each")
     shares = np.array(blocks) / resident
     figure, axes = plotting.figure(title=title, height_in=3.4)
-    axes.step(
-        images, np.ceil(shares), where="mid", color=plotting.MODELLED, label="whole waves (modelled)"
-    )
+    axes.step(images, np.ceil(shares), where="mid", color=plotting.MODELLED, label="whole waves (modelled)")
     axes.plot(images, np.ceil(shares), "o", color=plotting.MODELLED, ms=4)
     axes.plot(images, shares, ":", color=_GRID, label="blocks / resident blocks, as FLOP grow")
     axes.set(xlabel="images", ylabel="time, full waves", ylim=(0, None))
