@@ -47,12 +47,10 @@ def winograd(checks: Checks) -> None:
             "Six multiplications are those of the definition. Use the four products m."
         ),
         ((321.0, 623.0), 4): (
-            "The second output is not right yet, so multiply out and look at the term with "
-            "$d_1 g_0$."
+            "Multiply out m3, and ask which sign it has in the second output."
         ),
         ((321.0, -68.0), 4): (
-            "The second output is not right yet, so multiply out and look at the term with "
-            "$d_3 g_2$."
+            "Multiply out m4, and ask which sign it has in the second output."
         ),
     }
     checks.returns(
