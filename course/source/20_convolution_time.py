@@ -107,10 +107,9 @@ ran = np.array(times.programs("direct"))
 product_rate = (flops / direct_s)[ran == "matrix product"].max()
 print(recording.source)
 print(f"fastest product: {product_rate / 1e9:.0f} GFLOP/s")
-print(
-    f"our layer: {layer.macs / 1e6:.1f} million multiplications, {layer.flops / 1e6:.0f} million FLOP"
-)
-print(f"at this rate: {1e3 * layer.flops / product_rate:.2f} ms")
+print(f"our layer: {layer.macs / 1e6:.1f} million multiplications")
+least_ms = 1e3 * layer.flops / product_rate
+print(f"{layer.flops / 1e6:.0f} million FLOP at this rate: {least_ms:.2f} ms")
 
 # %% [markdown]
 # How do algorithms turn a convolution into something else? The simplest is [im2col](glossary.md#im2col). It writes every 3 × 3 patch of the input as a
@@ -184,7 +183,7 @@ print(f"your patches: {patches.nbytes / 1e6:.1f} MB, and one product gives the c
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="im2col copies a pixel up to nine times"
 plotting.show(
     study.draw_patches(5, 3, 12, title="5 x 5 pixels, and the patches of a 3 x 3 filter"),
-    alt="An image of 25 pixels becomes a matrix of 9 x 9, in which pixel 12 stands nine times.",
+    alt="25 pixels become a matrix of 9 x 9, in which pixel 12 stands nine times.",
 )
 
 # %% [markdown]
@@ -612,7 +611,7 @@ plotting.show(
         resident=120,
         title="Our layer on a TITAN Xp, 120 blocks at a time (modelled)",
     ),
-    alt="The time in waves jumps at 5, 10, 15 and 20 images; the FLOP grow along a straight line.",
+    alt="The time jumps by a wave at 5, 10, 15 and 20 images; the FLOP grow along a line.",
 )
 
 # %% [markdown] tags=["explain"]
@@ -784,15 +783,13 @@ bet.reveal(measured=ben_s.sum() / anna_s.sum())
 
 # %% tags=["hide-input", "look"]
 fft_s = second_s[:, times.algorithms.index("fft")]
-print(
-    f"FFT computes {np.isfinite(fft_s).sum()} layers, at best {np.nanmin(fft_s / fastest_s):.0f} x the fastest"
-)
+slowdown = np.nanmin(fft_s / fastest_s)
+print(f"FFT: {np.isfinite(fft_s).sum()} layers, at least {slowdown:.0f} times the fastest")
 for who, seconds in {"Anna": anna_s, "Ben": ben_s}.items():
     wrong = (seconds > 1.1 * fastest_s).sum()
     lost_s = (seconds - fastest_s).sum()
-    print(
-        f"{who}: {wrong} wrong, {1e3 * lost_s:.1f} ms lost, {1e3 * seconds.sum():.1f} ms in all"
-    )
+    spent = f"{1e3 * lost_s:.1f} ms lost, {1e3 * seconds.sum():.1f} ms in all"
+    print(f"{who}: {wrong} wrong, {spent}")
 print(f"the fastest: {1e3 * fastest_s.sum():.1f} ms")
 keys = [(split.held_out, index) for split in splits for index in split.test]
 row_of = {key: row for row, key in enumerate(keys)}
@@ -801,9 +798,8 @@ columns = [times.algorithms.index(name) for name in ("nnpack", "channels_last")]
 at = row_of["resnet50", shapes.index(stem)]
 expected_ms, truly_ms = 1e3 * models["all counts"][at, columns], 1e3 * second_s[at, columns]
 print(f"first layer of ResNet-50 and {len(of_stem) - 1} others, NNPACK and channels-last:")
-print(
-    f"Ben expects {expected_ms[0]:.2f} and {expected_ms[1]:.2f} ms; measured {truly_ms[0]:.3f} and {truly_ms[1]:.3f} ms"
-)
+print(f"expected by Ben: {expected_ms[0]:.2f} and {expected_ms[1]:.2f} ms")
+print(f"measured: {truly_ms[0]:.3f} and {truly_ms[1]:.3f} ms")
 
 # %% [markdown] tags=["explain"]
 # Ben's choices take 1.05 times as long as Anna's. Look at his 11 wrong choices. His model takes NNPACK for a single implementation. For the first layer of
@@ -888,9 +884,7 @@ table.rename_axis("choice, 201 layers")
 
 # %% tags=["hide-input", "look"]
 stem_ms = 1e3 * models["by implementation"][of_stem, times.algorithms.index("nnpack")]
-print(
-    f"first layer: the model by implementation expects {stem_ms.min():.2f} to {stem_ms.max():.2f} ms of NNPACK"
-)
+print(f"first layer, NNPACK: {stem_ms.min():.2f} to {stem_ms.max():.2f} ms (modelled)")
 rows = {}
 for name, calls in networks.items():
     mine = [row_of[name, shapes.index(shape)] for shape in calls]
