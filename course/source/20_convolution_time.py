@@ -707,7 +707,7 @@ named_ratios = {
     label: ratios[:, times.algorithms.index(name)] for name, label in ALGORITHM_NAMES.items()
 }
 plotting.show(
-    study.draw_ratios(named_ratios, title="Counts by implementation, networks kept out"),
+    study.draw_ratios(named_ratios, title="Networks kept out of the fit"),
     alt="Rows of points around 100 %: im2col's lie closest, FFT's go from half to twice.",
 )
 
