@@ -287,7 +287,7 @@ MUTATIONS = (
         "return sum(shapes[place] in fitted for place in test)",
         "return len({shapes[place] for place in test} & fitted)",
         "a shape that leaked counted once, however often it is tested",
-        "leaked.reveal(",
+        "twins = [study.random_split(",
     ),
     Mutation(
         "13",

@@ -673,7 +673,7 @@ def count_waves(blocks, threads, registers, shared_bytes):  # noqa: ARG001
 # ## Question 2: a convolution of your own
 #
 # Take a convolution that you know, from a network of your own or a paper. Predict its time on your machine from the
-# FLOPs and the recorded costs (`convolution_time.fit("physical", ...)` on the recording, as in the lesson). Then
+# FLOPs and the recorded costs (`convolution_time.fit("physical", ...)` on the recording). Then
 # measure it with `convolution_time.collect([shape], algorithms=["direct"])`. Give the shape, both times and the
 # machine. If they are more than a factor of two apart, find out why; if they are not, say which term of the model takes
 # most of the time, and what you would change in the shape to halve it.

@@ -13,6 +13,15 @@ from ._collecting import (
     measure_networks as measure_networks,
     recorded_shapes as recorded_shapes,
 )
+from ._counts import (
+    COUNTINGS as COUNTINGS,
+    MULTIPLICATIONS as MULTIPLICATIONS,
+    TimePart as TimePart,
+    count_terms as count_terms,
+    explain_time as explain_time,
+    implementation_of as implementation_of,
+    predict_times as predict_times,
+)
 from ._judging import (
     PredictionErrors as PredictionErrors,
     Split as Split,
@@ -43,3 +52,4 @@ from ._waves import (
     count_blocks as count_blocks,
     count_waves as count_waves,
 )
+from .figures import draw_patches as draw_patches, draw_ratios as draw_ratios, draw_waves as draw_waves

@@ -161,7 +161,7 @@ def _columns(shapes: Sequence[ConvolutionShape], terms: Sequence[str]) -> np.nda
     return np.array([[TERMS[term](shape) for term in terms] for shape in shapes], dtype=float)
 
 
-def _least_relative_error(columns: np.ndarray, times: np.ndarray) -> np.ndarray:
+def least_relative_error(columns: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the coefficients, none negative, with the least sum of (predicted / measured - 1) squared."""
     from scipy.optimize import nnls
 
@@ -180,7 +180,7 @@ def _fit_terms(
     columns, ran = _columns(shapes, terms), np.array(programs)
     rows = {program: mine for program in sorted(set(programs)) if (mine := ran == program).sum() >= _FEWEST_SHAPES}
     rows = {_ALL: np.ones(len(ran), dtype=bool)} | rows
-    fitted = {program: _least_relative_error(columns[mine], times[mine]) for program, mine in rows.items()}
+    fitted = {program: least_relative_error(columns[mine], times[mine]) for program, mine in rows.items()}
 
     def predict(new: Sequence[ConvolutionShape], programs: Sequence[str]) -> np.ndarray:
         coefficients = np.array([fitted.get(program, fitted[_ALL]) for program in programs])

@@ -72,11 +72,11 @@ def test_a_machine_as_a_simple_model_has_it_is_recovered(name, time_s):
     assert found.predict(NEW) == pytest.approx(np.array(list(map(time_s, NEW))), rel=1e-9)
 
 
-def test_coefficients_are_those_of_the_least_relative_error():
+def test_coefficients_are_those_of_theleast_relative_error():
     """No change of one coefficient, up or down, makes the sum of squared relative errors smaller."""
     noisy = np.array(times_on(MACHINE, SHAPES)) * np.random.default_rng(0).uniform(0.7, 1.3, len(SHAPES))
     columns = models._columns(SHAPES, tuple(TERMS))
-    found = models._least_relative_error(columns, noisy)
+    found = models.least_relative_error(columns, noisy)
 
     def error(coefficients):
         return ((columns @ coefficients / noisy - 1) ** 2).sum()
@@ -93,9 +93,9 @@ def test_coefficients_are_those_of_the_least_relative_error():
 def test_absolute_error_in_its_place_is_seen(monkeypatch):
     from scipy.optimize import nnls
 
-    monkeypatch.setattr(models, "_least_relative_error", lambda columns, times: nnls(columns, times)[0])
+    monkeypatch.setattr(models, "least_relative_error", lambda columns, times: nnls(columns, times)[0])
     with pytest.raises(AssertionError):
-        test_coefficients_are_those_of_the_least_relative_error()
+        test_coefficients_are_those_of_theleast_relative_error()
 
 
 def test_boosting_is_scikit_learns_and_does_not_extrapolate():

@@ -120,7 +120,7 @@ def test_the_direct_call_on_networks_held_out():
 
 
 def test_costs_fitted_to_seconds_are_seen(monkeypatch):
-    monkeypatch.setattr(models, "_least_relative_error", lambda columns, times: nnls(columns, times)[0])
+    monkeypatch.setattr(models, "least_relative_error", lambda columns, times: nnls(columns, times)[0])
     monkeypatch.setitem(globals(), "of_networks", of_networks.__wrapped__)
     assert rmspe("physical") > 0.20
 
