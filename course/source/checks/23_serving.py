@@ -179,7 +179,7 @@ def grow(checks: Checks) -> None:
 def _grown(function, table, free, tokens, page_tokens):
     """Return the answer, the pages in both lists, and whether each page is still in exactly one of them."""
     before = sorted(table + free)
-    answer = function(table, free, tokens, page)
+    answer = function(table, free, tokens, page_tokens)
     both = sorted(table + free)
     if both == before:
         said = "all pages are there once"
