@@ -1,0 +1,126 @@
+"""How long a step takes, modelled: a line through measured steps, and a GPU's by its bytes and arithmetic. Lesson 23."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from helpers.checks import number, one_of, whole_number
+from helpers.results import Record
+from helpers.studies.decoding import Config, count_step
+
+
+class Piece(NamedTuple):
+    """What a step does for one request: ``tokens`` of its text go in, of which the first stands at place ``start``.
+
+    ``request`` is its number, and ``table`` its pages in the order of its tokens, empty where nobody counts memory.
+    Lesson 23.
+    """
+
+    request: int
+    start: int
+    tokens: int
+    table: tuple[int, ...] = ()
+
+
+Step = Callable[[Sequence[Piece]], float]
+
+
+class LineStep(Record):
+    """A step as a line: ``fixed_s + token_s * n + request_s * k`` for n tokens of k requests, in seconds.
+
+    It is called with the pieces of a step, as :func:`serve` does. Lesson 23.
+
+    >>> LineStep(fixed_s=3e-3, token_s=0.3e-3, request_s=0.5e-3)([Piece(0, 40, 1), Piece(1, 0, 9)])
+    0.007
+    """
+
+    fixed_s: float
+    token_s: float
+    request_s: float
+
+    def __call__(self, pieces: Sequence[Piece]) -> float:
+        """Return the seconds of a step with ``pieces``."""
+        return self.fixed_s + self.token_s * sum(piece.tokens for piece in pieces) + self.request_s * len(pieces)
+
+
+class GpuStep(Record):
+    """A step of a GPU: ``max(weights_s, token_s * n) + cached_s * c`` for n tokens that see c tokens of caches.
+
+    ``weights_s`` are the seconds in which all weights are read, ``token_s`` those of the arithmetic of a token, and
+    ``cached_s`` those in which keys and values of a token are read. Weights are read while others are computed with, so
+    only the larger of the two times counts. Lesson 23.
+    """
+
+    weights_s: float
+    token_s: float
+    cached_s: float
+
+    def __call__(self, pieces: Sequence[Piece]) -> float:
+        """Return the seconds of a step with ``pieces``."""
+        tokens = cached = 0
+        for _, start, count, _ in pieces:
+            tokens += count
+            cached += start + count
+        return max(self.weights_s, self.token_s * tokens) + self.cached_s * cached
+
+    def request_s(self, prompt_tokens: int, answer_tokens: float, *, kept: int = 0, batch: float = float("inf"),
+                  spread: bool = False) -> float:  # fmt: skip
+        """Return what one request costs a server that never runs out of them.
+
+        The prompt is read whole, but for ``kept`` tokens of it. ``batch`` requests share each step that writes, and so
+        the weights; if infinitely many do, the weights are read behind the arithmetic. Half of the answer is in the
+        cache on average, and all of its mean length if the lengths are ``spread`` exponentially, since long answers
+        write most tokens. Lesson 23.
+        """
+        reading = self.token_s * (whole_number("prompt_tokens", prompt_tokens) - whole_number("kept", kept, at_least=0))
+        answer = number("answer_tokens", answer_tokens, above=0)
+        seen = prompt_tokens + (answer if spread else answer / 2)
+        return reading + answer * (max(self.weights_s / batch, self.token_s) + self.cached_s * seen)
+
+
+def gpu_step(
+    config: Config, *, bandwidth_bytes_per_s: float, flops_per_s: float, bits: int = 16,
+    cache_number_bytes: int | None = None,
+) -> GpuStep:  # fmt: skip
+    """Return the step of a GPU that serves ``config``: the line of lesson 22, with the arithmetic of a step's tokens.
+
+    The GPU reads ``bandwidth_bytes_per_s`` and computes ``flops_per_s``; weights have ``bits``, and a number of the
+    cache ``cache_number_bytes``, as in :func:`helpers.studies.decoding.count_step`. The arithmetic of attention is left
+    out. Raises TypeError or ValueError for other values. Lesson 23.
+
+    >>> from helpers.studies.decoding import CONFIGS
+    >>> h100 = gpu_step(CONFIGS["Llama 3 8B"], bandwidth_bytes_per_s=3.35e12, flops_per_s=400e12)
+    >>> round(1e3 * h100.weights_s, 2), round(1e3 * h100.token_s, 4), round(2e6 * h100.cached_s)
+    (4.48, 0.0375, 78)
+    """
+    one_of("config", config, Config, "the shapes of a model, such as decoding.CONFIGS['Llama 3 8B']")
+    bandwidth = number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)
+    rate = number("flops_per_s", flops_per_s, above=0)
+    alone = count_step(config, bits=bits, cache_number_bytes=cache_number_bytes)
+    cached = count_step(config, tokens=1, bits=bits, cache_number_bytes=cache_number_bytes)
+    return GpuStep(alone.weight_bytes / bandwidth, alone.flops / rate, cached.cache_bytes / bandwidth)
+
+
+def fit_step(measured: Sequence[tuple[int, int, float]]) -> LineStep:
+    """Return the line t = fixed + token n + request k that is nearest to ``measured`` steps, relative to each.
+
+    ``measured`` has the tokens n, the requests k and the seconds of three steps or more; the line goes through three.
+    Raises ValueError for fewer, for a time that is not above 0, and for steps that leave the line open, such as three
+    with one token for each request. Lesson 23.
+
+    >>> line = fit_step([(1, 1, 0.004), (8, 8, 0.0096), (256, 1, 0.0805)])
+    >>> [round(1e3 * seconds, 6) for seconds in (line.fixed_s, line.token_s, line.request_s)]
+    [3.2, 0.3, 0.5]
+    """
+    rows = [(whole_number("tokens", n), whole_number("requests", k), number("seconds", s, above=0))
+            for n, k, s in measured]  # fmt: skip
+    counts = np.array([[1, n, k] for n, k, _ in rows], dtype=float)
+    if len(rows) < 3 or np.linalg.matrix_rank(counts) < 3:
+        raise ValueError(f"{len(rows)} steps leave the line open; give at least three, such as one request with one "
+                         "token, eight requests with one token each, and one request with 256")  # fmt: skip
+    seconds = np.array([s for *_, s in rows])
+    line = np.linalg.lstsq(counts / seconds[:, None], np.ones(len(rows)), rcond=None)[0]
+    return LineStep(*(float(value) for value in line))
