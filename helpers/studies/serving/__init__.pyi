@@ -30,17 +30,11 @@ from ._scheduling import (
     read_together as read_together,
     release as release,
 )
-from ._server import (
-    Admit as Admit,
-    CacheMemory as CacheMemory,
-    Grow as Grow,
-    Plan as Plan,
-    Release as Release,
-)
+from ._server import Admit as Admit, CacheMemory as CacheMemory, Grow as Grow, Plan as Plan, Release as Release
 from ._steps import (
+    Batch as Batch,
     GpuStep as GpuStep,
     LineStep as LineStep,
-    Piece as Piece,
     Step as Step,
     fit_step as fit_step,
     gpu_step as gpu_step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,14 +14,14 @@ from torch.nn import functional
 from helpers.checks import function, members, one_of, whole_number
 from helpers.models import Decoder, DecoderBlock, causal_attention
 from helpers.studies.serving._server import CacheMemory
-from helpers.studies.serving._steps import Piece
+from helpers.studies.serving._steps import Batch
 
 _A_DECODER = "a helpers.models.Decoder"
 Clock = Callable[[], float]
 
 
 class MeasuredStep(NamedTuple):
-    """A step that was measured: its tokens, its requests, and its seconds; :func:`fit_step` takes several. Lesson 23."""
+    """A step that was measured: its tokens, its requests, its seconds; :func:`fit_step` takes several. Lesson 23."""
 
     tokens: int
     requests: int
@@ -41,7 +42,7 @@ class DecoderStep:
 
     >>> memory = CacheMemory(pages=8, page_tokens=4)
     >>> step = DecoderStep(Decoder(7, width=8, layers=1, heads=2), [[1, 2, 3]], memory)
-    >>> seconds = step([Piece(request=0, start=0, tokens=3, table=(5,))])
+    >>> seconds = step(Batch(requests=[0], starts=[0], tokens=[3], tables=[[5]]))
     >>> len(step.texts[0])
     1
     """
@@ -72,69 +73,71 @@ class DecoderStep:
         """The tokens that each request has written so far, without its prompt."""
         return [words[count:] for words, count in zip(self._words, self._prompt_tokens, strict=True)]
 
-    def __call__(self, pieces: Sequence[Piece]) -> float:
-        """Run a step with ``pieces``, and return its seconds."""
-        for piece in pieces:
-            self._check(piece)
-        new = [self._words[piece.request][piece.start : piece.start + piece.tokens] for piece in pieces]
+    def __call__(self, batch: Batch) -> float:
+        """Run a step, and return its seconds."""
+        parts = list(zip(*batch, strict=True))
+        for part in parts:
+            self._check(*part)
+        new = [self._words[number][start : start + count] for number, start, count, _ in parts]
         begin = self.clock()
-        following = ragged_step(self.model, self._cache, pieces, new)
+        following = ragged_step(self.model, self._cache, batch, new)
         seconds = self.clock() - begin
-        for piece, tokens, token in zip(pieces, new, following, strict=True):
-            held = self._held[list(piece.table)].flatten()
-            held[piece.start : piece.start + piece.tokens] = torch.tensor(tokens)
-            self._held[list(piece.table)] = held.unflatten(0, (-1, self.page_tokens))
-            if piece.start + piece.tokens == len(self._words[piece.request]):
-                self._words[piece.request].append(token)
+        for (number, start, count, pages), tokens, token in zip(parts, new, following, strict=True):
+            self._held.flatten()[_rows(pages, start, count, self.page_tokens)] = torch.tensor(tokens)
+            if start + count == len(self._words[number]):
+                self._words[number].append(token)
         return seconds
 
-    def _check(self, piece: Piece) -> None:
-        words, end = self._words[piece.request], piece.start + piece.tokens
-        if end > self.model.context or end > len(piece.table) * self.page_tokens:
-            raise ValueError(f"request {piece.request} has {end} tokens, the model a context of {self.model.context}, and "
-                             f"its {len(piece.table)} pages hold {len(piece.table) * self.page_tokens}; give shorter "
-                             "requests, and give serve the memory that the step has")  # fmt: skip
-        if self._held[list(piece.table)].flatten()[: piece.start].tolist() != words[: piece.start]:
-            raise ValueError(f"the cache of request {piece.request} holds other tokens than the first {piece.start} of "
-                             "its text; give serve as common= only what all prompts begin with")  # fmt: skip
+    def _check(self, number: int, start: int, count: int, pages: Sequence[int]) -> None:
+        words, end, room = self._words[number], start + count, len(pages) * self.page_tokens
+        if end > min(self.model.context, room):
+            raise ValueError(f"request {number} has {end} tokens, the model a context of {self.model.context}, and its "
+                             f"{len(pages)} pages hold {room}; give shorter requests, and give serve the same memory "
+                             "as the step")  # fmt: skip
+        if self._held[list(pages)].flatten()[:start].tolist() != words[:start]:
+            raise ValueError(f"the cache of request {number} holds other tokens than the first {start} of its text; "
+                             "give serve as common= only what all prompts begin with")  # fmt: skip
 
 
 @torch.inference_mode()
-def ragged_step(
-    model: Decoder, cache: torch.Tensor, pieces: Sequence[Piece], tokens: Sequence[Sequence[int]]
-) -> list[int]:
-    """Return the likeliest next token of each of ``pieces``, and leave keys and values of their tokens in the ``cache``.
+def ragged_step(model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Sequence[Sequence[int]]) -> list[int]:
+    """Return the likeliest next token of each request in ``batch``, and leave its keys and values in the ``cache``.
 
-    ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width / heads), and ``tokens`` has the tokens of each piece.
-    All tokens of the step are rows of one tensor, (tokens, width): norms and products with matrices take them together,
+    ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width / heads), and ``tokens`` has those of each request. All
+    tokens of the step are rows of one tensor, (tokens, width): norms and products with matrices take them together,
     whosever they are, and only attention takes each request alone (selective batching; Yu and others, Orca, OSDI 2022).
     Lesson 23.
     """
-    device, page = cache.device, cache.shape[3]
-    places = [range(piece.start, piece.start + piece.tokens) for piece in pieces]
-    rows = [piece.table[at // page] * page + at % page for piece, span in zip(pieces, places, strict=True) for at in span]
-    row = torch.tensor(rows, device=device)
-    tables = [
-        torch.tensor(piece.table[: -(-span.stop // page)], device=device)
-        for piece, span in zip(pieces, places, strict=True)
+    page, sizes = cache.shape[3], list(batch.tokens)
+    ends = [start + count for start, count in zip(batch.starts, sizes, strict=True)]
+    places = [place for start, end in zip(batch.starts, ends, strict=True) for place in range(start, end)]
+    rows = [
+        row
+        for start, count, pages in zip(batch.starts, sizes, batch.tables, strict=True)
+        for row in _rows(pages, start, count, page)
     ]
-    flat = torch.tensor([token for each in tokens for token in each], device=device)
-    x = model.tokens(flat) + model.positions(torch.tensor([at for span in places for at in span], device=device))
-    ends = [span.stop for span in places]
+    tensor = functools.partial(torch.tensor, device=cache.device)
+    tables = [tensor(list(pages[: -(-end // page)])) for pages, end in zip(batch.tables, ends, strict=True)]
+    x = model.tokens(tensor([token for each in tokens for token in each])) + model.positions(tensor(places))
     for block, keys_and_values in zip(model.blocks, cache, strict=True):
-        x = _block(block, x, keys_and_values, row, tables, ends, [len(span) for span in places])
-    last = torch.tensor([len(span) for span in places], device=device).cumsum(0) - 1
+        x = _block(block, x, keys_and_values, tensor(rows), tables, ends, sizes)
+    last = tensor(sizes).cumsum(0) - 1
     return model.head(model.norm(x[last])).argmax(-1).tolist()
 
 
+def _rows(pages: Sequence[int], start: int, count: int, page_tokens: int) -> list[int]:
+    """Return the rows of the cache in which ``count`` tokens from ``start`` on have their keys and values."""
+    return [pages[place // page_tokens] * page_tokens + place % page_tokens for place in range(start, start + count)]
+
+
 def _block(
-    block: DecoderBlock, x: torch.Tensor, cache: torch.Tensor, row: torch.Tensor, tables: Sequence[torch.Tensor],
+    block: DecoderBlock, x: torch.Tensor, cache: torch.Tensor, rows: torch.Tensor, tables: Sequence[torch.Tensor],
     ends: Sequence[int], sizes: Sequence[int],
 ) -> torch.Tensor:  # fmt: skip
-    """Return the rows ``x`` (tokens, width) after a block; ``row`` says where their keys go in ``cache``."""
+    """Return the rows ``x`` (tokens, width) after a block; ``rows`` are their places in ``cache``."""
     split = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width))
     queries, keys, values = split.split((block.heads, block.kv_heads, block.kv_heads), dim=1)
-    cache[0].flatten(0, 1)[row], cache[1].flatten(0, 1)[row] = keys, values
+    cache.flatten(1, 2)[:, rows] = torch.stack((keys, values))
     attended = [
         _attended(own, cache, table, end)
         for own, table, end in zip(queries.split(list(sizes)), tables, ends, strict=True)
@@ -157,8 +160,8 @@ def measure_step(
 ) -> MeasuredStep:  # fmt: skip
     """Return the median time of a step that takes ``tokens`` tokens of each of ``requests`` requests.
 
-    Each request has ``cached`` tokens in its cache before, with one page for its whole text. The first of ``repeats + 1``
-    steps is not counted; all of them take random tokens, and no text is kept. Lesson 23.
+    Each request has ``cached`` tokens in its cache before, with one page for its whole text. The first of
+    ``repeats + 1`` steps is not counted; all of them take random tokens, and no text is kept. Lesson 23.
     """
     one_of("model", model, Decoder, _A_DECODER)
     requests, tokens = whole_number("requests", requests), whole_number("tokens", tokens)
@@ -169,11 +172,11 @@ def measure_step(
                          f"{model.context}")  # fmt: skip
     block = model.blocks[0]
     cache = model.head.weight.new_zeros((len(model.blocks), 2, requests, length, block.kv_heads, block.head_width))
-    pieces = [Piece(number, cached, tokens, (number,)) for number in range(requests)]
+    batch = Batch(range(requests), [cached] * requests, [tokens] * requests, [[page] for page in range(requests)])
     new = torch.randint(len(model.head.weight), (requests, tokens), generator=torch.Generator().manual_seed(0)).tolist()
     taken = []
     for _ in range(repeats + 1):
         begin = function("clock", clock, "such as time.perf_counter")()
-        ragged_step(model, cache, pieces, new)
+        ragged_step(model, cache, batch, new)
         taken.append(clock() - begin)
     return MeasuredStep(requests * tokens, requests, statistics.median(taken[1:]))

@@ -1,4 +1,4 @@
-"""The loop of a server: who joins, what each gets in a step, how long it takes, and when every token came. Lesson 23."""
+"""The loop of a server: who joins, what each gets in a step, how long that takes, when each token came. Lesson 23."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from itertools import pairwise
+from typing import NamedTuple
 
 from helpers.checks import function, members, number, one_of, real, whole_number
 from helpers.results import Record
 from helpers.studies.serving import _scheduling as scheduling
 from helpers.studies.serving._requests import Request
 from helpers.studies.serving._server import Admit, CacheMemory, Grow, Job, Plan, Release, Server
-from helpers.studies.serving._steps import Step
+from helpers.studies.serving._steps import GpuStep, LineStep, Step
 
 
 class Served(Record):
@@ -45,14 +46,13 @@ class Served(Record):
         return max((after - before for before, after in pairwise(self.token_s)), default=0.0)
 
 
-class StepTaken(Record):
-    """One step of the server: when it began and ended, its tokens, its requests, and how many stood in slots."""
+class StepTaken(NamedTuple):
+    """One step of the server: when it began and ended, its tokens, and its requests."""
 
     start_s: float
     end_s: float
     tokens: int
     requests: int
-    running: int
 
 
 class ServingReport(Record):
@@ -100,7 +100,7 @@ def serve(
 ) -> ServingReport:
     """Serve ``requests`` with at most ``slots`` at once, and report when every token came.
 
-    ``step`` takes the :class:`Piece` of each request that has a part in a step, and returns its seconds: a real one
+    ``step`` takes a :class:`Batch`, what a step does for each request, and returns its seconds: a real one
     (:class:`DecoderStep`) computes as well, a modelled one only says them. The clock is the sum of the steps; when
     nobody is there, it jumps to the next arrival.
 
@@ -140,23 +140,28 @@ def serve(
         raise ValueError(f"patience_s={patience_s}; give seconds above 0")
     slots, common = whole_number("slots", slots, at_most=10**6), whole_number("common", common, at_least=0)
     server, taken = Server(given, slots, memory, common), []
-    while server.waiting or server.running:
-        server.skip_idle_time()
-        server.refuse(patience_s)
+    while server.coming or server.waiting or server.running:
+        server.receive(patience_s)
         server.fill(admit, grow)
-        if server.running:
-            start_s, pieces, running = server.now_s, server.pieces(plan, grow, release), len(server.running)
-            server.advance(pieces, number("the seconds of a step", step(pieces), at_least=0), release)
-            tokens = sum(piece.tokens for piece in pieces)
-            taken.append(StepTaken(start_s, server.now_s, tokens, len(pieces), running))
+        if not server.running:
+            continue
+        start_s, batch = server.now_s, server.next_batch(plan, grow, release)
+        count = server.writing_steps(batch) if isinstance(step, LineStep | GpuStep) else 1
+        if count > 1:
+            ends_s = server.write(step.writing(batch, count), release)
+        else:
+            ends_s = [server.advance(batch, number("the seconds of a step", step(batch), at_least=0), release)]
+        size, tokens = len(batch.requests), sum(batch.tokens)
+        for end_s in ends_s:
+            taken.append(StepTaken(start_s, end_s, tokens, size))
+            start_s = end_s
     return _report(server.jobs, taken)
 
 
 def _report(jobs: Sequence[Job], steps: Sequence[StepTaken]) -> ServingReport:
     served = tuple(Served(job.request, tuple(job.stays), tuple(job.token_s)) for job in jobs)
     answered = [each for each in served if each.token_s]
-    begin_s, end_s = min(each.request.arrival_s for each in served), max((step.end_s for step in steps), default=0.0)
-    seconds = end_s - begin_s or math.inf
+    seconds = steps[-1].end_s - min(each.request.arrival_s for each in served) or math.inf
     first, each_s = (sorted(times) for times in zip(*((one.ttft_s, one.tpot_s) for one in answered), strict=True))
     return ServingReport(
         tokens_per_s=sum(len(each.token_s) for each in answered) / seconds,
@@ -164,7 +169,7 @@ def _report(jobs: Sequence[Job], steps: Sequence[StepTaken]) -> ServingReport:
         ttft_of_99_in_100_s=first[math.ceil(0.99 * len(first)) - 1],
         median_tpot_s=statistics.median(each_s),
         longest_gap_s=max(each.longest_gap_s for each in answered),
-        mean_running=sum(step.running * (step.end_s - step.start_s) for step in steps) / seconds,
+        mean_running=sum(end_s - begin_s for each in served for _, begin_s, end_s in each.stays) / seconds,
         refused=len(served) - len(answered),
         stopped=sum(len(each.stays) - 1 for each in answered),
         requests=served,
@@ -178,10 +183,10 @@ def promised_rate(
 ) -> float:  # fmt: skip
     """Return the largest rate, in requests per second, at which ``kept_share`` of the requests keep both limits.
 
-    ``serve_at(rate)`` serves requests that arrive at a rate, :func:`good_share` of its report is held to ``kept_share``,
-    and the rate is halved in on ``between`` two rates until it is known ``within`` this share of itself. Give requests
-    of one seed at all rates, so that only their pace changes. Raises ValueError if the lower rate cannot be promised, or
-    the upper one can. Lesson 23.
+    ``serve_at(rate)`` serves requests that arrive at a rate, and :func:`good_share` of its report is held to
+    ``kept_share``. The search goes on ``between`` two rates until it knows the rate to ``within`` this share. Give
+    requests of one seed at all rates, so that only their pace changes. Raises ValueError if the lower rate cannot be
+    promised, or the upper one can. Lesson 23.
     """
     function("serve_at", serve_at, "a function of a rate that returns a ServingReport")
     low, high = (number("between", rate, above=0) for rate in between)

@@ -80,8 +80,8 @@ def plan(unread: Sequence[int], budget: int) -> list[int]:
 def grow(table: list[int], free: list[int], tokens: int, page_tokens: int) -> bool:
     """Move as many pages from ``free`` to the end of ``table`` as ``tokens`` tokens need; return whether there were.
 
-    ``table`` has the numbers of a request's pages of ``page_tokens`` tokens, in the order of its tokens. If ``free`` has
-    too few, nothing moves (Kwon and others, PagedAttention, SOSP 2023). Lesson 23.
+    ``table`` has the numbers of a request's pages of ``page_tokens`` tokens, in the order of its tokens. If there are
+    too few in ``free``, nothing moves (Kwon and others, PagedAttention, SOSP 2023). Lesson 23.
 
     >>> table, free = [4], [1, 2, 3]
     >>> grow(table, free, 33, page_tokens=16), table, free
@@ -107,7 +107,7 @@ def release(table: list[int], free: list[int]) -> None:
     table.clear()
 
 
-def good_share(ttft_s: Sequence[float], tpot_s: Sequence[float], *, ttft_limit_s: float, tpot_limit_s: float) -> float:
+def good_share(ttft_s: Sequence[float], tpot_s: Sequence[float], ttft_limit_s: float, tpot_limit_s: float) -> float:
     """Return the share of requests that keep both limits; the goodput is this share of the rate.
 
     ``ttft_s`` and ``tpot_s`` have the seconds to the first token and per output token of each request, infinite for one

@@ -1,4 +1,4 @@
-"""How long a step takes, modelled: a line through measured steps, and a GPU's by its bytes and arithmetic. Lesson 23."""
+"""How long a step takes, modelled: a line through measured steps, or a GPU's bytes and arithmetic. Lesson 23."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from helpers.results import Record
 from helpers.studies.decoding import Config, count_step
 
 
-class Piece(NamedTuple):
-    """What a step does for one request: ``tokens`` of its text go in, of which the first stands at place ``start``.
+class Batch(NamedTuple):
+    """What a step does, in four lists with a member for each request that has a part in it.
 
-    ``request`` is its number, and ``table`` its pages in the order of its tokens, empty where nobody counts memory.
-    Lesson 23.
+    ``requests`` are their numbers; ``tokens`` how many tokens of its text each sends through the model, of which the
+    first stands at place ``starts``; ``tables`` has the pages of each in the order of its tokens, none where nobody
+    counts memory. Lesson 23.
     """
 
-    request: int
-    start: int
-    tokens: int
-    table: tuple[int, ...] = ()
+    requests: Sequence[int]
+    starts: Sequence[int]
+    tokens: Sequence[int]
+    tables: Sequence[Sequence[int]]
 
 
-Step = Callable[[Sequence[Piece]], float]
+Step = Callable[[Batch], float]
 
 
 class LineStep(Record):
     """A step as a line: ``fixed_s + token_s * n + request_s * k`` for n tokens of k requests, in seconds.
 
-    It is called with the pieces of a step, as :func:`serve` does. Lesson 23.
+    It is called with the batch of a step, as :func:`serve` does. Lesson 23.
 
-    >>> LineStep(fixed_s=3e-3, token_s=0.3e-3, request_s=0.5e-3)([Piece(0, 40, 1), Piece(1, 0, 9)])
+    >>> step = LineStep(fixed_s=3e-3, token_s=0.3e-3, request_s=0.5e-3)
+    >>> round(step(Batch(requests=[0, 1], starts=[40, 0], tokens=[1, 9], tables=[[], []])), 6)
     0.007
     """
 
@@ -41,9 +43,13 @@ class LineStep(Record):
     token_s: float
     request_s: float
 
-    def __call__(self, pieces: Sequence[Piece]) -> float:
-        """Return the seconds of a step with ``pieces``."""
-        return self.fixed_s + self.token_s * sum(piece.tokens for piece in pieces) + self.request_s * len(pieces)
+    def __call__(self, batch: Batch) -> float:
+        """Return the seconds of a step."""
+        return self.fixed_s + self.token_s * sum(batch.tokens) + self.request_s * len(batch.requests)
+
+    def writing(self, batch: Batch, count: int) -> np.ndarray:
+        """Return the seconds (count,) of steps that follow one another, in which each request writes a token."""
+        return np.full(count, self(batch))
 
 
 class GpuStep(Record):
@@ -58,12 +64,15 @@ class GpuStep(Record):
     token_s: float
     cached_s: float
 
-    def __call__(self, pieces: Sequence[Piece]) -> float:
-        """Return the seconds of a step with ``pieces``."""
-        tokens = cached = 0
-        for _, start, count, _ in pieces:
-            tokens += count
-            cached += start + count
+    def __call__(self, batch: Batch) -> float:
+        """Return the seconds of a step."""
+        tokens = sum(batch.tokens)
+        return max(self.weights_s, self.token_s * tokens) + self.cached_s * (sum(batch.starts) + tokens)
+
+    def writing(self, batch: Batch, count: int) -> np.ndarray:
+        """Return the seconds (count,) of steps that follow one another, in which each request writes a token."""
+        tokens = len(batch.requests)
+        cached = sum(batch.starts) + tokens * np.arange(1, count + 1)
         return max(self.weights_s, self.token_s * tokens) + self.cached_s * cached
 
     def request_s(self, prompt_tokens: int, answer_tokens: float, *, kept: int = 0, batch: float = float("inf"),
