@@ -39,3 +39,11 @@ from ._steps import (
     fit_step as fit_step,
     gpu_step as gpu_step,
 )
+from .figures import (
+    draw_load as draw_load,
+    draw_pages as draw_pages,
+    draw_ragged_step as draw_ragged_step,
+    draw_slots as draw_slots,
+    explore_request as explore_request,
+    slot_frames as slot_frames,
+)

@@ -6,7 +6,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch.nn import functional
@@ -63,9 +63,7 @@ class DecoderStep:
             for place, prompt in enumerate(members("prompts", prompts, "prompts, each a list of tokens"))
         ]
         self._prompt_tokens = [len(words) for words in self._words]
-        block = model.blocks[0]
-        shape = (len(model.blocks), 2, memory.pages, memory.page_tokens, block.kv_heads, block.head_width)
-        self._cache = model.head.weight.new_zeros(shape)
+        self._cache = _new_cache(model, memory)
         self._held = torch.full((memory.pages, memory.page_tokens), -1)  # the token whose key stands in each place
 
     @property
@@ -120,9 +118,15 @@ def ragged_step(model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Seque
     tables = [tensor(list(pages[: -(-end // page)])) for pages, end in zip(batch.tables, ends, strict=True)]
     x = model.tokens(tensor([token for each in tokens for token in each])) + model.positions(tensor(places))
     for block, keys_and_values in zip(model.blocks, cache, strict=True):
-        x = _block(block, x, keys_and_values, tensor(rows), tables, ends, sizes)
+        x = _block(cast(DecoderBlock, block), x, keys_and_values, tensor(rows), tables, ends, sizes)
     last = tensor(sizes).cumsum(0) - 1
     return model.head(model.norm(x[last])).argmax(-1).tolist()
+
+
+def _new_cache(model: Decoder, memory: CacheMemory) -> torch.Tensor:
+    """Return zeros (layers, 2, pages, page_tokens, kv_heads, width / heads) on the model's device."""
+    shape = len(model.blocks), 2, memory.pages, memory.page_tokens, model.kv_heads, model.head_width
+    return model.head.weight.new_zeros(shape)
 
 
 def _rows(pages: Sequence[int], start: int, count: int, page_tokens: int) -> list[int]:
@@ -170,8 +174,7 @@ def measure_step(
     if length > model.context:
         raise ValueError(f"cached={cached} and tokens={tokens} are {length} tokens; the model has a context of "
                          f"{model.context}")  # fmt: skip
-    block = model.blocks[0]
-    cache = model.head.weight.new_zeros((len(model.blocks), 2, requests, length, block.kv_heads, block.head_width))
+    cache = _new_cache(model, CacheMemory(requests, length))
     batch = Batch(range(requests), [cached] * requests, [tokens] * requests, [[page] for page in range(requests)])
     new = torch.randint(len(model.head.weight), (requests, tokens), generator=torch.Generator().manual_seed(0)).tolist()
     taken = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -43,7 +44,7 @@ class Served(Record):
     @property
     def longest_gap_s(self) -> float:
         """Longest time between two tokens that follow each other, 0 for fewer than two."""
-        return max((after - before for before, after in pairwise(self.token_s)), default=0.0)
+        return max(map(operator.sub, self.token_s[1:], self.token_s), default=0.0)
 
 
 class StepTaken(NamedTuple):
@@ -55,12 +56,20 @@ class StepTaken(NamedTuple):
     requests: int
 
 
+class Stretch(NamedTuple):
+    """Steps that follow one another with the same requests, each with as many tokens."""
+
+    start_s: float
+    ends_s: Sequence[float]
+    tokens: int
+    requests: int
+
+
 class ServingReport(Record):
     """What a server made of its requests, in seconds of its own clock.
 
     Tokens per second count from the first arrival to the last token. ``requests`` are in the order in which they were
-    given, ``steps`` in the order of time; both are kept, and not printed. Times are over the requests that were served.
-    Lesson 23.
+    given, ``steps`` in the order of time; neither is printed. Times are over the requests that were served. Lesson 23.
     """
 
     tokens_per_s: float
@@ -72,7 +81,16 @@ class ServingReport(Record):
     refused: int
     stopped: int
     requests: tuple[Served, ...] = field(repr=False)
-    steps: tuple[StepTaken, ...] = field(repr=False)
+    stretches: tuple[Stretch, ...] = field(repr=False)
+
+    @property
+    def steps(self) -> list[StepTaken]:
+        """All steps, in the order of time."""
+        return [
+            StepTaken(start_s, end_s, stretch.tokens, stretch.requests)
+            for stretch in self.stretches
+            for start_s, end_s in pairwise((stretch.start_s, *stretch.ends_s))
+        ]
 
     @property
     def ttfts_s(self) -> list[float]:
@@ -140,28 +158,26 @@ def serve(
         raise ValueError(f"patience_s={patience_s}; give seconds above 0")
     slots, common = whole_number("slots", slots, at_most=10**6), whole_number("common", common, at_least=0)
     server, taken = Server(given, slots, memory, common), []
+    modelled = step if isinstance(step, LineStep | GpuStep) else None
     while server.coming or server.waiting or server.running:
         server.receive(patience_s)
         server.fill(admit, grow)
         if not server.running:
             continue
         start_s, batch = server.now_s, server.next_batch(plan, grow, release)
-        count = server.writing_steps(batch) if isinstance(step, LineStep | GpuStep) else 1
-        if count > 1:
-            ends_s = server.write(step.writing(batch, count), release)
+        count = server.writing_steps(batch) if modelled else 1
+        if modelled and count > 1:
+            ends_s = server.write(modelled.writing(batch, count), release)
         else:
             ends_s = [server.advance(batch, number("the seconds of a step", step(batch), at_least=0), release)]
-        size, tokens = len(batch.requests), sum(batch.tokens)
-        for end_s in ends_s:
-            taken.append(StepTaken(start_s, end_s, tokens, size))
-            start_s = end_s
+        taken.append(Stretch(start_s, ends_s, sum(batch.tokens), len(batch.requests)))
     return _report(server.jobs, taken)
 
 
-def _report(jobs: Sequence[Job], steps: Sequence[StepTaken]) -> ServingReport:
+def _report(jobs: Sequence[Job], stretches: Sequence[Stretch]) -> ServingReport:
     served = tuple(Served(job.request, tuple(job.stays), tuple(job.token_s)) for job in jobs)
     answered = [each for each in served if each.token_s]
-    seconds = steps[-1].end_s - min(each.request.arrival_s for each in served) or math.inf
+    seconds = stretches[-1].ends_s[-1] - min(each.request.arrival_s for each in served) or math.inf
     first, each_s = (sorted(times) for times in zip(*((one.ttft_s, one.tpot_s) for one in answered), strict=True))
     return ServingReport(
         tokens_per_s=sum(len(each.token_s) for each in answered) / seconds,
@@ -173,7 +189,7 @@ def _report(jobs: Sequence[Job], steps: Sequence[StepTaken]) -> ServingReport:
         refused=len(served) - len(answered),
         stopped=sum(len(each.stays) - 1 for each in answered),
         requests=served,
-        steps=tuple(steps),
+        stretches=tuple(stretches),
     )
 
 

@@ -113,8 +113,9 @@ class Server:
             raise ValueError(f"admit lets nobody in, although all {len(slots)} slots are free and requests "
                              f"{short(list(fitting))} wait")  # fmt: skip
         self.slots = slots
-        for number in sorted(joined, key=list(fitting).index):
-            self._begin(fitting[number], slots.index(number), grow)
+        for number, job in fitting.items():
+            if number in joined:
+                self._begin(job, slots.index(number), grow)
 
     def _fitting(self, candidates: Iterable[Job]) -> list[Job]:
         if self.memory is None:
