@@ -165,6 +165,8 @@ def serve(
         if not server.running:
             continue
         start_s, batch = server.now_s, server.next_batch(plan, grow, release)
+        if not batch.requests:  # the only one that runs found no page, and has been stopped
+            continue
         count = server.writing_steps(batch) if modelled else 1
         if modelled and count > 1:
             ends_s = server.write(modelled.writing(batch, count), release)

@@ -218,6 +218,8 @@ class Server:
         for number, tokens in zip(batch.requests, batch.tokens, strict=True):
             job = self.jobs[number]
             job.cached += tokens
+            if self.kept and self.common_pages is None and job.cached >= self.kept:
+                self._keep_common(job)
             if job.cached < job.text:
                 job.unread = job.text - job.cached
                 continue
@@ -226,18 +228,13 @@ class Server:
             job.token_s.append(self.now_s)
             if len(job.token_s) == job.request.answer_tokens:
                 self._leave(job, release)
-        if self.kept and self.common_pages is None:
-            self._keep_common(batch)
         return self.now_s
 
-    def _keep_common(self, batch: Batch) -> None:
-        """Keep the beginning that all prompts have in common, if one of this step's requests has read it now."""
+    def _keep_common(self, job: Job) -> None:
+        """Keep the beginning that all prompts have in common, which ``job`` has in its pages."""
         count = self.kept // self.memory.page_tokens if self.memory else 0
-        reader = next((job for job in map(self.jobs.__getitem__, batch.requests) if job.cached >= self.kept), None)
-        if reader is None or (self.memory and len(reader.table) < count):
-            return
-        self.common_pages = reader.shared = tuple(reader.table[:count])
-        del reader.table[:count]
+        self.common_pages = job.shared = tuple(job.table[:count])
+        del job.table[:count]
 
     def _stop(self, job: Job, release: Release) -> None:
         self._leave(job, release)

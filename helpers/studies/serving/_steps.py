@@ -102,8 +102,8 @@ def gpu_step(
 
     >>> from helpers.studies.decoding import CONFIGS
     >>> h100 = gpu_step(CONFIGS["Llama 3 8B"], bandwidth_bytes_per_s=3.35e12, flops_per_s=400e12)
-    >>> round(1e3 * h100.weights_s, 2), round(1e3 * h100.token_s, 4), round(2e6 * h100.cached_s)
-    (4.48, 0.0375, 78)
+    >>> round(1e3 * h100.weights_s, 2), round(1e3 * h100.token_s, 4), round(2e6 * h100.cached_s, 3)
+    (4.48, 0.0375, 0.078)
     """
     one_of("config", config, Config, "the shapes of a model, such as decoding.CONFIGS['Llama 3 8B']")
     bandwidth = number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)

@@ -18,7 +18,7 @@ from helpers.studies.serving._loop import Served, ServingReport
 from helpers.studies.serving._scheduling import good_share
 from helpers.studies.serving._steps import Batch, gpu_step
 
-_READS, _WRITES = "computing, reads a prompt", "computing, writes"
+_READS, _WRITES = "computing, until the first token", "computing, writes"
 _OWNERS = (COMPUTING, COLOURS["backward"], COLOURS["sending"], OTHERS[2])
 _EDGE = "#AAAAAA"
 _GPUS = {"A100": (2.039e12, 126e12), "H100": (3.35e12, 400e12), "H200": (4.8e12, 400e12)}  # B/s, 40 % of the peak
