@@ -101,10 +101,10 @@ class DecoderStep:
 def ragged_step(model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Sequence[Sequence[int]]) -> list[int]:
     """Return the likeliest next token of each request in ``batch``, and leave its keys and values in the ``cache``.
 
-    ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width / heads), and ``tokens`` has those of each request. All
-    tokens of the step are rows of one tensor, (tokens, width): norms and products with matrices take them together,
-    whosever they are, and only attention takes each request alone (selective batching; Yu and others, Orca, OSDI 2022).
-    Lesson 23.
+    The ``model`` stays as it is. ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width / heads), and ``tokens``
+    has those of each request. All tokens of the step are rows of one tensor, (tokens, width): norms and products with
+    matrices take them together, whosever they are, and only attention takes each request alone (selective batching; Yu
+    and others, Orca, OSDI 2022). Lesson 23.
     """
     page, sizes = cache.shape[3], list(batch.tokens)
     ends = [start + count for start, count in zip(batch.starts, sizes, strict=True)]
@@ -162,10 +162,11 @@ def measure_step(
     model: Decoder, *, requests: int = 1, tokens: int = 1, cached: int = 64, repeats: int = 5,
     clock: Clock = time.perf_counter,
 ) -> MeasuredStep:  # fmt: skip
-    """Return the median time of a step that takes ``tokens`` tokens of each of ``requests`` requests.
+    """Return the median time of a step of ``model`` that takes ``tokens`` tokens of each of ``requests`` requests.
 
-    Each request has ``cached`` tokens in its cache before, with one page for its whole text. The first of
-    ``repeats + 1`` steps is not counted; all of them take random tokens, and no text is kept. Lesson 23.
+    Each request has ``cached`` tokens in its cache before, with one page for its whole text. The first
+    step of ``repeats`` and one is not counted; all take random tokens, and no text is kept. ``clock`` is that of
+    :class:`DecoderStep`. Lesson 23.
     """
     one_of("model", model, Decoder, _A_DECODER)
     requests, tokens = whole_number("requests", requests), whole_number("tokens", tokens)

@@ -201,10 +201,11 @@ def promised_rate(
 ) -> float:  # fmt: skip
     """Return the largest rate, in requests per second, at which ``kept_share`` of the requests keep both limits.
 
-    ``serve_at(rate)`` serves requests that arrive at a rate, and :func:`good_share` of its report is held to
-    ``kept_share``. The search goes on ``between`` two rates until it knows the rate to ``within`` this share. Give
-    requests of one seed at all rates, so that only their pace changes. Raises ValueError if the lower rate cannot be
-    promised, or the upper one can. Lesson 23.
+    The limits are ``ttft_s`` to the first token and ``tpot_s`` per output token. ``serve_at(rate)`` serves requests
+    that arrive at a rate, and :func:`good_share` of its report is held to ``kept_share``. The search goes on
+    ``between`` two rates until it knows the rate to ``within`` this share. Give requests of one seed at all rates, so
+    that only their pace changes. Raises ValueError if the lower rate cannot be promised, or the upper one can.
+    Lesson 23.
     """
     function("serve_at", serve_at, "a function of a rate that returns a ServingReport")
     low, high = (number("between", rate, above=0) for rate in between)

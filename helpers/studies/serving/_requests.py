@@ -34,8 +34,8 @@ def random_requests(
     They come independently of one another, ``rate_per_s`` in a second on average: a Poisson process, whose gaps are
     distributed exponentially. A prompt has any number of tokens within ``prompt``, its least and its most, with equal
     chance. Answers are distributed exponentially with the mean ``answer``, rounded up, at most ``longest`` tokens. For
-    one seed the lengths are the same at every rate. Raises TypeError or ValueError for what is no such number. Lesson
-    23.
+    one seed the lengths are the same at every rate. Raises TypeError or ValueError for what is no such number.
+    Lesson 23.
 
     >>> [request.prompt_tokens for request in random_requests(3, 4.0, prompt=(8, 8))]
     [8, 8, 8]

@@ -111,7 +111,8 @@ def good_share(ttft_s: Sequence[float], tpot_s: Sequence[float], ttft_limit_s: f
     """Return the share of requests that keep both limits; the goodput is this share of the rate.
 
     ``ttft_s`` and ``tpot_s`` have the seconds to the first token and per output token of each request, infinite for one
-    that was refused. Raises ValueError for no requests and for lists of different lengths. Lesson 23.
+    that was refused; at most ``ttft_limit_s`` and ``tpot_limit_s`` are promised. Raises ValueError for no requests and
+    for lists of different lengths. Lesson 23.
 
     >>> good_share([0.1, 0.4, 0.9], [0.02, 0.05, 0.02], ttft_limit_s=0.5, tpot_limit_s=0.03)  # doctest: +ELLIPSIS
     0.333...

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.checks import number, one_of, whole_number
+from helpers.checks import boolean, number, one_of, whole_number
 from helpers.results import Record
 from helpers.studies.decoding import Config, count_step
 
@@ -79,11 +79,12 @@ class GpuStep(Record):
                   spread: bool = False) -> float:  # fmt: skip
         """Return what one request costs a server that never runs out of them.
 
-        The prompt is read whole, but for ``kept`` tokens of it. ``batch`` requests share each step that writes, and so
-        the weights; if infinitely many do, the weights are read behind the arithmetic. Half of the answer is in the
-        cache on average, and all of its mean length if the lengths are ``spread`` exponentially, since long answers
-        write most tokens. Lesson 23.
+        Of ``prompt_tokens`` all are read, but for ``kept`` ones. ``batch`` requests share each step that writes, and so
+        the weights; if infinitely many do, the weights are read behind the arithmetic. Half of ``answer_tokens`` are in
+        the cache on average, and all of them, a mean length, if the lengths are ``spread`` exponentially, since long
+        answers write most tokens. Lesson 23.
         """
+        boolean("spread", spread)
         reading = self.token_s * (whole_number("prompt_tokens", prompt_tokens) - whole_number("kept", kept, at_least=0))
         answer = number("answer_tokens", answer_tokens, above=0)
         seen = prompt_tokens + (answer if spread else answer / 2)

@@ -28,7 +28,8 @@ def draw_slots(reports: Mapping[str, ServingReport], *, title: str, now_s: float
     """Draw which request used which slot when, a lane for each slot of each of ``reports``, which have names.
 
     A bar is the stay of a request in a slot, with its number in the order of the requests, from 1; the first part of it
-    is until its first token. ``now_s`` ends all bars there, and the axis goes on to the last token of all. Lesson 23.
+    is until its first token. ``title`` stands above. ``now_s`` ends all bars there, and the axis goes on to the last
+    token of all. Lesson 23.
     """
     named("reports", reports, "ServingReports")
     spans = [span for name, report in reports.items() for span in _spans(name, report.requests)]
@@ -39,9 +40,9 @@ def draw_slots(reports: Mapping[str, ServingReport], *, title: str, now_s: float
 
 
 def slot_frames(reports: Mapping[str, ServingReport], *, title: str, count: int = 12) -> list[Figure]:
-    """Return ``count`` frames of :func:`draw_slots` for ``plotting.play``, at equal distances up to the last token.
+    """Return ``count`` frames for ``plotting.play``, at equal distances up to the last token.
 
-    Lesson 23.
+    A frame is that of :func:`draw_slots`, which takes ``reports`` and ``title``. Lesson 23.
     """
     count = whole_number("count", count, at_least=2)
     named("reports", reports, "ServingReports")
@@ -69,7 +70,8 @@ def draw_load(
     """Draw tokens per second, the median first token, and the requests in time over the rate of arrivals.
 
     ``reports`` has for each server, by its name, the report at each rate in requests per second. Requests in time are
-    those per second that keep both limits, the goodput; on the dotted line it would be all of them. Lesson 23.
+    those per second that keep ``ttft_limit_s`` and ``tpot_limit_s``, the goodput; on the dotted line it would be all of
+    them. ``title`` stands above. Lesson 23.
     """
     with plt.style.context(STYLE_FILE):
         drawn, (written, first, kept) = plt.subplots(1, 3, figsize=(9.6, 3.7))
@@ -108,8 +110,8 @@ def draw_pages(
 
     ``tables`` has the page numbers of each request, by its name, ``common`` ones included, and ``tokens`` the tokens of
     its text. The cache has ``pages`` pages of ``page_tokens`` tokens; a place with a token in it is coloured by its
-    request, or as ``common``. Raises ValueError for more than 4 requests, 24 pages or 16 tokens in a page, and for a
-    page that is not there or that two requests have although it is not common. Lesson 23.
+    request, or as ``common``. ``title`` stands above. Raises ValueError for more than 4 requests, 24 pages or 16 tokens
+    in a page, and for a page that is not there or that two requests have although it is not common. Lesson 23.
     """
     pages = whole_number("pages", pages, at_most=24)
     page_tokens = whole_number("page_tokens", page_tokens, at_most=16)
