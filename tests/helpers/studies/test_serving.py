@@ -5,16 +5,12 @@ import importlib
 import itertools
 import math
 import statistics
-from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from matplotlib.patches import Rectangle
 
-from helpers import plotting
 from helpers.models import Decoder
-from helpers.plotting.explorer._explore import at
 from helpers.studies import decoding, serving
 from helpers.studies.serving import Batch, CacheMemory, GpuStep, LineStep, Request
 from tests.properties import repeatable
@@ -239,7 +235,7 @@ def workloads(draw):
 STEPS = st.sampled_from([LineStep(0.25, 0.125, 0.5), GpuStep(1.0, 0.25, 1 / 64)])
 
 
-@repeatable(examples=120)
+@repeatable(examples=60)
 @given(workloads(), STEPS)
 def test_steps_that_are_taken_at_once_are_those_taken_one_by_one(workload, step):
     requests, rules = workload
@@ -249,7 +245,7 @@ def test_steps_that_are_taken_at_once_are_those_taken_one_by_one(workload, step)
     assert at_once.requests == one_by_one.requests
 
 
-@repeatable(examples=120)
+@repeatable(examples=60)
 @given(workloads())
 def test_what_holds_in_every_step(workload):
     requests, rules = workload
@@ -393,7 +389,7 @@ def real_servers(draw):
     return requests, serving.random_prompts(requests, VOCABULARY, common=common), memory, rules
 
 
-@repeatable(examples=25)
+@repeatable(examples=12)
 @given(real_servers(), st.sampled_from([1, 2, 4]))
 def test_texts_are_those_of_the_decoder_alone(server, kv_heads):
     requests, prompts, memory, rules = server
@@ -517,77 +513,3 @@ def greedy(table, free, tokens, page_tokens):
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call()
-
-
-# --- drawings ---
-
-
-def reports():
-    requests = [Request(0, 4, 6), Request(0, 4, 2), Request(1, 4, 3), Request(60, 4, 3)]
-    static = serving.serve(requests, a_second_a_token, slots=2, admit=serving.admit_static, plan=serving.read_together)
-    return {"static": static, "continuous": serving.serve(requests, a_second_a_token, slots=2)}
-
-
-def bars(figure):
-    return [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in figure.axes[0].patches]
-
-
-def fields(figure):
-    return [patch for patch in figure.axes[0].patches if type(patch) is Rectangle]
-
-
-def test_slots_are_drawn_as_they_were_used_and_frames_grow():
-    given = reports()
-    figure = serving.draw_slots(given, title="Slots")
-    lanes = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert lanes == [f"{name}, slot {slot}" for name in given for slot in (1, 2)]
-    expected = sorted(
-        part
-        for report in given.values()
-        for served in report.requests
-        for _, begin, end in served.stays
-        for part in ((begin, served.token_s[0]), (served.token_s[0], end))
-    )
-    assert sorted(bars(figure)) == [pytest.approx(part) for part in expected]
-    frames = serving.slot_frames(given, title="Slots", count=4)
-    assert len({tuple(frame.get_size_inches()) for frame in frames}) == 1
-    drawn = [sum(end - begin for begin, end in bars(frame)) for frame in frames]
-    assert drawn == sorted(drawn)
-    assert drawn[-1] == pytest.approx(sum(end - begin for begin, end in bars(figure)))
-    assert drawn[0] < drawn[-1]
-
-
-def test_the_load_is_drawn_from_the_reports():
-    report = reports()["continuous"]
-    figure = serving.draw_load({"all": {1.0: report, 2.0: report}}, ttft_limit_s=5, tpot_limit_s=3, title="Load")
-    share = serving.good_share(report.ttfts_s, report.tpots_s, 5, 3)
-    written, first, kept = (axes.lines[0].get_ydata().tolist() for axes in figure.axes)
-    assert written == [report.tokens_per_s] * 2
-    assert first == [report.median_ttft_s] * 2
-    assert kept == [share, 2 * share]
-
-
-def test_pages_are_filled_as_far_as_there_are_tokens():
-    figure = serving.draw_pages({"A": [2, 0], "B": [2, 3]}, {"A": 7, "B": 5}, pages=4, page_tokens=4, common=[2])
-    coloured = Counter(field.get_facecolor() for field in fields(figure))
-    assert sorted(coloured.values()) == [1, 3, 4, 4, 8]  # B's, A's, common, frames of pages, empty
-
-
-def test_a_step_is_drawn_with_a_row_a_token():
-    figure = serving.draw_ragged_step(Batch([4, 9], [3, 0], [1, 4], [(), ()]))
-    assert len(fields(figure)) == 5 + 4 + 4  # tokens, and the fields of both caches
-    assert len({field.get_facecolor() for field in fields(figure)}) == 4 - 1  # the second has nothing in its cache yet
-
-
-def test_the_figure_to_turn_is_what_a_request_costs(monkeypatch):
-    explored = {}
-    monkeypatch.setattr(plotting, "explore", lambda **given: explored.update(given))
-    serving.explore_request()
-    inputs, formulas = explored["inputs"], explored["formulas"]
-    for setting, expected in (
-        ({}, H100.request_s(2000, 250, batch=64, spread=True)),
-        ({"kept": 0.75, "batch": 256}, H100.request_s(2000, 250, kept=1500, batch=256, spread=True)),
-        ({"prompt": 100, "answer": 1000, "batch": 1}, H100.request_s(100, 1000, batch=1, spread=True)),
-    ):
-        values = at(inputs, formulas, **setting)
-        assert values["reading"] + values["weights"] + values["caches"] == pytest.approx(1e3 * expected)
