@@ -56,11 +56,11 @@ class StepTaken(NamedTuple):
     requests: int
 
 
-class Stretch(NamedTuple):
+class Stretch(Record):
     """Steps that follow one another with the same requests, each with as many tokens."""
 
     start_s: float
-    ends_s: Sequence[float]
+    ends_s: tuple[float, ...]
     tokens: int
     requests: int
 
@@ -68,8 +68,10 @@ class Stretch(NamedTuple):
 class ServingReport(Record):
     """What a server made of its requests, in seconds of its own clock.
 
-    Tokens per second count from the first arrival to the last token. ``requests`` are in the order in which they were
-    given, ``steps`` in the order of time; neither is printed. Times are over the requests that were served. Lesson 23.
+    Tokens per second count from the first arrival to the last token, and ``mean_running`` is how many requests were in
+    slots on average over the same time. First tokens, times per token and gaps are those of the requests that were
+    served. ``refused`` requests found no slot in time, and how often one lost its pages is ``stopped``. ``requests``
+    are in the order in which they were given; they and the steps are not printed. Lesson 23.
     """
 
     tokens_per_s: float
@@ -122,11 +124,12 @@ def serve(
     (:class:`DecoderStep`) computes as well, a modelled one only says them. The clock is the sum of the steps; when
     nobody is there, it jumps to the next arrival.
 
-    Before each step ``admit(slots, waiting)`` returns who is in which slot, and ``plan(unread)`` how many tokens each
+    Before a step ``admit(slots, waiting)`` returns who is in which slot, and ``plan(unread)`` how many tokens each
     running request gets, in the order in which they were admitted; :func:`admit` and :func:`read_alone` say what they
     are given. A budget of 512 tokens is ``plan=lambda unread: serving.plan(unread, 512)``, static batching
     ``admit=serving.admit_static, plan=serving.read_together``. A request gets a token as soon as its whole text has
-    been through a step.
+    been through a step. Modelled steps in which nobody reads, comes or leaves are taken at once, and neither is asked
+    between them.
 
     With ``memory`` each request has a table of pages: those of its text when it is admitted, and another one whenever
     the last is full. ``grow(table, free, tokens, page_tokens)`` and ``release(table, free)`` move them. When no page is
@@ -149,9 +152,9 @@ def serve(
     given = members("requests", requests, "Requests", kind=Request)
     if not given:
         raise ValueError("requests is empty; give at least one Request")
-    rules = {"step": step, "admit": admit, "plan": plan, "grow": grow, "release": release}
-    for name, rule in rules.items():
-        function(name, rule, "a function, as the lesson's serving." + ("gpu_step(...) is" if rule is step else name))
+    function("step", step, "a function of a Batch, such as gpu_step and fit_step return, or a DecoderStep")
+    for name, rule in {"admit": admit, "plan": plan, "grow": grow, "release": release}.items():
+        function(name, rule, f"a function, such as serving.{name}")
     if memory is not None:
         one_of("memory", memory, CacheMemory, "room for the caches, such as CacheMemory(pages=256, page_tokens=16)")
     if not real("patience_s", patience_s) > 0:
@@ -172,7 +175,7 @@ def serve(
             ends_s = server.write(modelled.writing(batch, count), release)
         else:
             ends_s = [server.advance(batch, number("the seconds of a step", step(batch), at_least=0), release)]
-        taken.append(Stretch(start_s, ends_s, sum(batch.tokens), len(batch.requests)))
+        taken.append(Stretch(start_s, tuple(ends_s), sum(batch.tokens), len(batch.requests)))
     return _report(server.jobs, taken)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -89,10 +90,9 @@ class Server:
             self.now_s = max(self.now_s, self.coming[0].request.arrival_s)
         while self.coming and self.coming[0].request.arrival_s <= self.now_s:
             self.waiting.append(self.coming.popleft())
-        while self.waiting and not self.waiting[0].stays:
-            if self.now_s - self.waiting[0].request.arrival_s <= patience_s:
-                break
-            self.waiting.popleft()
+        if patience_s < math.inf:
+            patient = (job for job in self.waiting if job.stays or self.now_s - job.request.arrival_s <= patience_s)
+            self.waiting = deque(patient)
 
     def fill(self, admit: Admit, grow: Grow) -> None:
         """Let ``admit`` put waiting requests into free slots, as many as the memory can take with their text."""

@@ -3,6 +3,7 @@ import doctest
 import functools
 import importlib
 import itertools
+import json
 import math
 import statistics
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from helpers import results
 from helpers.models import Decoder
 from helpers.studies import decoding, serving
 from helpers.studies.serving import Batch, CacheMemory, GpuStep, LineStep, Request
@@ -155,6 +157,21 @@ def test_who_waits_too_long_is_refused_and_breaks_the_promise():
     assert (report.refused, report.requests[1].stays, report.requests[1].ttft_s) == (1, (), math.inf)
     assert serving.good_share(report.ttfts_s, report.tpots_s, 5, 1) == 2 / 3
     assert serving.serve(requests, a_second_a_token, slots=1, patience_s=8).refused == 0
+
+
+def test_who_is_stopped_is_not_refused_but_those_behind_are():
+    """The second has no page from 8 on and waits until 10; the third has come at 7, and its patience ends at 9."""
+    requests = [Request(0, 3, 4), Request(0, 3, 4), Request(7, 1, 1)]
+    rules = {"slots": 2, "memory": CacheMemory(4, 2)}
+    report = serving.serve(requests, a_second_a_token, patience_s=2, **rules)
+    assert token_times(report) == [[3, 8, 9, 10], [6, 8, 15, 16], []]
+    assert serving.serve(requests, a_second_a_token, patience_s=9, **rules).refused == 0
+
+
+def test_a_report_is_kept_as_json():
+    report = serving.serve([Request(0, 3, 3), Request(1, 2, 2)], a_second_a_token, slots=1, patience_s=1)
+    assert report.refused == 1
+    assert results.from_dict(serving.ServingReport, json.loads(report.to_json())) == report
 
 
 def test_a_beginning_that_all_have_is_read_once():
@@ -473,7 +490,8 @@ def greedy(table, free, tokens, page_tokens):
     [
         (lambda: serving.serve([], H100, slots=1), ValueError, "requests is empty; give at least one"),
         (lambda: serving.serve([1], H100, slots=1), TypeError, r"requests\[0\]=1 is an int; give a list of Requests"),
-        (lambda: serving.serve(ONE, None, slots=1), TypeError, "step=None is None; give a function"),
+        (lambda: serving.serve(ONE, None, slots=1), TypeError, "step=None is None; give a function of a Batch"),
+        (served(grow=None), TypeError, "grow=None is None; give a function, such as serving.grow"),
         (served(slots=0), ValueError, "slots=0"),
         (served(patience_s=0), ValueError, "patience_s=0; give seconds above 0"),
         (served(memory=64), TypeError, "memory=64 is an int; give room for the caches"),
