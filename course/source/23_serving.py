@@ -15,7 +15,7 @@
 #     objectives:
 #       - work|worked out how many requests per second a GPU can serve at most
 #       - write|wrote a scheduler that decides after every step, and one that cuts prompts into pieces
-#       - write|wrote the allocator of a cache in pages
+#       - write|wrote an allocator that gives memory out in pages
 #       - predict|predicted how a queue grows when more arrives than the server can do
 #       - judge|judged a server by the requests that keep a promise, and not by tokens per second
 # ---
@@ -61,13 +61,14 @@ h100 = serving.gpu_step(llama, bandwidth_bytes_per_s=3.35e12, flops_per_s=400e12
 promise = serving.MLPERF_INTERACTIVE
 
 
+# %% tags=["hide-input"]
 def simulate(server, rate, seed=0, requests=None, **options):
     """Serve ten minutes of requests, or so many of them, on the simulated H100."""
     arriving = serving.random_requests(requests or round(600 * rate), rate, seed=seed)
     return serving.serve(arriving, h100, **server, **options)
 
 
-def kept_share(server, rate, requests=3000, runs=3):
+def kept_share(server, rate, requests=2000, runs=3):
     """Return the mean share of kept promises in so many runs."""
     shares = []
     for seed in range(runs):
@@ -109,18 +110,18 @@ bet
 #
 # - A token that is read costs arithmetic
 # - A token that is written shares the weights with its batch
-# - It also reads its own cache
+# - It also reads all tokens before it
 #
 # The line of lesson 22 counted only the bytes of a step. A server's step may also contain prompts, so now the arithmetic of its tokens counts as well. The
 # GPU can compute with some weights while it reads the next, so only the larger of these two times counts. The
-# [KV caches](glossary.md#kv-cache) come on top.
+# [KV caches](glossary.md#kv-cache), which are no [caches](glossary.md#cache) of a processor, come on top.
 #
 # > time of a step = the larger of (weights / [bandwidth](glossary.md#bandwidth)) and (tokens × operations per token / rate), plus caches / bandwidth
 
 
 # %%
 def h100_step_s(tokens, cached):
-    """Return the seconds of a step of Llama 3 8B over `tokens`, with `cached` tokens to read."""
+    """Return the seconds of a step over `tokens` that also reads `cached` tokens."""
     weights_s = 15.01e9 / 3.35e12
     arithmetic_s = tokens * 2 * 7.5e9 / 400e12
     return max(weights_s, arithmetic_s) + cached * 131_072 / 3.35e12
@@ -136,7 +137,7 @@ def h100_step_s(tokens, cached):
 # tokens and not 125, because long answers write most of the tokens. So reading the cache takes 0.088 ms. Together that is 0.158 ms, and 250 such
 # tokens cost 40 ms.
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input"]
 reading_s = 2000 * 2 * 7.5e9 / 400e12
 token_s = h100_step_s(64, 64 * 2250) / 64
 costs = {
@@ -272,7 +273,7 @@ title = "Sixteen requests in eight slots"
 plotting.play(
     serving.slot_frames(slots, title=title),
     title=title,
-    alt="With static batches short answers leave slots empty; with continuous batching the next request takes them.",
+    alt="With static batches short answers leave slots empty; continuous batching fills them.",
 )
 
 # %% [markdown]
@@ -318,7 +319,7 @@ pd.DataFrame(
 # for. But the median first token comes after 0.084 s instead of 5.6 s, in a 67th of the time. If requests never run out, the continuous server
 # writes 1.5 times as many tokens per second. And it can promise 4.2 requests per second instead of 0.011, about 380 times as many (all simulated).
 #
-# Orca's authors published 36.9 times the throughput at equal latency, for a GPT-3 with 175 billion parameters. You have just seen factors of 1, 1.5 and
+# Orca's authors published 36.9 times the [throughput](glossary.md#throughput) at equal [latency](glossary.md#latency), for a GPT-3 with 175 billion parameters. You have just seen factors of 1, 1.5 and
 # 380 for the same change. Such a factor belongs to the load and to the promise as much as to the server, so ask for both when somebody shows you one.
 #
 # Can a real model serve requests of different lengths in one step? All their tokens go through the matrices together, because a matrix treats each token
@@ -346,7 +347,7 @@ def run_block(block, x, caches, starts, sizes):
 step = serving.Batch(
     requests=[0, 1, 2], starts=[5, 9, 0], tokens=[1, 1, 4], tables=[[], [], []]
 )
-alt = "The tokens of three requests go through the matrices as one tensor, and attention takes each with its own cache."
+alt = "Three requests go through the matrices as one tensor, and attention takes each alone."
 plotting.show(serving.draw_ragged_step(step), alt=alt)
 
 # %% tags=["hide-input", "run", "nbval-ignore-output"]
@@ -367,6 +368,7 @@ with torch.no_grad():  # three prompts in one step, and each alone
 for ours, theirs in zip(together, alone, strict=True):
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
+# %% tags=["hide-input", "run", "nbval-ignore-output"]
 clock = time.process_time if device == "cpu" else time.perf_counter
 single, of_eight, of_prompt = (
     serving.measure_step(decoder, requests=requests, tokens=tokens, repeats=9, clock=clock)
@@ -375,7 +377,7 @@ single, of_eight, of_prompt = (
 line = serving.fit_step([single, of_eight, of_prompt])
 lengths = {"prompt": (20, 140), "answer": 25, "longest": 100}
 request_s = 80 / 256 * of_prompt.seconds + 25 / 8 * of_eight.seconds
-arriving = serving.random_requests(24, 0.7 / request_s, **lengths)
+arriving = serving.random_requests(16, 0.7 / request_s, **lengths)
 memory = serving.CacheMemory(pages=512, page_tokens=16)
 schedulers = {
     "static": {"admit": admit_static, "plan": serving.read_together},
@@ -395,7 +397,7 @@ same = sum(
 )
 print(f"the same text under all three schedulers: {same} of {len(arriving)} requests")
 print(line)
-assert same > 20
+assert same > 12
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
 pd.DataFrame(
@@ -417,7 +419,7 @@ pd.DataFrame(
 )
 
 # %% [markdown] tags=["explain"]
-# All 24 requests got the same text under every scheduler (measured), because nobody's token depends on who shares its step. The line of the H100 would be of no
+# All 16 requests got the same text under every scheduler (measured), because nobody's token depends on who shares its step. The line of the H100 would be of no
 # use on this core. It counts bytes and operations, and a step of eight requests took 4.6 times as long as they explain (measured), for the reasons that you know
 # from lesson 22. On the CPU we therefore use a line through three measured steps, with a fixed time, a time per token and a time per request. With this
 # line in place of the decoder, the simulated server agreed with the real one to within 11 % in tokens per second and 30 % in time per token, in
@@ -535,8 +537,11 @@ most_tokens = helpers.predict(
 )
 most_tokens
 
+# %% tags=["run"]
+read_token_s = h100_step_s(1000, 0) / 1000  # arithmetic is the larger of the two times there
+
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The promise sets the budget"
-most_tokens.reveal(modelled=0.030 / h100_step_s(1000, 0) * 1000)
+most_tokens.reveal(modelled=0.030 / read_token_s)
 
 # %% tags=["hide-input", "look"]
 chunks = {
@@ -545,7 +550,7 @@ chunks = {
 }
 pd.DataFrame(
     {
-        f"{budget:,}": f"{100 * kept_share(server, 6.7, requests=1500):.1f} %"
+        f"{budget:,}": f"{100 * kept_share(server, 6.7, requests=1500, runs=2):.1f} %"
         for budget, server in chunks.items()
     },
     index=["promises kept at 6.7 requests per second"],
@@ -582,7 +587,7 @@ pd.DataFrame(
 
 # %% tags=["predict"]
 shorter_pause = helpers.predict(
-    "If a prompt of 800 tokens is read in pieces and not whole, "
+    "If a prompt of 800 tokens is read in pieces, "
     "how many times as short does the longest pause of the others become?",
     "x",
 )
@@ -609,7 +614,7 @@ shorter_pause.reveal(modelled=modelled, measured=measured)
 for name, (report, _) in pauses.items():
     pause_s, first_s = report.longest_gap_s, report.requests[-1].ttft_s
     print(
-        f"{name}: pause {1e3 * pause_s:.0f} ms, the prompt's first token {1e3 * first_s:.0f} ms"
+        f"{name}: pause {1e3 * pause_s:.0f} ms, first token of the prompt {1e3 * first_s:.0f} ms"
     )
 assert measured > 2
 
@@ -674,7 +679,7 @@ print(f"a request costs {1e3 * with_kept:.0f} ms instead of {1e3 * in_full_steps
 
 # %% tags=["yours"] yours="grow" takes=7
 def grow(table, free, tokens, page_tokens):
-    """Move pages from `free` to `table` until it has room for `tokens`, with `page_tokens` in each.
+    """Move pages of `page_tokens` tokens from `free` to `table` until it has room for `tokens`.
 
     Return whether there were enough. If not, both lists stay as they were.
     """
@@ -738,6 +743,10 @@ def grow(table, free, tokens, page_tokens):
     return True
 
 
+# %% [markdown]
+# The other way is shorter. When a request is finished, its pages must go back, because somebody may be waiting for them.
+
+
 # %% tags=["yours"] yours="release" takes=5
 def release(table, free):
     """Give the pages of a finished request back to `free`, and leave its table empty."""
@@ -788,7 +797,7 @@ grow(gone, free, 6, 4)
 for name, count in tokens.items():
     grow(tables[name], free, count, 4)
 release(gone, free)
-alt = "Three requests share twelve pages; the table of each names its pages, which need not be neighbours."
+alt = "Three requests share twelve pages, and a table names those of each request."
 plotting.show(serving.draw_pages(tables, tokens, pages=12, page_tokens=4), alt=alt)
 print(f"free pages: {len(free)} of 12")
 
@@ -831,7 +840,7 @@ pd.DataFrame(
 # Do pages also make a request faster? On your machine, 24 requests now arrive at once. One server has room for four texts of the longest length, and the other one
 # cuts the same memory into pages, with your allocator.
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output"]
 crowd = serving.random_requests(24, 1e6, **lengths)
 prompts = serving.random_prompts(crowd, 256)
 for slots, room in ((4, serving.CacheMemory(4, 1024)), (24, serving.CacheMemory(256, 16))):
@@ -858,10 +867,10 @@ for slots, room in ((4, serving.CacheMemory(4, 1024)), (24, serving.CacheMemory(
 # What can you promise? We ask this last, because no scheduler answers it for you.
 #
 # - Tokens per second count all that is written
-# - Goodput counts the requests that keep the promise
-# - Beyond the limit the two go different ways
+# - [Goodput](glossary.md#goodput) counts the requests that keep the promise
+# - Beyond the limit only the tokens still grow
 #
-# If you count only the requests per second that keep the promise, you get the [goodput](glossary.md#goodput) of a server.
+# If you count only the requests per second that keep the promise, you get the goodput of a server.
 #
 # **Your turn.** Write the share of requests that keep both limits. The lists have the two times of each request, in the same order. They are infinite for a
 # request that was refused.
@@ -961,7 +970,7 @@ pd.DataFrame(
 refusing = {**chunks[512], "slots": 30, "patience_s": 0.3}
 impatient = {rate: simulate(refusing, rate) for rate in (6, 9, 12)}
 title = "Tokens, first tokens and kept promises over the load (simulated)"
-alt = "Beyond nine requests per second the patient server writes more tokens than ever, and keeps no promise."
+alt = "Beyond nine requests per second the patient server writes more, and keeps no promise."
 plotting.show(
     serving.draw_load(
         {"all may wait": patient, "refuses": impatient},
@@ -978,7 +987,7 @@ plotting.show(
 # You also pay for goodput. At $3.99 for an hour of an H100 (Lambda, September 2026), a thousand requests cost 6 cents at 18 per second and 26 cents at
 # 4.2. That is $0.25 and $1.06 per million written tokens. Part 1 even suggests why price lists have their shape. By our count, for a batch of 64, a
 # written token costs four times as much as a read one, and OpenAI charges four to eight times as much for models whose size it does not tell. For a
-# prompt token that it has kept, it charges a tenth to a half (Kin Lane, "OpenAI API Pricing", November 2026).
+# prompt token that it has kept, it charges a tenth to a half ("OpenAI API Pricing", November 2026).
 #
 # You could also let one GPU read and another one write, so that nobody interrupts anybody (Zhong and others, "DistServe", 2024). In our example four such
 # GPUs serve 6.5 requests per second each, no more than with chunks, as [the appendix](appendix/23_serving.ipynb) works out.
@@ -1007,7 +1016,7 @@ plotting.show(
 # such a line missed first tokens by up to a factor of 1.6.)
 #
 # Here the course ends. It began with a product of two matrices and ends with people who wait for an answer, but its three questions have stayed the same.
-# Which bytes have to travel, who waits for them, and who could use the time meanwhile? The roofline that explained one layer also explained the shape of a
+# Which bytes have to travel, who waits for them, and who could use the time meanwhile? The [roofline](glossary.md#roofline) that explained one layer also explained the shape of a
 # price list, and Little's law counted loads in flight as well as requests in a server. So when your next program is slow, write down its line first and
 # work out how long it should take. Then measure. If the two agree, you know what you have to shorten or to buy. If they differ, you are about to learn
 # something.
