@@ -144,6 +144,13 @@ def test_static_batches_wait_for_their_longest():
     ).requests[2].token_s == (6,)  # fmt: skip
 
 
+def test_medians_and_the_99th_of_100():
+    """A hundred requests at once, one slot, a second each: first tokens after 1 to 100 seconds."""
+    report = serving.serve([Request(0, 1, 1)] * 100, a_second_a_token, slots=1)
+    assert (report.median_ttft_s, report.ttft_of_99_in_100_s, report.median_tpot_s) == (50.5, 99, 0)
+    assert (report.tokens_per_s, report.mean_running) == (1, 1)
+
+
 def test_the_clock_jumps_to_the_next_arrival_and_the_order_given_stays():
     report = serving.serve([Request(50, 1, 1), Request(2, 1, 2)], a_second_a_token, slots=3)
     assert token_times(report) == [[51], [3, 4]]
@@ -183,6 +190,9 @@ def test_a_beginning_that_all_have_is_read_once():
     assert token_times(report) == [[10], [14], [17]]
     # The one that read them first has left, and its pages are there all the same.
     assert serving.serve(requests, a_second_a_token, slots=1, common=8, memory=CacheMemory(4, 3)).stopped == 0
+    # A budget of 8 reads just the beginning, which the second finds when it comes.
+    pair, plan = [Request(0, 10, 1), Request(1, 10, 1)], functools.partial(serving.plan, budget=8)
+    assert token_times(serving.serve(pair, a_second_a_token, slots=2, common=8, plan=plan)) == [[12], [12]]
     # Who was admitted before it was read keeps its own.
     assert token_times(serving.serve(requests, a_second_a_token, slots=2, common=8)) == [[10], [20], [21]]
 
