@@ -90,7 +90,7 @@ print(f"one request per second: {in_time} of {len(report.requests)} had a token 
 # How far can the order of the work alone bring us?
 #
 # - 2,000 tokens to read, 250 to write
-# - The first token within 500 ms, the others every 30 ms
+# - The first token within half a second, and no slow ones later
 # - 99 of 100 requests keep both
 #
 # The server above cannot promise a single one. Write down how many the best program of this lesson can promise on the same GPU.
@@ -154,7 +154,7 @@ pd.DataFrame(
     index=list(costs),
 )
 
-# %% [markdown] tags=["explain"]
+# %% [markdown]
 # A whole request costs 115 ms, so the GPU can serve 8.7 per second. The 27 were wrong because the table counted only the writing, whereas two thirds of
 # the cost is reading. Turn it yourself. Which share of the prompt must be kept before writing costs more than reading?
 
@@ -613,9 +613,7 @@ measured, modelled = (
 shorter_pause.reveal(modelled=modelled, measured=measured)
 for name, (report, _) in pauses.items():
     pause_s, first_s = report.longest_gap_s, report.requests[-1].ttft_s
-    print(
-        f"{name}: pause {1e3 * pause_s:.0f} ms, first token of the prompt {1e3 * first_s:.0f} ms"
-    )
+    print(f"{name}: pause {1e3 * pause_s:.0f} ms, its first token {1e3 * first_s:.0f} ms")
 assert measured > 2
 
 # %% [markdown] tags=["explain"]
@@ -679,7 +677,7 @@ print(f"a request costs {1e3 * with_kept:.0f} ms instead of {1e3 * in_full_steps
 
 # %% tags=["yours"] yours="grow" takes=7
 def grow(table, free, tokens, page_tokens):
-    """Move pages of `page_tokens` tokens from `free` to `table` until it has room for `tokens`.
+    """Move pages of `page_tokens` from `free` to `table` until it has room for `tokens`.
 
     Return whether there were enough. If not, both lists stay as they were.
     """

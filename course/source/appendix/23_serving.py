@@ -65,19 +65,17 @@ pd.DataFrame(rows, columns=columns).set_index(columns[0])
 # times as many requests, compared with a server that reads whole prompts. What would it bring in our example? We let an H100 only read, so that each answer
 # has a single token.
 
+
 # %% tags=["hide-input"]
-shares = {}
-for rate in (8, 8.5, 9):
-    kept = []
-    for seed in range(3):
-        requests = serving.random_requests(5000, rate, seed=seed, longest=1)
-        report = serving.serve(requests, h100, slots=64)
-        times = report.ttfts_s, report.tpots_s
-        kept.append(serving.good_share(*times, promise.ttft_s, promise.tpot_s))
-    shares[f"{rate:g}"] = f"{100 * sum(kept) / len(kept):.1f} %"
-pd.DataFrame(shares, index=["first tokens in time"]).rename_axis(
-    "requests per second", axis="columns"
+def read_only(rate):
+    requests = serving.random_requests(5000, rate, longest=1)
+    return serving.serve(requests, h100, slots=64)
+
+
+rate = serving.promised_rate(
+    read_only, ttft_s=promise.ttft_s, tpot_s=promise.tpot_s, between=(7, 11), within=0.02
 )
+print(f"a GPU that only reads can promise {rate:.1f} requests per second (simulated)")
 
 # %% [markdown]
 # A GPU that only reads needs 75 ms per prompt, so 13 per second are its limit, and it can promise about 8.5 (simulated). Each cache of 0.26 GB crosses a network of

@@ -104,7 +104,7 @@ def ragged_step(model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Seque
     The ``model`` stays as it is. ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width / heads), and ``tokens``
     has those of each request. All tokens of the step are rows of one tensor, (tokens, width): norms and products with
     matrices take them together, whosever they are, and only attention takes each request alone (selective batching; Yu
-    and others, Orca, OSDI 2022). Lesson 23.
+    and others, Orca, OSDI 2022).
     """
     page, sizes = cache.shape[3], list(batch.tokens)
     ends = [start + count for start, count in zip(batch.starts, sizes, strict=True)]

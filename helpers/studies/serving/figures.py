@@ -29,7 +29,7 @@ def draw_slots(reports: Mapping[str, ServingReport], *, title: str, now_s: float
 
     A bar is the stay of a request in a slot, with its number in the order of the requests, from 1; the first part of it
     is until its first token. ``title`` stands above. ``now_s`` ends all bars there, and the axis goes on to the last
-    token of all. Lesson 23.
+    token of all.
     """
     named("reports", reports, "ServingReports")
     spans = [span for name, report in reports.items() for span in _spans(name, report.requests)]
