@@ -581,8 +581,7 @@ pd.DataFrame(
 # The time per token hides the problem almost completely, because it is a mean. It is 7.4 ms in one row and 6.6 in the next. Yet somebody stared at a
 # frozen screen for 1.0 s, while about a dozen prompts were read one after the other. So look at the longest gap, too.
 #
-# Does the long prompt pay for this, since it now shares its steps? At four requests per second, a prompt of 8,000 had its first token after 349 ms
-# instead of 324 (simulated, the mean of 20 runs). Now let a prompt of 800 tokens arrive on your own machine, while eight requests are
+# Does the long prompt pay for this, since it now shares its steps? At four requests per second, a prompt of 8,000 had its first token after 327 ms instead of 309 (simulated, the mean of 20 runs). Now let a prompt of 800 tokens arrive on your own machine, while eight requests are
 # being written. Read whole, it is a step of 800 tokens, and in pieces the longest step has 64. The line through measured steps is printed above.
 
 # %% tags=["predict"]
@@ -617,8 +616,8 @@ for name, (report, _) in pauses.items():
 assert measured > 2
 
 # %% [markdown] tags=["explain"]
-# On our core the longest pause fell from 179 to 31 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
-# token came after 331 ms instead of 168, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
+# On our core the longest pause fell from 182 to 40 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
+# token came after 528 ms instead of 176, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
 #
 # Chunks also save a little work, because weights are read while the arithmetic runs. In full steps a request costs 2,250 × 0.0375 ms of arithmetic and
 # 250 × 0.088 ms of caches, 106 ms instead of 115, and the limit rises to 9.4 per second.
@@ -851,8 +850,8 @@ for slots, room in ((4, serving.CacheMemory(4, 1024)), (24, serving.CacheMemory(
     )
 
 # %% [markdown] tags=["explain"]
-# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 305 to 388 (measured), because more requests shared the weights of each step.
-# But each request waited longer for its next token, 25 ms instead of 11, for the same reason, so pages make room and do not make anybody faster.
+# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 312 to 424 (measured), because more requests shared the weights of each step.
+# But each request waited longer for its next token, 26 ms instead of 11, for the same reason, so pages make room and do not make anybody faster.
 #
 # **To remember.** Keep a common beginning once, which here halved the cost of a request from 106 to 50 ms. Slots are free memory / (tokens per request ×
 # bytes per token), 217 with pages and 59 if the full context is reserved.
