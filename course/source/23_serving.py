@@ -84,7 +84,7 @@ report = simulate(first_server, rate=1)
 in_time = sum(ttft_s <= promise.ttft_s for ttft_s in report.ttfts_s)
 print(f"one request per second: {in_time} of {len(report.requests)} had a token within 500 ms")
 
-# %% [markdown] tags=["slide"] minutes=1 headline="How many requests can one GPU promise to serve?"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # How far can the order of the work alone bring us?
@@ -783,7 +783,7 @@ def release(table, free):
     del table[:]
 
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="A table says where the pages of a request are"
+# %% tags=["hide-input"]
 free = list(range(12))
 tokens = {"request A": 10, "request B": 5, "request C": 14}
 tables = {name: [] for name in tokens}
@@ -815,7 +815,7 @@ bet.reveal(
 # Before the instructions were kept, pages would have changed nothing, because at 6.7 requests per second only about 17 are in the server. Here are all
 # servers of this lesson.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="From one request in ninety seconds to eighteen per second"
+# %% tags=["hide-input", "look"]
 reserved = {**paged, "slots": 59}
 rates = {
     "static": (static, 0.011),
@@ -981,8 +981,8 @@ plotting.show(
 # %% [markdown] tags=["explain"]
 # Of 12 requests per second it then keeps its promise to 68 %, about 8 per second (simulated). Without refusing it was 0.8 %.
 #
-# You also pay for goodput. At $3.99 for an hour of an H100 (Lambda, September 2026), a thousand requests cost 6 cents at 18 per second and 26 cents at
-# 4.2. That is $0.25 and $1.06 per million written tokens. Part 1 even suggests why price lists have their shape. By our count, for a batch of 64, a
+# You also pay for goodput. At 3.99 dollars for an hour of an H100 (Lambda, September 2026), a thousand requests cost 6 cents at 18 per second and 26 cents at
+# 4.2. That is 0.25 and 1.06 dollars per million written tokens. Part 1 even suggests why price lists have their shape. By our count, for a batch of 64, a
 # written token costs four times as much as a read one, and OpenAI charges four to eight times as much for models whose size it does not tell. For a
 # prompt token that it has kept, it charges a tenth to a half ("OpenAI API Pricing", November 2026).
 #

@@ -177,8 +177,8 @@ def draw_ragged_step(batch: Batch, *, title: str = "") -> Figure:
         write(axes, (left + right) / 2, (top + bottom) / 2, "all rows in\none product", size=10)
     y = top
     for number, (start, count, colour) in enumerate(zip(batch.starts, batch.tokens, _OWNERS, strict=False), 1):
-        for place in range(count):
-            at = y + place * high
+        for row in range(count):
+            at = y + row * high
             axes.add_patch(Rectangle((0.2, at), 0.75, high, facecolor=colour, edgecolor="white", linewidth=1))
             write(axes, 0.575, at + high / 2, f"{number}", size=10, colour=ink_on(colour))
         middle = y + count * high / 2
