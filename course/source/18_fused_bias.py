@@ -234,15 +234,15 @@ print(f"the pass is {before_ms / after_ms:.2f} times as fast")
 # shortest, whereas its bytes would differ by a factor of 8 or more. In our version, for example, it goes through 12,544 elements per image in the first
 # layer and 1,568 in the last. So the bytes say what fusion saves, but not what each call takes.
 #
-# **To remember.** A separate kernel for bias and ReLU reads its tensor once and writes it once. Here that is 1.6 times the bytes of the convolutions,
-# and without it the layers became 2.6 times as fast.
+# **To remember.** A separate kernel for bias and ReLU reads its tensor once and writes it once. In our version that is 1.6 times the bytes of the
+# convolutions, and in the issue one kernel was 2.6 times as fast as the two.
 #
 # NVIDIA wrote the kernel in the issue. What would it take to write one yourself?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="PyTorch runs three kernels for this layer"
 # ## Part 2: one pass instead of two
 #
-# Can you write the kernel? We begin behind the convolution, because a few lines suffice there, and because PyTorch has even more to save than Flux.
+# Can you write the kernel? We begin behind the convolution, because a few lines suffice there, and because in PyTorch, written in this way, there is even more to save than in Flux.
 #
 # - Convolution, addition and ReLU are three operators
 # - Each of them writes a new tensor
@@ -531,8 +531,8 @@ else:
 #
 # > three kernels / one kernel = 1 + (time of two copies of the output) / (time of one kernel)
 #
-# For each output, a 3 × 3 convolution does 18 operations per channel that it reads. Two copies read and write two values each, however many channels
-# there are.
+# For each output, a 3 × 3 convolution does 18 operations per channel that it reads. A copy reads a value and writes one, so two copies move four values per output,
+# however many channels there are.
 #
 # **Your turn.** Write the ratio for a convolution that computes at `rate` and for copies that move bytes at `bandwidth`.
 
@@ -616,7 +616,8 @@ modelled = gain(32, rate, bandwidth, 4)
 thirty_two.reveal(modelled=modelled, measured=wide.candidate("three kernels").time_ratio)
 
 # %% [markdown] tags=["explain"]
-# The model needs only two times of your machine. Here it stands beside the measured ratio for four widths of the input.
+# For each width the model needs two times of your machine, that of one kernel and that of a copy. So it tests only whether the small kernels cost as
+# much as copies. Here it stands beside the measured ratio for four widths of the input.
 
 # %% tags=["hide-input", "run"]
 sweep = {1: layer, 3: fused_bias.measure_layer(channels=3, images=1000, device="cpu")}
@@ -889,7 +890,7 @@ pd.DataFrame(rows, index=["bytes read", "bytes written"]).T
 # took the sum out of the convolution's backward pass, so that on a GPU it can be fused with its neighbours. One network went from 373 to 383 images
 # per second ([PyTorch 89128](https://github.com/pytorch/pytorch/pull/89128), published).
 #
-# How much is there to gain? The thread did not agree. With cuDNN's own kernel for the sum, it took 10.2 % of the GPU's time in one profile of a
+# How much is there to gain? In the thread of the issue the readers did not agree. With cuDNN's own kernel for the sum, it took 10.2 % of the GPU's time in one profile of a
 # training step, and about 28 % at a batch of 1,000 (published). One reader found that the bias dominated even so, and another that it cost little.
 # Both can be right, because a share says as much about the rest of the step as about the sum.
 #

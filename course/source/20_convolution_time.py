@@ -729,8 +729,8 @@ for seed in range(3):
 print(f"30 % of the shapes at random, times above 1 ms: {', '.join(drawn_errors)}")
 
 # %% [markdown] tags=["explain"]
-# We chose the counts of the third model by what each algorithm does and by their errors on the random layers alone, so the networks are still a test. The
-# two passes themselves differ by an RMSPE of 6.7 %, so no model can come close to zero.
+# We chose the counts of the third model by what each algorithm does and by their errors on the random layers, but we saw the errors on the networks as
+# well while we chose among variants, so the networks are a test that has been looked at. The two passes themselves differ by an RMSPE of 6.7 %, so no model can come close to zero.
 #
 # Now we can put the figures side by side. It would be easy to say that our 9.9 % for PyTorch's own call is better than SEER's 14.71 %. But that is one
 # algorithm against seven. SEER's error is over all predictions together (by its code), so 13.0 % is the number to compare. Even that is another task. SEER

@@ -851,7 +851,7 @@ timing.claim(sentence, five, at_most=4, evidence=passes)
 # the caches by four, 8-bit weights and caches would double each user's speed to 211, and drafts that are accepted with probability 0.7 give a single user
 # about 2.3 times as many tokens. Nearly all of this came from one line, whose first term you have measured on your own machine.
 #
-# The [exercises](exercises/22_decoding_exercises.ipynb) cut the cache into pages, fill a server's places, choose how far to draft, and judge a web
+# The [exercises](exercises/22_decoding_exercises.ipynb) choose how far to draft, count how many texts fit beside the weights, and judge a web
 # page's tokens per second. How fewer bits change what a model writes, and how several GPUs divide the weights, is in
 # [the appendix](appendix/22_decoding.ipynb).
 

@@ -322,6 +322,22 @@ MUTATIONS = (
         "drafted = decoding.speculate(",
     ),
     Mutation(
+        "23",
+        "helpers/studies/serving/_requests.py",
+        "now += generator.expovariate(1.0) / rate",
+        "now += 1 / rate",
+        "requests that come at equal distances and not at random",
+        "in_time = sum(",
+    ),
+    Mutation(
+        "23",
+        "helpers/studies/serving/_loop.py",
+        "self.token_s[0] - self.request.arrival_s",
+        "self.token_s[0] - self.stays[0][1]",
+        "a time to first token that begins in the slot and not with the arrival",
+        "in_time = sum(",
+    ),
+    Mutation(
         "07",
         "helpers/parallel/_collectives.py",
         "for step in range(ranks - 1)",

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Decoding: exercises
 #
-# Four functions to write and two questions to answer, for [lesson 22](../22_decoding.ipynb). Each exercise has a table
-# or a picture, a function that returns `exercises.not_yet` until you write it, checks that you can read, and three
+# Two functions to write and two questions to answer, for [lesson 22](../22_decoding.ipynb). Each exercise has a table,
+# a function that returns `exercises.not_yet` until you write it, checks that you can read, and three
 # hints that stay folded until you open them.
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
@@ -23,237 +23,10 @@
 # is; only the last question asks you to measure.
 
 # %%
-from helpers import exercises, plotting
-from helpers.studies import decoding
+from helpers import exercises
 
 # %% [markdown]
-# ## Exercise 1: a cache in pages
-#
-# A server does not know how long an answer will become. If it reserves the longest possible
-# [KV cache](../glossary.md#kv-cache) for each text, most of it stays empty. vLLM cuts the cache into *pages* of some
-# tokens and gives a text one more when its last is full (Kwon and others, *PagedAttention*, 2023). Published in the
-# paper's figure 2: what of the reserved memory held tokens.
-
-# %%
-for row in decoding.PAGED_ATTENTION:
-    print(f"{100 * row.token_states_share:5.1f} %  {row.system}")
-
-# %% [markdown]
-# Several texts may go on from one prompt, as four answers to one question. A page that the prompt fills is kept once,
-# for all of them. A page that the prompt has only begun is copied for each text, because each writes something else
-# into it. A prompt of 20 tokens, two texts that write 4 and 15 tokens, pages of 8:
-#
-# | tokens | pages | whose |
-# |---|--:|---|
-# | prompt, 0 to 15 | 2 | kept once, for both |
-# | prompt, 16 to 19, and 4 of the first text | 1 | the first text's |
-# | prompt, 16 to 19, and 15 of the second text | 3 | the second text's |
-# | all | 6 | |
-#
-# Write `pages(prompt, written, page)`, which returns how many pages there are. `written` has the tokens that each text
-# writes, at least one each.
-
-
-# %% answer="pages"
-def pages(prompt, written, page):
-    """Return the pages of all texts: pages(20, [4, 15], 8) is 6."""
-    ### BEGIN SOLUTION
-    full, begun = divmod(prompt, page)
-    return full + sum(-(-(begun + tokens) // page) for tokens in written)
-    ### END SOLUTION
-
-
-# %% checks="pages" points=3
-check = exercises.Checks("Exercise 1, pages", pages)
-last, once, copied = "a last page counts whole", "full pages of the prompt are kept once", "a begun page is copied"
-cut = {2: "The last page is not full and is there all the same: round up", 2.25: "Pages are whole: round up"}
-check.returns(last, (8, [10], 8), expected=3, mistakes=cut)
-each = {9: "Both pages of the prompt serve all three texts: keep them once"}
-check.returns(once, (16, [8, 8, 8], 8), expected=5, mistakes=each)
-shared = {6: "A text goes on in its copy of the page that the prompt has begun, not in a new one"}
-check.returns(copied, (20, [4, 4, 4], 8), expected=5, mistakes=shared | {9: "Full pages are kept once"})
-check.report()
-### BEGIN HIDDEN TESTS
-import random
-
-draw = random.Random(15001)
-
-
-def truth(prompt, written, page):
-    """All pages by name: the prompt's own, or a text's."""
-    names = set()
-    for text, tokens in enumerate(written):
-        for token in range(prompt + tokens):
-            number = token // page
-            names.add(("all", number) if (number + 1) * page <= prompt else (text, number))
-    return len(names)
-
-
-for _ in range(5):
-    page, texts = draw.randint(4, 9), draw.randint(3, 6)
-    full = page * draw.randint(2, 5)
-    written = [page * draw.randint(1, 4) + draw.randint(1, page - 1)]
-    check.returns(last, (full, written, page), expected=truth(full, written, page))
-    written = [page * draw.randint(1, 4) for _ in range(texts)]
-    check.returns(once, (full, written, page), expected=truth(full, written, page))
-    begun = draw.randint(1, page - 1)
-    written = [page * draw.randint(1, 4) - begun for _ in range(texts)]
-    check.returns(copied, (full + begun, written, page), expected=truth(full + begun, written, page))
-check.score()
-### END HIDDEN TESTS
-
-# %% [markdown]
-# <details><summary>Hint 1: what is shared?</summary>
-#
-# `prompt // page` pages are full. They count once, however many texts there are.
-#
-# </details>
-# <details><summary>Hint 2: what is a text's own?</summary>
-#
-# The `prompt % page` tokens that begin a page, and all that it writes itself.
-#
-# </details>
-# <details><summary>Hint 3: round up</summary>
-#
-# `-(-tokens // page)` rounds up.
-#
-# </details>
-
-
-# %% wrong="pages" says="round up" gets=2
-def pages(prompt, written, page):
-    full, begun = divmod(prompt, page)
-    return full + sum((begun + tokens) // page for tokens in written)
-
-
-# %% wrong="pages" says="keep them once" gets=1
-def pages(prompt, written, page):
-    return sum(-(-(prompt + tokens) // page) for tokens in written)
-
-
-# %% wrong="pages" says="not in a new one" gets=2
-def pages(prompt, written, page):
-    return -(-prompt // page) + sum(-(-tokens // page) for tokens in written)
-
-
-# %% [markdown]
-# ## Exercise 2: nobody waits for the longest
-#
-# A server writes several texts at once, one token of each in a step. *Together*: it starts as many as it has places,
-# and takes the next ones when all of these are done. *One by one*: as soon as a text is done, the next one takes its
-# place (Yu and others, *Orca*, 2022: continuous batching). Texts of 6, 1, 4 and 3 tokens in two places:
-
-# %%
-for policy, title in {"static": "Together: the short text's place stays empty", "continuous": "One by one"}.items():
-    found = decoding.schedule([6, 1, 4, 3], places=2, policy=policy)
-    spans = [
-        plotting.Span(f"place {place}", start, end, "computing", f"text {number}")
-        for number, (place, start, end) in enumerate(found.spans)
-    ]
-    drawn = plotting.gantt(spans, title=title, unit="", xlabel="steps", until=12)
-    plotting.show(drawn, alt=f"Two lanes with four texts; all are written after {found.steps} steps.")
-
-# %% [markdown]
-# Write `steps(lengths, places, together)`, which returns after how many steps all texts are written. Texts start in
-# the order of `lengths`. Prompts cost nothing here.
-
-
-# %% answer="steps"
-def steps(lengths, places, together):
-    """Return the steps: steps([6, 1, 4, 3], 2, True) is 10, with False it is 8."""
-    ### BEGIN SOLUTION
-    if together:
-        return sum(max(lengths[first : first + places]) for first in range(0, len(lengths), places))
-    free = [0] * places
-    for needed in lengths:
-        free.sort()
-        free[0] += needed
-    return max(free)
-    ### END SOLUTION
-
-
-# %% checks="steps" points=3
-check = exercises.Checks("Exercise 2, steps", steps)
-longest, filled, ordered = "together, the longest decides", "a free place is filled at once", "texts start in order"
-slips = {8: "Texts start in the order that is given", 6: "That is the longest of all: two groups follow one another"}
-check.returns(longest, ([6, 1, 5, 2], 2, True), expected=11, mistakes=slips | {14: "The texts of a group run at once"})
-slips = {10: "That waits until all places are empty", 8: "A text cannot be cut in two: one place works longer"}
-check.returns(filled, ([6, 5, 4], 2, False), expected=9, mistakes=slips | {15: "Two places write at once"})
-slips = {6: "Texts start in the order that is given, not the longest first"}
-check.returns(ordered, ([1, 1, 1, 6], 3, False), expected=7, mistakes=slips)
-check.report()
-### BEGIN HIDDEN TESTS
-import random
-
-draw = random.Random(15002)
-
-
-def truth(lengths, places, together):
-    """Step by step, by what is left in each place."""
-    waiting, left, count = list(lengths), [0] * places, 0
-    while waiting or any(left):
-        empty = not any(left)
-        for lane in range(places):
-            if waiting and not left[lane] and (empty or not together):
-                left[lane] = waiting.pop(0)
-        left, count = [max(0, each - 1) for each in left], count + 1
-    return count
-
-
-for _ in range(5):
-    places = draw.randint(2, 4)
-    lengths = [draw.randint(2, 30) for _ in range(3 * places)]
-    check.returns(longest, (lengths, places, True), expected=truth(lengths, places, True))
-    lengths = sorted((draw.randint(4, 30) for _ in range(2 * places + 1)), reverse=True)
-    check.returns(filled, (lengths, places, False), expected=truth(lengths, places, False))
-    lengths = [*[draw.randint(1, 5)] * places, draw.randint(20, 30)]
-    check.returns(ordered, (lengths, places, False), expected=truth(lengths, places, False))
-check.score()
-### END HIDDEN TESTS
-
-# %% [markdown]
-# <details><summary>Hint 1: together</summary>
-#
-# Cut `lengths` into groups of `places`. A group takes as long as its longest text.
-#
-# </details>
-# <details><summary>Hint 2: one by one</summary>
-#
-# Keep for each place the step in which it becomes free.
-#
-# </details>
-# <details><summary>Hint 3: who is next?</summary>
-#
-# The next text goes to the place that is free first; add its length there. The largest number at the end is the answer.
-#
-# </details>
-
-
-# %% wrong="steps" says="waits until all places are empty" gets=2
-def steps(lengths, places, together):  # noqa: ARG001
-    return sum(max(lengths[first : first + places]) for first in range(0, len(lengths), places))
-
-
-# %% wrong="steps" says="cannot be cut in two" gets=1
-def steps(lengths, places, together):
-    if together:
-        return sum(max(lengths[first : first + places]) for first in range(0, len(lengths), places))
-    return -(-sum(lengths) // places)
-
-
-# %% wrong="steps" says="not the longest first" gets=2
-def steps(lengths, places, together):
-    if together:
-        return sum(max(lengths[first : first + places]) for first in range(0, len(lengths), places))
-    free = [0] * places
-    for length in sorted(lengths, reverse=True):
-        free.sort()
-        free[0] += length
-    return max(free)
-
-
-# %% [markdown]
-# ## Exercise 3: how far to guess
+# ## Exercise 1: how far to guess
 #
 # [Speculative decoding](../glossary.md#speculative-decoding) with `kept` 0.6: a guess is kept with 60 %, if all before
 # it were kept. The model adds a token of its own to each call. The draft takes no time here, and a call of the model on
@@ -284,7 +57,7 @@ def best_guesses(kept, draft, calls):
 
 
 # %% checks="best_guesses" points=3
-check = exercises.Checks("Exercise 3, best_guesses", best_guesses)
+check = exercises.Checks("Exercise 1, best_guesses", best_guesses)
 longer, guessing, best = "longer calls are paid for", "the draft is paid for", "the best of all is found"
 chain = "A guess counts only if all guesses before it were kept"
 own = "The model adds a token of its own to every call"
@@ -384,7 +157,7 @@ def best_guesses(kept, draft, calls):  # noqa: ARG001
 
 
 # %% [markdown]
-# ## Exercise 4: how many texts fit?
+# ## Exercise 2: how many texts fit?
 #
 # Every number has 2 bytes. Cards divide the weights evenly, and the heads of keys and values among themselves; a head
 # is not cut, so where there are more cards than heads, each card has one. Llama 3 70B (70.55e9 weights, 80 layers, 8
@@ -411,7 +184,7 @@ def texts_that_fit(memory, weights, layers, kv_heads, head_width, tokens, cards)
 
 
 # %% checks="texts_that_fit" points=3
-check = exercises.Checks("Exercise 4, texts_that_fit", texts_that_fit)
+check = exercises.Checks("Exercise 2, texts_that_fit", texts_that_fit)
 alone, divided, whole = "one card", "cards divide weights and heads", "a head is not cut"
 halves = "Keys and values are kept: two numbers, not one"
 slips = {119: halves, 60: "Whole texts: round down", 29: "A number has 2 bytes, not 4"}
@@ -534,5 +307,5 @@ def texts_that_fit(memory, weights, layers, kv_heads, head_width, tokens, cards)
 # %% [markdown]
 # ## What you have practised
 #
-# Cutting a cache into pages, filling the places of a server, choosing how far to guess, and counting how many texts fit
-# beside the weights.
+# Choosing how far to guess, and counting how many texts fit beside the weights. What a server does with pages and slots
+# is in the exercises of lesson 23.

@@ -79,6 +79,7 @@ PLANS = (
             TeachingSession("Week 11: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
             TeachingSession("Week 12: predicted times", (Item("convolution_time"),)),
             TeachingSession("Week 13: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
+            TeachingSession("Week 14: a server with many users", (Item("serving"),)),
         ),
     ),
 )
