@@ -579,7 +579,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("count")
 #
 # Such a sum is enough for one core. On a GPU SEER needed one idea more. From [lesson 03](03_how_a_gpu_runs_a_kernel.ipynb) you know that a
 # [GPU kernel](glossary.md#gpu-kernel) is cut into blocks, and that a GPU holds only a certain number of blocks at a time. The others form the next
-# [wave](glossary.md#wave-of-blocks). SEER's TITAN Xp has 30 [multiprocessors](glossary.md#multiprocessor), and by its script each of them holds four blocks
+# [wave of blocks](glossary.md#wave-of-blocks). SEER's TITAN Xp has 30 [multiprocessors](glossary.md#multiprocessor), and by its script each of them holds four blocks
 # of the implementation that serves our layer, so a wave has 120. A block computes 64 filters at 128 positions. Four images of our layer have 4 × 56 × 56
 # positions, which fill 98 blocks, and five images need 123.
 

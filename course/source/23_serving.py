@@ -110,7 +110,7 @@ bet
 #
 # - A token that is read costs arithmetic
 # - A token that is written shares the weights with its batch
-# - For it, the caches of all tokens before it are loaded
+# - For it, keys and values of all earlier tokens are loaded
 #
 # The line of lesson 22 counted only the bytes of a step. A server's step may also contain prompts, so now the arithmetic of its tokens counts as well. The
 # GPU can compute with some weights while it reads the next, so only the larger of these two times counts. The
@@ -420,11 +420,11 @@ pd.DataFrame(
 
 # %% [markdown] tags=["explain"]
 # All 16 requests got the same text under every scheduler (measured), because nobody's token depends on who shares its step. The line of the H100 would be of no
-# use on this core. It counts bytes and operations, and a step of eight requests took 4.6 times as long as they explain (measured), for the reasons that you know
+# use on this core. It counts bytes and operations, and a step of eight requests took 4.6 times as long as they explain (measured earlier), for the reasons that you know
 # from lesson 22. On the CPU we therefore use a line through three measured steps, with a fixed time, a time per token and a time per request. With this
-# line in place of the decoder, the simulated server agreed with the real one to within 11 % in tokens per second and 30 % in time per token, in
-# longer runs on a quiet core (measured). The time to first token was right to within 40 % while the server kept up, and beyond that only to a
-# factor of 1.6, because a queue adds up the errors of all steps.
+# line in place of the decoder, the simulated server wrote up to a third more tokens per second than the real one here, and its first tokens came up to
+# twice as early (see the table), because a queue adds up the errors of all steps. So such a line puts the schedulers in the right order, and it does not
+# give their times.
 #
 # **To remember.** Decide after every step who joins. At four requests per second this brought no more tokens, but the first one came in a 67th of the
 # time, and 4.2 per second could be promised.
@@ -616,8 +616,8 @@ for name, (report, _) in pauses.items():
 assert measured > 2
 
 # %% [markdown] tags=["explain"]
-# On our core the longest pause fell from 182 to 40 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
-# token came after 528 ms instead of 176, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
+# On our core the longest pause fell from 183 to 32 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
+# token came after 368 ms instead of 176, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
 #
 # Chunks also save a little work, because weights are read while the arithmetic runs. In full steps a request costs 2,250 × 0.0375 ms of arithmetic and
 # 250 × 0.088 ms of caches, 106 ms instead of 115, and the limit rises to 9.4 per second.
@@ -850,8 +850,8 @@ for slots, room in ((4, serving.CacheMemory(4, 1024)), (24, serving.CacheMemory(
     )
 
 # %% [markdown] tags=["explain"]
-# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 312 to 424 (measured), because more requests shared the weights of each step.
-# But each request waited longer for its next token, 26 ms instead of 11, for the same reason, so pages make room and do not make anybody faster.
+# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 412 to 570 (measured), because more requests shared the weights of each step.
+# But each request waited longer for its next token, 19 ms instead of 9, for the same reason, so pages make room and do not make anybody faster.
 #
 # **To remember.** Keep a common beginning once, which here halved the cost of a request from 106 to 50 ms. Slots are free memory / (tokens per request ×
 # bytes per token), 217 with pages and 59 if the full context is reserved.
@@ -958,7 +958,7 @@ pd.DataFrame(
 # %% [markdown] tags=["explain"]
 # Every second 0.7 requests are left over, so after 300 s a queue of 210 has grown, and it takes 210 / 9.3, or 23 s. In the
 # simulation a few fewer had arrived by then, and a queue adds up every such difference. The tokens per second reach their record exactly where almost nobody is
-# served in time. NVIDIA's table shows such a state on purpose. In the sample output on its page the first token comes after 53 s on average (published). On our core
+# served in time. NVIDIA's table shows such a state on purpose. In the sample output on its page the first token comes after 53 s on average (published). On another core
 # the load rose in two runs from 0.9 to 1.5 times the limit. The tokens rose by 13 and 17 %, and the first ones came 5.5 and 9 times as late (measured).
 #
 # The remedy sounds rude. Let the server admit only 30 requests at once and refuse whoever has waited for 0.3 s.
@@ -1010,7 +1010,7 @@ plotting.show(
 #
 # The 27 of the beginning counted only the writing. With the reading 8.7 are possible, chunks and kept instructions raise this limit to 20, and the best
 # server comes within a tenth of it. (Do not trust the second digit of the 18. NVIDIA's rates confirmed our line only to within a quarter, and on the CPU
-# such a line missed first tokens by up to a factor of 1.6.)
+# such a line missed first tokens by a factor of 2.)
 #
 # Here the course ends. It began with a product of two matrices and ends with people who wait for an answer, but its three questions have stayed the same.
 # Which bytes have to travel, who waits for them, and who could use the time meanwhile? The [roofline](glossary.md#roofline) that explained one layer also explained the shape of a

@@ -214,7 +214,7 @@ _MOST_THREADS = 4096  # many more, and OpenMP ends the process for want of memor
 def fixed_threads(threads: int) -> Iterator[None]:
     """Compute with ``threads`` CPU threads inside the block, then with as many as before, also after an exception.
 
-    Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096.
+    Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096. Lesson 15.
     """
     threads = whole_number("threads", threads, at_most=_MOST_THREADS)
     before = torch.get_num_threads()

@@ -75,7 +75,7 @@ def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.L
     are kept in the cache under their content.
 
     Raises TypeError for what is no text, ValueError for an architecture that is not known, CompilationError for a
-    source that the compiler refuses, and MissingToolError, with what to install, without it. Lesson 17.
+    source that the compiler refuses, and MissingToolError, with what to install, without it.
     """
     if not isinstance(source, str):
         raise TypeError(f"a source is the text that generate() returns, not {type(source).__name__}")

@@ -141,7 +141,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def why_not(algorithm: str, shape: ConvolutionShape) -> str:
     """Return why ``algorithm`` does not serve ``shape`` here, "" where it does.
 
-    Raises ValueError for an unknown algorithm. Lesson 20.
+    Raises ValueError for an unknown algorithm.
     """
     choice("algorithm", algorithm, ALGORITHMS)
     one_shape(shape)

@@ -53,11 +53,13 @@ def implementation_of(algorithm: str, shape: ConvolutionShape) -> str:
     with stride 1 alone, and multiplies matrices otherwise (its convolution-inference.c). The shifted
     products copy less for 1 x 1 filters and for stride 1. The others follow :func:`program_of`.
 
-    Raises ValueError for an unknown algorithm. Lesson 20.
+    Raises ValueError for an unknown algorithm.
 
     >>> stem = ConvolutionShape(1, 3, 224, 224, 64, kernel=7, stride=2, padding=3)
     >>> implementation_of("nnpack", stem)
     'matrix product'
+
+    Lesson 20.
     """
     choice("algorithm", algorithm, ALGORITHMS)
     one_shape(shape)

@@ -111,7 +111,7 @@ def fit(
     models look at it. No process is started.
 
     Raises TypeError or ValueError for an unknown name, times that are not above 0 or not as many as shapes, and fewer
-    than 2 shapes. Lesson 20.
+    than 2 shapes.
     """
     choice("name", name, MODELS)
     given = shapes_of(shapes)

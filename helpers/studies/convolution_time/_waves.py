@@ -68,7 +68,6 @@ def count_waves(
     :func:`helpers.studies.gpu_execution.occupancy`, to which ``shared_bytes`` are those of a block.
 
     Raises TypeError or ValueError for no whole numbers, and for a block that does not fit on a multiprocessor.
-    Lesson 20.
     """
     one_of("gpu", gpu, BlockCapacity, "a BlockCapacity")
     fits = occupancy(gpu.multiprocessor, threads=threads, registers=registers, shared_bytes=shared_bytes)
