@@ -616,7 +616,7 @@ modelled = gain(32, rate, bandwidth, 4)
 thirty_two.reveal(modelled=modelled, measured=wide.candidate("three kernels").time_ratio)
 
 # %% [markdown] tags=["explain"]
-# For each width the model needs the times of one kernel and of a copy, so it tests whether small kernels cost as much as copies. Here it stands beside the measured ratio for four widths of the input.
+# For each width the model needs the times of one kernel and a copy, so it tests whether small kernels cost as much as copies. Here it stands beside the measured ratio for four widths of the input.
 
 # %% tags=["hide-input", "run"]
 sweep = {1: layer, 3: fused_bias.measure_layer(channels=3, images=1000, device="cpu")}
