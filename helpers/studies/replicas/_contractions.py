@@ -93,6 +93,11 @@ def padded_einsum(observable: Observable) -> Contraction:
     return pairs
 
 
+def padded_anew(observable: Observable) -> Contraction:
+    """Return :func:`padded_einsum` as a program that pads its table again in every call."""
+    return lambda flavoured: padded_einsum(observable)(flavoured)
+
+
 def padded(observable: Observable) -> Tensor:
     """Return the table with all flavours: (n, x, 14), or (n, x, 14, x, 14) of two; else 0. Lesson 19."""
     table = observable.table

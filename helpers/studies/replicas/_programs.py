@@ -92,6 +92,8 @@ def violation(values: Tensor) -> Tensor:
     return problems.POSITIVITY * functional.elu(-values, alpha=problems.ALPHA)
 
 
+_PADDED = ("padded_einsum", "padded_anew")
+
 # One replica after another.
 
 
@@ -232,7 +234,7 @@ class Stacked(Together):
     """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation are computed.
 
     - "boolean_mask": as the program of one replica, replicas last;
-    - "padded_einsum", "gather", "pair_product": those of :mod:`_contractions`, the last with chi2 by one bmm;
+    - "padded_einsum", "padded_anew", "gather", "pair_product": those of :mod:`_contractions`, the last with chi2 by one bmm;
     - "shared": each observable by the cheaper count, and both losses from the same observables.
     """
 
@@ -249,14 +251,21 @@ class Stacked(Together):
         """Return losses and gradients by autograd: the gradient of the losses' sum is every replica's own."""
         for weight in self.weights:
             weight.requires_grad_()
-        if self.kind == "shared":
-            training, validation = self.both(self.weights)
-        else:
-            training = self._loss(self.prepared.training, conditions=True)
-            with torch.no_grad():
-                validation = self._loss(self.prepared.validation, conditions=False)
+        training, validation = self._losses()
         gradients = torch.autograd.grad(training.sum(), self.weights)
         return training, validation, list(gradients)
+
+    def _losses(self) -> tuple[Tensor, Tensor]:
+        """Return training losses (R,) with autograd's record, and validation losses (R,) without."""
+        if self.kind == "shared":
+            return self.both(self.weights)
+        training = self._loss(self.prepared.training, conditions=True)
+        with torch.no_grad():
+            return training, self._loss(self.prepared.validation, conditions=False)
+
+    def _outputs(self, weights: list[Tensor]) -> Tensor:
+        """Return the outputs (R, x, 8) of all networks."""
+        return stacked_net(weights, self.prepared.problem.inputs)
 
     def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
         found, violated = self._values(self.weights, conditions=conditions)
@@ -282,19 +291,41 @@ class Stacked(Together):
     def _values(self, weights: list[Tensor], *, conditions: bool) -> tuple[Tensor, Tensor | None]:
         """Return the observables (n, R) and the conditions' values (p, R), None where there are none."""
         problem, parts = self.prepared.problem, [self.observables]
-        flavoured = problems.flavours(problem, stacked_net(weights, problem.inputs))
+        flavoured = problems.flavours(problem, self._outputs(weights))
         if self.kind == "gather":
             flavoured = flavoured.transpose(1, 2).contiguous()
         elif self.kind == "boolean_mask":
             flavoured = flavoured.permute(1, 2, 0)
-        elif self.kind != "padded_einsum":
+        elif self.kind not in _PADDED:
             flavoured = flavoured.permute(2, 1, 0).contiguous()
-        first = self.kind in ("gather", "padded_einsum")  # which have the replicas first
+        first = self.kind in ("gather", *_PADDED)  # which have the replicas first
         if conditions and self.conditions:
             parts.append(self.conditions)
         values = [torch.cat([part(flavoured) for part in those], dim=int(first)) for those in parts]
         values = [value.T if first else value for value in values]
         return values[0], values[1] if len(values) == 2 else None
+
+
+class Separate(Stacked):
+    """The same with a separate network for each replica, whose outputs are then joined.
+
+    The networks' weights are views of the stack's, so only their forward and backward passes are separate.
+    """
+
+    def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False) -> None:
+        super().__init__(prepared, kind, fused=fused)
+        self.nets = [[weight[replica].detach().requires_grad_() for weight in self.weights]
+                     for replica in range(len(prepared.data))]  # fmt: skip
+
+    def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return losses, and the gradients (R, ...) of all networks' own weights."""
+        training, validation = self._losses()
+        gradients = torch.autograd.grad(training.sum(), [weight for net in self.nets for weight in net])
+        tensors = len(self.weights)
+        return training, validation, [torch.stack(gradients[place::tensors]) for place in range(tensors)]
+
+    def _outputs(self, weights: list[Tensor]) -> Tensor:
+        return torch.stack([_net(net, self.prepared.problem.inputs) for net in self.nets])
 
 
 def _contraction(kind: str, observable: Observable, replicas: int) -> contractions.Contraction:
@@ -311,7 +342,19 @@ def _contraction(kind: str, observable: Observable, replicas: int) -> contractio
     return lambda flavoured: gathered(flavoured.permute(*order).contiguous()).T
 
 
-def stacked_net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
+def _net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """Return the outputs (x, 8) of one network for the inputs (x, 2)."""
+    hidden = inputs
+    for layer in range(0, len(weights), 2):
+        hidden = functional.linear(hidden, weights[layer], weights[layer + 1])
+        if layer < len(weights) - 2:
+            hidden = torch.tanh(hidden)
+    return hidden
+
+
+def stacked_net(
+    weights: Sequence[Tensor], inputs: Tensor, *, activation: Callable[[Tensor], Tensor] = torch.tanh
+) -> Tensor:
     """Return the outputs (R, x, 8) of all replicas' nets for the inputs (x, 2): three batched products."""
     replicas = len(weights[0])
     hidden = inputs.expand(replicas, *inputs.shape)
@@ -319,7 +362,7 @@ def stacked_net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
         weight, bias = weights[layer], weights[layer + 1]
         hidden = torch.baddbmm(bias[:, None, :], hidden, weight.transpose(1, 2))
         if layer < len(weights) - 2:
-            hidden = torch.tanh(hidden)
+            hidden = activation(hidden)
     return hidden
 
 
