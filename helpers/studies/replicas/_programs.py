@@ -234,14 +234,15 @@ class Stacked(Together):
     """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation are computed.
 
     - "boolean_mask": as the program of one replica, replicas last;
-    - "padded_einsum", "padded_anew", "gather", "pair_product": those of :mod:`_contractions`, the last with chi2 by one bmm;
+    - "padded_einsum", "padded_anew", "gather", "pair_product": those of :mod:`_contractions`, the last with chi2 by one
+      bmm;
     - "shared": each observable by the cheaper count, and both losses from the same observables.
     """
 
     def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False, compiled: bool = False) -> None:
         super().__init__(prepared, fused=fused)
         problem = prepared.problem
-        self.kind = kind
+        self.kind, self.learned = kind, self.weights
         self.observables, self.conditions = ([_contraction(kind, one, len(prepared.data)) for one in those]
                                              for those in (problem.observables, problem.positivity))  # fmt: skip
         self.joint = prepared.training + prepared.validation if kind == "shared" else None
@@ -249,16 +250,16 @@ class Stacked(Together):
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses and gradients by autograd: the gradient of the losses' sum is every replica's own."""
-        for weight in self.weights:
+        for weight in self.learned:
             weight.requires_grad_()
         training, validation = self._losses()
-        gradients = torch.autograd.grad(training.sum(), self.weights)
+        gradients = torch.autograd.grad(training.sum(), self.learned)
         return training, validation, list(gradients)
 
     def _losses(self) -> tuple[Tensor, Tensor]:
         """Return training losses (R,) with autograd's record, and validation losses (R,) without."""
         if self.kind == "shared":
-            return self.both(self.weights)
+            return self.both(self.learned)
         training = self._loss(self.prepared.training, conditions=True)
         with torch.no_grad():
             return training, self._loss(self.prepared.validation, conditions=False)
@@ -268,7 +269,7 @@ class Stacked(Together):
         return stacked_net(weights, self.prepared.problem.inputs)
 
     def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
-        found, violated = self._values(self.weights, conditions=conditions)
+        found, violated = self._values(self.learned, conditions=conditions)
         chi2 = chi2_by_bmm if self.kind == "pair_product" else chi2_by_einsum
         total = chi2(found, self.prepared.data, inverse)
         return total if violated is None else total + violation(violated).sum(0)
@@ -314,18 +315,18 @@ class Separate(Stacked):
 
     def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False) -> None:
         super().__init__(prepared, kind, fused=fused)
-        self.nets = [[weight[replica].detach().requires_grad_() for weight in self.weights]
-                     for replica in range(len(prepared.data))]  # fmt: skip
+        self.learned = [weight[replica].detach() for replica in range(len(prepared.data)) for weight in self.weights]
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses, and the gradients (R, ...) of all networks' own weights."""
-        training, validation = self._losses()
-        gradients = torch.autograd.grad(training.sum(), [weight for net in self.nets for weight in net])
+        training, validation, gradients = super().evaluate()
         tensors = len(self.weights)
         return training, validation, [torch.stack(gradients[place::tensors]) for place in range(tensors)]
 
     def _outputs(self, weights: list[Tensor]) -> Tensor:
-        return torch.stack([_net(net, self.prepared.problem.inputs) for net in self.nets])
+        tensors = len(self.weights)
+        networks = (weights[start : start + tensors] for start in range(0, len(weights), tensors))
+        return torch.stack([_net(network, self.prepared.problem.inputs) for network in networks])
 
 
 def _contraction(kind: str, observable: Observable, replicas: int) -> contractions.Contraction:
