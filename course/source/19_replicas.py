@@ -581,18 +581,20 @@ def train_networks(grid):
 
 
 one_sample = as_one_epoch(points, steps=1)
-runs = {
+epochs = {
     "an epoch per step": replicas.time_epochs(one_sample, train_networks, epochs=12),
     "one epoch": replicas.time_epochs(as_one_epoch(points, 200), train_networks, epochs=1),
 }
 
 # %% tags=["hide-input", "nbval-ignore-output"]
-for name, run in runs.items():
+for name, run in epochs.items():
     print(f"{name}: a gap of {run.gap_s * 1e3:.1f} ms per step")
-assert runs["an epoch per step"].gap_s > 2 * runs["one epoch"].gap_s
+assert epochs["an epoch per step"].gap_s > 2 * epochs["one epoch"].gap_s
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="A worker starts anew in every epoch"
-drawn = replicas.draw_epochs(runs, title="Steps of the networks alone, and gaps between them")
+drawn = replicas.draw_epochs(
+    epochs, title="Steps of the networks alone, and gaps between them"
+)
 plotting.show(drawn, alt="With an epoch per step, gaps fill most of the time.")
 
 # %% [markdown] tags=["explain"]
@@ -745,6 +747,16 @@ def clip_each(gradients, limit):
                 gradient[replica] *= limit / norm
     return clipped
 
+
+# %% [markdown]
+# The norm is not the only place in a step where one replica can reach the others.
+
+# %% tags=["hide-input"]
+stages = ["data", "network", "chi2", "loss", "gradient", "update"]
+bars = {"chi2": "one covariance", "loss": "a mean", "gradient": "one norm"}
+drawn = replicas.draw_couplings(stages, bars, title="Three places that see all replicas")
+alt = "Four lanes of six stages; bars across at chi2, at the loss, at the gradient."
+plotting.show(drawn, alt=alt)
 
 # %% [markdown]
 # Now we make five mistakes of this kind, one at a time, in a stack of four replicas that are clipped by your function. Replica 0 is ordinary. Replica 1
