@@ -82,7 +82,7 @@ bet
 # - Its call costs as much as a large layer's
 # - Stack the weights, and one call serves all
 #
-# The network has layers of 2, 25, 20 and 8 neurons and looks at a few dozen points. For one such network, the forward and backward pass call 47
+# The network has layers of 2, 25, 20 and 8 neurons and looks at a few dozen points. For one such network, the forward and backward pass call 46
 # operators (counted), and each has so little to compute that its call costs more than its work.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="In a loop every network makes calls of its own"
@@ -141,7 +141,7 @@ def stacked_layer(inputs, weights, biases):
 # depends on the weights of another replica.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="The gradient of the sum is every replica's own"
+# %%
 def outputs_of(weights, inputs):
     """Return (R, points, 8); the weights and biases of three layers are (R, ...)."""
     hidden = inputs.expand(len(weights[0]), *inputs.shape)  # (R, points, 2)
@@ -216,7 +216,7 @@ rows = {
 pd.DataFrame(rows, index=["1 network", "10", "100"]).T.map("{:,}".format).rename_axis("calls")
 
 # %% [markdown] tags=["explain"]
-# A hundred networks in a loop make 4,502 calls. As a stack they make CALLS, however many there are, because `torch.baddbmm` multiplies all hundred pairs of
+# A hundred networks in a loop make 4,501 calls. As a stack they make 50, however many there are, because `torch.baddbmm` multiplies all hundred pairs of
 # matrices in one call. The gradients are the same, to the rounding of float32.
 #
 # Lesson 04 has the model of the time. A stack has an overhead that it pays once, and work that it does for every network. We time the training step of
