@@ -174,6 +174,7 @@ def count_calls(function, *arguments):
     return counting.calls
 
 
+# %% tags=["hide-input"]
 def make_network(seed):
     torch.manual_seed(seed)
     layers = nn.Linear(2, 25), nn.Tanh(), nn.Linear(25, 20), nn.Tanh(), nn.Linear(20, 8)
@@ -193,6 +194,7 @@ def weights_of(networks):
     return [weight.requires_grad_() for weight in stacked.values()]
 
 
+# %% tags=["hide-input"]
 problem = replicas.make_problem()
 points = problem.inputs.float()  # (30, 2)
 networks = [make_network(seed) for seed in range(100)]
@@ -287,6 +289,7 @@ ladders[100] = replicas.measure_ladder(
 )
 
 
+# %% tags=["hide-input", "nbval-ignore-output"]
 def step_s(way, count=100):
     return ladders[count].rung(way).median_s
 
@@ -305,7 +308,7 @@ table("separate", "stacked")
 
 # %% [markdown] tags=["explain"]
 # Its step took 701 ms. With the stack, and no other change, it took 673 ms, which is 1.04 times as fast (measured). On their GPU it was about 30 %, and
-# they named the loading of kernels as the main cause (published), which we met in lesson 13 as launches. A factor of 23 on a small part of the step is a
+# they named the loading of kernels as the main cause (published), which we met in lesson 13 as [launches](glossary.md#kernel-launch). A factor of 23 on a small part of the step is a
 # small factor, because a remedy saves at most the share of the time that it touches (lesson 13).
 #
 # **To remember.** A stack saves calls and not arithmetic. For the networks alone it brought a factor of 23, for the whole step only 1.04.
@@ -407,7 +410,7 @@ pd.DataFrame(rows, index=["bytes of a table", "padded"]).T
 # replicas from the last axis to the first, so that the values of a sum are neighbours in memory (lesson 01). How much of the gain that was, the issue does
 # not say.
 #
-# Can we have both, no zeros and no large array? We gather the 24 pairs that are needed, and then there are two ways. The *outer product* makes all products
+# Can we have both, no zeros and no large array? We gather the 24 pairs that are needed, and then there are two programs. The *outer product* makes all products
 # of these pairs, 24 × 30 × 30 × 100, or 2.2 million. The *pair product* multiplies the table by the second flavour first, which sums over one set of
 # points, and then the result by the first flavour. It makes 10 × 24 × 30 × 100, or 0.72 million.
 #
@@ -627,7 +630,7 @@ restructuring.reveal(modelled=1 / (1 - 0.2))
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
 print(
-    f"padded tables: {once * 1e3:.0f} ms per step, padded anew in every step: {anew * 1e3:.0f} ms"
+    f"padded tables: {once * 1e3:.0f} ms per step, padded anew every step: {anew * 1e3:.0f} ms"
 )
 
 # %% [markdown] tags=["explain"]
@@ -704,7 +707,7 @@ def by_replica(values, tensor):
 
 # %% tags=["yours"] yours="clip_each" takes=8
 def clip_each(gradients, limit):
-    """Return the gradients, a list of (R, ...), each replica's with a norm of at most limit."""
+    """Return the gradients, a list of (R, ...), each replica's norm at most limit."""
     squares = sum(gradient.square().flatten(1).sum(dim=1) for gradient in gradients)  # (R)
     factors = (limit / squares.sqrt()).clamp(max=1)
     return [gradient * by_replica(factors, gradient) for gradient in gradients]
@@ -880,13 +883,13 @@ else:
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $R$ replicas; a stack has the overhead $o$ per step and the work $w$ per replica. A data set of $n$ numbers needs $F$ pairs of flavours at $x$ points.
-# A repair removes the share $p$ of a step.
+# For $K$ replicas a stack has the overhead $o$ per step and the work $v$ per replica. A data set of $m$ numbers needs $F$ pairs of flavours at $x$
+# points. A repair removes the share $q$ of a step.
 #
 # | quantity | formula |
 # |---|---|
-# | time of a stack | $o + R\,w$ |
+# | time of a stack | $o + K\,v$ |
 # | table of $F$ of 196 pairs, padded, relative to its bytes | $\frac{196}{F}$ |
-# | values made by all pairs, padded table | $196\,x^2 R$, $\; 14\,n\,x\,R$ |
-# | values made by outer product, pair product | $F\,x^2 R$, $\; n\,F\,x\,R$ |
-# | times as fast after the repair | $\frac{1}{1 - p}$ |
+# | values made by all pairs, padded table | $196\,x^2 K$, $\; 14\,m\,x\,K$ |
+# | values made by outer product, pair product | $F\,x^2 K$, $\; m\,F\,x\,K$ |
+# | times as fast after the repair | $\frac{1}{1 - q}$ |
