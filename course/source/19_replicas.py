@@ -60,7 +60,7 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 # What is one repair worth if you make it last?
 #
 # - A hundred small networks in one program
-# - Stacked first, they gained about 30 % (published)
+# - Stacked first, they gained little (published)
 # - Now stack them after all other repairs
 #
 # The arithmetic of the networks stays the same, and only their calls become fewer.
