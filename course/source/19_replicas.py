@@ -54,7 +54,7 @@ check = exercises.checks_of("replicas")
 torch.set_num_threads(1)
 allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 
-# %% [markdown] tags=["slide"] minutes=1 headline="The obvious repair brought little"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # What is one repair worth if you make it last?
@@ -85,7 +85,7 @@ bet
 # The network has layers of 2, 25, 20 and 8 neurons and looks at a few dozen points. For one such network, the forward and backward pass call 46
 # operators (counted), and each has so little to compute that its call costs more than its work.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="In a loop every network makes calls of its own"
+# %% tags=["hide-input"]
 stages = ["layer 1", "tanh", "layer 2", "tanh", "layer 3"]
 plotting.show(
     replicas.draw_replicas(stages, title="Four networks, where every box is a call"),
