@@ -15,15 +15,15 @@
 #     objectives:
 #       - write|wrote a convolution as one product of patches, and two outputs of it with four multiplications
 #       - tell|told from its sizes which implementation computes a convolution
-#       - fit|fitted costs to counts by relative errors, and tested them on networks left out of the fit
-#       - read|read a published error, and said what it may be compared with
+#       - fit|fitted costs to counts by relative errors, for networks that the fit has not seen
+#       - compare|compared a published error with what it may be compared with
 #       - judge|judged choices of algorithms by the time that they take
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Convolution time
 #
-# Eight networks have 201 convolution layers, if a shape that a network repeats is counted only once in it. For each layer there are up to eight
+# Eight networks have 201 convolution layers, if depthwise ones are left out and a shape that a network repeats is counted only once in it. For each layer there are up to eight
 # algorithms, which all give the same result, and two people must choose one. Anna always takes the same algorithm, without thinking. Ben has a model
 # that predicts from the sizes of a layer how long each algorithm will take, and he takes the smallest prediction. A choice counts as *wrong* if it
 # takes more than 10 % longer than the fastest algorithm. Anna is wrong in 19 layers, and Ben is wrong in only 11.
@@ -294,12 +294,12 @@ pd.DataFrame(rows, index=columns).T.rename_axis("our layer")
 
 # %% [markdown] tags=["explain"]
 # The definition needs 16 × 9, or 144, which is four times as many. But in our layer Winograd takes 1.5 times as long as PyTorch's own call, and it moves
-# 34.2 MB, 19 times as many bytes. The bytes are those that the operators read and write, but not what happens inside one operator.
+# 34.2 MB, nearly 20 times as many bytes. The bytes are those that the operators read and write, but not what happens inside one operator.
 # [Channels-last](glossary.md#channels-last) is a layout in memory, with all channels of a pixel next to each other. It is the algorithm that Anna
 # always takes.
 #
 # Bytes are not the whole reason, because the shifted products, one matrix product for each of the nine places of a filter, move more and are as fast.
-# What else costs, we have not tested. FFT moves 3.4 times as many bytes as Winograd and takes 66 times as long, and we do not know why. In this layer
+# What else costs, we have not tested. FFT moves 3.4 times as many bytes as Winograd and takes 66 times as long. (Its count of multiplications leaves out the transforms, but they alone do not explain this.) In this layer
 # no algorithm that multiplies less beats channels-last. Your machine may have another order:
 
 # %% tags=["run"]
@@ -808,7 +808,8 @@ print(f"measured: {truly_ms[0]:.3f} and {truly_ms[1]:.3f} ms")
 # 4 × 4.744, or 19.0 ms.
 #
 # The fastest algorithms need 206.1 ms for all 201 layers. Ben loses 25.2 ms, three quarters of it by this one shape, and needs 231.3 ms. Anna loses 13.6 ms
-# by her 19 small mistakes and many smaller losses, and needs 219.7 ms.
+# by her 19 small mistakes and many smaller losses, and needs 219.7 ms. If the shape counted only once, and not for each of the four networks, Ben would
+# need 213.0 ms and Anna 215.6, so this one shape decides the bet.
 #
 # A count of mistakes cannot see this, because it treats a loss of 11 % like one of 350 %. The [regret](glossary.md#regret) can. It is the total time of what
 # you chose, divided by the total time of the fastest.
@@ -905,7 +906,7 @@ pd.DataFrame(rows, index=columns).T.map("{:.1f}".format).rename_axis("all convol
 # choice is cuDNN's quick heuristic, and not the search that measures. Our counterpart is PyTorch's own call, which may not change the layout and is wrong in
 # 32 % of the layers, against 2 % for the model. SEER reports no regret, so we cannot say whether its mistakes were expensive.
 #
-# What is it worth in whole networks? If we add up all their convolutions, with every repetition, PyTorch's own call takes 361.5 ms, channels-last 336.5 ms,
+# What is it worth in whole networks? If we add up their convolutions, with every repetition but without depthwise ones, PyTorch's own call takes 361.5 ms, channels-last 336.5 ms,
 # our model's choices 320.4 ms and the fastest 318.2 ms. Of the 16 ms between channels-last and the model, 15 come from VGG-16. In the other seven networks
 # the model gains at most 3 % over channels-last. (No whole network was run, and changing the layout between layers would cost extra.)
 #
@@ -920,7 +921,7 @@ pd.DataFrame(rows, index=columns).T.map("{:.1f}".format).rename_axis("all convol
 # 3. Judge choices by their total time.
 #
 # Ben's choices take 231.3 / 219.7, or 1.05 times as long as Anna's, although he makes 11 mistakes and she makes 19. Four of his mistakes are the same shape,
-# and these four cost more than all of hers. Most of the repair was a fact about a library, namely that NNPACK runs something else with stride 2. Splitting
+# and these four cost more than all of hers. Half of the repair was a fact about a library, namely that NNPACK runs something else with stride 2. Splitting
 # NNPACK brought the pooled error from 19.2 to about 16 %, the other counts brought it to 13.0 %, and the regret fell from 1.12 to 1.007.
 #
 # If you can measure, measure. To time all algorithms twice for our 336 shapes took 440 s.

@@ -578,7 +578,8 @@ table.rename_axis("2,048 tokens, one head").map("{:,.0f}".format)
 # tokens, as passes do.
 #
 # The formula $2n/r + 2$ for $r$ rows says what helps, because the columns of a tile do not appear in it. Tiles of 128 × 32 hold as many scores as 64 × 64, but they need half
-# as many walks past the keys and read 34 units. So make a tile tall, as long as it fits.
+# as many walks past the keys and read 34 units. So make a tile tall, as long as it fits. (The paper of 2022 went the other way round, with the keys
+# outside and the queries inside, and its successor of 2023 has our order.)
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Tall tiles read less, until their queries fill the cache"
 sides = (16, 32, 64, 128, 256)
@@ -911,8 +912,8 @@ pd.DataFrame(rows, index=columns).rename_axis("forward and backward, A100")
 # Seven products instead of 6 + 15 × 3.1, or about 53, make a share of 0.13 (modelled). The published times give 0.18. The modelled times add up what a GPU can partly
 # overlap, and leave out much else, and both programs stay well above them. The published 40.3 GB are 18.8 passes, where our four lines have 15. FlashAttention's 4.4 GB are two passes and not none,
 # since $Q$, $K$, $V$, $O$ and their gradients move at least once, 12 × 0.134 or 1.6 GB, and tiles read some of them again. With these passes the model gives 28.6 and 5.9 ms, and the share becomes 0.21, so the published 0.18 lies
-# between the two. But the published GFLOP cannot be right for these sizes. Six products of 137 GFLOP are 825, which is 12.4 times the 66.6 of the paper, and
-# the paper does not say what it counted. Its message holds all the same. More arithmetic with fewer bytes took less time.
+# between the two. But the published GFLOP are not those of our count. Six products of 137 GFLOP are 825, which is 12.4 times the 66.6 of the paper, and
+# the paper does not say what it counted. (Its ratio, 75.2 / 66.6 or 1.13, is close to our 7 / 6.) Its message holds all the same. More arithmetic with fewer bytes took less time.
 #
 # More often the question is about one half. In a language model a token looks back only, which is called *causal*, so a kernel may skip every tile that is
 # wholly in the future.
@@ -968,7 +969,7 @@ print(attention.FLASH_2_SOURCE)
 # six, but it saves fifteen passes over a matrix that is 32 times as large as the result, and on our core each pass costs 0.37 products. On an A100 a pass costs
 # 3.1 products, and there the published share is 0.18.
 #
-# Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. Tiles save bytes only if they are tall, because
+# Before you store a result, then, ask whether it is cheaper to make it again, and count bytes as well as operations. Tiles save the more bytes, the taller they are, because
 # each key that is read must serve many queries.
 #
 # The [exercises](exercises/21_attention_without_the_matrix_exercises.ipynb) have you merge what several devices hold, choose a tile for a cache, count a sliding
