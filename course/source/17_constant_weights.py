@@ -34,7 +34,7 @@
 # (The exact time is in a screenshot of 8 January, which we could not read, and we know no sentence of the draft that names the GPU.)
 #
 # How can one word do that? [Lesson 16](16_numbers_of_few_bits.ipynb) ended with the same question in other words. After training the weights do not change
-# any more, so can they become a part of the program? PyTorch has the same idea, since `torch.jit.freeze` turns the parameters of a model into constants. In
+# any more, so can they become a part of the program? PyTorch has a similar idea, since `torch.jit.freeze` turns the parameters of a model into constants of its graph. In
 # this case study you find out when this is worth it.
 #
 # We had no GPU. But a compiler for GPUs runs on any processor, so we compile the programs for an A100 and an H100 (with NVIDIA's CUDA 13.0), read the
@@ -408,8 +408,8 @@ plotting.show(
 # %% [markdown] tags=["explain"]
 # Without `const` the schedulers need 3,783 / 4, or 946 cycles. But the load units need 1,880, one for each load, and the slower of the two sets the time. It is
 # 1,880 / 495, or 3.8 times as long (modelled). This is the [roofline](glossary.md#roofline) of [lesson 02](02_compute_and_roofline.ipynb) with load units instead of
-# memory. The loads can thus be the cause, although only a run on a GPU could prove it, because the model assumes that no unit ever waits for data. A wide load,
-# which fetches four neighbouring weights at once, would soften this.
+# memory. The loads can thus be the cause, although only a run on a GPU could prove it, because the model assumes that no unit ever waits for data. With wide
+# loads, which fetch four neighbouring weights at once, the model would give only about 1.2, because a quarter of the loads would do.
 #
 # **To remember.** A multiprocessor can do four multiply-adds in the time of one load, even if the data are in L1. A kernel with one load per multiply-add reaches at
 # most a quarter of its peak.
@@ -641,8 +641,8 @@ left.reveal(modelled=modelled, counted=100 * totals[0.5] / totals[1])
 # It is 787 instructions, or 40 % (counted). Nobody reads 16 units of the layer before the last any more, because 16 of the last 32 weights are zero. Code whose result nobody
 # reads is called *dead code*, and the compiler removes it together with all weights that lead only there.
 #
-# **Your turn.** Count the weights that are in use. A weight is in use if it is not zero and if the unit to which it leads is read, by the layer behind it or as an
-# output. Start at the last layer, whose units are all outputs. `layers` has the weights of each layer as an array (inputs, outputs).
+# **Your turn.** Count the weights that are in use. A weight is in use if it is not zero and if the unit to which it leads is an output or is read by a unit that is
+# itself in use. Start at the last layer, whose units are all outputs. `layers` has the weights of each layer as an array (inputs, outputs).
 
 
 # %% tags=["yours"] yours="weights_in_use" takes=10
@@ -738,7 +738,7 @@ cw.explore_zeros()
 # The author concluded with care. "IF optimizations from the const keyword" are responsible, "then the weights must be stored at compile-time and not loaded at the start of the
 # run". The *if* is in capitals, and the draft was left open. (The newest version of the program that we found still compiles the weights in, now for several networks.)
 #
-# The weights must indeed be there when the compiler runs. But it can run at the start of the run. `torch.compile` does this ([lesson 13](13_reading_a_profile.ipynb)), and
+# The weights must indeed be there when the compiler runs. But it can run at the start of the run, as `torch.compile` does ([lesson 13](13_reading_a_profile.ipynb)), and
 # [NVRTC](glossary.md#nvrtc) is NVIDIA's compiler as a library. It has compiled all programs for a GPU above.
 #
 # **Your turn.** Read a file in the format of the draft. For each layer it has three integers of 4 bytes (`"<u4"`), which are the layer's number, its inputs and its outputs. Then
@@ -859,7 +859,7 @@ except native.MissingToolError as error:
 # compiler took about 0.2 s (measured). A program that runs for hours can pay that at each start.
 #
 # The limit is the size. An instruction has 16 bytes for a weight of 4, so the 7,428 bytes of the network have become 1,980 × 16, or 31,680 bytes of code. Code comes
-# through caches too. On a T4 the two nearest [instruction caches](glossary.md#instruction-cache) hold 16 and 46 KiB (Jia and others, published), so ours fits into the second. With layers
+# through caches too. On a T4 the two nearest [instruction caches](glossary.md#instruction-cache) hold 16 and 46 KiB (Jia and others, published), so ours fits into the second. (The program without `const` has 60,528 bytes and does not, which our model leaves out.) With layers
 # of width 64 the network has 23 × 64 + 64 × 64 + 64, or 5,632 weights.
 
 # %% tags=["predict"]
@@ -925,11 +925,11 @@ if times_here is not None:
 # ## Back to the bet
 #
 # 1. A `const` weight is a part of its instruction.
-# 2. A load costs as much as four multiply-adds, even from L1.
+# 2. A load of one number costs as much as four multiply-adds.
 # 3. Weights from a file can be constants too.
 #
 # Without `const` a thread executes 3,783 instructions instead of 1,980, which is 1.91 times as many.
-# Our counts neither confirm nor refute the 3.8 and 2.4 ms, because the stage does other work too. They do confirm what the author read in the machine code.
+# Our counts neither confirm nor refute the 3.8 and 2.4 ms, because the stage does other work too. They agree with what the author read in the machine code, although our program is another one.
 #
 # What can you say now? A `const` weight is a part of the instruction that uses it, whereas each of the 1,857 parameters in a plain array costs a load. These loads matter even if all
 # data are in the nearest cache, because a multiprocessor can do four multiply-adds in the time of one load, and in our model this makes a factor of 3.8. And the weights
