@@ -578,7 +578,7 @@ def patch(code, old, new):
 #
 # Predict the ratio of the two times from the instructions that each has to execute, *before* you measure. Then
 # measure, and explain the measurement to within a factor of two: by a count, by the machine code
-# (`native.disassemble`), or by a third version that changes one thing.
+# (`disassemble` of `helpers.native`), or by a third version that changes one thing.
 #
 # Five to ten sentences with your numbers and your C++; a person reads them.
 

@@ -71,7 +71,8 @@ def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCen
 def instruction_with(weight: float, source: str, *, architecture: str = "sm_90") -> bytes:
     """Return the 16 bytes of the first instruction of a ``source`` that carries a float32 ``weight``.
 
-    Raises ValueError where none does, and MissingToolError as :func:`listing` does. Lesson 17.
+    The instructions are those of ``architecture``, such as "sm_90". Raises ValueError where none does, and
+    MissingToolError as :func:`listing` does. Lesson 17.
     """
     number = np.float32(weight).tobytes()
     if missing_gpu_tools():

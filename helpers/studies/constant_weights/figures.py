@@ -36,7 +36,7 @@ class WeightWay(Record):
 
 
 def draw_instruction(code: bytes, line: str, *, title: str) -> Figure:
-    """Return a picture of the 16 bytes of an FFMA, whose immediate, bytes 4 to 7, is yellow.
+    """Return a picture of ``code``, the 16 bytes of an FFMA, whose immediate, bytes 4 to 7, is yellow.
 
     ``line`` is the same instruction as text, such as "FFMA R15, R15, -0.324, R0"; the bytes that name its registers
     have their names below. ``title`` stands above. Raises ValueError for code of another length, or a line whose

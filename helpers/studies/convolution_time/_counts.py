@@ -94,8 +94,9 @@ def predict_times(
 ) -> np.ndarray:
     """Return the modelled seconds of ``split.test`` by each algorithm, (shapes, algorithms).
 
-    Costs are fitted to the shapes of ``split.train`` by ``fit_costs``, a function of counts (shapes,
-    counts) and measured seconds (shapes,) that returns a cost for each count. Each column of counts
+    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, a function of counts
+    (shapes, counts) and measured seconds (shapes,) that returns a cost for each count. ``counting`` is one
+    of ``COUNTINGS``. Each column of counts
     is in units of its largest value. Measured times below ``shortest_s`` are not fitted. NaN stands
     where an algorithm cannot compute a shape. Lesson 20.
     """
@@ -125,7 +126,8 @@ def explain_time(
 ) -> list[TimePart]:
     """Return the parts of the modelled time of ``algorithm`` for ``shape``, one for each count.
 
-    Costs are fitted to the shapes of ``split.train``, as :func:`predict_times` does. Lesson 20.
+    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, with the counts of ``counting``,
+    as :func:`predict_times` does. Lesson 20.
     """
     one_of("split", split, Split, "a Split")
     measured_s = times.times_s(algorithm)

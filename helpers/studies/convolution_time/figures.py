@@ -20,7 +20,8 @@ _SPREAD = 0.3  # of a row of points, so that they do not cover each other
 def draw_patches(side: int, kernel: int, pixel: int, *, title: str) -> Figure:
     """Return an image of numbered pixels beside its matrix of patches, with ``pixel`` marked in both.
 
-    The image has ``side`` x ``side`` pixels and one channel, the stride is 1, and there is no padding.
+    The image has ``side`` x ``side`` pixels and one channel, ``kernel`` is the side of the kernel, the stride is 1, and
+    there is no padding. ``title`` is above the figure.
     Raises TypeError or ValueError unless a kernel fits and the pixel is one of the image. Lesson 20.
     """
     side = whole_number("side", side, at_most=_MOST_SIDE)
@@ -50,7 +51,7 @@ def draw_waves(images: Sequence[int], blocks: Sequence[int], *, resident: int, t
     """Return the time in whole waves over the number of images, beside a line that grows as the FLOP do.
 
     ``blocks`` has the blocks of a GPU kernel for each of ``images``, of which ``resident`` run at once.
-    The unit of time is that of one full wave. Lesson 20.
+    The unit of time is that of one full wave, and ``title`` is above the figure. Lesson 20.
     """
     resident = whole_number("resident", resident)
     if len(images) != len(blocks) or not len(images):
@@ -69,7 +70,8 @@ def draw_waves(images: Sequence[int], blocks: Sequence[int], *, resident: int, t
 def draw_ratios(ratios: Mapping[str, Sequence[float]], *, title: str) -> Figure:
     """Return one row of points for each algorithm, each point a modelled over a measured time.
 
-    NaN is left out. Raises TypeError or ValueError for no rows, or a ratio that is not above 0.
+    ``ratios`` has the ratios by algorithm, and ``title`` is above the figure. NaN is left out. Raises TypeError or
+    ValueError for no rows, or a ratio that is not above 0.
     Lesson 20.
     """
     rows = {name: np.asarray(row, dtype=float) for name, row in named("ratios", ratios, "ratios").items()}
