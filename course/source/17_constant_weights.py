@@ -856,7 +856,7 @@ except native.MissingToolError as error:
 
 # %% [markdown] tags=["explain"]
 # The text is the same, to the last of its 35,143 characters, as the one with the original weights, so all parameters are in the instructions again. On a quiet machine of ours the
-# compiler took about 0.2 s (measured). A program that runs for hours can pay that at each start.
+# compiler took about 0.3 s (measured). A program that runs for hours can pay that at each start.
 #
 # The limit is the size. An instruction has 16 bytes for a weight of 4, so the 7,428 bytes of the network have become 1,980 × 16, or 31,680 bytes of code. Code comes
 # through caches too. On a T4 the two nearest [instruction caches](glossary.md#instruction-cache) hold 16 and 46 KiB (Jia and others, published), so ours fits into the second. (The program without `const` has 60,528 bytes and does not, which our model leaves out.) With layers
@@ -933,7 +933,7 @@ if times_here is not None:
 #
 # What can you say now? A `const` weight is a part of the instruction that uses it, whereas each of the 1,857 parameters in a plain array costs a load. These loads matter even if all
 # data are in the nearest cache, because a multiprocessor can do four multiply-adds in the time of one load, and in our model this makes a factor of 3.8. And the weights
-# may come from a file after all, if you compile once you have read them, in about 0.2 s, and if the code is small enough for the caches of instructions.
+# may come from a file after all, if you compile once you have read them, in about 0.3 s, and if the code is small enough for the caches of instructions.
 #
 # The author's method is worth keeping, too. When a change made the program slow for no visible reason, the author changed one word at a time, and then read what the machine really
 # executes. In the [exercises](exercises/17_constant_weights_exercises.ipynb) you look for constants in other places. The [appendix](appendix/17_constant_weights.ipynb) counts older

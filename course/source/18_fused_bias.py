@@ -943,9 +943,9 @@ pd.DataFrame(rows, index=["three layers", "forward pass", "bias gradients"]).T
 # On our core we measured 1.16, 1.04 and 0.8 % with 100 digits.
 #
 # Our gain is smaller, because our convolutions are slower. In the issue a convolution took half as long as bias and ReLU, and on our core it takes
-# 4.7 times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. At the core's peak of 96 GFLOP/s (measured), the 226 million
-# operations of the first layer for 1,000 digits would take 2.3 ms, and its 53.3 MB would take 4.9 ms at the rate of the copy (modelled), but the layer
-# takes 16.3. A slow convolution hides the cost of its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward
+# 4.7 times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. The 226 million operations of the
+# first layer for 1,000 digits are 14 GFLOP/s in its 16.3 ms, far below the peak of a core (lesson 02), and its 53.3 MB would take 4.9 ms at the rate
+# of the copy (modelled). A slow convolution hides the cost of its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward
 # pass became 4.9 times as fast as with three
 # kernels (measured). [The appendix](appendix/18_fused_bias.ipynb) builds this kernel step by step, with [channels-last](glossary.md#channels-last)
 # tensors and [Winograd's algorithm](glossary.md#winograds-algorithm).

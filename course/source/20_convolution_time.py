@@ -512,14 +512,16 @@ def fit_costs(counts, times_s):
     return list(nnls(np.array(rows), [1.0] * len(rows))[0])
 
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
 two_counts = np.column_stack([np.ones(len(flops)), flops / flops.max()])
+average_errors = {}
 for label, costs in {
     "errors in seconds": nnls(two_counts, direct_s)[0],
     "relative errors (yours)": np.asarray(fit_costs(two_counts, direct_s)),
 }.items():
-    error = study.errors(two_counts @ costs, direct_s).mape_share
-    print(f"fitted to {label}: {100 * error:.0f} % off on average")
+    average_errors[label] = study.errors(two_counts @ costs, direct_s).mape_share
+    print(f"fitted to {label}: {100 * average_errors[label]:.0f} % off on average")
+assert average_errors["relative errors (yours)"] < 0.5 * average_errors["errors in seconds"]
 
 # %% [markdown] tags=["explain"]
 # We tried both with only two counts, the call and its FLOP, for PyTorch's own call. Fitted to errors in seconds, the average error over all 336 shapes was
@@ -536,7 +538,7 @@ parts = {
     for name in ("channels_last", "im2col", "nnpack")
 }
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Copies and transforms may cost more than multiplying"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Copies and transforms may cost more than multiplying"
 rows = {}
 for name, mine in parts.items():
     multiplying = [part for part in mine if part.count in study.MULTIPLICATIONS]
@@ -553,7 +555,7 @@ for name, mine in parts.items():
 columns = ["multiplications", "multiplying", "everything else", "sum (modelled)", "measured"]
 pd.DataFrame(rows, index=columns).T.rename_axis("our layer")
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
 counts = {part.count: part.amount for mine in parts.values() for part in mine}
 rows = {
     count: (
@@ -685,7 +687,7 @@ measured_s = np.column_stack([times.times_s(name)[layers] for name in times.algo
 models = {counting: modelled_s(counting) for counting in study.COUNTINGS}
 
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="Counts for the right implementation halve FLOP's error twice"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=3 headline="Counts for the right implementation halve FLOP's error twice"
 def rmspe(predicted_s, known_s):
     is_known = np.isfinite(known_s)
     return 100 * study.errors(predicted_s[is_known], known_s[is_known]).rmspe_share
@@ -698,6 +700,7 @@ for name in ALGORITHM_NAMES:
     rows[ALGORITHM_NAMES[name]] = [f"{error:.1f} %" for error in errors]
 predictions = np.isfinite(measured_s).sum()
 pooled = [rmspe(model, measured_s) for model in models.values()]
+assert 12 < pooled[2] < 14.7 < pooled[1] < 0.5 * pooled[0]
 rows[f"all {predictions:,} predictions together"] = [f"{error:.1f} %" for error in pooled]
 pd.DataFrame(rows, index=list(models)).T.rename_axis("RMSPE, eight networks kept out")
 
@@ -711,12 +714,14 @@ plotting.show(
     alt="Rows of points around 100 %: im2col's lie closest, FFT's go from half to twice.",
 )
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
 first_s, second_s = (
     np.column_stack([times.times_s(name, of=which)[layers] for name in times.algorithms])
     for which in ("first", "second")
 )
-print(f"second pass as a prediction of the first: RMSPE {rmspe(second_s, first_s):.1f} %")
+passes_rmspe = rmspe(second_s, first_s)
+print(f"second pass as a prediction of the first: RMSPE {passes_rmspe:.1f} %")
+assert 6.6 < passes_rmspe < 6.8
 drawn_errors = []
 all_s = np.column_stack([times.times_s(name) for name in times.algorithms])
 for seed in range(3):
@@ -777,16 +782,18 @@ choices = {
 taken_s = {who: second_s[np.arange(len(layers)), columns] for who, columns in choices.items()}
 fastest_s = np.nanmin(second_s, axis=1)  # (layers,)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Fewer mistakes, and a longer time"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Fewer mistakes, and a longer time"
 anna_s, ben_s = taken_s["Anna, always channels-last"], taken_s["Ben, all counts"]
+assert 1.03 < ben_s.sum() / anna_s.sum() < 1.07
 bet.reveal(measured=ben_s.sum() / anna_s.sum())
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
 fft_s = second_s[:, times.algorithms.index("fft")]
 slowdown = np.nanmin(fft_s / fastest_s)
 print(f"FFT: {np.isfinite(fft_s).sum()} layers, at least {slowdown:.0f} times the fastest")
 for who, seconds in {"Anna": anna_s, "Ben": ben_s}.items():
     wrong = (seconds > 1.1 * fastest_s).sum()
+    assert wrong == 19 if who == "Anna" else 9 <= wrong <= 13
     lost_s = (seconds - fastest_s).sum()
     spent = f"{1e3 * lost_s:.1f} ms lost, {1e3 * seconds.sum():.1f} ms in all"
     print(f"{who}: {wrong} wrong, {spent}")
@@ -871,11 +878,12 @@ by_implementation
 
 # %% tags=["run"]
 third_regret = regret(second_s, choices["the model by implementation"])
+assert 1 <= third_regret < 1.03
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Knowing the implementation repairs the choice"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Knowing the implementation repairs the choice"
 by_implementation.reveal(measured=third_regret)
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Fewer mistakes do not mean less regret"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Fewer mistakes do not mean less regret"
 rows = {
     who: (
         f"{100 * (taken_s[who] <= 1.1 * fastest_s).mean():.0f} %",
@@ -886,7 +894,7 @@ rows = {
 table = pd.DataFrame(rows, index=["within 10 % of the fastest", "regret"]).T
 table.rename_axis("choice, 201 layers")
 
-# %% tags=["hide-input", "look"]
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
 stem_ms = 1e3 * models["by implementation"][of_stem, times.algorithms.index("nnpack")]
 print(f"first layer, NNPACK: {stem_ms.min():.2f} to {stem_ms.max():.2f} ms (modelled)")
 rows = {}

@@ -295,7 +295,7 @@ two = {
     "continuous": simulate(continuous, rate=4),
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="No server writes answers that nobody asked for"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Nobody asked for more answers"
 more_tokens.reveal(
     modelled=1, simulated=two["continuous"].tokens_per_s / two["static"].tokens_per_s
 )
@@ -420,10 +420,9 @@ pd.DataFrame(
 
 # %% [markdown] tags=["explain"]
 # All 16 requests got the same text under every scheduler (measured), because nobody's token depends on who shares its step. The line of the H100 would be of no
-# use on this core. It counts bytes and operations, and a step of eight requests took 4.6 times as long as they explain (measured earlier), for the reasons that you know
-# from lesson 22. On the CPU we therefore use a line through three measured steps, with a fixed time, a time per token and a time per request. With this
-# line in place of the decoder, the simulated server wrote up to a third more tokens per second than the real one here, and its first tokens came up to
-# twice as early (see the table), because a queue adds up the errors of all steps. So such a line puts the schedulers in the right order, and it does not
+# use on this core. It counts bytes and operations alone, and you know from lesson 22 what else a step takes here. On the CPU we therefore use a line through three measured steps, with a fixed time, a time per token and a time per request. With this
+# line in place of the decoder, the simulated server wrote up to a tenth more tokens per second than the real one on our core, and its first tokens came up to
+# 1.6 times as early (see the table), because a queue adds up the errors of all steps. So such a line puts the schedulers in the right order, and it does not
 # give their times.
 #
 # **To remember.** Decide after every step who joins. At four requests per second this brought no more tokens, but the first one came in a 67th of the
@@ -616,8 +615,8 @@ for name, (report, _) in pauses.items():
 assert measured > 2
 
 # %% [markdown] tags=["explain"]
-# On our core the longest pause fell from 183 to 32 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
-# token came after 368 ms instead of 176, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
+# On our core the longest pause fell from 195 to 22 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
+# token came after 285 ms instead of 186, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
 #
 # Chunks also save a little work, because weights are read while the arithmetic runs. In full steps a request costs 2,250 × 0.0375 ms of arithmetic and
 # 250 × 0.088 ms of caches, 106 ms instead of 115, and the limit rises to 9.4 per second.
@@ -803,7 +802,7 @@ print(f"free pages: {len(free)} of 12")
 # *preemption*.) The 64 GB hold 488,000 tokens, so 217 requests of 2,250 tokens fit even if each keeps its own instructions. The authors of PagedAttention
 # found that earlier systems used 20 to 38 % of the reserved memory for tokens, and with pages 96 % (published). And your bet?
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The best server comes within a tenth of the limit"
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The best server comes near the limit"
 paged = {**chunks[512], "slots": 217, "common": 1500}
 shares = {rate: kept_share(paged, rate, requests=10_800, runs=2) for rate in (18, 19)}
 bet.reveal(
@@ -850,8 +849,8 @@ for slots, room in ((4, serving.CacheMemory(4, 1024)), (24, serving.CacheMemory(
     )
 
 # %% [markdown] tags=["explain"]
-# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 412 to 570 (measured), because more requests shared the weights of each step.
-# But each request waited longer for its next token, 19 ms instead of 9, for the same reason, so pages make room and do not make anybody faster.
+# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 344 to 469 (measured), because more requests shared the weights of each step.
+# But each request waited longer for its next token, 23 ms instead of 10, for the same reason, so pages make room and do not make anybody faster.
 #
 # **To remember.** Keep a common beginning once, which here halved the cost of a request from 106 to 50 ms. Slots are free memory / (tokens per request ×
 # bytes per token), 217 with pages and 59 if the full context is reserved.
@@ -958,8 +957,7 @@ pd.DataFrame(
 # %% [markdown] tags=["explain"]
 # Every second 0.7 requests are left over, so after 300 s a queue of 210 has grown, and it takes 210 / 9.3, or 23 s. In the
 # simulation a few fewer had arrived by then, and a queue adds up every such difference. The tokens per second reach their record exactly where almost nobody is
-# served in time. NVIDIA's table shows such a state on purpose. In the sample output on its page the first token comes after 53 s on average (published). On another core
-# the load rose in two runs from 0.9 to 1.5 times the limit. The tokens rose by 13 and 17 %, and the first ones came 5.5 and 9 times as late (measured).
+# served in time. NVIDIA's table shows such a state on purpose. In the sample output on its page the first token comes after 53 s on average (published).
 #
 # The remedy sounds rude. Let the server admit only 30 requests at once and refuse whoever has waited for 0.3 s.
 

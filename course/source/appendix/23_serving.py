@@ -78,8 +78,7 @@ rate = serving.promised_rate(
 print(f"a GPU that only reads can promise {rate:.1f} requests per second (simulated)")
 
 # %% [markdown]
-# A GPU that only reads needs 75 ms per prompt, so 13 per second are its limit. It can promise 9.2 with this seed,
-# and about 8.6 on average over several seeds (simulated). Each cache of 0.26 GB crosses a network of
+# A GPU that only reads needs 75 ms per prompt, so 13 per second are its limit. It can promise 9.2 of them (simulated, one seed). Each cache of 0.26 GB crosses a network of
 # 50 GB/s in 5 ms. One GPU can write for three that read. The three bring 26 requests per second, and when a step takes 10.4 ms, an answer of
 # 250 tokens takes 2.6 s, so that 67 requests are being written at once, which is what a step of 10.4 ms can hold. These four GPUs serve 26 requests per
 # second, or 6.5 each. That is 1.5 times the 4.2 of whole prompts, but no more than the 6.7 of chunks.

@@ -127,15 +127,13 @@ def collect(
     algorithms: Sequence[str] = tuple(ALGORITHMS),
     networks: Mapping[str, Sequence[ConvolutionShape]] | None = None,
     limit_s: float = 600.0,
-    variables: Mapping[str, str] | None = None,
 ) -> ConvolutionTimes:
     """Time ``algorithms`` on distinct ``shapes``, in fresh processes of one thread, and return the times.
 
     A time is the least processor time of several calls after one to warm up, with freed memory kept (as by
     :func:`helpers.timing.steady_allocator`). All is timed twice, the second time after all of the first and in the
     opposite order of algorithms. In the first pass each result is compared with the direct call's. ``networks`` names
-    networks whose convolutions are among ``shapes``. ``variables`` are set in the processes' environment, such as
-    ``{"ONEDNN_MAX_CPU_ISA": "SSE41"}`` for an older machine.
+    networks whose convolutions are among ``shapes``.
 
     Raises TypeError or ValueError for a bad argument, TimeoutError after ``limit_s`` in all, RuntimeError for a program
     that gives another result. Lesson 20.
@@ -156,9 +154,7 @@ def collect(
     logs = []
     for done, (is_first, chunk) in enumerate(console.track(tasks, "timing convolutions", unit="part")):
         left_s = max(limit_s - (time.monotonic() - begin_s), 1e-3)
-        outcome = isolation.run_limited(
-            _time_shapes, chunk, names, is_first, timeout_s=left_s, variables={} if variables is None else variables
-        )
+        outcome = isolation.run_limited(_time_shapes, chunk, names, is_first, timeout_s=left_s)
         if outcome.status == "timed_out":
             raise TimeoutError(f"after limit_s={limit_s:g} {done} of {len(tasks)} parts were timed; give fewer shapes "
                                "or algorithms, or a larger limit_s")  # fmt: skip

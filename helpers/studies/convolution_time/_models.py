@@ -1,7 +1,7 @@
-"""Six models of a program's time: from shapes and measured times to a prediction; and what is decided by it.
+"""Two models of a program's time: from shapes and measured times to a prediction.
 
-Every model minimises errors of ratios (of predicted over measured, or of its logarithm), so that a small convolution
-counts as much as a large one. Lesson 20.
+Both minimise errors of ratios, of predicted over measured, so that a small convolution counts as much as a large one.
+Lesson 20.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from helpers.checks import choice, members, numbers
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionShape, one_shape, shapes_of
 
-MODELS = ("flops", "roofline", "log_linear", "physical", "boosting", "physical_boosting")
+MODELS = ("flops", "physical")
 # What a program may do a number of times, each time at the same cost: no cost is negative.
 TERMS: dict[str, Callable[[ConvolutionShape], float]] = {
     "calls": lambda _: 1,
@@ -46,7 +46,7 @@ Predict = Callable[[Sequence[ConvolutionShape], Sequence[str]], np.ndarray]
 
 
 class ProgramFit(Record):
-    """What was fitted to one program's shapes: the seconds of one unit of each term (of ``log_linear`` its exponents).
+    """What was fitted to one program's shapes: the seconds of one unit of each term.
 
     A term that is not named costs nothing. Lesson 20.
     """
@@ -57,7 +57,7 @@ class ProgramFit(Record):
 
 
 class Model(Record):
-    """A fitted model of one algorithm's time; ``fits`` has its coefficients, of which a tree has none. Lesson 20."""
+    """A fitted model of one algorithm's time; ``fits`` has its coefficients. Lesson 20."""
 
     name: str
     fitted_shapes: int
@@ -100,15 +100,11 @@ def fit(
     """Return the model ``name`` of one algorithm, fitted to its ``times_s``, one for each of ``shapes``.
 
     * ``"flops"``: so many seconds a call, and a multiply-accumulate (two FLOPs).
-    * ``"roofline"``: the longer of FLOPs over a rate and bytes over another.
-    * ``"log_linear"``: a product of powers of FLOPs and of the bytes of input, weights and output.
     * ``"physical"``: the terms of :data:`TERMS`, no coefficient negative, one fit a program.
-    * ``"boosting"``: scikit-learn's gradient boosted trees, with its own settings, from the sizes to log(time).
-    * ``"physical_boosting"``: the same trees on what the physical model leaves of log(time).
 
     ``programs`` names the program that ran for each shape; without it that follows from the shape
     (:func:`program_of`). A program of fewer than 8 shapes is predicted by the fit of "all programs". Only the physical
-    models look at it. No process is started.
+    model looks at it. No process is started.
 
     Raises TypeError or ValueError for an unknown name, times that are not above 0 or not as many as shapes, and fewer
     than 2 shapes.
@@ -143,9 +139,6 @@ def _nearest(shapes: Sequence[ConvolutionShape], programs: Sequence[str]) -> Cal
 def _nearness(shapes: Sequence[ConvolutionShape]) -> np.ndarray:
     sizes = np.log2([(s.batch, s.in_channels, s.height, s.width, s.out_channels, s.kernel, s.stride) for s in shapes])
     return sizes * [1, 1, 1, 1, 1, 100, 100]
-
-
-# The linear models.
 
 
 def _in_blocks(channels: int) -> int:
@@ -199,82 +192,7 @@ def _fit_flops(shapes: Any, times: np.ndarray, _programs: Any) -> tuple[Predict,
 _fit_physical = functools.partial(_fit_terms, tuple(TERMS))
 
 
-def _work(shapes: Sequence[ConvolutionShape]) -> tuple[np.ndarray, np.ndarray]:
-    flops = [shape.flops for shape in shapes]
-    return np.array(flops, dtype=float), np.array([shape.least_bytes for shape in shapes], dtype=float)
-
-
-def _fit_roofline(shapes: Any, times: np.ndarray, _programs: Any) -> tuple[Predict, tuple[ProgramFit, ...]]:
-    """Try every ridge point between two shapes; on each side of it one rate is the best in closed form."""
-    flops, moved = _work(shapes)
-    by_intensity = np.argsort(flops / moved)
-    best = (np.inf, 0.0, 0.0)
-    for ridge in range(len(times) + 1):
-        below, above = by_intensity[:ridge], by_intensity[ridge:]
-        flop_s, byte_s = _best_factor(flops[above] / times[above]), _best_factor(moved[below] / times[below])
-        error = float(((np.maximum(flop_s * flops, byte_s * moved) / times - 1) ** 2).sum())
-        best = min(best, (error, flop_s, byte_s))
-    _, flop_s, byte_s = best
-
-    def predict(new: Sequence[ConvolutionShape], _programs: Sequence[str]) -> np.ndarray:
-        new_flops, new_moved = _work(new)
-        return np.maximum(flop_s * new_flops, byte_s * new_moved)
-
-    return predict, (ProgramFit(_ALL, len(times), {"flops": flop_s, "bytes": byte_s}),)
-
-
-def _best_factor(relative: np.ndarray) -> float:
-    """Return the factor f with the least sum of (f relative - 1) squared, 0 for none."""
-    return float(relative.sum() / (relative**2).sum()) if len(relative) else 0.0
-
-
-def _fit_log_linear(shapes: Any, times: np.ndarray, _programs: Any) -> tuple[Predict, tuple[ProgramFit, ...]]:
-    def columns(given: Sequence[ConvolutionShape]) -> np.ndarray:
-        sizes = [(s.flops, s.input_bytes, s.weight_bytes, s.output_bytes) for s in given]
-        return np.column_stack([np.ones(len(given)), np.log(np.array(sizes, dtype=float))])
-
-    found = np.linalg.lstsq(columns(shapes), np.log(times), rcond=None)[0]
-    names = ("log of one", "flops", "input bytes", "weight bytes", "output bytes")
-    fits = (ProgramFit(_ALL, len(times), dict(zip(names, map(float, found), strict=True))),)
-    return lambda new, _programs: np.exp(columns(new) @ found), fits
-
-
-# The learned ones.
-
-
-def _sizes(shapes: Sequence[ConvolutionShape]) -> np.ndarray:
-    return np.log([
-        (s.batch, s.in_channels, s.height, s.width, s.out_channels, s.kernel, s.stride, 1 + s.padding, s.macs,
-         s.input_bytes, s.weight_bytes, s.output_bytes)
-        for s in shapes
-    ])  # fmt: skip
-
-
-def _fit_boosting(
-    shapes: Any, times: np.ndarray, programs: Any, over: Any = None
-) -> tuple[Predict, tuple[ProgramFit, ...]]:
-    """Fit trees to log(time), or to the log of time over what ``over``, another fit, predicts."""
-    try:
-        from sklearn.ensemble import GradientBoostingRegressor
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("boosted trees are scikit-learn's; install scikit-learn, or fit 'physical'") from None
-    base, fits = (lambda new, _programs: np.ones(len(new)), ()) if over is None else over(shapes, times, programs)
-    trees = GradientBoostingRegressor(random_state=0).fit(_sizes(shapes), np.log(times / base(shapes, programs)))
-    return lambda new, programs: base(new, programs) * np.exp(trees.predict(_sizes(new))), fits
-
-
 _FITS: dict[str, Callable[..., tuple[Predict, tuple[ProgramFit, ...]]]] = {
     "flops": _fit_flops,
-    "roofline": _fit_roofline,
-    "log_linear": _fit_log_linear,
     "physical": _fit_physical,
-    "boosting": _fit_boosting,
-    "physical_boosting": functools.partial(_fit_boosting, over=_fit_physical),
 }
-
-
-# What is decided by it.
-
-
-def _error(predicted_s: float, measured_s: float | None) -> float | None:
-    return None if measured_s is None else predicted_s / measured_s - 1

@@ -18,7 +18,7 @@ from helpers.studies.serving._loop import Served, ServingReport
 from helpers.studies.serving._scheduling import good_share
 from helpers.studies.serving._steps import Batch, gpu_step
 
-_READS, _WRITES = "computing, until the first token", "computing, writes"
+_WAITS, _WRITES = "waiting, until the first token", "computing, writes"
 _OWNERS = (COMPUTING, COLOURS["backward"], COLOURS["sending"], OTHERS[2])
 _EDGE = "#AAAAAA"
 _GPUS = {"A100": (2.039e12, 126e12), "H100": (3.35e12, 400e12), "H200": (4.8e12, 400e12)}  # B/s, 40 % of the peak
@@ -28,14 +28,15 @@ def draw_slots(reports: Mapping[str, ServingReport], *, title: str, now_s: float
     """Draw which request used which slot when, a lane for each slot of each of ``reports``, which have names.
 
     A bar is the stay of a request in a slot, with its number in the order of the requests, from 1; the first part of it
-    is until its first token. ``title`` stands above. ``now_s`` ends all bars there, and the axis goes on to the last
-    token of all.
+    is until its first token. ``title`` stands above. ``now_s`` ends all bars there, of which those that go on have no
+    number yet, and the axis goes on to the last token of all.
     """
     named("reports", reports, "ServingReports")
     spans = [span for name, report in reports.items() for span in _spans(name, report.requests)]
     until = max(span.end for span in spans)
     if now_s is not None:
-        spans = [Span(s.lane, min(s.start, now_s), min(s.end, now_s), s.kind, s.label) for s in spans]
+        spans = [Span(s.lane, min(s.start, now_s), min(s.end, now_s), s.kind, s.label if s.end <= now_s else "")
+                 for s in spans]  # fmt: skip
     return plotting.gantt(spans, title=title, until=until)
 
 
@@ -60,7 +61,7 @@ def _spans(name: str, requests: Sequence[Served]) -> list[Span]:
     for slot, begin, end, number, served in sorted(stays, key=lambda stay: stay[:2]):
         first = min(max(served.token_s[0], begin), end)
         lane = f"{name}, slot {slot + 1}"
-        spans += [Span(lane, begin, first, _READS), Span(lane, first, end, _WRITES, str(number))]
+        spans += [Span(lane, begin, first, _WAITS), Span(lane, first, end, _WRITES, str(number))]
     return spans
 
 

@@ -1,7 +1,6 @@
 """How good models are on the recorded times, each network held out: no shape of it is fitted.
 
-The six models and their terms were fixed before; which of them is to choose programs is decided on the random shapes
-alone. The networks serve as the test only.
+Which of the two models is to choose programs is decided on the random shapes alone. The networks are the test only.
 """
 
 from __future__ import annotations

@@ -87,10 +87,14 @@ def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Funct
 
 
 def face(module: str, name: str) -> str:
-    """Return the shortest path of public packages that hands ``name`` on, or the module itself where none does."""
+    """Return the shortest path of public packages that hands ``name`` on, or the module itself where none does.
+
+    A package that has something else under this name, such as a room, does not hand it on.
+    """
     packages = module.partition("._")[0].split(".")
     faces = (".".join(packages[:length]) for length in range(2, len(packages) + 1))
-    return next((found for found in faces if hasattr(importlib.import_module(found), name)), module)
+    thing = getattr(importlib.import_module(module), name)
+    return next((path for path in faces if getattr(importlib.import_module(path), name, None) is thing), module)
 
 
 def _package(course: Course) -> ModuleType:
