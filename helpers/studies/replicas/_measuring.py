@@ -97,7 +97,7 @@ def measure_small_nets(
     "loop" has a net and torch's Adam for each; "vmap" maps the one net's loss, "stacked" writes the products batched,
     both with a fused Adam of the whole stack. On the CPU in float32, on ``points`` inputs, for ``budget_s`` seconds
     together (``clock`` is for tests); the loss is the mean squared error. Three steps must agree to 1e-4 before
-    anything is timed, as in :func:`measure_ladder`. Lesson 19.
+    anything is timed, as in :func:`measure_ladder`.
     """
     replicas, points = whole_number("replicas", replicas, at_least=1), whole_number("points", points, at_least=2)
     generator = torch.Generator().manual_seed(0)

@@ -239,7 +239,7 @@ class Stacked(Together):
     def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False, compiled: bool = False) -> None:
         super().__init__(prepared, fused=fused)
         problem = prepared.problem
-        self.kind = kind
+        self.kind, self.learned = kind, self.weights
         self.observables, self.conditions = ([_contraction(kind, one, len(prepared.data)) for one in those]
                                              for those in (problem.observables, problem.positivity))  # fmt: skip
         self.joint = prepared.training + prepared.validation if kind == "shared" else None
@@ -247,19 +247,26 @@ class Stacked(Together):
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses and gradients by autograd: the gradient of the losses' sum is every replica's own."""
-        for weight in self.weights:
+        for weight in self.learned:
             weight.requires_grad_()
-        if self.kind == "shared":
-            training, validation = self.both(self.weights)
-        else:
-            training = self._loss(self.prepared.training, conditions=True)
-            with torch.no_grad():
-                validation = self._loss(self.prepared.validation, conditions=False)
-        gradients = torch.autograd.grad(training.sum(), self.weights)
+        training, validation = self._losses()
+        gradients = torch.autograd.grad(training.sum(), self.learned)
         return training, validation, list(gradients)
 
+    def _losses(self) -> tuple[Tensor, Tensor]:
+        """Return training losses (R,) with autograd's record, and validation losses (R,) without."""
+        if self.kind == "shared":
+            return self.both(self.learned)
+        training = self._loss(self.prepared.training, conditions=True)
+        with torch.no_grad():
+            return training, self._loss(self.prepared.validation, conditions=False)
+
+    def _outputs(self, weights: list[Tensor]) -> Tensor:
+        """Return the outputs (R, x, 8) of all networks."""
+        return stacked_net(weights, self.prepared.problem.inputs)
+
     def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
-        found, violated = self._values(self.weights, conditions=conditions)
+        found, violated = self._values(self.learned, conditions=conditions)
         chi2 = chi2_by_bmm if self.kind == "pair_product" else chi2_by_einsum
         total = chi2(found, self.prepared.data, inverse)
         return total if violated is None else total + violation(violated).sum(0)
@@ -282,7 +289,7 @@ class Stacked(Together):
     def _values(self, weights: list[Tensor], *, conditions: bool) -> tuple[Tensor, Tensor | None]:
         """Return the observables (n, R) and the conditions' values (p, R), None where there are none."""
         problem, parts = self.prepared.problem, [self.observables]
-        flavoured = problems.flavours(problem, stacked_net(weights, problem.inputs))
+        flavoured = problems.flavours(problem, self._outputs(weights))
         if self.kind == "gather":
             flavoured = flavoured.transpose(1, 2).contiguous()
         elif self.kind == "boolean_mask":
@@ -295,6 +302,28 @@ class Stacked(Together):
         values = [torch.cat([part(flavoured) for part in those], dim=int(first)) for those in parts]
         values = [value.T if first else value for value in values]
         return values[0], values[1] if len(values) == 2 else None
+
+
+class Separate(Stacked):
+    """The same with a separate network for each replica, whose outputs are then joined.
+
+    The networks' weights are views of the stack's, so only their forward and backward passes are separate.
+    """
+
+    def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False) -> None:
+        super().__init__(prepared, kind, fused=fused)
+        self.learned = [weight[replica].detach() for replica in range(len(prepared.data)) for weight in self.weights]
+
+    def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return losses, and the gradients (R, ...) of all networks' own weights."""
+        training, validation, gradients = super().evaluate()
+        tensors = len(self.weights)
+        return training, validation, [torch.stack(gradients[place::tensors]) for place in range(tensors)]
+
+    def _outputs(self, weights: list[Tensor]) -> Tensor:
+        tensors = len(self.weights)
+        networks = (weights[start : start + tensors] for start in range(0, len(weights), tensors))
+        return torch.stack([_net(network, self.prepared.problem.inputs) for network in networks])
 
 
 def _contraction(kind: str, observable: Observable, replicas: int) -> contractions.Contraction:
@@ -311,7 +340,19 @@ def _contraction(kind: str, observable: Observable, replicas: int) -> contractio
     return lambda flavoured: gathered(flavoured.permute(*order).contiguous()).T
 
 
-def stacked_net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
+def _net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """Return the outputs (x, 8) of one network for the inputs (x, 2)."""
+    hidden = inputs
+    for layer in range(0, len(weights), 2):
+        hidden = functional.linear(hidden, weights[layer], weights[layer + 1])
+        if layer < len(weights) - 2:
+            hidden = torch.tanh(hidden)
+    return hidden
+
+
+def stacked_net(
+    weights: Sequence[Tensor], inputs: Tensor, *, activation: Callable[[Tensor], Tensor] = torch.tanh
+) -> Tensor:
     """Return the outputs (R, x, 8) of all replicas' nets for the inputs (x, 2): three batched products."""
     replicas = len(weights[0])
     hidden = inputs.expand(replicas, *inputs.shape)
@@ -319,7 +360,7 @@ def stacked_net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
         weight, bias = weights[layer], weights[layer + 1]
         hidden = torch.baddbmm(bias[:, None, :], hidden, weight.transpose(1, 2))
         if layer < len(weights) - 2:
-            hidden = torch.tanh(hidden)
+            hidden = activation(hidden)
     return hidden
 
 

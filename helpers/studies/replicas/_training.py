@@ -19,6 +19,7 @@ _MOST_REPLICAS, _MOST_STEPS = 10**5, 10**6
 
 PROGRAMS: dict[str, Callable[[programs.Prepared], Any]] = {
     "sequential": programs.Sequential,
+    "separate": partial(programs.Separate, kind="boolean_mask"),
     "stacked": partial(programs.Stacked, kind="boolean_mask"),
     "vmap": programs.Mapped,
     "padded_einsum": partial(programs.Stacked, kind="padded_einsum"),
@@ -26,6 +27,7 @@ PROGRAMS: dict[str, Callable[[programs.Prepared], Any]] = {
     "pair_product": partial(programs.Stacked, kind="pair_product"),
     "shared_validation": partial(programs.Stacked, kind="shared"),
     "fused_optimizer": partial(programs.Stacked, kind="shared", fused=True),
+    "separate_last": partial(programs.Separate, kind="shared", fused=True),
     "compiled": partial(programs.Stacked, kind="shared", fused=True, compiled=True),
     "own_step": own_step.OwnStep,
 }
@@ -67,10 +69,13 @@ def train(
     Each way is a rung of the study's ladder, with all before it that do not contradict it:
 
     - "sequential": a net, an optimizer, a boolean mask and a validation from x on, one replica after another;
+    - "separate": all in one program, but each with a network of its own, replicas last in what follows;
     - "stacked": one net of batched products, replicas last in what follows; "vmap": the same made by ``torch.vmap``;
-    - "padded_einsum": tables padded to all flavours; "gather": the needed channels gathered, one product a table;
+    - "padded_einsum": tables padded to all flavours;
+    - "gather": the needed channels gathered, one product a table;
     - "pair_product": a product for each pair of flavours, and chi2 by a batched product;
     - "shared_validation": both losses from one pass; "fused_optimizer": the update in one kernel;
+    - "separate_last": "fused_optimizer" with separate networks again, to see what the stack is worth last;
     - "compiled": by ``torch.compile``, whose first step takes from tens of seconds to minutes;
     - "own_step": forward, losses, backward and update in C++ of our own, one thread of the CPU.
 

@@ -1,14 +1,20 @@
-"""Replicas beside one another: the calls of a loop and of a stack, and where one replica reaches the others."""
+"""The figures of lesson 19: a loop and a stack, gaps between epochs, the ladder, and where replicas are coupled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from helpers import plotting
 from helpers.checks import members, named, whole_number
 from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, tint, write
+from helpers.studies.replicas._epochs import EpochTimes
+from helpers.studies.replicas._measuring import ReplicaLadder
+from helpers.studies.replicas._mistakes import MISTAKES, REPLICAS, is_changed
 
 _NAME_IN, _STAGE_IN, _GAP_IN, _ROW_IN, _TOP_IN, _MOST = 1.05, 0.95, 0.3, 0.42, 0.62, 12
 
@@ -71,6 +77,77 @@ def draw_couplings(stages: Sequence[str], couplings: Mapping[str, str], *, repli
             x = left + _STAGE_IN / 2
             box(axes, x - 0.14, _TOP_IN + 0.02, 0.28, high - 0.04, colour=SENDING)
             write(axes, x, _TOP_IN + high + 0.14, couplings[stage], size=10, va="top", colour=INK)
+    return drawn
+
+
+def draw_epochs(runs: Mapping[str, EpochTimes], *, title: str) -> Figure:
+    """Return the steps and the gaps of ``runs``, by name, each in a lane of its own under ``title``.
+
+    All lanes end with the shortest run, and gaps of less than a hundredth of this time are left out. Lesson 19.
+    """
+    until = min(run.steps_s[-1][1] for run in runs.values())
+    spans = []
+    for name, run in runs.items():
+        ended = 0.0
+        for begin, end in run.steps_s:
+            if ended >= until:
+                break
+            if begin - ended > until / 100:
+                spans.append(plotting.Span(name, ended, min(begin, until), "waiting, no step runs"))
+            if begin < until:
+                spans.append(plotting.Span(name, begin, min(end, until), "computing, a step"))
+            ended = end
+    return plotting.gantt(spans, title=title, xlabel="time since the first epoch began")
+
+
+def draw_ladder(ladders: Mapping[int, ReplicaLadder], names: Mapping[str, str], *, title: str) -> Figure:
+    """Return each way's shortest time relative to the first of ``names``, a line for each number of replicas.
+
+    ``names`` maps the ways to draw, from left to right, to their texts below the axis; ``title`` stands above. Raises
+    ValueError for a way that was not measured. Lesson 19.
+    """
+    drawn, axes = plotting.figure(title=title, height_in=4.4)
+    for (replicas, ladder), marker in zip(ladders.items(), "^so", strict=False):
+        shortest_s = [ladder.comparison.candidate(way).minimum_s for way in names]
+        speeds = [shortest_s[0] / time_s for time_s in shortest_s]
+        label = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        axes.semilogy(range(len(names)), speeds, marker + "-", label=label)
+    axes.axhline(1, color=QUIET)
+    axes.set_xticks(range(len(names)), list(names.values()), fontsize=9)
+    axes.minorticks_off()
+    ticks = [0.1, 0.3, 1, 3, 10, 30, 100]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    first = next(iter(names.values()))
+    axes.set(ylabel=f"times as fast as: {first}".replace("\n", " "))
+    axes.legend()
+    return drawn
+
+
+def draw_changes(changes: Tensor, *, title: str) -> Figure:
+    """Return a square for each mistake and replica of ``changes``, coloured where the fit has changed.
+
+    ``changes`` are those of :func:`change_fits`, and ``title`` stands above. Lesson 19.
+    """
+    drawn, axes = plotting.figure(title=title, height_in=4.2)
+    for (row, replica), changed in np.ndenumerate(is_changed(changes).numpy()):
+        axes.scatter(replica, row, s=1700, marker="s", color=SENDING if changed else plotting.COLOURS["waiting"])
+        axes.text(replica, row, "changed" if changed else "same", ha="center", va="center", fontsize=9)
+    axes.set_xticks(range(len(REPLICAS)), REPLICAS)
+    axes.set_yticks(range(len(MISTAKES)), MISTAKES)
+    axes.set(xlim=(-0.5, len(REPLICAS) - 0.5), ylim=(len(MISTAKES) - 0.5, -0.5))
+    axes.grid(visible=False)
+    return drawn
+
+
+def draw_clipping(losses: Mapping[str, Sequence[float]], *, title: str) -> Figure:
+    """Return the median losses of :func:`median_losses` over the steps, a line for each name. Lesson 19."""
+    drawn, axes = plotting.figure(title=title)
+    for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
+        axes.semilogy(values, style, label=name)
+    axes.set_yticks([0.01, 0.03, 0.1, 0.3], ["0.01", "0.03", "0.1", "0.3"])
+    axes.minorticks_off()
+    axes.set(xlabel="step", ylabel="median loss of all replicas")
+    axes.legend()
     return drawn
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch._inductor.utils import fresh_cache
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import native, results, timing
 from helpers.studies import replicas
@@ -348,6 +349,79 @@ def test_other_arguments_are_refused():
         replicas.make_problem(points=1)
     with pytest.raises(ValueError, match="1 to 196"):
         replicas.cheapest_contraction(1, 197, 3)
+
+
+# Separate networks, epochs, and mistakes.
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operators that are called."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count += 1
+        return operator(*args, **(kwargs or {}))
+
+
+def calls_of(prepared, way):
+    program = training.PROGRAMS[way](prepared)
+    with Calls() as calls:
+        program.step()
+    return calls.count
+
+
+def test_separate_networks_call_more_for_each_replica_and_a_stack_does_not(problem):
+    few, many = (training.prepared_for(problem, replicas=count)[0] for count in (2, 5))
+    for separate, stacked in (("separate", "stacked"), ("separate_last", "fused_optimizer")):
+        assert calls_of(few, stacked) == calls_of(many, stacked)
+        assert calls_of(many, separate) - calls_of(few, separate) >= 3 * 30
+
+
+def test_the_gaps_of_epochs_are_the_time_without_a_step():
+    times = iter([0.0, 1.0, 1.5, 3.5, 4.5])
+    run = replicas.time_epochs(torch.arange(2), lambda sample: None, epochs=1, clock=lambda: next(times))
+    assert run.steps_s == ((1.0, 1.5), (3.5, 4.5))
+    assert (run.epochs, run.gap_s, run.step_s) == (1, 1.5, 0.75)
+    assert results.from_dict(replicas.EpochTimes, run.to_dict()) == run
+
+
+def test_every_sample_of_every_epoch_is_a_step():
+    samples = []
+    run = replicas.time_epochs(torch.arange(6).view(3, 2), samples.append, epochs=2)
+    assert torch.equal(torch.stack(samples), torch.arange(6).view(3, 2).repeat(2, 1))
+    assert len(run.steps_s) == 6
+    with pytest.raises(ValueError, match="epochs"):
+        replicas.time_epochs(torch.arange(2), samples.append, epochs=0)
+
+
+def own_norms(gradients, limit):
+    clipped = [gradient.clone() for gradient in gradients]
+    stacking.clip_each(clipped, torch.full((len(gradients[0]),), limit, dtype=gradients[0].dtype))
+    return clipped
+
+
+def test_nine_of_twenty_fits_are_changed_by_mistakes():
+    changes = replicas.change_fits(own_norms)
+    changed = [[True] * 4, [False, True, False, False], [False] * 4, [False, True, True, True],
+               [False, False, True, False]]  # fmt: skip
+    assert replicas.is_changed(changes).tolist() == changed
+    assert not ((changes > 1e-5) & (changes < 1e-3)).any()
+
+
+def test_without_clipping_a_norm_couples_nothing():
+    changes = replicas.is_changed(replicas.change_fits(lambda gradients, limit: gradients))
+    assert not changes[0].any()
+
+
+def test_one_norm_slows_the_median_replica_and_with_one_replica_nothing():
+    own, stack = (replicas.median_losses(norm, replicas=30, steps=40) for norm in ("own", "stack"))
+    assert own[0] == stack[0]
+    assert stack[30] > 1.2 * own[30]
+    own, stack = (replicas.median_losses(norm, replicas=1, steps=10) for norm in ("own", "stack"))
+    assert own == pytest.approx(stack, rel=1e-4)
+    with pytest.raises(ValueError, match="'each'"):
+        replicas.median_losses("each")
 
 
 # What is timed.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import pytest
+import torch
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from helpers import timing
 from helpers.studies import replicas
+from helpers.studies._ladders import RungTime
 from helpers.studies._paper import SENDING
 
 STAGES = ["layer", "tanh", "layer 2"]
@@ -47,3 +52,55 @@ def test_what_cannot_be_drawn_is_refused():
         replicas.draw_replicas(STAGES, replicas=1, title="")
     with pytest.raises(TypeError, match="stages"):
         replicas.draw_replicas("layer", title="")
+
+
+def test_epochs_end_with_the_shortest_run_and_show_the_long_gaps():
+    slow = replicas.EpochTimes(2, ((1.0, 1.5), (2.5, 3.0)))
+    fast = replicas.EpochTimes(1, ((1.0, 1.5), (1.502, 2.0)))
+    drawn = replicas.draw_epochs({"slow": slow, "fast": fast}, title="Gaps")
+    labels = {text.get_text() for text in drawn.axes[0].get_yticklabels()}
+    assert {"slow", "fast"} <= labels
+    assert drawn.axes[0].get_title(loc="left") == "Gaps"
+    widths = [patch.get_width() for patch in drawn.axes[0].patches]
+    assert len(widths) == 6  # a gap, a step and a cut gap; a gap and two steps
+    assert sum(widths) == pytest.approx(2.0 + 2.0 - 0.002)
+    plt.close(drawn)
+
+
+def ladder(*times_s):
+    rungs = [
+        RungTime(rung=rung, median_s=time_s, speedup=1, low_speedup=1, high_speedup=1)
+        for rung, time_s in zip(("separate", "stacked"), times_s, strict=True)
+    ]
+    comparison = timing.compare({"separate": int, "stacked": int}, budget_s=0.01)
+    rows = [replace(row, minimum_s=time_s) for row, time_s in zip(comparison.candidates, times_s, strict=True)]
+    comparison = replace(comparison, candidates=tuple(rows))
+    return replicas.ReplicaLadder("fit", 1, "cpu", 1, True, "", tuple(rungs), comparison)
+
+
+def test_a_ladder_is_relative_to_its_first_way():
+    ladders = {1: ladder(2.0, 4.0), 100: ladder(6.0, 2.0)}
+    drawn = replicas.draw_ladder(ladders, {"separate": "old\nprogram", "stacked": "stack"}, title="Speed")
+    axes = drawn.axes[0]
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert lines["1 replica"] == [1, 0.5]
+    assert lines["100 replicas"] == [1, 3]
+    assert axes.get_ylabel() == "times as fast as: old program"
+    with pytest.raises(ValueError, match="gather"):
+        replicas.draw_ladder(ladders, {"separate": "old", "gather": "outer product"}, title="Speed")
+    plt.close("all")
+
+
+def test_a_changed_fit_is_marked():
+    changes = torch.zeros(5, 4)
+    changes[2, 1], changes[4, 3] = 0.5, 1e-12
+    drawn = replicas.draw_changes(changes, title="Changes")
+    assert texts(drawn).count("changed") == 1
+    assert texts(drawn).count("same") == 19
+    plt.close(drawn)
+
+
+def test_clipping_has_a_line_for_each_name():
+    drawn = replicas.draw_clipping({"own": [0.3, 0.1], "one norm": [0.3, 0.2]}, title="Clipping")
+    assert [list(line.get_ydata()) for line in drawn.axes[0].lines] == [[0.3, 0.1], [0.3, 0.2]]
+    plt.close(drawn)
