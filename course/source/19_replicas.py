@@ -829,8 +829,8 @@ plotting.show(drawn, alt=alt)
 # goes on by its mean of past gradients. The mean of the losses divides every gradient by four, and clipping undoes this, so the mistake hides. A sigmoid
 # of 0 is 0.5, and so gradients wake neurons that should not exist.
 #
-# This brings us to the end of the story. In July 2024 a maintainer took the stack out of use, since it "is not able (at the moment) to fit models
-# independently" and had "a terrible chi2", that is, a bad fit. The maintainer added a guess, that the saved time "might be why the fits are of worse
+# This brings us to the end of the story. In July 2024 a maintainer took the stack out of use, since it "is not able to fit models
+# independently (at the moment)" and had "a terrible chi2", that is, a bad fit. The maintainer added a guess, that the saved time "might be why the fits are of worse
 # quality" ([2127](https://github.com/NNPDF/nnpdf/pull/2127)). With separate networks the fits agreed with the published result again, and in November the
 # stack was deleted. No cause was published.
 #
