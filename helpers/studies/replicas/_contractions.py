@@ -38,10 +38,10 @@ class ContractionCounts(Record):
 
 
 def cheapest_contraction(data: int, channels: int, points: int, *, replicas: int = 1) -> ContractionCounts:
-    """Return what three contractions of a two-flavour data set count, and which of them reads and makes least.
+    """Return what four contractions of a two-flavour data set count, and which of them reads and makes least.
 
-    ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R. "padded_einsum" goes
-    through all 14 x 14 pairs; "gather" makes the F x^2 products of each replica; "pair_product" multiplies the table
+    ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R. "boolean_mask" makes
+    the products of all 14 x 14 pairs and sums those of F, "padded_einsum" sums over all pairs; "gather" makes the F x^2 products of each replica; "pair_product" multiplies the table
     by one flavour first, which makes n F x. So pairs win where n < x: a count that knows no caches, and favours them
     too much once n F x R leaves these. Raises TypeError or ValueError for a size that is not accepted. Lesson 19.
     """
@@ -49,6 +49,7 @@ def cheapest_contraction(data: int, channels: int, points: int, *, replicas: int
     x, replicas = whole_number("points", points, at_least=1), whole_number("replicas", replicas, at_least=1)
     padded, kept = (FLAVOURS * x) ** 2, channels * x**2
     rows = (
+        ContractionCount("boolean_mask", replicas * (padded + n * kept), n * kept, replicas * padded),
         ContractionCount("padded_einsum", replicas * n * (padded + FLAVOURS * x), n * padded,
                          replicas * n * FLAVOURS * x),
         ContractionCount("gather", replicas * (kept + n * kept), n * kept, replicas * kept),

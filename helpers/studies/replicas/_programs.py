@@ -232,7 +232,7 @@ class Stacked(Together):
     """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation are computed.
 
     - "boolean_mask": as the program of one replica, replicas last;
-    - "padded_einsum", "gather", "pair_product": those of :mod:`_contractions`, the last with chi2 by one bmm;
+    - "padded_einsum", "gather", "pair_product": those of :mod:`_contractions`;
     - "shared": each observable by the cheaper count, and both losses from the same observables.
     """
 
@@ -267,8 +267,7 @@ class Stacked(Together):
 
     def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
         found, violated = self._values(self.learned, conditions=conditions)
-        chi2 = chi2_by_bmm if self.kind == "pair_product" else chi2_by_einsum
-        total = chi2(found, self.prepared.data, inverse)
+        total = chi2_by_bmm(found, self.prepared.data, inverse)
         return total if violated is None else total + violation(violated).sum(0)
 
     def _both(self, weights: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,7 @@ def train(
     - "stacked": one net of batched products, replicas last in what follows; "vmap": the same made by ``torch.vmap``;
     - "padded_einsum": tables padded to all flavours;
     - "gather": the needed channels gathered, one product a table;
-    - "pair_product": a product for each pair of flavours, and chi2 by a batched product;
+    - "pair_product": a product for each pair of flavours;
     - "shared_validation": both losses from one pass; "fused_optimizer": the update in one kernel;
     - "separate_last": "fused_optimizer" with separate networks again, to see what the stack is worth last;
     - "compiled": by ``torch.compile``, whose first step takes from tens of seconds to minutes;

@@ -100,25 +100,29 @@ def draw_epochs(runs: Mapping[str, EpochTimes], *, title: str) -> Figure:
     return plotting.gantt(spans, title=title, xlabel="time since the first epoch began")
 
 
-def draw_ladder(ladders: Mapping[int, ReplicaLadder], names: Mapping[str, str], *, title: str) -> Figure:
-    """Return each way's shortest time relative to the first of ``names``, a line for each number of replicas.
+def draw_ladder(
+    times_s: Mapping[int, Mapping[str, float]], *, title: str, ylabel: str = "times as fast as the first program"
+) -> Figure:
+    """Return each program's speed relative to the first one, a line for each number of replicas.
 
-    ``names`` maps the ways to draw, from left to right, to their texts below the axis; ``title`` stands above. Raises
-    ValueError for a way that was not measured. Lesson 19.
+    ``times_s`` holds the seconds of a step, by number of replicas and then by the text that names the program below
+    the axis, from left to right and the same for all. ``title`` stands above, ``ylabel`` at the axis. Raises ValueError
+    for numbers of replicas with other programs. Lesson 19.
     """
+    labels = list(next(iter(times_s.values())))
     drawn, axes = plotting.figure(title=title, height_in=4.4)
-    for (replicas, ladder), marker in zip(ladders.items(), "^so", strict=False):
-        shortest_s = [ladder.comparison.candidate(way).minimum_s for way in names]
-        speeds = [shortest_s[0] / time_s for time_s in shortest_s]
+    for (replicas, row), marker in zip(times_s.items(), "^so", strict=False):
+        if list(row) != labels:
+            raise ValueError(f"{replicas} replicas have the programs {list(row)}, the first {labels}; give the same")
+        speeds = [row[labels[0]] / time_s for time_s in row.values()]
         label = "1 replica" if replicas == 1 else f"{replicas} replicas"
-        axes.semilogy(range(len(names)), speeds, marker + "-", label=label)
+        axes.semilogy(range(len(labels)), speeds, marker + "--", linewidth=1, label=label)
     axes.axhline(1, color=QUIET)
-    axes.set_xticks(range(len(names)), list(names.values()), fontsize=9)
+    axes.set_xticks(range(len(labels)), labels, fontsize=9)
     axes.minorticks_off()
     ticks = [0.1, 0.3, 1, 3, 10, 30, 100]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    first = next(iter(names.values()))
-    axes.set(ylabel=f"times as fast as: {first}".replace("\n", " "))
+    axes.set(ylabel=ylabel)
     axes.legend()
     return drawn
 

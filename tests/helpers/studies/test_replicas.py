@@ -318,6 +318,8 @@ def test_padded_tables_and_the_cheapest_contraction_are_counted(problem):
     assert few.way("gather").made_numbers == 100 * 24 * 30 * 30
     assert few.way("pair_product").made_numbers == 100 * 24 * 30 * 10
     assert few.way("padded_einsum").table_numbers == replicas.padded(pair).numel()
+    assert few.way("boolean_mask").made_numbers == 100 * 196 * 30 * 30
+    assert few.way("boolean_mask").macs == 100 * (196 * 30 * 30 + 10 * 24 * 30 * 30)
     assert few.way("pair_product").macs == 100 * (10 * 24 * 30 * 30 + 10 * 24 * 30)
 
 
@@ -481,7 +483,7 @@ def test_the_ladders_hold_what_was_timed(problem):
 
 def test_a_rung_that_is_not_equal_is_not_timed(problem, monkeypatch):
     monkeypatch.setattr(programs, "chi2_by_bmm", lambda found, *rest: _CHI2(found * 1.001, *rest))
-    with pytest.raises(RuntimeError, match=r"losses of pair_product \(off by .*nothing was timed"):
+    with pytest.raises(RuntimeError, match=r"losses of gather \(off by .*, pair_product \(off by .*nothing was timed"):
         replicas.measure_ladder(problem, replicas=2, ways=("sequential", "gather", "pair_product"), budget_s=0.1)
     with pytest.raises(ValueError, match="'faster'"):
         replicas.measure_ladder(problem, replicas=2, ways=("faster",))

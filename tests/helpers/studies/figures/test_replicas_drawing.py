@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from helpers import timing
 from helpers.studies import replicas
-from helpers.studies._ladders import RungTime
 from helpers.studies._paper import SENDING
 
 STAGES = ["layer", "tanh", "layer 2"]
@@ -67,27 +63,16 @@ def test_epochs_end_with_the_shortest_run_and_show_the_long_gaps():
     plt.close(drawn)
 
 
-def ladder(*times_s):
-    rungs = [
-        RungTime(rung=rung, median_s=time_s, speedup=1, low_speedup=1, high_speedup=1)
-        for rung, time_s in zip(("separate", "stacked"), times_s, strict=True)
-    ]
-    comparison = timing.compare({"separate": int, "stacked": int}, budget_s=0.01)
-    rows = [replace(row, minimum_s=time_s) for row, time_s in zip(comparison.candidates, times_s, strict=True)]
-    comparison = replace(comparison, candidates=tuple(rows))
-    return replicas.ReplicaLadder("fit", 1, "cpu", 1, True, "", tuple(rungs), comparison)
-
-
-def test_a_ladder_is_relative_to_its_first_way():
-    ladders = {1: ladder(2.0, 4.0), 100: ladder(6.0, 2.0)}
-    drawn = replicas.draw_ladder(ladders, {"separate": "old\nprogram", "stacked": "stack"}, title="Speed")
+def test_a_ladder_is_relative_to_its_first_program():
+    times_s = {1: {"old": 2.0, "stack": 4.0}, 100: {"old": 6.0, "stack": 2.0}}
+    drawn = replicas.draw_ladder(times_s, title="Speed", ylabel="times as fast as the old one")
     axes = drawn.axes[0]
     lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert lines["1 replica"] == [1, 0.5]
     assert lines["100 replicas"] == [1, 3]
-    assert axes.get_ylabel() == "times as fast as: old program"
-    with pytest.raises(ValueError, match="gather"):
-        replicas.draw_ladder(ladders, {"separate": "old", "gather": "outer product"}, title="Speed")
+    assert axes.get_ylabel() == "times as fast as the old one"
+    with pytest.raises(ValueError, match="outer product"):
+        replicas.draw_ladder({1: {"old": 2.0}, 10: {"outer product": 1.0}}, title="Speed")
     plt.close("all")
 
 
