@@ -41,9 +41,10 @@ def cheapest_contraction(data: int, channels: int, points: int, *, replicas: int
     """Return what four contractions of a two-flavour data set count, and which of them reads and makes least.
 
     ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R. "boolean_mask" makes
-    the products of all 14 x 14 pairs and sums those of F, "padded_einsum" sums over all pairs; "gather" makes the F x^2 products of each replica; "pair_product" multiplies the table
-    by one flavour first, which makes n F x. So pairs win where n < x: a count that knows no caches, and favours them
-    too much once n F x R leaves these. Raises TypeError or ValueError for a size that is not accepted. Lesson 19.
+    the products of all 14 x 14 pairs and sums those of F, "padded_einsum" sums over all pairs; "gather" makes the F x^2
+    products of each replica; "pair_product" multiplies the table by one flavour first, which makes n F x. So pairs win
+    where n < x: a count that knows no caches, and favours them too much once n F x R leaves these. Raises TypeError or
+    ValueError for a size that is not accepted. Lesson 19.
     """
     n, channels = whole_number("data", data, at_least=1), whole_number("channels", channels, at_most=FLAVOURS**2)
     x, replicas = whole_number("points", points, at_least=1), whole_number("replicas", replicas, at_least=1)

@@ -13,7 +13,6 @@ from helpers import plotting
 from helpers.checks import members, named, whole_number
 from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, tint, write
 from helpers.studies.replicas._epochs import EpochTimes
-from helpers.studies.replicas._measuring import ReplicaLadder
 from helpers.studies.replicas._mistakes import MISTAKES, REPLICAS, is_changed
 
 _NAME_IN, _STAGE_IN, _GAP_IN, _ROW_IN, _TOP_IN, _MOST = 1.05, 0.95, 0.3, 0.42, 0.62, 12
