@@ -792,7 +792,8 @@ memory_hierarchy.explore_threads()
 # 2. Keep data next to each other, because memory moves lines.
 # 3. Keep addresses known, because loads that are known wait together.
 #
-# The random walk takes many times as long as reading in order, because it has 1 line in flight, and for each it waits about 100 ns for main memory, and for a translation as well. In order, the prefetcher
+# On the machine that built this page the random walk takes 49 times as long as reading in order (measured), because it has 1 line in flight and waits 252 ns for
+# each, for main memory and for a translation. In order, the prefetcher
 # keeps dozens of lines in flight, so a line arrives every few nanoseconds. The bet is the number of these lines times the ratio of the two waits. An RTX 3090 that waits 320 ns needs 300 kB in flight,
 # so that some 75,000 of its threads wait.
 

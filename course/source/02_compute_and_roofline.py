@@ -34,7 +34,7 @@
 # remedy, and some remedies are expensive. If your program waits for bytes, a GPU with twice the arithmetic waits just as long, although it looks more
 # impressive while it does so. This lesson tells the four answers apart, with three formulas and one experiment.
 #
-# [Lesson 01](01_memory_hierarchy.ipynb) was about bytes that arrive as fast as they can. Here they meet the arithmetic. *Our core* is the core that wrote
+# [Lesson 01](01_memory_hierarchy.ipynb) ended by asking how many operations per byte keep the arithmetic busy. Here you count them. *Our core* is the core that wrote
 # this page, one of an Intel Xeon server, and all measured times in the text come from it. The outputs are your machine's once you have run the page.
 
 # %% tags=["hide-input"]

@@ -25,7 +25,7 @@
 #
 # You have eight H100 in one machine, and you want to train Llama 2 7B on them. With Adam in mixed precision each parameter takes 16 bytes, namely 2 for the
 # weight, 2 for its gradient and 12 for the optimizer ([lesson 05](05_data_parallel.ipynb)). Its 6.74 billion parameters, which we round to 7 billion, need
-# 112 GB, but an H100 has only 80. So you have to cut the model into eight parts, and you can do it in two directions. In [*tensor
+# 112 GB, but an H100 has only 80. Lesson 05 ended with the question where to cut a model, and there are two directions. In [*tensor
 # parallelism*](glossary.md#tensor-parallelism) every GPU holds an eighth of each of the 32 layers. In [*pipeline
 # parallelism*](glossary.md#pipeline-parallelism) every GPU holds four whole layers. Either way each GPU keeps 14 of the 112 GB.
 #

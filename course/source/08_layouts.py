@@ -803,8 +803,8 @@ ranks.close()
 # 3. Fill a node with tensor ranks, and only then use stages.
 #
 # With the two names exchanged a step takes 1,639 ms instead of 625, which is 2.6 times as long, because 95 % of its bytes leave the node.
-# But neither of the two is the best layout. Without any cut the step takes 546 ms by the data sheets, 2 % more than the best, because nothing is sent for single tokens, and a cut
-# inside the node would not relieve its ports. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens per GPU.
+# But neither of the two is the best layout. With ZeRO 1 the model fits without any cut, and the step takes 546 ms by the data sheets, only 2 % more than the best, because nothing is
+# sent for single tokens. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens per GPU.
 #
 # So choose in this order. First make the state fit into half of the memory, by a cut over the GPUs of a node and then by stages. Next, use all other GPUs for
 # more copies, as long as each copy has a sequence and each GPU has P / B tokens. If one of these runs out, use more GPUs for each copy. At the end, give the

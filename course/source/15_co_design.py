@@ -867,9 +867,8 @@ assert on_array["depthwise"] == on_array["ordinary 3 x 3"]
 # So design in this order. Count the tiles of each layer, and compare its rows with the number of your machine (1,349 here). Move each width
 # to the edge of a tile, remove whole channels instead of single weights, and look which kernel ran. Only then count operations.
 #
-# One change remained open. With 4 bits a single digit was 1.5 times as fast, and the network read 95.2 instead of 95.6 %, but 2 bits ruined
-# it. How can so few bits be enough, and what breaks first when they are not? [Lesson 16](16_numbers_of_few_bits.ipynb), Numbers of
-# few bits, begins there.
+# One change remained open. With 4 bits our block was 1.5 times as fast for a single digit (simulated), and the network read 95.2 instead of
+# 95.6 % (measured), but 2 bits ruined it.
 #
 # The [exercises](exercises/15_co_design_exercises.ipynb) have you multiply by CSR, pack 2:4, choose a [register tile](glossary.md#register-tile), and keep a ledger of
 # zeros. [The appendix](appendix/15_co_design.ipynb) follows one convolution down to its instructions, finds an array in the [registers](glossary.md#register) of a

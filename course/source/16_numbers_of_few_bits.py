@@ -28,7 +28,7 @@
 # Then they rounded the same model to 8 bits in another way, and it answered 71.1 % (Xiao and others, *SmoothQuant*,
 # Table 4, published). Nobody had trained the model in between. Weights and activations had 8 bits both times.
 #
-# So the number of bits is not what decides. We have built the same accident into a model that is small enough to take
+# [Lesson 15](15_co_design.ipynb) asked how few bits are enough, but their number alone does not decide. We have built the same accident into a model that is small enough to take
 # apart. (Part 2 shows how. What the model computes does not change by it.) It reads 8 characters of the text that
 # Python prints for `help()` and predicts the next one, and on text that it has not seen its loss is about 1.39
 # (cross-entropy per character, measured, as all losses of this model). When we rounded its weights to 4 bits, the loss

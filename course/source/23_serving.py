@@ -23,7 +23,7 @@
 # %% [markdown] tags=["objectives"]
 # # Serving
 #
-# In the table of [lesson 22](22_decoding.ipynb), an H100 with 64 users writes 6,750 tokens of Llama 3 8B per second. If an answer has 250 tokens, that should be 27
+# In the table of [lesson 22](22_decoding.ipynb), an H100 with 64 users writes 6,745 tokens of Llama 3 8B per second (modelled). If an answer has 250 tokens, that should be 27
 # answers per second. So we simulated a server on this GPU. It takes up to 64 waiting requests together, reads their prompts, and writes until all of
 # them are answered. Requests came at random, on average one per second, and only 31 of 100 had their first token within half a second.
 #
