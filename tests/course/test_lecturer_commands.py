@@ -1,4 +1,4 @@
-"""Every command that the README and the instructor's page print is there: its tool, its target, options and files."""
+"""Every command that the README, the page of support and the instructor's page print is there: its tool, its target, options and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.exercises import sheets
 from tools.grading import __main__ as grading
 from tools.server import __main__ as server
 
-PAGES = (HERE.root / "README.md", HERE.folder / "instructor" / "instructor.md")
+PAGES = (HERE.root / "README.md", HERE.folder / "support.md", HERE.folder / "instructor" / "instructor.md")
 MAKEFILE = (HERE.root / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
