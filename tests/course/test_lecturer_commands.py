@@ -1,4 +1,4 @@
-"""Every command that the README, the page of support and the instructor's page print is there: its tool, its target, options and files."""
+"""Every command that README, support.md and the instructor's page print is there: tool, target, options and files."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ _BINDER = "https://mybinder.org"
 def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "", pictures: bool = True) -> str:
     """Return the lessons as a Markdown table: number, title as a link, question, minutes, needs.
 
-    An act's title heads its lessons. With the repository's address a lesson has badges as well, which open it in Colab and in Binder. Their pictures come
-    from a network; without ``pictures`` they are words.
+    An act's title heads its lessons. With the repository's address a lesson has badges as well, which open it in Colab
+    and in Binder. Their pictures come from a network; without ``pictures`` they are words.
     """
     files = {lesson.number: f"{folder}{lesson.notebook_name}" for lesson in lessons}
     rows = [

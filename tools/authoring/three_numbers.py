@@ -69,8 +69,8 @@ def description(built: nbformat.NotebookNode) -> str:
     """Return the alt text of the picture."""
     operations, both, measured = map(_text, numbers(built))
     return (
-        f"For matrices of {_SIDE:,} x {_SIDE:,}, a @ b should take {operations} times as long as a * b by its operations "
-        f"alone and {both} times by bytes and operations (modelled). On one core it took {measured} times (measured)."
+        f"For matrices of {_SIDE:,} x {_SIDE:,}, a @ b should take {operations} times as long as a * b by its "
+        f"operations alone and {both} times by bytes and operations (modelled). On one core it took {measured} times (measured)."
     )
 
 
