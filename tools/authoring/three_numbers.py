@@ -70,7 +70,8 @@ def description(built: nbformat.NotebookNode) -> str:
     operations, both, measured = map(_text, numbers(built))
     return (
         f"For matrices of {_SIDE:,} x {_SIDE:,}, a @ b should take {operations} times as long as a * b by its "
-        f"operations alone and {both} times by bytes and operations (modelled). On one core it took {measured} times (measured)."
+        f"operations alone and {both} times by bytes and operations (modelled). "
+        f"On one core it took {measured} times (measured)."
     )
 
 
