@@ -53,7 +53,7 @@ def test_the_picture_is_made_of_this_courses_lesson_and_the_readme_says_its_numb
     operations, both, measured = (f"{number:,.0f}" for number in three_numbers.numbers(notebook))
     [told] = re.findall(r"This is the first bet .*?\n\n", readme, re.DOTALL)
     said = " ".join(told.split())
-    assert f"does {operations} times as much arithmetic" in said
+    assert f"product does {operations} times as much arithmetic" in said
     assert f"only {measured} times as long" in said
     assert f"as well as operations says {both}." in said
 
