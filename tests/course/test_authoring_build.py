@@ -52,8 +52,9 @@ def test_a_built_course_breaks_no_rule(built):
 
 def test_the_readme_keeps_all_but_its_table(built):
     assert built.readme.read_text() == (
-        "# A small course\n\n<!-- lessons -->\n| | Lesson | Minutes | Needs |\n|--|--|--:|--|\n"
-        "| 90 | [Small counts](course/90_small_counts.ipynb) | 5 | nothing |\n<!-- /lessons -->\n\nThe end.\n"
+        "# A small course\n\n<!-- lessons -->\n"
+        "| | Lesson | The question that it answers | Minutes | Needs |\n|--|--|--|--:|--|\n"
+        "| 90 | [Small counts](course/90_small_counts.ipynb) |  | 5 | nothing |\n<!-- /lessons -->\n\nThe end.\n"
     )
     assert audit.current(built) == []
     edit(built, "title: Small counts", "title: Small | counts")

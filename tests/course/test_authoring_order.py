@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -123,4 +124,46 @@ def test_an_act_heads_its_lessons_in_a_table():
     heads = [place for place, row in enumerate(rows) if "**" in row]
     first = [f"| {min(act.lessons)[:2]} |" for act in HERE.acts]
     assert [rows[place + 1][:6] for place in heads] == first
-    assert {row.count("|") for row in rows} == {5}
+    assert {row.count("|") for row in rows} == {6}
+
+
+def test_a_row_of_the_table_has_the_lessons_question_and_short_links_to_what_it_needs():
+    [lesson] = HERE.lessons(["02"])
+    row = pages.table([lesson]).splitlines()[-1]
+    assert f"| {lesson.way.question} | {lesson.minutes} | 00, 01 |" in row
+    [row] = [row for row in pages.table(HERE.lessons()).splitlines() if row.startswith("| 02 |")]
+    assert row.endswith("| [00](course/00_start_here.ipynb), [01](course/01_memory_hierarchy.ipynb) |")
+
+
+def test_each_lesson_of_this_course_has_a_question_of_its_own():
+    questions = [lesson.way.question for lesson in HERE.lessons()]
+    assert len(set(questions)) == len(questions)
+
+
+WAY = """
+[ways.start]
+question = "How long does a load take?"
+places = ["memory"]
+leads_on = "More loads come next."
+"""
+
+
+def test_the_way_of_a_lesson_is_read(tmp_path):
+    way = order.Way("How long does a load take?", ("memory",), "More loads come next.")
+    assert order.ways(write(tmp_path, TOML + WAY)) == {"start": way}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('question = "How long does a load take?"\n', "", "has places, leads_on; write question, places, leads_on"),
+        ('["memory"]', "[]", "has question, places, leads_on; write"),
+        ('["memory"]', '"memory"', "places a list"),
+        ("take?", "take", "must end in ? and have at most 14 words"),
+        ("take?", "take" + " now" * 9 + "?", "must end in ? and have at most 14 words"),
+    ],
+)
+def test_a_way_that_is_ill_formed_is_refused(tmp_path, old, new, said):
+    assert old in WAY
+    with pytest.raises(AuthoringError, match=re.escape(said)):
+        order.ways(write(tmp_path, TOML + WAY.replace(old, new)))

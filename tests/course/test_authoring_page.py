@@ -83,7 +83,7 @@ NAMES = ("first", "second", "third", "fourth")
 SOURCE = HEADER + "".join(PART.format(number=number + 1, name=name) for number, name in enumerate(NAMES))
 
 
-WAY = Way(("memory",), "Sums of sums come next, because a sum is not enough.")
+WAY = Way("How large is a sum?", ("memory",), "Sums of sums come next, because a sum is not enough.")
 
 
 def parse(source=SOURCE):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.metadata
+import io
 import json
 import re
 import subprocess
@@ -250,6 +252,22 @@ def test_the_readmes_lines_run_from_the_wheel_in_an_empty_folder_on_a_bare_machi
     """
     assert run(program, bare=True, folder=tmp_path / "empty") == str(tmp_path / "installed" / "helpers" / "__init__.py")
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_the_readme_shows_what_its_lines_print():
+    """But for the lines that it leaves out, each block of its lines stands so in the output, in the same order."""
+    readme = (ROOT / "README.md").read_text()
+    [shown] = re.findall(r"```text\n(.*?)```", readme, re.S)
+    [lines] = re.findall(r"```python\n(.*?)```", readme, re.S)
+    counted = "\n".join(line for line in lines.splitlines() if "profile_time" not in line)  # times differ
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(counted, {})
+    output, blocks = printed.getvalue(), [block for block in shown.split("...\n") if block]
+    places = [output.find(block) for block in blocks]
+    assert len(blocks) == 2
+    assert -1 not in places
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("package", ["helpers", "helpers.memory", "helpers.operations", "helpers.parallel"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -247,4 +248,28 @@ def test_a_known_address_is_on_the_first_page_without_a_picture_from_a_network(t
     lesson = "14_systolic_arrays.ipynb"
     assert f"/github/somebody/a-course/blob/colab/course/{lesson})" in text
     assert f"urlpath=lab/tree/my_course/{lesson})" in text
-    assert "![" not in text
+    assert not [picture for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text) if ":" in picture]
+
+
+def test_the_first_page_has_the_bet_the_entries_the_map_and_links_that_lead_to_pages_of_the_site(tmp_path):
+    staging.write(HERE, tmp_path / "pages", numbers=["00", "01"])
+    text = (tmp_path / "pages" / "index.md").read_text()
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert pictures == ["map/three_numbers.svg", "map/course.svg"]
+    assert [picture for picture in pictures if not (tmp_path / "pages" / picture).is_file()] == []
+    assert [text.count(entry) for entry in ("**Learn.**", "**Teach.**", "**Use.**")] == [1, 1, 1]
+    assert [part in text for part in ("](00_start_here.ipynb)", "](course/", "<!--")] == [True, False, False]
+    assert text.count('<details class="bet" data-unit="times as long">') == 1
+
+
+def test_the_bet_of_the_first_page_takes_a_number_and_opens_its_answer(site, chromium):
+    with shown(chromium, site / "index.html") as opened:
+        answer = opened.locator("details.bet")
+        assert not answer.evaluate("(one) => one.open")
+        form = opened.locator("form.guess")
+        form.locator("input").fill("many")
+        opened.keyboard.press("Enter")
+        assert form.locator("output").inner_text() == "that is not a number"
+        form.locator("input").fill("10")
+        opened.keyboard.press("Enter")
+        assert answer.evaluate("(one) => one.open")

@@ -67,6 +67,11 @@ class Course:
         return self.folder / "map" / "course.svg"
 
     @property
+    def three_numbers(self) -> Path:
+        """The picture of a lesson's three numbers, which the README and the site show."""
+        return self.folder / "map" / "three_numbers.svg"
+
+    @property
     def readme(self) -> Path:
         return self.root / "README.md"
 

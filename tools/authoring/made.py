@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import machine_map, minutes, yours
+from tools.authoring import machine_map, minutes, three_numbers, yours
 from tools.authoring.cells import cells_of
 from tools.authoring.course import Course
 from tools.authoring.lesson import Lesson
@@ -23,6 +23,9 @@ def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:
     acts = course.acts
     if acts and all(act.question and act.places for act in acts):
         found[course.course_map] = machine_map.course_svg(acts)
+        for lesson in lessons:
+            if lesson.slug == three_numbers.LESSON and course.notebook(lesson).is_file():
+                found[course.three_numbers] = three_numbers.svg(course.built(lesson))
     if any(lesson.way for lesson in lessons):
         found[course.rules_of_thumb] = rules_of_thumb(lessons)
     if course.syllabus.is_file():

@@ -14,6 +14,8 @@ from tools.authoring.problem import Problem
 
 _NAME = re.compile(r"\d\d_[a-z][a-z0-9_]*")
 _KEYS = ("title", "question", "places", "lessons", "planned")
+_WAY_KEYS = ("question", "places", "leads_on")
+_MOST_WORDS = 14  # of a lesson's question, which has a column in the table of lessons
 _LISTS = ("places", "lessons", "planned")
 _EXERCISES = "_exercises"
 
@@ -23,19 +25,32 @@ _RETITLED = {"layouts_and_long_sequences": "layouts"}
 
 @dataclass(frozen=True)
 class Way:
-    """Where a lesson is on the map of the machine, and the reason why the next lesson follows it."""
+    """The question that a lesson answers, its places on the map of the machine, and why the next lesson follows."""
 
+    question: str
     places: tuple[str, ...]
     leads_on: str
 
 
 def ways(path: Path) -> dict[str, Way]:
-    """Return what the file states of the lessons' way, by their titles, such as ``working_set``."""
+    """Return what the file states of the lessons' way, by their titles, such as ``working_set``.
+
+    Raises AuthoringError where a key is missing or unknown, or where the question is none or is too long.
+    """
     stated = tomllib.loads(path.read_text(encoding="utf-8")).get("ways", {}) if path.is_file() else {}
-    for title, table in stated.items():
-        if set(table) != {"places", "leads_on"} or not table["places"] or not table["leads_on"].strip():
-            raise AuthoringError(f"{path.name}: [ways.{title}] has {', '.join(table)}; write places and leads_on")
-    return {title: Way(tuple(table["places"]), table["leads_on"].strip()) for title, table in stated.items()}
+    return {title: _way(table, f"{path.name}: [ways.{title}]") for title, table in stated.items()}
+
+
+def _way(table: Mapping[str, object], where: str) -> Way:
+    if set(table) != set(_WAY_KEYS) or not all(table.values()):
+        raise AuthoringError(f"{where} has {', '.join(table)}; write {', '.join(_WAY_KEYS)}")
+    question, places, leads_on = (table[key] for key in _WAY_KEYS)
+    if not (isinstance(question, str) and isinstance(leads_on, str) and isinstance(places, list)):
+        raise AuthoringError(f"{where}: question and leads_on must be texts and places a list; write them so")
+    if not question.endswith("?") or len(question.split()) > _MOST_WORDS:
+        what = f"must end in ? and have at most {_MOST_WORDS} words"
+        raise AuthoringError(f"{where}: the question {question!r} {what}; write one that does")
+    return Way(question, tuple(places), leads_on.strip())
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tools.authoring import notebook
 from tools.authoring.lesson import AuthoringError, Lesson
 
 BEGIN, END = "<!-- lessons -->", "<!-- /lessons -->"
@@ -14,18 +13,18 @@ _BINDER = "https://mybinder.org"
 
 
 def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "", pictures: bool = True) -> str:
-    """Return the lessons as a Markdown table: number, title as a link, minutes, needs; an act's title above its first.
+    """Return the lessons as a Markdown table: number, title as a link, question, minutes, needs.
 
-    With the repository's address a lesson has badges as well, which open it in Colab and in Binder. Their pictures come
-    from a network; without ``pictures`` they are words.
+    An act's title heads its lessons. With the repository's address a lesson has badges as well, which open it in Colab
+    and in Binder. Their pictures come from a network; without ``pictures`` they are words.
     """
     files = {lesson.number: f"{folder}{lesson.notebook_name}" for lesson in lessons}
     rows = [
-        f"| {lesson.number} | [{_cell(lesson.title)}]({files[lesson.number]}) | {lesson.minutes} "
-        f"| {_cell(notebook.needs_text(lesson, files)) or 'nothing'} |"
+        f"| {lesson.number} | [{_cell(lesson.title)}]({files[lesson.number]}) "
+        f"| {_cell(lesson.way.question) if lesson.way else ''} | {lesson.minutes} | {_needs(lesson, files)} |"
         for lesson in lessons
     ]
-    head, line = "| | Lesson | Minutes | Needs |", "|--|--|--:|--|"
+    head, line = "| | Lesson | The question that it answers | Minutes | Needs |", "|--|--|--|--:|--|"
     if address:
         rows = [
             f"{row} {badges(lesson, address, pictures=pictures)} |" for row, lesson in zip(rows, lessons, strict=True)
@@ -54,6 +53,12 @@ def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:
         return f"[Colab]({colab}), [Binder]({binder})"
     return (f"[![Open lesson {lesson.number} in Colab]({_COLAB}/assets/colab-badge.svg)]({colab}) "
             f"[![Open lesson {lesson.number} in Binder]({_BINDER}/badge_logo.svg)]({binder})")  # fmt: skip
+
+
+def _needs(lesson: Lesson, files: Mapping[str, str]) -> str:
+    """Return what a lesson needs, with the numbers of lessons as links into ``files`` (number to file)."""
+    needs = (f"[{need}]({files[need]})" if need in files else _cell(need) for need in lesson.needs)
+    return ", ".join(needs) or "nothing"
 
 
 def _cell(text: str) -> str:

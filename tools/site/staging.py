@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 
 from slides import assets
-from tools.authoring import pages
+from tools.authoring import machine_map, pages
 from tools.authoring.cells import AuthoringError
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
@@ -29,6 +29,13 @@ STATIC = Path(__file__).resolve().parent / "static"
 OWN = "_own"
 DECKS = "slides"
 
+_COMMENT = re.compile(r"<!--.*?-->\n?")
+_ENTRIES = """
+- **Learn.** Begin with [lesson 00](00_start_here.ipynb), or look up your problem in
+  [My training is slow](my_training_is_slow.md).
+- **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
+- **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
+""".strip()
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
 
@@ -42,14 +49,14 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
     names = [path.relative_to(course.folder) for path in _sources(course, lessons)]
     texts = {name.as_posix(): course.folder / name for name in names}
     made = {
-        "index.md": _index(course, lessons, names),
         "decks.md": _decks(lessons, whole=not numbers),
         "recorded_machines.md": machines.page(course),
         "licences.md": licences.page(course.root),
         **api.pages,
     }
-    known = {*texts, *made}
+    known = {*texts, *made, "index.md"}
     terms = {f"glossary.md#{entry.anchor}": entry.meaning for entry in glossary.read(course.glossary)}
+    made["index.md"] = _index(course, lessons, names, _Links("index.md", known, terms, api.paths))
     for name, path in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         links = _Links(name, known, terms, api.paths)
@@ -96,10 +103,14 @@ class _Links:
         return f"{{py:obj}}`{words.strip('`')} <{path}>`" if path else words
 
 
-def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path]) -> str:
-    """Return the first page: what the README says of the course, the table of lessons, and the contents of the site."""
+def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path], links: _Links) -> str:
+    """Return the first page: what the README says first, three entries, the lessons, the map, and the site's contents.
+
+    The README's bet takes a number here (static/questions.js).
+    """
     readme = course.readme.read_text(encoding="utf-8")
-    first = readme.partition("\n## ")[0]
+    first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
+    first = links.mended(first.replace("<details>", '<details class="bet" data-unit="times as long">')).rstrip()
     groups = {
         "Lessons": [name for name in names if name.suffix == ".ipynb" and len(name.parts) == 1],
         "Appendices": [name for name in names if name.parts[0] == APPENDIX],
@@ -114,7 +125,10 @@ def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path]) -> 
         for title, found in lists.items()
     ]
     table = pages.table(lessons, folder="", address=course.address, pictures=False)
-    return "\n\n".join([first, "## Lessons", table, *contents]) + "\n"
+    shown = [first, links.mended(_ENTRIES), "## Lessons", table]
+    if course.course_map.is_file():
+        shown.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
+    return "\n\n".join([*shown, *contents]) + "\n"
 
 
 def _listed(name: Path, titles: Mapping[str, str]) -> str:

@@ -8,15 +8,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const shown = asked.querySelector(".cell_output");
     if (!shown || !answers.length) continue;
     const [question, unit = ""] = shown.textContent.trim().split("\n")[0].split(/ \[(.*)\]$/);
-    const form = document.createElement("form");
-    form.className = "guess";
-    const label = document.createElement("label");
-    label.append(`${question} `);
-    const input = Object.assign(document.createElement("input"), { type: "text", inputMode: "decimal", required: true });
-    label.append(input, ` ${unit}`);
-    const button = Object.assign(document.createElement("button"), { type: "submit", textContent: "Keep my prediction" });
-    const said = document.createElement("output");
-    form.append(label, button, said);
+    const { form, input, said } = guess(question, unit);
     shown.replaceChildren(form);
     const explained = after(answers.at(-1));
     const key = `prediction ${page} ${name}`;
@@ -38,8 +30,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const value = Number(input.value.replaceAll(",", ""));
-      if (!input.value.trim() || !Number.isFinite(value)) {
+      if (!isNumber(input.value)) {
         said.textContent = "that is not a number";
         return;
       }
@@ -49,6 +40,35 @@ document.addEventListener("DOMContentLoaded", () => {
     });
     input.value = localStorage.getItem(key) ?? "";
     lock(!input.value);
+  }
+
+  // The bet of the first page: its answer is a fold below it.
+  for (const answer of document.querySelectorAll("details.bet")) {
+    const { form, input, said } = guess("Your prediction:", answer.dataset.unit);
+    answer.before(form);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const valid = isNumber(input.value);
+      said.textContent = valid ? "predicted; the answer is open below" : "that is not a number";
+      if (valid) answer.open = true;
+    });
+  }
+
+  function isNumber(text) {
+    return text.trim() !== "" && Number.isFinite(Number(text.replaceAll(",", "")));
+  }
+
+  function guess(question, unit) {
+    const form = document.createElement("form");
+    form.className = "guess";
+    const label = document.createElement("label");
+    label.append(`${question} `);
+    const input = Object.assign(document.createElement("input"), { type: "text", inputMode: "decimal", required: true });
+    label.append(input, ` ${unit}`);
+    const button = Object.assign(document.createElement("button"), { type: "submit", textContent: "Keep my prediction" });
+    const said = document.createElement("output");
+    form.append(label, button, said);
+    return { form, input, said };
   }
 
   // What explains an answer stands between it and the next cell or heading.
