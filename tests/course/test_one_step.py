@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from helpers import hardware, roofline
+from helpers import hardware, parallel, roofline
 from helpers.links import PUBLISHED_LINKS
 from helpers.studies import decoding, gpu_execution, memory_hierarchy, serving, two_levels
 from tools.authoring.course import HERE
@@ -51,9 +51,7 @@ def rows() -> dict[str, tuple[int, int | None]]:
         "three feed-forward matrices per layer": LLAMA.layers * (up + down),
         "output head": LLAMA.table_weights,
     }
-    found: dict[str, tuple[int, int | None]] = {
-        name: (2 * count, 2 * USERS * count) for name, count in weights.items()
-    }
+    found: dict[str, tuple[int, int | None]] = {name: (2 * count, 2 * USERS * count) for name, count in weights.items()}
     found["norms"] = (2 * LLAMA.norm_weights, None)
     matrices = sum(flops or 0 for _, flops in found.values())
     found["KV caches, read"] = (STEP.cache_bytes, STEP.flops - matrices)
@@ -62,7 +60,9 @@ def rows() -> dict[str, tuple[int, int | None]]:
 
 
 def table() -> dict[str, list[str]]:
-    cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line[:2] == "| "]
+    cells = [
+        [cell.strip(" *") for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line[:2] == "| "
+    ]
     return {name: values for name, *values in cells[1:]}
 
 
@@ -118,8 +118,8 @@ def weights_and_caches() -> list[str]:
     return [
         f"reads {gb(STEP.weight_bytes)} GB of weights, 2 bytes each, in {us(weights_s)} µs",
         f"{STEP.weight_bytes / H100.l2_bytes:.0f} times as large as the L2 cache of {H100.l2_bytes / 1e6:.0f} MB",
-        f"one token keeps {LLAMA.cache_bytes():,} bytes, because each of {LLAMA.layers} layers stores a key and a value of "
-        f"{LLAMA.kv_heads * LLAMA.head_width:,} elements in 2 bytes",
+        f"one token keeps {LLAMA.cache_bytes():,} bytes, because each of {LLAMA.layers} layers stores a key and a "
+        f"value of {LLAMA.kv_heads * LLAMA.head_width:,} elements in 2 bytes",
         f"For {USERS} sequences these are {gb(STEP.cache_bytes)} GB",
         f"With 8,000 tokens per sequence a step would take {ms(long.read_bytes / RATE)} ms",
         f"pays {us(weights_s / USERS)} µs", f"own cache costs {us(cache_s)} µs",
@@ -137,7 +137,7 @@ def inside_the_gpu() -> list[str]:
     latency_s = memory_hierarchy.gpu_wait("GH100").memory_s
     reached = max(row.bandwidth_bytes_per_s for row in gpu_execution.TRANSPOSES) / RATE
     kernels = LLAMA.layers * KERNELS_IN_A_LAYER + KERNELS_AROUND
-    assert LAUNCH_S < STEP_S / kernels
+    assert STEP_S / kernels > LAUNCH_S
     return [
         f"does {STEP.flops / 1e12:.2f} trillion operations, which would take {us(STEP.flops / PEAK)} µs",
         f"busy for {100 * STEP.flops / PEAK / STEP_S:.0f} % of the time",
@@ -162,7 +162,7 @@ def what_would_change_it() -> list[str]:
     divided_s = (weights + caches + WRITTEN / 8) / RATE
     size = USERS * LLAMA.width * 2
     sums = 2 * LLAMA.layers
-    nvlink = PUBLISHED_LINKS["NVLink 4 (of an H100)"].link.bytes_per_s
+    nvlink = PUBLISHED_LINKS["NVLink 4 (of an H100)"].link
     sum_s = two_levels.B200_ONE_NODE.times_s[size]
     launches_s = LAUNCH_S * (LLAMA.layers * KERNELS_IN_A_LAYER + KERNELS_AROUND)
     assert fewest.read_bytes / STEP.read_bytes == pytest.approx(0.5, abs=0.01)
@@ -173,8 +173,9 @@ def what_would_change_it() -> list[str]:
         f"takes {gb(stored)} GB with its embedding table, and the caches take {gb(STEP.cache_bytes)} GB",
         f"{gb(stored + STEP.cache_bytes)} of {H100.memory_bytes / 2**30:.0f} GB",
         f"each reads {gb(weights)} GB of weights", f"and {gb(caches)} GB of caches in {ms(divided_s)} ms",
-        f"{sums} of {size // 2**10} KiB", f"NVLink's {nvlink / 1e9:.0f} GB/s would need "
-        f"{1e6 * two_levels.one_ring_bytes(8, size) / nvlink:.1f} µs", "eight B200", f"one took {us(sum_s)} µs", "2026, published",
+        f"{sums} of {size // 2**10} KiB", f"NVLink's {nvlink.bandwidth_bytes_per_s / 1e9:.0f} GB/s would need "
+        f"{1e6 * parallel.ring_all_reduce_s(8, size, link=nvlink):.1f} µs", "eight B200", f"one took {us(sum_s)} µs",
+        "2026, published",
         f"All {sums} take {ms(sums * sum_s)} ms, so the step takes {ms(divided_s + sums * sum_s)} ms and not an "
         f"eighth of {ms(STEP_S)}.", f"cannot wait {ms(STEP_S)} ms",
     ]  # fmt: skip
