@@ -24,8 +24,8 @@ from tools.authoring.rules import (
 )
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
-         "course/index_of_functions.md", "course/my_training_is_slow.md", "course/record_a_gpu.md",
-         "course/rules_of_thumb.md", "course/support.md")  # fmt: skip
+         "course/index_of_functions.md", "course/my_training_is_slow.md", "course/one_step.md",
+         "course/record_a_gpu.md", "course/rules_of_thumb.md", "course/support.md")  # fmt: skip
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
