@@ -70,7 +70,7 @@ def root(tmp_path):
 def made(root, capsys):
     """The folder of a course, and its reader's copy."""
     assert command.main(root) == 0
-    assert capsys.readouterr().out == "my_course is up to date\n"
+    assert capsys.readouterr().out == f"my_course is made: 1 lesson; open {LESSON}\n"
     return root
 
 
