@@ -85,8 +85,8 @@ PLANS = (
     TeachingPlan(
         "A term",
         "The term holds all lessons in the order of their acts, with one session per week. If a week has two lessons,\n"
-        "the class runs the notebook of one of them, and the lecturer holds the other as a talk, with its notebook for\n"
-        "home. If you have more time, run both notebooks in class. The table at the end has their minutes.",
+        "the class runs the notebook of one of them, and the lecturer holds the other as a talk, with its notebook\n"
+        "for home. If you have more time, run both notebooks in class. The table at the end has their minutes.",
         (
             TeachingSession("Week 1: measuring, and the whole picture", (Item("start_here"), PAUSE, Item(LECTURE))),
             TeachingSession(
