@@ -49,7 +49,7 @@ PAUSE = Item("break", 10)
 PLANS = (
     TeachingPlan(
         "Two hours",
-        "A guest lecture comes first, and then a laboratory in which everybody who has installed the course runs lesson 00.",
+        "A guest lecture comes first. In the laboratory after it, everybody who has the course runs lesson 00.",
         (
             TeachingSession(
                 "Two hours", (Item(LECTURE), PAUSE, Item("start_here"), Item("questions, and where to go on", 5))
