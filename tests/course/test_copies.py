@@ -70,7 +70,7 @@ def root(tmp_path):
 def made(root, capsys):
     """The folder of a course, and its reader's copy."""
     assert command.main(root) == 0
-    assert capsys.readouterr().out == "my_course is up to date\n"
+    assert capsys.readouterr().out == f"my_course is made: 1 lesson; open {LESSON}\n"
     return root
 
 
@@ -96,6 +96,13 @@ def change(root, name, cell, **parts):
 
 def everything(root):
     return {path: path.read_bytes() for path in sorted((root / "my_course").rglob("*")) if path.is_file()}
+
+
+def test_a_new_copy_is_counted_and_says_where_to_begin(root, capsys):
+    write(root / "course" / "11_spring.ipynb", lesson())
+    assert command.main(root) == 0
+    assert capsys.readouterr().out == f"my_course is made: 2 lessons; open {LESSON}\n"
+    assert again(root, capsys) == []
 
 
 # What it holds.
@@ -418,7 +425,8 @@ def test_when_the_disk_refuses_nothing_is_lost_and_it_is_taken_up_again(root, ca
 def test_earlier_predictions_are_taken_along_once_and_later_ones_stay(root, capsys):
     theirs = root / "my_course" / "my_predictions.json"
     write(root / "course" / "my_predictions.json", "[1]")
-    assert again(root, capsys) == ["your predictions from course are taken along"]
+    assert command.main(root) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == ["your predictions from course are taken along"]
     assert theirs.read_text() == "[1]"
     assert theirs.stat().st_mode & 0o777 == 0o600
     theirs.write_text("[1, 2]")

@@ -241,6 +241,26 @@ def test_a_lesson_leads_to_what_stands_beside_it(site, lesson):
     ]
 
 
+@pytest.mark.ci
+def test_a_lesson_its_appendix_and_its_exercises_have_titles_that_differ(site):
+    titles = {
+        page: BeautifulSoup((site / page).read_text(encoding="utf-8"), "html.parser").article.h1.contents[0]
+        for page in (
+            "02_compute_and_roofline.html",
+            "appendix/02_compute_and_roofline.html",
+            "exercises/02_compute_and_roofline_exercises.html",
+        )
+    }
+    assert list(titles.values()) == [f"{kind} 02: Compute and roofline" for kind in ("Lesson", "Appendix", "Exercises")]
+
+
+@pytest.mark.ci
+def test_no_page_tells_its_reader_not_to_edit_it(site):
+    for page in ("syllabus.html", "formulas.html", "index_of_functions.html", "glossary.html", "rules_of_thumb.html"):
+        article = BeautifulSoup((site / page).read_text(encoding="utf-8"), "html.parser").article
+        assert "do not edit" not in article.get_text()
+
+
 def test_a_known_address_is_on_the_first_page_without_a_picture_from_a_network(tmp_path, monkeypatch):
     monkeypatch.setattr(Course, "address", "https://github.com/somebody/a-course")
     staging.write(HERE, tmp_path / "pages", numbers=["14"])

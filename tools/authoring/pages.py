@@ -1,4 +1,4 @@
-"""The table of lessons in the README, made from the lessons' metadata."""
+"""What pages made from the lessons share: the table of lessons, its acts, and the note to authors."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def with_acts(lessons: Sequence[Lesson], rows: Sequence[str], heading: str) -> l
             found.append(heading.format(_cell(act)))
         found.append(row)
     return found
+
+
+def made_from(sources: str) -> str:
+    """Return the note to authors on a page that is made from ``sources``: a comment, which no reader sees."""
+    return f"<!-- Built by `make lessons` from {sources}; do not edit. -->"
 
 
 def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tools.authoring.cells import AuthoringError
@@ -15,13 +18,22 @@ def main(root: Path = ROOT) -> int:
     """Write my_course beside the folder course, say what the reader must know, and return the exit code."""
     course, copy = root / "course", root / "my_course"
     try:
+        is_new = not os.path.lexists(copy)
         said = update.take_predictions(course, copy)
-        said += update.update(copy, form.files(course))
+        files = form.files(course)
+        said += update.update(copy, files)
     except (AuthoringError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print("\n".join([*said, "my_course is up to date"]))
+    print("\n".join([*said, _made(files) if is_new else "my_course is up to date"]))
     return 0
+
+
+def _made(files: Collection[str]) -> str:
+    """Return the last line about a new copy of ``files``: how many lessons it has, and which one to open."""
+    lessons = sorted(name for name in files if fnmatchcase(name, form.LESSONS) and "/" not in name)
+    counted = "1 lesson" if len(lessons) == 1 else f"{len(lessons)} lessons"
+    return f"my_course is made: {counted}" + (f"; open {lessons[0]}" if lessons else "")
 
 
 if __name__ == "__main__":

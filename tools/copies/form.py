@@ -18,7 +18,8 @@ from nbformat.v4 import new_markdown_cell
 from tools.authoring import yours
 from tools.authoring.cells import AuthoringError
 
-PARTS = ("[0-9][0-9]_*.ipynb", "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py",
+LESSONS = "[0-9][0-9]_*.ipynb"
+PARTS = (LESSONS, "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py",
          "map/*.svg", "source/checks/[0-9][0-9]_*.py")  # fmt: skip
 KERNEL = "python3"
 OF_THE_KERNEL = ("kernelspec", "language_info")  # the keys of a notebook's metadata that JupyterLab writes itself

@@ -65,6 +65,7 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
             (folder / name).write_text(text if "\n## " in text else text.replace("\n### ", "\n## "), encoding="utf-8")
         else:
             built = _page(_read(path), links)
+            _retitle(built, name)
             if "/" not in name:
                 _lead_on(built, path.stem, known)
             nbformat.write(built, folder / name)
@@ -133,7 +134,7 @@ def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path], lin
 
 def _listed(name: Path, titles: Mapping[str, str]) -> str:
     path = name.with_suffix("").as_posix()
-    title = titles.get(name.name[:2]) if name.suffix == ".ipynb" else None
+    title = titles.get(name.name[:2]) if name.suffix == ".ipynb" and len(name.parts) == 1 else None
     return f"{title} <{path}>" if title else path
 
 
@@ -175,6 +176,18 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
         else:
             _say_pictures(cell)
     return built
+
+
+def _retitle(built: nbformat.NotebookNode, name: str) -> None:
+    """Say in the page's title which lesson it is, or of which lesson the appendix or the exercises are.
+
+    The search finds pages by their titles, and a lesson's appendix and exercises may have the lesson's own.
+    """
+    folder, _, file = name.rpartition("/")
+    kind = {"": "Lesson", APPENDIX: "Appendix", "exercises": "Exercises"}[folder]
+    title, line_end, rest = built.cells[0].source.partition("\n")
+    words = title.removeprefix("# ").removesuffix(": exercises")
+    built.cells[0].source = f"# {kind} {file[:2]}: {words}{line_end}{rest}"
 
 
 def _say_pictures(cell: nbformat.NotebookNode) -> None:

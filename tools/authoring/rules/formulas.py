@@ -9,15 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tools.authoring import pages
 from tools.authoring.lesson import Lesson
 from tools.authoring.problem import Problem
 from tools.authoring.rules.symbols import Symbol, table as table_of_symbols
 
 HEADING = "## Formulas"
 
+INTRODUCTION = (
+    "Here are the formulas of all lessons, in the order of the lessons. Each section links its lesson, which says\n"
+    "where its formulas come from and how far they hold."
+)
 COMMON = (
-    r"Where a row says nothing else $t$ is a time in seconds, and with a name below it the time of what is named; "
-    r"$\alpha$ is the latency of a link or a memory, $\beta$ one over its bandwidth, and $\eta$ the learning rate."
+    r"Unless a row says otherwise, $t$ is a time in seconds, and its index names the part that takes this time. The "
+    r"latency of a link or a memory is $\alpha$, one over its bandwidth is $\beta$, and the learning rate is $\eta$."
 )
 
 _MATH = re.compile(r"\$([^$]+)\$")
@@ -71,7 +76,7 @@ def _symbols(math: str) -> list[str]:
 
 def page(lessons: Sequence[Lesson], symbols: Sequence[Symbol] = ()) -> str:
     """Return the sheet as Markdown: the symbols of the course, and a section for each lesson."""
-    lines = ["# Formulas", "", "Built by `make lessons` from the lessons' formulas; do not edit.", "", COMMON]
+    lines = ["# Formulas", "", pages.made_from("the lessons' formulas"), "", INTRODUCTION, "", COMMON]
     lines += ["", table_of_symbols(symbols)] if symbols else []
     for lesson in lessons:
         own = table(lesson)

@@ -19,6 +19,7 @@ from typing import TypeGuard
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from tools.authoring import pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
@@ -235,8 +236,9 @@ def page(course: Course, lessons: Sequence[Lesson]) -> str:
     known = uses(course, lessons)
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
     listed = [entry for entry in entries(course, known.keys) if entry.key in known.keys]
-    lines = ["# Index of functions", "", "Built by `make lessons` from lessons, exercises and the docstrings of "
-             f"`{course.package}`; do not edit.", "", "## From a lesson to the functions it uses", ""]  # fmt: skip
+    lines = ["# Index of functions", "", pages.made_from(f"lessons, exercises and docstrings of {course.package}"), "",
+             "The lessons come first, each with the functions that it uses. Then comes each function with its lessons.",
+             "", "## From a lesson to the functions it uses", ""]  # fmt: skip
     for lesson in lessons:
         names = [f"[`{entry.call}`](../{entry.file})" for entry in listed if entry.key in known.lessons[lesson.number]]
         lines += [f"- [{lesson.number} {lesson.title}]({lesson.notebook_name}): {', '.join(names) or 'none'}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,16 @@ LECTURE = "lecture"
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a session: a lesson by its title in its file's name, :data:`LECTURE`, or words with ``minutes``."""
+    """A part of a session: a lesson by its title in its file's name, :data:`LECTURE`, or words with ``minutes``.
+
+    A lesson is its notebook, or with ``talk`` its deck held as a lecture, whose notebook is left for home. With
+    ``told`` the lecturer only tells these words of it, in so many ``minutes``, because a later lesson needs them.
+    """
 
     what: str
     minutes: int | None = None
+    talk: bool = False
+    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,48 +44,88 @@ class TeachingPlan:
     sessions: tuple[TeachingSession, ...]
 
 
+PAUSE = Item("break", 10)
+
 PLANS = (
     TeachingPlan(
         "Two hours",
-        "A guest lecture with a laboratory: who has the course installed runs lesson 00.",
+        "A guest lecture comes first. In the laboratory after it, everybody who has the course runs lesson 00.",
         (
             TeachingSession(
-                "Two hours",
-                (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 5)),
+                "Two hours", (Item(LECTURE), PAUSE, Item("start_here"), Item("questions, and where to go on", 5))
             ),
         ),
     ),
     TeachingPlan(
         "One day",
-        "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
-        "None of these lessons needs one that is not in the plan.",
+        "The day follows the acts: one machine in the morning, parallel training after lunch, and then the memory of\n"
+        "a training step and a case study. Some lessons are held as talks, so that every session stays short enough\n"
+        "to follow, and their notebooks are for home. Each lesson comes after the lessons that it needs, or the\n"
+        "lecturer tells what it needs of them. Lunch and the pause in the afternoon are not counted.",
         (
-            TeachingSession("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
-            TeachingSession("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
+            TeachingSession("Morning", (Item("start_here"), Item("break", 15), Item("memory_hierarchy"))),
+            TeachingSession("After lunch", (Item("sources_of_parallelism"), PAUSE, Item("data_parallel", talk=True))),
+            TeachingSession(
+                "Late afternoon",
+                (
+                    Item("working_set", talk=True),
+                    PAUSE,
+                    Item(
+                        "reading_a_profile",
+                        10,
+                        told="a launch costs time before its kernel runs, and a remedy saves at most the share of the "
+                        "time that it touches",
+                    ),
+                    Item("replicas", talk=True),
+                    Item("questions, and where to go on", 10),
+                ),
+            ),
         ),
     ),
     TeachingPlan(
         "A term",
-        "All lessons in the order of their acts, one session a week, exercises at home. Where a session must be\n"
-        "shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
+        "The term holds all lessons in the order of their acts, with one session per week. If a week has two lessons,\n"
+        "the class runs the notebook of one of them, and the lecturer holds the other as a talk, with its notebook\n"
+        "for home. If you have more time, run both notebooks in class. The table at the end has their minutes.",
         (
-            TeachingSession("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
-            TeachingSession("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
+            TeachingSession("Week 1: measuring, and the whole picture", (Item("start_here"), PAUSE, Item(LECTURE))),
+            TeachingSession(
+                "Week 2: one machine", (Item("memory_hierarchy"), PAUSE, Item("compute_and_roofline", talk=True))
+            ),
             TeachingSession("Week 3: a GPU from inside", (Item("how_a_gpu_runs_a_kernel"),)),
-            TeachingSession("Week 4: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
-            TeachingSession("Week 5: parts of a model", (Item("model_parallel"), Item("links_in_two_levels"))),
             TeachingSession(
-                "Week 6: layouts, and a long sequence", (Item("layouts"), Item("long_sequences_and_experts"))
+                "Week 4: where parallelism is",
+                (Item("sources_of_parallelism"), PAUSE, Item("data_parallel", talk=True)),
             ),
             TeachingSession(
-                "Week 7: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
+                "Week 5: parts of a model", (Item("model_parallel"), PAUSE, Item("links_in_two_levels", talk=True))
             ),
-            TeachingSession("Week 8: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
-            TeachingSession("Week 9: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
-            TeachingSession("Week 10: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
-            TeachingSession("Week 11: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
+            TeachingSession(
+                "Week 6: layouts, and a long sequence",
+                (Item("layouts"), PAUSE, Item("long_sequences_and_experts", talk=True)),
+            ),
+            TeachingSession(
+                "Week 7: data in time, and what fits",
+                (Item("feeding_the_accelerator", talk=True), PAUSE, Item("working_set")),
+            ),
+            TeachingSession(
+                "Week 8: full memory, and a profile",
+                (Item("beyond_memory", talk=True), PAUSE, Item("reading_a_profile")),
+            ),
+            TeachingSession(
+                "Week 9: an array, and networks for it", (Item("systolic_arrays"), PAUSE, Item("co_design", talk=True))
+            ),
+            TeachingSession(
+                "Week 10: fewer bits, constants",
+                (Item("numbers_of_few_bits"), PAUSE, Item("constant_weights", talk=True)),
+            ),
+            TeachingSession(
+                "Week 11: one kernel, a hundred fits", (Item("fused_bias"), PAUSE, Item("replicas", talk=True))
+            ),
             TeachingSession("Week 12: predicted times", (Item("convolution_time"),)),
-            TeachingSession("Week 13: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
+            TeachingSession(
+                "Week 13: language models", (Item("attention_without_the_matrix", talk=True), PAUSE, Item("decoding"))
+            ),
             TeachingSession("Week 14: a server with many users", (Item("serving"),)),
         ),
     ),
@@ -91,14 +138,16 @@ def talk_minutes(lesson: Lesson) -> float:
 
 
 def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
-    """Return an item's minutes: a lesson's as they are computed, the lecture's by its deck, else its own.
+    """Return an item's minutes: a lesson's as they are computed, a talk's and the lecture's by its deck, else its own.
 
     ``lessons`` are all, by their titles. Raises AuthoringError for a lesson that is not there, for words
     without minutes.
     """
     if item.what == LECTURE:
         return LECTURE_MINUTES
-    if item.what in lessons:
+    if item.talk:
+        return math.ceil(talk_minutes(lessons[item.what]))
+    if item.what in lessons and not item.told:
         return lessons[item.what].minutes
     if item.minutes is None:
         raise AuthoringError(
@@ -116,8 +165,10 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
     lines = [
         "# Syllabus",
         "",
-        "Built by `make lessons` from the lessons; do not edit. The minutes of a lesson are for reading and running,",
-        "for its predictions and what its reader writes; its exercises come on top.",
+        pages.made_from("the lessons"),
+        "",
+        "There are three ways through the course. The minutes of a lesson are for reading it and running it, with its",
+        "predictions and the functions that its reader writes. Its exercises take more time, which the last table has.",
     ]
     for plan in PLANS:
         lines += ["", f"## {plan.title}", "", plan.text]
@@ -126,7 +177,7 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
         totals = [sum(minutes_of(item, known) for item in session.items) for session in plan.sessions]
         lines += ["", f"In all {_hours(sum(totals))}; the longest session takes {_hours(max(totals))}."]
     lines += ["", "## Minutes of each lesson", "",
-              "*Talk* is for the slides of the lesson's own deck (`make slides`), where it is held as a lecture.", "",
+              "A *talk* is the lesson held as a lecture, with the slides of its own deck (`make slides`).", "",
               "| lesson | minutes | exercises | talk | needs |", "|---|--:|--:|--:|---|"]  # fmt: skip
     rows = []
     for lesson in lessons:
@@ -147,17 +198,27 @@ def _session(session: TeachingSession, lessons: Mapping[str, Lesson], *, alone: 
         lines.append(f"| {clock // 60}:{clock % 60:02d} | {minutes} | {_what(item, lessons)} |")
         clock += minutes
     lines.append(f"| {clock // 60}:{clock % 60:02d} | | end |")
-    taught = sorted((lessons[item.what] for item in session.items if item.what in lessons), key=lambda one: one.number)
-    if taught:
-        links = [f"[{lesson.number}](exercises/{lesson.name}_exercises.ipynb)" for lesson in taught]
-        lines += ["", f"At home: the exercises of {_listed(links)}."]
+    taught = [item for item in session.items if item.what in lessons and not item.told]
+    talks = [lessons[item.what] for item in taught if item.talk]
+    notebooks = [f"the notebook of [{lesson.number}]({lesson.notebook_name})" for lesson in talks]
+    links = [f"[{one.number}](exercises/{one.name}_exercises.ipynb)" for one in _by_number(taught, lessons)]
+    lines += ["", f"At home: {_listed([*notebooks, f'the exercises of {_listed(links)}'])}."]
     return lines
+
+
+def _by_number(items: Sequence[Item], lessons: Mapping[str, Lesson]) -> list[Lesson]:
+    return sorted((lessons[item.what] for item in items), key=lambda lesson: lesson.number)
 
 
 def _what(item: Item, lessons: Mapping[str, Lesson]) -> str:
     if item.what == LECTURE:
         return f'the lecture "{LECTURE_TITLE}" (`make lecture`)'
-    return _link(lessons[item.what]) if item.what in lessons else item.what
+    if item.what not in lessons:
+        return item.what
+    link = _link(lessons[item.what])
+    if item.told:
+        return f"told by the lecturer, from {link}: {item.told}"
+    return f"talk: {link}" if item.talk else link
 
 
 def _link(lesson: Lesson) -> str:
