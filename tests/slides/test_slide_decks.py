@@ -18,8 +18,8 @@ from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting._style import png
 from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
-from slides import browser, build, check, pdf
-from slides.cells import SlideError
+from slides import browser, build, check, pdf, questions
+from slides.cells import SlideError, read_deck
 from tests.ci import one_in_test
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
@@ -501,6 +501,23 @@ def test_an_answer_without_room_for_its_axis_says_the_guesses_in_words(chromium,
         opened.page.keyboard.press("Enter")
         assert opened.page.locator("section.present .said").inner_text() == "The room: 3 ×, 50 ×"
         assert opened.page.locator("section.present .said").is_visible()
+
+
+@pytest.mark.parametrize("notebook", build.find_lessons(), ids=lambda path: path.stem[:2])
+def test_each_question_of_a_lessons_deck_has_its_answer_with_the_axis_and_the_second_slide_asks(notebook: Path):
+    content = build.read_notebook(notebook)
+    slides = read_deck(content, name=notebook.stem, folder=notebook.parent).slides
+    asking, answering = {}, {}
+    for place, slide in enumerate(slides):
+        for part in slide.parts:
+            outputs = content.cells[part.cell_index].get("outputs", [])
+            asking |= {asked: place for asked in map(questions.question, outputs) if asked and part.axis}
+            shown = [output["data"] for output in part.outputs if "data" in output]
+            answering |= {page["text/plain"].partition("\n")[0]: place for page in shown
+                          if 'class="guess' in page.get("text/html", "")}  # fmt: skip
+    assert [asked for asked, place in asking.items() if answering.get(asked, -1) <= place] == []
+    assert set(answering) <= set(asking)
+    assert min(asking.values()) <= 1  # the bet opens the deck
 
 
 # What a slide with a heading of one line leaves for a figure, without its white border.
