@@ -52,7 +52,7 @@ lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (
 slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 	$(BIN)/python -m slides.build $(LESSONS)
 
-lecture: .venv/test.stamp  ## cut the 50-minute lecture from the lessons' cells into slides/_build: HTML, PDF, a handout
+lecture: .venv/test.stamp  ## cut the 45-minute lecture from the lessons' cells into slides/_build: HTML, PDF, a handout
 	$(BIN)/python -m slides.lecture
 
 site: .venv/test.stamp  ## build the course as a site that needs no network, in _build/site

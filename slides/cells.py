@@ -442,7 +442,7 @@ def _code_part(
         if "numbers" in stated:
             answers = (evidence.numbers_in(answers, stated["numbers"]),)
         elif steps:
-            answers = tuple(evidence.steps(output, stated) for output in answers)
+            answers = tuple(evidence.steps(output, stated, asked) for output in answers)
         else:
             answers = tuple(evidence.shown(evidence.set_off(output, mark), asked) for output in answers)
     except evidence.EvidenceError as error:

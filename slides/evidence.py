@@ -25,6 +25,7 @@ _CLAIM = re.compile(
 )
 
 
+_FOUND = {"measured", "counted", "simulated", "published", "stated"}
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+) ([\d.]+)"')
 _NAME = re.compile(r'(\bid="|url\(#|href="#)')
 _FONT_SIZE = re.compile(r"(?<=font-size: )[\d.]+(?=px)")
@@ -52,11 +53,15 @@ def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> Ma
 
 def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> dict[str, Any]:
     """Return an answer in large numbers below its question, and on the axis of the guesses."""
-    said = questions.lines(output)[0]
-    guess = asked.get(said)
-    axis = guess.axis(questions.values(output, guess.unit)) if guess else ""
-    shown = f'<p class="of">{html.escape(said)}</p>{numbers(_found(output))}{axis}'
+    said = html.escape(questions.lines(output)[0])
+    shown = f'<p class="of">{said}</p>{numbers(_found(output))}{_answers_axis(output, asked)}'
     return whole(shown, text=output["data"]["text/plain"])
+
+
+def _answers_axis(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, low: bool = False) -> str:
+    """Return the axis of an answer's question with the answer on it, '' where the notebook does not ask it."""
+    guess = asked.get(questions.lines(output)[0])
+    return guess.axis(questions.values(output, guess.unit), low=low) if guess else ""
 
 
 def _found(output: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -74,10 +79,16 @@ def whole(markup: str, *, text: str = "") -> dict[str, Any]:
 def numbers(found: Sequence[tuple[str, str]]) -> str:
     """Return the HTML of one number or more, each with what it is."""
     cells = "".join(
-        f'<div class="number"><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>'
+        f'<div class="{_kind(what)}"><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>'
         for number, what in found
     )
     return f'<div class="number-row">{cells}</div>'
+
+
+def _kind(what: str) -> str:
+    """Return the classes of a number by what it rests on, as ``what`` says: a model, or what was found."""
+    words = set(re.findall(r"\w+", what))
+    return "number modelled" if "modelled" in words else "number found" if words & _FOUND else "number"
 
 
 def numbers_in(outputs: Sequence[Mapping[str, Any]], wanted: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -160,15 +171,18 @@ def _own_names(frame: str, step: int) -> str:
     return _NAME.sub(rf"\g<1>n{digest}-", frame)
 
 
-def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
+def steps(
+    output: Mapping[str, Any], stated: Mapping[str, Any], asked: Mapping[str, questions.Guess]
+) -> Mapping[str, Any]:
     """Return a player as fragments of reveal.js, a frame each; another output as it is.
 
     ``stated`` may hold ``frames``, the places of those that are wanted, ``captions`` for them, ``crop``, the part
     of the drawing that is shown: left, top, width and height, and ``smallest``, to which its texts grow. On paper the
-    frame in the middle stands alone. An answer stands above the steps in large numbers, without its axis.
+    frame in the middle stands alone. An answer stands above the steps in large numbers, beside a low axis.
     """
     if questions.is_answer(output):
-        return whole(numbers(_found(output)), text=output["data"]["text/plain"])
+        axis = _answers_axis(output, asked, low=True)
+        return whole(numbers(_found(output)) + axis, text=output["data"]["text/plain"])
     held = players.held(output)
     if held is None:
         return output

@@ -1,8 +1,9 @@
-"""``python -m slides.lecture``: the lecture "Hardware ecosystem", 50 minutes, as one HTML file, PDF and handout.
+"""``python -m slides.lecture``: the lecture "Hardware ecosystem", 45 minutes, as one HTML file, PDF and handout.
 
 ``lecture.toml`` has its slides in order: each a statement, the cell of a lesson that shows it, what to say. Its topics
 are those of the lecture that the course grew from ("Hardware Ecosystem", Cambridge, 2022). Its short slides make a
-lecture of 25 minutes. Some of the minutes are left for what the room asks.
+lecture of 25 minutes. Some of the minutes are left for what the room asks, and the notes say which slides a lecturer
+who is late leaves out.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from slides.cells import KEYS, Deck, SlideError, read_slides
 from slides.pdf import print_deck
 
 TITLE = "Hardware ecosystem"
-MINUTES, SHORT_MINUTES = 50, 25
+MINUTES, SHORT_MINUTES = 45, 25
 FILLED = 0.9, 0.96  # the least and the most of the minutes that the slides take
 NAME, SHORT_NAME, HANDOUT = "lecture", "lecture_25_minutes", "lecture_handout"
 
 _BEFORE = (
-    "<p>F is full screen, T switches light and dark, S opened this window. Where a slide has an axis, click into the "
-    "line below it, type the numbers that you hear (10, 300, 2k), and go on: they stand on the answer's axis, too. The "
+    "<p>F is full screen, T switches light and dark, S opened this window. Where a slide has an axis, press R (or "
+    "click into the line below it), type the numbers that you hear (10, 300, 2k), and press Enter or your remote: the "
+    "slide turns, and the guesses stand on the answer's axis, too. G and a number go to the slide of that number. The "
     "acts may be held apart; ask before you tell, and let a neighbour's guess be defended.</p>"
 )
 _PLAN = Path(__file__).with_name("lecture.toml")
 _APPENDIX = "appendix "
 _SHOWN = {"output": "slide-output", "code": "slide-code", "both": "slide-more"}
-_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", *KEYS} - {
-    "headline"
-}
+_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late", "source",
+           *KEYS} - {"headline"}  # fmt: skip
 
 Slide = Mapping[str, Any]
 
@@ -54,6 +55,19 @@ def plan(path: Path = _PLAN, *, short: bool = False) -> list[Slide]:
         if unknown:
             raise SlideError(f"{path.name}, {slide['title']!r}: unknown {', '.join(unknown)}")
     return [slide for slide in slides if slide.get("short") or not short]
+
+
+def _late(slides: Sequence[Slide]) -> list[str]:
+    """Return what the notes of each slide say to a lecturer who is late: how far to skip, and what it saves."""
+    said = []
+    for place, slide in enumerate(slides):
+        stays = next((later for later in range(place, len(slides)) if not slides[later].get("late")), None)
+        if slide.get("late") and stays is None:
+            raise SlideError(f"{_PLAN.name}, {slide['title']!r}: late, and no slide after it stays; take its late away")
+        saved = sum(skipped["seconds"] for skipped in slides[place:stays])
+        number = (stays or 0) + 2  # the title slide is the first
+        said.append(f"Late? Skip to slide {number}; it saves {saved} seconds." if saved else "")
+    return said
 
 
 def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) -> tuple[Deck, NotebookNode, DeckFrame]:
@@ -69,7 +83,8 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
         raise SlideError(f"the lecture takes {seconds} seconds, not {least} to {most}; mend slides/lecture.toml")
     numbers = sorted({number for slide in slides for number, *_ in slide.get("cells", ())})
     lessons = {number: _lesson(number, course) for number in numbers}
-    cells = [cell for slide in slides for cell in _cells(slide, lessons)]
+    late = _late(slides)
+    cells = [cell for slide, said in zip(slides, late, strict=True) for cell in _cells(slide, lessons, late=said)]
     acts = [slide["title"] for slide in slides if slide.get("layout") == "act"]
     deck = Deck(
         number="",
@@ -86,6 +101,7 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
         notes=_BEFORE,
         footers=(TITLE, *(_footer(numbers) if numbers else TITLE for numbers in footers)),
         sizes=("", "", *_sizes("H100 SXM 80 GB")),
+        sources=("", *(slide.get("source", "") for slide in slides)),
     )
     first = next(iter(lessons.values())).metadata
     kept = {key: first[key] for key in ("kernelspec", "language_info") if key in first}
@@ -119,7 +135,7 @@ def _lesson(number: str, course: Path) -> NotebookNode:
     return notebook
 
 
-def _cells(slide: Slide, lessons: Mapping[str, NotebookNode]) -> list[NotebookNode]:
+def _cells(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> list[NotebookNode]:
     """Return the slide's text and cells, tagged as those of a lesson's slide are."""
     picked = [(lessons[number], _find(slide, number, lessons[number], text), shown)
               for number, text, shown in slide.get("cells", ())]  # fmt: skip
@@ -142,7 +158,7 @@ def _cells(slide: Slide, lessons: Mapping[str, NotebookNode]) -> list[NotebookNo
     opening = cells[0].metadata
     opening["tags"] = ["slide", *(tag for tag in opening.get("tags", []) if tag != "slide-more")]
     opening.update({key: slide[key] for key in ("layout", "here") if key in slide})
-    opening.update(headline=slide["title"], minutes=slide["seconds"] / 60, say=_say(slide, lessons))
+    opening.update(headline=slide["title"], minutes=slide["seconds"] / 60, say=_say(slide, lessons, late=late))
     return cells
 
 
@@ -156,8 +172,8 @@ def _find(slide: Slide, number: str, lesson: NotebookNode, text: str) -> Noteboo
     return found[0]
 
 
-def _say(slide: Slide, lessons: Mapping[str, NotebookNode]) -> str:
-    """Return the notes: what to say, what to ask and its answer, and which cell to run live, for how long."""
+def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str:
+    """Return the notes: whether to skip, what to say, what to ask and its answer, and which cell to run live."""
     said = html.escape(" ".join(slide["say"].split()))
     answer = f" <em>Answer: {html.escape(slide['answer'])}</em>" if "answer" in slide else ""
     asked = [f"<strong>Ask:</strong> {html.escape(slide['ask'])}{answer}"] if "ask" in slide else []
@@ -171,7 +187,8 @@ def _say(slide: Slide, lessons: Mapping[str, NotebookNode]) -> str:
             f"<code>make lab</code> and run once before the lecture; cell [{cell.execution_count}] under "
             f"“{_heading(lessons[number], cell)}”. {html.escape(live['do'])}"
         )
-    return "".join(f"<p>{note}</p>" for note in notes)
+    skip = [f"<strong>{late}</strong>"] if late else []
+    return "".join(f"<p>{note}</p>" for note in (*skip, *notes))
 
 
 def _heading(lesson: NotebookNode, cell: NotebookNode) -> str:
@@ -196,12 +213,12 @@ def main(*, course: Path = COURSE, folder: Path = BUILD) -> int:
         for short in (False, True):
             built = build(short=short, course=course, folder=folder)
             size = units.text(built.file_bytes, "B")
-            print(f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
+            print(f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:.0f} minutes, {size}")
         with running() as browser:
             for name, notes in ((NAME, False), (HANDOUT, True)):
                 printed = print_deck(browser, folder / f"{NAME}.html", notes=notes)
                 storage.write_atomically(folder / f"{name}.pdf", printed)
-                what = "the slides with their notes" if notes else "a page a slide"
+                what = "a page per slide, with its notes" if notes else "a page per slide"
                 print(f"{where(folder / name)}.pdf: {what}, {units.text(len(printed), 'B')}")
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)

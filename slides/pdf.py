@@ -15,14 +15,24 @@ from slides.cells import SlideError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+# A slide and, in the place of a page of their own that reveal.js gives them, its notes.
+_HANDOUT = """
+@page { size: 1280px 1810px; margin: 0; }
+html.print-pdf .reveal .slides .pdf-page { page-break-after: avoid !important; break-after: avoid !important; }
+"""
+
 
 def print_deck(browser: Browser, deck: Path, *, notes: bool = False) -> bytes:
-    """Return the PDF of ``deck``, in light colours, one page of 1280 by 720 CSS pixels a slide; its notes on another.
+    """Return the PDF of ``deck``, in light colours: a page of 1280 by 720 CSS pixels per slide.
+
+    With ``notes`` a page has the shape of A4, and the notes stand below the slide.
 
     Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
     """
     asked = {"showNotes": "separate-page"} if notes else {}  # what reveal.js is asked in the address
     with opened(browser, deck, query=PRINT_QUERY | asked) as opened_deck:
+        if notes:
+            opened_deck.page.add_style_tag(content=_HANDOUT)
         return printed(opened_deck, deck)
 
 

@@ -30,13 +30,17 @@ class Guess(Result):
     low: float
     high: float
 
-    def axis(self, marks: Sequence[tuple[str, float]] = ()) -> str:
-        """Return the HTML of the axis, with ``marks`` on it, or without them a place for the room's guesses."""
+    def axis(self, marks: Sequence[tuple[str, float]] = (), *, low: bool = False) -> str:
+        """Return the HTML of the axis, with ``marks`` on it, or without them a place for the room's guesses.
+
+        A ``low`` one takes half of the height.
+        """
         typed = "" if marks else (
             f"<label>The room's guesses ({html.escape(self.unit)}), with commas:<input type=text></label>"
         )  # fmt: skip
         return (
-            f'<div class="guess" data-question="{html.escape(self.question)}" data-unit="{html.escape(self.unit)}" '
+            f'<div class="guess{" low" if low else ""}" data-question="{html.escape(self.question)}" '
+            f'data-unit="{html.escape(self.unit)}" '
             f'data-low="{self.low:g}" data-high="{self.high:g}" data-marks="{html.escape(json.dumps(marks))}">'
             f"{typed}</div>"
         )

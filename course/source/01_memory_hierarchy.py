@@ -318,7 +318,7 @@ if not has_large:
 # The 512 MiB are 131,072 pages of 4 KiB, of which a TLB of 2,048 entries holds 1.6 %. So almost every load has to read an entry of the table first.
 # The table has 8 bytes per page, which makes 1 MiB. If its entries come from main memory, each load waits twice, and if they are in L2, hardly longer than once.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 8]
+# %% tags=["predict"]
 pages = helpers.predict(
     "In a chase through 512 MiB, how many times as long as with 2 MiB pages "
     "does a load take with 4 KiB pages?",
@@ -608,7 +608,7 @@ steps = timing.compare(
 )
 ratios = [row.time_ratio for row in steps.candidates]
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The line fill buffers limit how many waits overlap"
 many.reveal(modelled=32 / 16, measured=ratios[5])
 print(
     f"64 chases took {ratios[6]:.1f} times as long: {64 / ratios[6]:.0f} loads waited together"

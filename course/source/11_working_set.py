@@ -407,7 +407,7 @@ lengths = range(512, 4097, 512)
 rows = {n: counted_per_token(4096, 11_008, 32, n, plain) for n in lengths}  # bytes per token
 slope = (rows[4096] - rows[512]) / (4096 - 512)  # bytes per token and further token
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="In long sequences attention weights outweigh everything else"
 equal.reveal(modelled=153_600 / 64, counted=rows[512] / slope - 512)
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Attention weights grow with the square"
@@ -551,7 +551,7 @@ def by_kind(estimate):
     return {kind: alive(of_kind, moments) for kind, of_kind in lives.items()}
 
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The peak stays below the sum of the ledger"
 running_peak = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
 peak.reveal(modelled=running_peak, measured=measured.peak_bytes)
 assert abs(running_peak / measured.peak_bytes - 1) < 0.01

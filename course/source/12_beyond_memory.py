@@ -359,7 +359,7 @@ doubling
 # %% tags=["run"]
 far_share = 32e9 / 936e9
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A small share across the bus doubles the time"
 doubling.reveal(modelled=100 * far_share)
 print(f"with this share far away: {slowdown(far_share, 936e9, 32e9):.1f} times the time")
 
@@ -533,7 +533,7 @@ hidden_fetch
 weight_fetch_s = 2 / 32e9  # of one weight
 token_compute_s = 2 / 71e12  # of one weight and one token
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Thousands of tokens per pass hide the fetching"
 hidden_fetch.reveal(modelled=weight_fetch_s / token_compute_s)
 
 # %% [markdown] tags=["explain"]
@@ -592,7 +592,7 @@ else:
     counted = outcome.unwrap()
 assert counted is None or 5 <= counted < 5.5  # pages that are not full, the queues' locks
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Each worker holds two batches, and the trainer holds one"
 shared.reveal(modelled=2 * 2 + 1, counted=counted)
 
 # %% [markdown] tags=["explain"]

@@ -787,7 +787,7 @@ for bits in range(8, 3, -1):
         difference = product * unit * scales.T - wanted
         errors[name][bits] = (difference.norm() / wanted.norm()).item()
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Saturated sums lose more than the eighth bit gains"
 assert 1.7 < errors["exact"][7] / errors["exact"][8] < 2.3
 assert errors["saturating"][7] == errors["exact"][7]
 assert 15 < errors["saturating"][8] / errors["saturating"][7] < 35

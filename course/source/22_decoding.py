@@ -491,7 +491,7 @@ decoding.explore_step()
 # see what your machine says. Eight sequences bring eight caches, but those are small here, with 65 tokens in
 # each. The line therefore promises hardly any difference between one sequence and eight.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 16]
+# %% tags=["predict"]
 eight = helpers.predict(
     "How many times as long as a step for one sequence "
     "does a step for eight take on your machine?",

@@ -70,14 +70,17 @@
       guess.append(element);
       return element;
     };
-    all(".axis, .tick, .mark, .room", guess).forEach((element) => element.remove());
+    all(".axis, .tick, .mark, .room, .said", guess).forEach((element) => element.remove());
     guess.insertAdjacentHTML("afterbegin", '<span class="axis"></span>');
     ticks.forEach((tick) => add("tick", tick, textOf(Number(tick.toPrecision(12)), unit)));
     JSON.parse(marks).forEach(([name, value], index, given) => {
       const near = index > 0 && Math.abs(place(value) - place(given[index - 1][1])) < 18;
-      add(near ? "mark lifted" : "mark", value, name);
+      add(`mark ${name === "modelled" ? "modelled" : "found"}${near ? " lifted" : ""}`, value, name);
     });
-    (room.get(question) ?? []).forEach((value) => add("room", value, ""));
+    const guesses = room.get(question) ?? [];
+    guesses.forEach((value) => add("room", value, ""));
+    if (guesses.length) guess.insertAdjacentHTML("beforeend", '<span class="said"></span>');
+    if (guesses.length) guess.lastChild.textContent = `The room: ${guesses.map((value) => textOf(value, unit)).join(", ")}`;
   };
   const readGuesses = (event) => {
     const { question, unit } = event.target.closest(".guess").dataset;
@@ -85,12 +88,34 @@
     all(".guess").filter((guess) => guess.dataset.question === question).forEach(draw);
   };
 
+  // A remote sends PageDown or an arrow, and who has typed presses Enter: the slide turns, and the line gives the keys back.
+  // The arrows to the sides turn it from the ends of the line alone, because inside they move the cursor.
+  const TURNS = { Enter: "next", PageDown: "next", ArrowDown: "next", PageUp: "prev", ArrowUp: "prev" };
+  const leaveLine = (event) => {
+    const { key, target } = event;
+    const isAt = (place) => target.selectionStart === place && target.selectionEnd === place;
+    const turn = TURNS[key] ?? (key === "ArrowRight" && isAt(target.value.length) ? "next" : undefined)
+      ?? (key === "ArrowLeft" && isAt(0) ? "prev" : undefined);
+    if (turn === undefined && key !== "Escape") return;
+    event.preventDefault();
+    event.stopPropagation();
+    target.blur();
+    if (turn) window.Reveal[turn]();
+  };
+  const enterLine = () => window.Reveal.getCurrentSlide().querySelector(".guess input")?.focus();
+
   const startDeck = () => {
     all(".guess").forEach(draw);
-    all(".guess input").forEach((input) => input.addEventListener("input", readGuesses));
+    all(".guess input").forEach((input) => {
+      input.addEventListener("input", readGuesses);
+      input.addEventListener("keydown", leaveLine);
+    });
     root.classList.add("measuring");
     all(".sheet").forEach(fill);
-    all(".guess:not(:has(input))").filter((guess) => overflows(guess.closest(".body"))).forEach((guess) => guess.remove());
+    // The axis of an answer that has little room is low, and where it has none the room's guesses stand there in words.
+    for (const form of ["low", "in-words"]) {
+      all(".guess:not(:has(input))").filter((guess) => overflows(guess.closest(".body"))).forEach((guess) => guess.classList.add(form));
+    }
     root.classList.remove("measuring");
     return window.Reveal.initialize({
       width: 1280,
@@ -120,6 +145,7 @@
         .then(startDeck)
         .then(() => {
           window.Reveal.addKeyBinding({ keyCode: 84, key: "T", description: "Light or dark" }, window.switchTheme);
+          window.Reveal.addKeyBinding({ keyCode: 82, key: "R", description: "Type the room's guesses" }, enterLine);
           root.dataset.ready = "yes";
         }),
     },

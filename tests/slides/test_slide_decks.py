@@ -12,14 +12,14 @@ from bs4 import BeautifulSoup
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
-from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
+from slide_samples import answered, asked, code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
 from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting._style import png
 from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
-from slides import browser, build, check, pdf
-from slides.cells import SlideError
+from slides import browser, build, check, pdf, questions
+from slides.cells import SlideError, read_deck
 from tests.ci import one_in_test
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
@@ -453,6 +453,71 @@ def test_guesses_that_are_typed_stand_on_the_slide_of_the_answer_too(chromium, s
         places = page.locator(".guess >> nth=1").locator(".room").evaluate_all("marks => marks.map(m => m.style.left)")
         assert [round(float(place.removesuffix("%"))) for place in places] == [33, 10, 100]
         assert opened.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("key", "at_start", "slide"),
+    [
+        ("Enter", False, 2),
+        ("PageDown", False, 2),
+        ("ArrowDown", False, 2),
+        ("ArrowRight", False, 2),
+        ("ArrowRight", True, 1),  # the cursor moves within the line
+        ("ArrowLeft", False, 1),
+        ("ArrowLeft", True, 0),
+        ("PageUp", False, 0),
+        ("Escape", False, 1),
+    ],
+)
+def test_a_key_turns_the_slide_after_a_guess_was_typed(
+    chromium, sample_deck: Path, key: str, at_start: bool, slide: int
+):
+    with browser.opened(chromium, sample_deck) as opened:
+        page = opened.page
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("r")
+        page.keyboard.type("3, 50")
+        if at_start:
+            page.keyboard.press("Home")
+        page.keyboard.press(key)
+        assert page.evaluate("Reveal.getIndices().h") == slide
+        stays = key in ("ArrowLeft", "ArrowRight") and slide == 1
+        assert page.evaluate("document.activeElement.localName === 'input'") is stays
+        assert page.locator(".guess input").input_value() == "3, 50"
+
+
+def test_an_answer_without_room_for_its_axis_says_the_guesses_in_words(chromium, tmp_path: Path):
+    cells = [
+        code_cell("asked = predict(...)", asked(), tags=("predict", "slide", "slide-output"), minutes=1),
+        code_cell("asked.reveal(...)", answered(), tags=("slide", "slide-output"), minutes=1, headline="Four"),
+        code_cell("f(1)", tags=("slide-more",)),
+    ]
+    cells[-1].source = "\n".join(f"step({number})" for number in range(12))
+    deck = tmp_path / "one.html"
+    deck.write_text(build.render(notebook_of(*cells), name="98_one"), encoding="utf-8")
+    with browser.opened(chromium, deck) as opened:
+        opened.page.keyboard.press("ArrowRight")
+        opened.page.locator("section.present .guess input").fill("3, 50")
+        opened.page.keyboard.press("Enter")
+        assert opened.page.locator("section.present .said").inner_text() == "The room: 3 ×, 50 ×"
+        assert opened.page.locator("section.present .said").is_visible()
+
+
+@pytest.mark.parametrize("notebook", build.find_lessons(), ids=lambda path: path.stem[:2])
+def test_each_question_of_a_lessons_deck_has_its_answer_with_the_axis_and_the_second_slide_asks(notebook: Path):
+    content = build.read_notebook(notebook)
+    slides = read_deck(content, name=notebook.stem, folder=notebook.parent).slides
+    asking, answering = {}, {}
+    for place, slide in enumerate(slides):
+        for part in slide.parts:
+            outputs = content.cells[part.cell_index].get("outputs", [])
+            asking |= {asked: place for asked in map(questions.question, outputs) if asked and part.axis}
+            shown = [output["data"] for output in part.outputs if "data" in output]
+            answering |= {page["text/plain"].partition("\n")[0]: place for page in shown
+                          if 'class="guess' in page.get("text/html", "")}  # fmt: skip
+    assert [asked for asked, place in asking.items() if answering.get(asked, -1) <= place] == []
+    assert set(answering) <= set(asking)
+    assert min(asking.values()) <= 1  # the bet opens the deck
 
 
 # What a slide with a heading of one line leaves for a figure, without its white border.

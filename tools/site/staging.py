@@ -139,7 +139,7 @@ def _listed(name: Path, titles: Mapping[str, str]) -> str:
 
 
 def _decks(lessons: Sequence[Lesson], *, whole: bool) -> str:
-    decks = {"lecture": "The 50-minute lecture"} if whole else {}
+    decks = {"lecture": "The 45-minute lecture"} if whole else {}
     decks |= {lesson.name: f"{lesson.number} {lesson.title}" for lesson in lessons}
     links = [f'- <a href="{DECKS}/{name}.html">{html.escape(title)}</a>' for name, title in decks.items()]
     return "\n".join(["# Slides", "", "Each deck is one file and needs no network; press S for the speaker's notes.",

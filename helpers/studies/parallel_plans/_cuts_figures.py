@@ -64,7 +64,7 @@ def draw_step_times(steps: Mapping[str, Mapping[str, float]]) -> Figure:
             raise ValueError(f"steps[{name!r}] has the parts {', '.join(parts)}; give {', '.join(_KINDS)}")
         seconds = {kind: number(f"steps[{name!r}][{kind!r}]", parts[kind], at_least=0) for kind in _KINDS}
         lanes[f"{name}: {sum(seconds.values()):.2f} s"] = seconds
-    spans = [span for span in plotting.spans_in_a_row(lanes, label=".2f") if span.end > span.start]
+    spans = [span for span in plotting.spans_in_a_row(lanes) if span.end > span.start]
     return plotting.gantt(spans, title="Modelled: a step of 7 billion parameters on eight H100")
 
 
