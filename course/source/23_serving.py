@@ -1014,7 +1014,8 @@ plotting.show(
 # Which bytes have to travel, who waits for them, and who could use the time meanwhile? The [roofline](glossary.md#roofline) that explained one layer also explained the shape of a
 # price list, and Little's law counted loads in flight as well as requests in a server. So when your next program is slow, write down its line first and
 # work out how long it should take. Then measure. If the two agree, you know what you have to shorten or to buy. If they differ, you are about to learn
-# something.
+# something. [One step, taken
+# apart](one_step.md) does this once more for a single step of a server, with all lessons.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
