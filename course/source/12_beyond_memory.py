@@ -742,7 +742,7 @@ for workers in (1, 2, 8):
 # ## Back to the bet
 #
 # 1. A loop that is too large drops each layer just before its turn.
-# 2. 1 % from memory 100 times as slow doubles the time.
+# 2. A hundredth of the bytes, far away, can double the time.
 # 3. Bytes that are used rarely may live far away.
 #
 # The laptop needed 20 s per token and not 6. A loop over 20 GB with room for 14 drops every byte just before its turn, so that all 20 GB come from the disk, and
