@@ -52,7 +52,7 @@ PLANS = (
         "A guest lecture comes first. In the laboratory after it, everybody who has the course runs lesson 00.",
         (
             TeachingSession(
-                "Two hours", (Item(LECTURE), PAUSE, Item("start_here"), Item("questions, and where to go on", 5))
+                "Two hours", (Item(LECTURE), PAUSE, Item("start_here"), Item("questions, and where to go on", 10))
             ),
         ),
     ),
