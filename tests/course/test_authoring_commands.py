@@ -57,7 +57,7 @@ def test_tables_are_printed_and_written(here, capsys):
     assert commands.main(["table"]) == 0
     assert "90_small_counts" in capsys.readouterr().out
     assert commands.main(["table", "--readme"]) == 0
-    assert "| 90 | [Small counts](course/90_small_counts.ipynb) | 5 | nothing |" in capsys.readouterr().out
+    assert "| 90 | [Small counts](course/90_small_counts.ipynb) |  | 5 | nothing |" in capsys.readouterr().out
     assert not here.functions.exists()
     assert commands.main(["table", "--write"]) == 0
     assert here.functions.read_text().startswith("# Index of functions")
