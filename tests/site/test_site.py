@@ -70,6 +70,8 @@ AMISS = """() => {
   return [...beyond, ...askew].map((one) => `${one.tagName}: ${one.alt ?? one.textContent.slice(0, 40)}`);
 }"""
 
+pytestmark = pytest.mark.timeout(1200)  # the first of a process builds the site of all lessons, for minutes
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
