@@ -128,7 +128,7 @@ def test_totals_of_networks():
     assert sum(abs(error) <= 0.10 for error in totals("physical")) >= 6
 
 
-# Their first layer is one shape, for which the model takes NNPACK, which runs something else there: lesson 20's surprise.
+# Their first layer is one shape, for which the model takes NNPACK, which runs something else there. Lesson 20 tells it.
 _SHARED_STEM = ("resnet18", "resnet50", "googlenet", "densenet121")
 
 
