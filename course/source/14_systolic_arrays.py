@@ -378,7 +378,7 @@ exchanged.reveal(
 # takes 3 + 3 cycles until the first pair has reached the far corner. Then the finished sums leave, one row per cycle,
 # so a tile takes 20 + 6 + 4, or 30 cycles. The simulation also counts the values that cross the edges of the array:
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest dataflow is not the one that moves least" numbers=[["weights stay +(\\d+)", "cycles, if the weights stay (simulated)"], ["in all *\\nweights stay +(\\d+)", "values moved, if the weights stay"], ["sums stay +(\\d+)", "cycles, if the sums stay (simulated)"], ["in all *\\nweights stay +\\d+ *\\nsums stay +(\\d+)", "values moved, if the sums stay"]]
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest dataflow is not the one that moves least" numbers=[["weights stay +(\\d+)", "cycles, weights stay (simulated)"], ["in all *\\nweights stay +(\\d+)", "values moved, weights stay (simulated)"], ["sums stay +(\\d+)", "cycles, sums stay (simulated)"], ["in all *\\nweights stay +\\d+ *\\nsums stay +(\\d+)", "values moved, sums stay (simulated)"]]
 names = {"weight": "weights stay", "output": "sums stay", "input": "inputs stay"}
 table = {
     names[name]: {

@@ -280,7 +280,7 @@ fewer.reveal(
     counted=work["direct"].products / work["winograd_4"].products,
 )
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Fewer multiplications move more bytes" numbers=[["PyTorch's own call +([\\d.]+ million)", "multiplications, PyTorch's call (counted)"], ["PyTorch's own call +[\\d.]+ million +([\\d.]+ MB)", "moved by PyTorch's call (counted)"], ["Winograd, 4 x 4 outputs +([\\d.]+ million)", "multiplications, Winograd (counted)"], ["Winograd, 4 x 4 outputs +[\\d.]+ million +([\\d.]+ MB)", "moved by Winograd (counted)"]]
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Fewer multiplications move more bytes" numbers=[["PyTorch's own call +([\\d.]+) million", "million products, PyTorch's call (counted)"], ["PyTorch's own call +[\\d.]+ million +([\\d.]+ MB)", "moved by PyTorch's call (counted)"], ["Winograd, 4 x 4 outputs +([\\d.]+) million", "million products, Winograd (counted)"], ["Winograd, 4 x 4 outputs +[\\d.]+ million +([\\d.]+ MB)", "moved by Winograd (counted)"]]
 rows = {}
 for name, counts in work.items():
     is_counted = counts.products is not None

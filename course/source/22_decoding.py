@@ -159,7 +159,7 @@ def attend_new(query, key, value, cache, position):
 # batch at once. The new tokens take the positions from `start` on, because the cache already holds the tokens before them.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A block writes its new keys, and reads them all" lines=[5, 8]
+# %%
 def run_block(block, x, cache, start):
     """Return a block's output (N, T, width); fill cache (2, N, heads, room, d) from start."""
     heads = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width)).transpose(1, 2)
@@ -242,7 +242,7 @@ def generate(model, sequence, count, use_cache=True):
     return sequence, tokens_processed
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each pass adds a key and a value to the cache" layout="steps"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=3 headline="Each pass adds a key and a value to the cache" layout="steps"
 plotting.play(
     decoding.cache_frames(["one", ",", "two", ",", "three", ",", "four", ","], prompt=4),
     title="Decoding with a cache",
@@ -459,7 +459,7 @@ timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 h100_step = step_s(15.01e9, 2000 * 131_072, 64, bandwidth=3.35e12)
 bet.reveal(modelled=1 / h100_step)
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each further user adds fewer tokens per second"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Every new user adds fewer tokens per second"
 import pandas as pd
 
 rows = {}
@@ -664,7 +664,7 @@ read_s = {
     for bits in (16, 8)
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 layout="steps" headline="Half the bytes do not give twice the tokens"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half the bytes do not give twice the tokens"
 rest_s = 1 / published[16] - read_s[16]
 modelled = (1 / published[16]) / (read_s[8] + rest_s)
 int8.reveal(

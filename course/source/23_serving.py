@@ -258,7 +258,7 @@ def admit_static(slots, waiting):
     return slots if any(request is not None for request in slots) else admit(slots, waiting)
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Empty slots wait for the longest answer" layout="steps"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Empty slots wait for the longest answer" layout="steps" frames=[2, 5, 8, 11] smallest=9.5
 eight = [
     serving.Request(0.0, prompt_tokens=1000, answer_tokens=tokens)
     for tokens in (90, 20, 50, 150, 30, 60, 110, 40, 70, 30, 100, 50, 20, 80, 60, 40)
