@@ -82,7 +82,7 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2 headline="The profiler's table sorts operators by time"
+# %% [markdown] tags=["slide"] minutes=2 headline="Most people read a profile as a table"
 # ## Part 1: the time without an operator
 #
 # Where does no operator run? We begin here, because the view that everybody knows cannot answer it.
