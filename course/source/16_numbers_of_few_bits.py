@@ -619,7 +619,7 @@ pd.DataFrame(table, index=columns).T.rename_axis("loss with activations stored a
 #
 # - A product of two narrow numbers fits a wider format exactly
 # - A sum is rounded at each addition
-# - A large sum does not change if you add 1
+# - If a sum is large enough, adding 1 changes nothing
 #
 # **Your turn.** Write a sum in a narrow format. The function `keep` rounds to what can be stored.
 
