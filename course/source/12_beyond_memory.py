@@ -53,7 +53,7 @@ MIB = 2**20
 #
 # How slow is a program that is slightly too large?
 #
-# - The weights have 20 GB, and 14 GB have room
+# - The weights take 20 GB, and the memory has room for 14
 # - The disk delivers a gigabyte per second
 # - Each token uses every weight once, in order
 #
@@ -67,14 +67,14 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2 headline="What was used longest ago leaves first"
+# %% [markdown] tags=["slide"] minutes=2 headline="The bytes used longest ago leave first"
 # ## Part 1: which bytes have to leave
 #
 # Which bytes leave when a memory is full? We begin with this question, because the rate of a disk is given, whereas the choice of the bytes is not.
 #
 # - A file can be [mapped](glossary.md#memory-mapping), so that its bytes have addresses
 # - They come from the disk when the program touches them
-# - If memory is full, what was [used longest ago](glossary.md#least-recently-used) leaves
+# - If memory is full, the bytes [used longest ago](glossary.md#least-recently-used) leave
 #
 # The program on the laptop maps its file. When memory is full, the system has to drop some of the bytes. It cannot know which will be needed next, so it
 # looks at the past and drops those that were used longest ago (least recently used, LRU). Linux follows this rule only approximately, also when it
@@ -298,7 +298,7 @@ for source, layer_s in {"memory": resident_s, "the disk": 4 * MIB / disk_rate}.i
 #
 # - A farther memory is slower by a factor $r$
 # - A share $s$ of the bytes comes from there
-# - Nothing overlaps
+# - Fetching and computing do not overlap
 #
 # If all bytes are near, a pass takes a certain time. If a share $s$ of them first has to come from the farther memory, each of these bytes takes $r$ times
 # as long as a near one, and then it is used like the others.
@@ -411,13 +411,13 @@ print(
 #
 # One byte in 29 is not much. Must every byte from far away cost time?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Some bytes are needed once per step"
+# %% [markdown] tags=["slide"] minutes=2 headline="Bytes that are rarely used may live far away"
 # ## Part 3: which bytes may live far away
 #
 # Which bytes cost little if they live in a farther memory? There are two kinds, and both are large in a neural network.
 #
-# - Bytes that are used once per step
-# - Bytes that travel while the GPU computes
+# - Bytes that are used once per step, as Adam's averages
+# - Bytes that travel while the GPU computes, as the next layer's weights
 #
 # We begin with the rare ones and take up the case with which [lesson 11](11_working_set.ipynb) ended. Llama 2 7B does not learn on a GPU of 24 GB, because
 # Adam in mixed precision keeps 16 bytes for each of its 6.74 billion parameters. Of these, 12 bytes are the float32 copy and the two averages. The forward
@@ -548,7 +548,7 @@ hidden_fetch.reveal(modelled=weight_fetch_s / token_compute_s)
 #
 # So far a farther memory has always taken the bytes that had to leave. What if there is none?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A bus error is no full GPU"
+# %% [markdown] tags=["slide"] minutes=2 headline="Here a bus error meant that /dev/shm was full"
 # ## Part 4: no other memory
 #
 # What happens if a memory is full and there is no other? Then the program ends, and we look at this case last, because its error hides which memory was full.
@@ -564,7 +564,7 @@ hidden_fetch.reveal(modelled=weight_fetch_s / token_compute_s)
 # folder is in memory and has a fixed size, which is 64 MiB in a Docker container unless you ask for more
 # ([moby issue 29492](https://github.com/moby/moby/issues/29492)).
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="One batch, mapped by two processes"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A worker and the trainer share one batch" untitled=true
 figure = beyond_memory.draw_shared_batches(
     [("a batch", True, True), ("ready", False, True), ("ready", False, True)],
     room=3.5,
@@ -742,7 +742,7 @@ for workers in (1, 2, 8):
 # ## Back to the bet
 #
 # 1. A loop that is too large drops each layer just before its turn.
-# 2. A hundredth of the bytes, far away, can double the time.
+# 2. A few hundredths of the bytes, far away, can double the time.
 # 3. Bytes that are used rarely may live far away.
 #
 # The laptop needed 20 s per token and not 6. A loop over 20 GB with room for 14 drops every byte just before its turn, so that all 20 GB come from the disk, and

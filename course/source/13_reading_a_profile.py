@@ -82,7 +82,7 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2 headline="The best-known view is a table"
+# %% [markdown] tags=["slide"] minutes=2 headline="Most people read a profile as a table"
 # ## Part 1: the time without an operator
 #
 # Where does no operator run? We begin here, because the view that everybody knows cannot answer it.
@@ -117,7 +117,7 @@ calls = traces.read_calls(path)
 # %% [markdown]
 # The table begins with these rows. A row has an operator's own time, without that of the operators that it calls.
 
-# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A row promises little"
+# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="The longest row is a small share of the step"
 two_steps = calls[: len(calls) * 2 // 3]  # from the first operator to that of the third step
 step_us = (calls[len(two_steps)]["ts"] - calls[0]["ts"]) / 2
 own_us = {name: own / 2 for name, own in traces.own_times(two_steps).items()}
@@ -421,7 +421,7 @@ adam_bars
 one_by_one = traces.trace_step(by_tensor)
 bars_of = Counter(bar["label"] for bar in top_level(one_by_one))
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More than half of all bars are the optimizer's"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Adam makes over half of all operator calls"
 adam_bars.reveal(modelled=9 * 28, counted=bars_of["optimizer"])
 print(", ".join(f"{label}: {number}" for label, number in bars_of.items()))
 
@@ -516,7 +516,7 @@ idle
 long_kernels = traces.run_queue([20.0] * 1000, launch_us=5)
 short_kernels = traces.run_queue([2.0] * 1000, launch_us=5)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A GPU can wait for the CPU"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="With short kernels the GPU waits for the CPU"
 idle.reveal(modelled=100 * (1 - 2 / 5), simulated=100 * short_kernels.idle_share)
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Long kernels hide the launches"
@@ -587,7 +587,7 @@ for waits in ([], [158]):  # the CPU waits before it launches this kernel
 # A GPU wants fewer launches, and a CPU wants fewer calls and fewer passes over memory. Both would profit if operators were merged. What can a compiler
 # merge?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A compiler sees a graph"
+# %% [markdown] tags=["slide"] minutes=2 headline="A compiler sees a graph of operators"
 # ## Part 4: what a compiler sees and writes
 #
 # What does a compiler see, and what does it write? The question comes last, because a compiler can merge only operators that are worth keeping.
@@ -717,7 +717,7 @@ epoch_graphs.reveal(counted=len(epoch))
 # memory and writes its result there, only for the next one to read it again. Together they read a tensor of GELU's size ten times, because two of the
 # eight have two tensors as inputs.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 30]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 20]
 fusing = helpers.predict(
     "By what factor does fusing GELU's eight operators "
     "reduce the bytes that they read and write?",

@@ -152,7 +152,7 @@ def element(weight, from_left, from_above):
 # called the *skew*. Here is the whole array, made of your PEs:
 
 
-# %% tags=["slide", "slide-code"] minutes=2 headline="An array is one element, many times, and a clock" lines=[3, 14]
+# %% tags=["slide", "slide-code"] minutes=2 headline="Each element reads only its neighbours" lines=[8, 13]
 def on_array(inputs, weights, skew=1):
     """Return inputs (m, k) @ weights (k, n), cycle by cycle on an array of k x n PEs."""
     (m, k), n = inputs.shape, weights.shape[1]
@@ -242,7 +242,7 @@ unskewed.reveal(counted=int((difference == 0).sum()))
 # needs 255 more to get to the bottom. These are 256 + 96 + 255 + 255, or 862 cycles. Each PE works in 96 of them,
 # which is 11 %.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Few rows are all beginning and end"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="With few rows the array never fills"
 alt = "PEs at work by cycle: with 96 rows a low and short hill, with 766 rows a high plateau."
 plotting.show(systolic.draw_working([96, 766], side=256), alt=alt)
 
@@ -378,7 +378,7 @@ exchanged.reveal(
 # takes 3 + 3 cycles until the first pair has reached the far corner. Then the finished sums leave, one row per cycle,
 # so a tile takes 20 + 6 + 4, or 30 cycles. The simulation also counts the values that cross the edges of the array:
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest dataflow is not the one that moves least"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The fastest dataflow is not the one that moves least" numbers=[["weights stay +(\\d+)", "cycles, weights stay (simulated)"], ["in all *\\nweights stay +(\\d+)", "values moved, weights stay (simulated)"], ["sums stay +(\\d+)", "cycles, sums stay (simulated)"], ["in all *\\nweights stay +\\d+ *\\nsums stay +(\\d+)", "values moved, sums stay (simulated)"]]
 names = {"weight": "weights stay", "output": "sums stay", "input": "inputs stay"}
 table = {
     names[name]: {
@@ -505,7 +505,7 @@ cycles = {
     for side in (16, 17)
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="One row and one column too many"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="One row and one column cost three more tiles"
 one_more.reveal(modelled=(-(-257 // 256)) ** 2)
 print(f"simulated with side 16: {cycles[17] / cycles[16]:.2f} times the cycles, 17 after 16")
 
@@ -701,7 +701,7 @@ moving.reveal(modelled=modelled, published=100 * published["MLP0"][1], source=so
 # nothing else, so it should be the same in every application that waits for weights. Google counted it in four, two
 # with fully connected layers (MLP) and two LSTMs. Ours is the second:
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 mark="LSTM1" headline="It is the same in four applications"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 mark="LSTM1" headline="In four networks the array mostly waits"
 columns = ["rows", "works, model / Google", "weights move in", "waits"]
 pd.DataFrame(shares, index=columns).T
 

@@ -83,7 +83,7 @@ bet
 # which memory delivers its 65,536 bytes. The 766 cycles fill and empty the array, once per layer. Parts 1 and 2 change the tiles, Part 3 the rows and the bytes, and Part 4 asks what a zero saves.
 # In Part 5 we ask who else decides.
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A depthwise step fills a tile with zeros"
+# %% [markdown] tags=["slide"] minutes=3 headline="A depthwise step fills a tile with zeros"
 # ## Part 1: a depthwise convolution
 #
 # What does a depthwise convolution cost on an array? We begin with the exchange itself, because on
@@ -99,7 +99,7 @@ bet
 # convolution narrows them to 28. In Fused-MBConv an ordinary 3 × 3 convolution does the first two steps at once, and the narrowing stays.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A depthwise step stands between two 1 x 1" lines=[1, 8]
+# %%
 def mbconv(channels, width):
     return nn.Sequential(
         nn.Conv2d(channels, width, 1),
@@ -173,7 +173,7 @@ def tiles(rows, columns, side=256):
 # 256 tiles. But a compiler could pack them. It would write the 9 weights of the first channel into the rows 1 to 9 of column 1, those of
 # the second channel into the rows 10 to 18 of column 2, and so on down the diagonal.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Packed down the diagonal, 28 channels share a tile"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Even packed, a depthwise tile is nearly empty"
 alt = (
     "One tile has 28 short strips on a diagonal and is empty otherwise; the other one is full."
 )
@@ -277,7 +277,7 @@ accuracies = {
     for name, seeds in networks.items()
 }
 
-# %% tags=["hide-input", "look", "slide", "slide-output", "nbval-ignore-output"] minutes=2 headline="Six times the tiles, and no better"
+# %% tags=["hide-input", "look", "slide", "slide-output", "nbval-ignore-output"] minutes=2 headline="MBConv takes six times the tiles, and is no better"
 rows = {}
 for name, count, products, macs in (
     ("mbconv", mbconv_tiles, 3, 28 * 256 + 9 * 256 + 256 * 28),
@@ -317,14 +317,14 @@ assert abs(means["mbconv"] - means["fused"]) < 4
 # EfficientNet-B4 has seven groups of blocks, with 24, 32, 56, 112, 160, 272 and 448 channels. The first three lie far below 144, and the
 # last two far above.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Below 9/8 of the side, fuse"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="With fewer channels, fusing takes fewer tiles"
 groups = [24, 32, 56, 112, 160, 272, 448]
 alt = (
     "The ratio of tiles rises with the channels; three groups lie far below 1, two far above."
 )
 plotting.show(co_design.draw_border(groups), alt=alt)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More operations, and less time"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The network does more operations in less time"
 bet.reveal(published=362, source="Tan and Le, EfficientNetV2, 2021, table 3")
 
 # %% [markdown] tags=["explain"]
@@ -377,7 +377,7 @@ tiles_32.reveal(counted=tiles_of_32)
 # It needs two, because 9 × 32 is 288, and 288 rows do not fit into 256. The second tile holds only the last 32 rows, but it takes as long
 # as a full one. So the array counts 9 × channels, and the good widths are those just below a multiple of 256.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 mark="28" headline="From 32 to 56 channels it takes no longer"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 mark="56" headline="56 channels take no longer than 32"
 rows = {}
 for channels in (24, 28, 32, 56):
     count = tiles(9 * channels, 256) + tiles(256, channels)
@@ -461,7 +461,7 @@ def rounded(network, bits):
     return network
 
 
-# %% tags=["hide-input", "look", "slide", "slide-output", "nbval-ignore-output"] minutes=1 headline="Four bits read as well as eight"
+# %% tags=["hide-input", "look", "slide", "slide-output", "nbval-ignore-output"] minutes=1 headline="Four bits classify nearly as well as eight" numbers=[["accuracy +[\\d.]+ % \\(measured\\) +([\\d.]+ %)", "accuracy with 8 bits (measured)"], ["accuracy(?: +[\\d.]+ % \\(measured\\)){2} +([\\d.]+ %)", "accuracy with 4 bits (measured)"], [" 2 *\\naccuracy +[\\d.]+ % \\(measured\\) +([\\d.]+ %)", "accuracy with 2 bits (measured)"]]
 network = networks["fused"][0]
 by_bits = {
     bits: 100 * training.accuracy(rounded(network, bits), unseen) for bits in (8, 4, 3, 2)
@@ -491,15 +491,15 @@ co_design.explore_block()
 #
 # The smallest weight is none at all. Does a zero save still more?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A zero is a number like any other"
+# %% [markdown] tags=["slide"] minutes=2 headline="Weights can be removed in three patterns"
 # ## Part 4: zeros
 #
 # Which zeros can a machine skip? A trained network has many small weights, and [pruning](glossary.md#pruning) sets them to zero. Nine
 # multiplications of ten then seem superfluous.
 #
-# - *Single weights*, wherever they stand
+# - *Single weights*, wherever they are
 # - *2:4*, two of every four neighbours
-# - *Whole channels*
+# - *Whole channels*, so that the matrix becomes smaller
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 10]
 pruned_speed = helpers.predict(
@@ -596,7 +596,7 @@ def two_of_four(weights):
 # zeros stay zero. For single weights and for 2:4, a *mask* says what stays, and two lines hold it:
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A mask removes weights, and their gradients" lines=[1, 5]
+# %%
 def hold(layer, mask):
     """Set the weights outside the mask to zero, and keep them there in training."""
     with torch.no_grad():
@@ -652,7 +652,7 @@ for name, network in pruned.items():
 # %% tags=["look"]
 tiles_left.reveal(counted=tiles(252, 256) + tiles(256, 28))
 
-# %% tags=["hide-input", "look", "slide", "slide-output", "nbval-ignore-output"] minutes=2 mark="channels" headline="Only whole channels save tiles"
+# %% tags=["hide-input", "look", "slide", "slide-output", "nbval-ignore-output"] minutes=3 mark="half of the channels" headline="Only whole channels save tiles"
 whole = 100 * training.accuracy(wide, unseen)
 rows = {"nothing": (tiles(252, 512) + tiles(512, 28), f"{whole:.1f} %", "")}
 left = {
@@ -687,7 +687,7 @@ assert max(later.values()) - min(later.values()) < 3
 #
 # You have now made four choices for one array. Does your machine even see them?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Between your line and the multipliers stand others"
+# %% [markdown] tags=["slide"] minutes=2 headline="The framework and the library choose as well"
 # ## Part 5: the libraries
 #
 # Who else decides? We ask this last, because a machine sees your choices only if the software lets them through. Between your line of Python
@@ -811,7 +811,7 @@ for name, layer in layers.items():
         "cycles of the array": block_cycles(packed_tiles(layer), 1, positions),
     }
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The cheapest layer is not the cheapest on every machine"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The cheapest layer depends on the machine" untitled=true
 alt = (
     "By multiply-adds depthwise is a 64th of the ordinary convolution; "
     "on a core it is more, and on the array it is the same."

@@ -57,7 +57,7 @@ colours = ["#882255", "#332288", "#999933", "#8C510A", "#000000"]  # without a m
 #
 # Which of the two does more harm to this model?
 #
-# - Its weights in 4 bits, with a scale for each 32
+# - The model's weights in 4 bits, with a scale for each 32
 # - Or its activations in 8 bits, with one scale for all
 # - The model is not trained again
 #
@@ -313,7 +313,7 @@ helpers.interactive_figure(draw, {"name": [*names, "int8"]}, views=views, alt=de
 # (For MXFP4 we take 1/2, the largest power of two in 0.70, and divide it by 4, the largest in e2m1. For NVFP4 we take
 # 0.70 / 6 and round it to e4m3. A second scale of NVFP4, one for the whole tensor, is left out.)
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="With small steps, even the smallest survives"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Floating-point formats keep the weight 0.04" numbers=[["4-bit integers, scale 0.1 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 as a 4-bit integer, scale 0.1"], ["MXFP4, scale 1/8 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 in MXFP4, scale 1/8"], ["NVFP4, scale 15/128 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 in NVFP4, scale 15/128"]]
 block = torch.zeros(1, 32).double()
 block[:, :4] = four
 e4m3 = numbers.FORMATS["e4m3"]
@@ -363,7 +363,7 @@ def with_weights(model, store):
     return rounded
 
 
-# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Four bits cost little if few weights share a scale"
+# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Four bits cost little if few weights share a scale" numbers=[["one scale per matrix +\\S+ +\\S+ +(\\S+)", "rise of the loss, one scale per matrix (measured)"], ["a scale per row +\\S+ +\\S+ +(\\S+)", "one scale per row (measured)"], ["4-bit integers, a scale per 32 +\\S+ +\\S+ +(\\S+)", "one scale per 32 weights (measured)"]]
 ways = {
     "4-bit integers, one scale per matrix": (
         "4.0",
@@ -572,7 +572,7 @@ print(f"4-bit weights, a scale per 32, with the outlier: a rise of {four_bits:.3
 print(f"8-bit activations, one scale, with the outlier: a rise of {eight_bits:.3f} (measured)")
 print(f"after a second training: {second_bet:.0f} times as much (measured)")
 
-# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Three remedies bring the loss back"
+# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Three remedies bring the loss back" numbers=[["(?s)with the outlier.*?8-bit integers, one scale +([\\d.]+)", "loss with one scale for all (measured)"], ["(?s)with the outlier.*?a scale per token +([\\d.]+)", "a scale per token (measured)"], ["(?s)with the outlier.*?outlier in float +([\\d.]+)", "the outlier in float (measured)"], ["(?s)with the outlier.*?one scale, smoothed +([\\d.]+)", "one scale, smoothed (measured)"]]
 table = {
     name: (f"{as_trained[name]:.3f}" if name in as_trained else "", f"{loss:.3f}")
     for name, loss in outlying.items()
@@ -619,7 +619,7 @@ pd.DataFrame(table, index=columns).T.rename_axis("loss with activations stored a
 #
 # - A product of two narrow numbers fits a wider format exactly
 # - A sum is rounded at each addition
-# - What becomes of 1 added to a large sum?
+# - If a sum is large enough, adding 1 changes nothing
 #
 # **Your turn.** Write a sum in a narrow format. The function `keep` rounds to what can be stored.
 
@@ -759,7 +759,7 @@ for largest in (255, 127):
     exact = 2 * largest * 127
     print(f"pixels to {largest}: {exact:,} becomes {pair([largest] * 2, [127] * 2):,}")
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100] headline="pmaddubsw adds two products in 16 bits, up to 32,767"
 worse = helpers.predict(
     "With this instruction, how many times as large is a layer's error "
     "with 8-bit pixels as with 7-bit pixels?",
@@ -795,7 +795,7 @@ worse.reveal(simulated=errors["saturating"][8] / errors["saturating"][7])
 for name, error in errors.items():
     print(f"{name}: error with 8 bits {error[8]:.2%}, with 7 bits {error[7]:.2%}")
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The eighth bit can make it worse"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="An eighth bit can make the error larger"
 figure, axes = plotting.figure(title="First layer of a network: error by the bits of a pixel")
 for index, (name, error) in enumerate(errors.items()):
     percent = [100 * share for share in error.values()]
@@ -946,7 +946,7 @@ def stochastic(values, step):
     return step * torch.where(torch.rand(values.shape) < counts - lower, lower + 1, lower)
 
 
-# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Sixteen bits forget, and a coin remembers"
+# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Sixteen bits forget, and a coin remembers" numbers=[["float64: ([\\d.]+ %)", "right with weights in float64 (measured)"], ["stochastic: ([\\d.]+ %)", "in bfloat16, rounded by a coin (measured)"], ["nearest: ([\\d.]+ %)", "in bfloat16, rounded to the nearest (measured)"]]
 def with_coin(weights):
     step = spacing(torch.where(weights == 0, 1.0, weights), 7, -126)
     return stochastic(weights, step)

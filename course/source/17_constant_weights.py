@@ -81,7 +81,7 @@ print("programs for this processor:", no_cpu_code or "compiled here")
 # With the word and without it, each candidate takes the same 1,792 multiply-adds, one for each weight. All loops are unrolled in both programs, so that a
 # thread executes every instruction once.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 10]
 bet = helpers.predict(
     "Without const, how many times as many instructions as with it does a thread execute?",
     "x",
@@ -381,7 +381,7 @@ def cycles_per_warp(instructions, loads):
 # With `const` the schedulers need 1,980 / 4, or 495 cycles, and the 23 loads are hidden among them. The program without `const` has 3,783 instructions, of which 1,880
 # are loads.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 10]
 slower = helpers.predict(
     "Without const, how many times as many cycles as with it "
     "does a multiprocessor need per warp?",
@@ -416,7 +416,7 @@ plotting.show(
 #
 # The best load is none. Is there another place from which a weight can be read without one?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Constant memory was made for this"
+# %% [markdown] tags=["slide"] minutes=2 headline="Constant memory serves a whole warp"
 # ## Part 3: other places for a weight
 #
 # Which other places are as good as an immediate? The author of the draft tried one that was made for the purpose, and so do we.
@@ -429,7 +429,7 @@ plotting.show(
 # the place of a register, for example `c[0x3][0x3c]`, and there is no load. In code for an H100 the same compiler does not do this any more. It first copies each weight
 # into a uniform register, which all threads of a warp share, by an instruction of its own, `ULDC`.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 10]
 constant_memory = helpers.predict(
     "With weights in constant memory, how many times as many instructions "
     "as with const does the network need on an H100?",
@@ -458,7 +458,7 @@ rows = {
 pd.DataFrame(rows, index=["A100", "H100"]).T.rename_axis("instructions of a thread")
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 untitled=true headline="Four ways of the same weight to its multiply-add"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 untitled=true headline="Only const needs no memory for the weight"
 def last_instruction(name, chip, *opcodes):
     lines = cw.listing(cw.layer_source(name), architecture=chip)
     instruction = [line for line in lines if line.startswith(opcodes)][-1]
@@ -567,7 +567,7 @@ for name, (sentence, bound) in claims.items():
 #
 # So far the compiler has only moved the weight. But if it knows its value, can it do more?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A compiler that knows a value can use it"
+# %% [markdown] tags=["slide"] minutes=2 headline="Half precision does two candidates at once"
 # ## Part 4: weights that are short, or zero
 #
 # What does the compiler gain if a weight is short, or zero? We ask because earlier lessons have prepared both cases, few bits (lesson 16) and zeros
@@ -887,7 +887,7 @@ code_bytes.reveal(modelled=16 * wide.macs, counted=wide_code)
 #
 # Now compare our counts with the author's times. In each row of the table the program after the stroke is the baseline, and the draft names neither its GPU nor its CPU.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Our ratios beside the author's"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Constant memory helps an A100 more than an H100" numbers=[["plain array / constant memory +([\\d.]+)", "plain array / constant memory, time (published)"], ["constant memory +([\\d.]+) \\(A100\\)", "the same ratio of instructions, A100 (counted)"], ["\\(A100\\), ([\\d.]+) \\(H100\\)", "the same ratio of instructions, H100 (counted)"]]
 pointer = cw.count_instructions(cw.generate(network, "cuda", placement="pointer"))
 of_constant = [
     f"{placed['device', chip].total / placed['constant', chip].total:.2f} ({name})"

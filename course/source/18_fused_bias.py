@@ -145,7 +145,7 @@ bet.reveal(
     source="Flux issue 558",
 )
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The output is neither written in between nor read again"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="One kernel writes the output only once"
 x_bytes, y_bytes = (4 * 1000 * channels * 28 * 28 for channels in (1, 16))
 convolution = fused_bias.Kernel("convolution", {"x": x_bytes}, {"y": y_bytes})
 bias_and_relu = fused_bias.Kernel("bias, ReLU", {"y": y_bytes}, {"out": y_bytes})
@@ -296,7 +296,7 @@ print(f"one kernel: {units.text(one_s, 's')}, copy of its output: {units.text(co
 # %% [markdown]
 # A model of the three kernels needs no other times.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10] headline="Three kernels write the output three times"
 three_kernels = helpers.predict(
     "How many times as long as the one kernel do the three kernels take on your machine?", "x"
 )
@@ -318,7 +318,7 @@ layer.claim("three kernels take longer than one", "three kernels", at_least=1.2)
 #
 # Addition and ReLU can share one pass over the tensor, if each value gets both while it is in a register.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 layout="steps" frames=[0, 2, 4, 8] headline="Two passes visit memory twice as often"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=1 layout="steps" frames=[2, 4, 8] headline="Two passes visit memory twice as often"
 plotting.play(
     fused_bias.pass_frames(),
     title="Eight values in memory",
@@ -929,7 +929,7 @@ for records in sending.gpus():
                 for row in recording.result("story").rows
             }
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A slow convolution hides its neighbours"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A slow convolution hides its neighbours" numbers=[["the issue \\(published\\) +([\\d.]+)", "two kernels / one kernel, in the issue (published)"], ["one core here, \\d+ digits +([\\d.]+)", "two kernels / one kernel, on one core (measured)"], ["this core: ([\\d.]+)", "convolution / bias and ReLU on this core (measured)"]]
 rows = {"the issue (published)": ["2.61", "2.31", "10.2 %"]}
 for name, row in machines.items():
     ratios = [f"{row.layers_ratio:.2f}", f"{row.forward_ratio:.2f}"]

@@ -77,7 +77,7 @@ shapes, networks = times.shapes, times.network_shapes
 #
 # Write down a number before you go on. Below 1 Ben is faster, above 1 Anna is.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 2]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 3]
 bet = helpers.predict(
     "Over all 201 layers together, how many times as long as Anna's choices "
     "do Ben's choices take?",
@@ -93,7 +93,7 @@ bet
 #
 # - The definition says how many multiplications a layer has
 # - The fastest matrix product says how many run per second
-# - An algorithm may do others than the definition
+# - An algorithm may do other and fewer multiplications
 #
 # One layer goes with us through the lesson. It is from ResNet-50, reads 64 channels of 56 × 56 values and has 64 filters of 3 × 3. Each of its
 # 56 × 56 × 64 outputs is a sum of 64 × 9 products, which makes 115.6 million multiplications. With the additions that is 231 million FLOP. The fastest
@@ -280,7 +280,7 @@ fewer.reveal(
     counted=work["direct"].products / work["winograd_4"].products,
 )
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Fewer multiplications move more bytes"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Fewer multiplications move more bytes" numbers=[["PyTorch's own call +([\\d.]+) million", "million products, PyTorch's call (counted)"], ["PyTorch's own call +[\\d.]+ million +([\\d.]+ MB)", "moved by PyTorch's call (counted)"], ["Winograd, 4 x 4 outputs +([\\d.]+) million", "million products, Winograd (counted)"], ["Winograd, 4 x 4 outputs +[\\d.]+ million +([\\d.]+ MB)", "moved by Winograd (counted)"]]
 rows = {}
 for name, counts in work.items():
     is_counted = counts.products is not None
@@ -349,7 +349,7 @@ print(f"relative to the fastest product: {nnpack_rates[fastest] / product_rate:.
 # ResNet-50 has 53 convolutions. One is 7 × 7. Sixteen blocks have a 1 × 1, a 3 × 3 and a 1 × 1 each, and four more are 1 × 1 beside a block. Of all the
 # 1 × 1, only three of these last four have stride 2. The inputs of the 3 × 3 have at least 25,088 values.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 53]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 60]
 by_onednn = helpers.predict(
     "With one image, how many of the 53 convolutions of ResNet-50 does oneDNN compute?",
     "layers",
@@ -538,7 +538,7 @@ parts = {
     for name in ("channels_last", "im2col", "nnpack")
 }
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Copies and transforms may cost more than multiplying"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Copies and transforms may cost more than multiplying" numbers=[["im2col and a product +[\\d.]+ million +([\\d.]+ ms)", "im2col, multiplying (modelled)"], ["im2col and a product +[\\d.]+ million +[\\d.]+ ms +([\\d.]+ ms)", "im2col, everything else (modelled)"], ["NNPACK, a library +[\\d.]+ million +([\\d.]+ ms)", "NNPACK, multiplying (modelled)"], ["NNPACK, a library +[\\d.]+ million +[\\d.]+ ms +([\\d.]+ ms)", "NNPACK, everything else (modelled)"]]
 rows = {}
 for name, mine in parts.items():
     multiplying = [part for part in mine if part.count in study.MULTIPLICATIONS]
@@ -585,7 +585,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("count")
 # of the implementation that serves our layer, so a wave has 120. A block computes 64 filters at 128 positions. Four images of our layer have 4 × 56 × 56
 # positions, which fill 98 blocks, and five images need 123.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 4]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 5] headline="Four images need 98 blocks, five need 123, and a wave has 120"
 one_image_more = helpers.predict(
     "If every wave takes the same time, how many times as long as four images "
     "do five images take?",
@@ -687,7 +687,7 @@ measured_s = np.column_stack([times.times_s(name)[layers] for name in times.algo
 models = {counting: modelled_s(counting) for counting in study.COUNTINGS}
 
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=3 headline="Counts for the right implementation halve FLOP's error twice"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=3 headline="Counts by implementation cut FLOP's error by over two thirds" numbers=[["predictions together +([\\d.]+ %)", "error from FLOP alone (measured)"], ["predictions together +[\\d.]+ % +([\\d.]+ %)", "from all counts (measured)"], ["predictions together +[\\d.]+ % +[\\d.]+ % +([\\d.]+ %)", "from counts by implementation (measured)"]]
 def rmspe(predicted_s, known_s):
     is_known = np.isfinite(known_s)
     return 100 * study.errors(predicted_s[is_known], known_s[is_known]).rmspe_share
@@ -749,7 +749,7 @@ print(f"30 % of the shapes at random, times above 1 ms: {', '.join(drawn_errors)
 #
 # FFT has the largest error and NNPACK had the second largest. Which of the two harms the choice?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A wrong choice costs what it takes longer"
+# %% [markdown] tags=["slide"] minutes=2 headline="A wrong choice costs the time that it adds"
 # ## Part 5: what a wrong choice costs
 #
 # What does a wrong choice cost? We ask this last, because a prediction is worth only as much as the decision that it leads to.
@@ -870,7 +870,7 @@ def regret(times_s, chosen):
 # Anna's regret is 219.7 / 206.1, or 1.07, and Ben's is 231.3 / 206.1, or 1.12. Without the 19.0 ms Ben would need 212.3 ms, a regret of 1.03. The third
 # model knows what NNPACK runs, and counts its tiles.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1.2]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1.2] headline="Regret is the time of your choices over the least time"
 by_implementation = helpers.predict(
     "With the third model, which knows what NNPACK runs, what is the regret?", "x"
 )
@@ -880,7 +880,7 @@ by_implementation
 third_regret = regret(second_s, choices["the model by implementation"])
 assert 1 <= third_regret < 1.03
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Knowing the implementation repairs the choice"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Knowing the implementation mends the choice"
 by_implementation.reveal(measured=third_regret)
 
 # %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Fewer mistakes do not mean less regret"

@@ -104,7 +104,7 @@ def plain(query, key, value):
 # %% [markdown]
 # One reading or one writing of the whole score matrix is called a *pass* here.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 16]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 16]
 passes = helpers.predict(
     "In the forward pass, how many times do the four lines of plain attention "
     "read or write the whole score matrix?",
@@ -196,7 +196,7 @@ print(f"plain attention, forward: {as_ms(times_s['plain, forward'])} (measured)"
 # On our core it is 3.59 / 9.61, or 0.37. An H100 can do 989 / 3.35, or 295 operations while one byte arrives ([lesson 02](02_compute_and_roofline.ipynb)). Let its scores have 2 bytes
 # and its heads a width of 128, as in Llama 3 8B.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100] headline="Heads of width 128, scores of 2 bytes, as in Llama 3 8B"
 h100_pass = helpers.predict(
     "On an H100, how many products of such a head could be computed "
     "in the time of one pass over its scores?",
@@ -556,7 +556,7 @@ square_tiles, tall_tiles = units_moved(64, 64), units_moved(128, 32)
 # %% tags=["look"]
 reads.reveal(modelled=1 + 2 * 2048 / 64 + 1, simulated=square_tiles[0])
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Tiles move a quarter of the bytes"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Tiles of 64 x 64 move a quarter of the bytes"
 rows = {
     "matrix, products in tiles of 64 x 64 (simulated)": units_moved(
         64, 64, "products in tiles"
@@ -581,7 +581,7 @@ table.rename_axis("2,048 tokens, one head").map("{:,.0f}".format)
 # as many walks past the keys and read 34 units. So make a tile tall, as long as it fits. (The paper of 2022 went the other way round, with the keys
 # outside and the queries inside, and its successor of 2023 has our order.)
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Tall tiles read less, until their queries fill the cache"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Tall tiles read less, until the cache is full"
 sides = (16, 32, 64, 128, 256)
 plotting.show(
     attention.draw_units(
@@ -873,7 +873,7 @@ timing.claim(sentence, fused_ratio / short_ratio, at_most=0.95, evidence=[turns,
 # we assume 2 bytes per score. The score matrices have 64 × 16 × 1,024² × 2 bytes, or 2.15 GB, and a product has 137 GFLOP. By its data sheet an A100 with
 # 40 GB does 312 TFLOP/s and moves 1,555 GB/s. So a product takes 0.44 ms, and a pass takes 1.38 ms, as long as 3.1 products.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.01, 2]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.01, 10] headline="GPT-2 medium has 1,024 tokens and 16 heads of width 64"
 a100 = helpers.predict(
     "On this A100, how many times as long as the plain step should the fused step take?", "x"
 )
@@ -886,7 +886,7 @@ counts = {"plain": (6, 15), "FlashAttention": (7, 0)}
 a100_s = {name: a100_product_s * n + a100_pass_s * m for name, (n, m) in counts.items()}
 published = dict(zip(counts, attention.FLASH_TABLE, strict=True))
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="On an A100 fifteen passes are most of the step"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="On an A100 the plain step is mostly passes"
 a100.reveal(
     modelled=a100_s["FlashAttention"] / a100_s["plain"],
     published=published["FlashAttention"].time_s / published["plain"].time_s,
@@ -926,7 +926,7 @@ calls = {
 }
 halves = timing.compare(calls, budget_s=4, precision=0.05)
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A rate above the large product's asks what was counted"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="The causal rate counts work that is not done"
 counted = {"whole": 2 * flops, "causal": 2 * flops, "large product": 2 * 1024**3}
 rows = {
     name: (as_ms(row.median_s), units.text(counted[name] / row.median_s, "FLOP/s"))

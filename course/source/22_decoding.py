@@ -65,7 +65,7 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 # Perhaps each of them still gets 223 tokens per second, as if the others were not there. Perhaps each gets a 64th of it, 3.5. All numbers that you need are
 # above, but for the bytes of one sequence's KV cache. If you do not know them yet, guess, because Part 1 counts them.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 500]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
 bet = helpers.predict(
     "When 64 users with 2,000 tokens each share the H100, "
     "how many tokens per second does each get?",
@@ -159,7 +159,7 @@ def attend_new(query, key, value, cache, position):
 # batch at once. The new tokens take the positions from `start` on, because the cache already holds the tokens before them.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A block writes its new keys, and reads all"
+# %%
 def run_block(block, x, cache, start):
     """Return a block's output (N, T, width); fill cache (2, N, heads, room, d) from start."""
     heads = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width)).transpose(1, 2)
@@ -242,7 +242,7 @@ def generate(model, sequence, count, use_cache=True):
     return sequence, tokens_processed
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each pass adds a key and a value to the cache" layout="steps"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=3 headline="Each pass adds a key and a value to the cache" layout="steps"
 plotting.play(
     decoding.cache_frames(["one", ",", "two", ",", "three", ",", "four", ","], prompt=4),
     title="Decoding with a cache",
@@ -292,7 +292,7 @@ token_bytes
 with torch.device("meta"):  # shapes without data
     llama = models.Decoder(128_256, width=4096, layers=32, heads=32, kv_heads=8).bfloat16()
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Four letters leave kilobytes behind"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A token leaves over a hundred kilobytes"
 token_bytes.reveal(
     modelled=32 * 2 * 1024 * 2, counted=llama.new_cache(batch=1, tokens=1).nbytes
 )
@@ -449,7 +449,7 @@ timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 #
 # - The user wants the next token soon
 # - The owner wants to sell many tokens per second
-# - The batch stands between them
+# - The batch size decides between them
 #
 # All sequences of a batch share one reading of the weights, whereas each of them has a cache of its own, which nobody else can use. With 2,000
 # tokens, reading a cache of 0.26 GB takes 0.078 ms. Eight users therefore need 4.48 + 8 × 0.078, or 5.1 ms. Each of them loses a tenth of the
@@ -459,7 +459,7 @@ timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 h100_step = step_s(15.01e9, 2000 * 131_072, 64, bandwidth=3.35e12)
 bet.reveal(modelled=1 / h100_step)
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="A larger batch sells more, and less and less"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Every new user adds fewer tokens per second"
 import pandas as pd
 
 rows = {}
@@ -517,7 +517,7 @@ modelled = [step_s(weight_bytes, cache_bytes, n, bandwidth) for n in batches]
 modelled = [seconds / modelled[0] for seconds in modelled]
 eight.reveal(modelled=modelled[3], measured=ratios[3])
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The bytes are a floor, and a kernel must reach it"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="A step takes longer than its bytes predict"
 alt = "Over the number of sequences the measured time of a step rises above the modelled one."
 plotting.show(decoding.draw_batches(batches, modelled=modelled, measured=ratios), alt=alt)
 
@@ -550,7 +550,7 @@ plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 #
 # Bytes now limit the user and the owner alike. Which of them can we do without?
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Both terms of the line can shrink"
+# %% [markdown] tags=["slide"] minutes=2 headline="Caches and weights can both take fewer bytes"
 # ## Part 4: how few bytes are enough
 #
 # How small can caches and weights become? Part 3 has shown that both terms count, so we shrink one after the other, and the caches first, because
@@ -558,7 +558,7 @@ plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 #
 # - Several query heads can share one key-value head
 # - A weight can have fewer bits
-# - Neither shortens what a step does besides reading
+# - Neither shortens the part of a step that does not read
 #
 # The cache of Llama 3 8B has been shrunk already. Llama 2 7B has the same 32 layers and the same width, yet it keeps 524,288 bytes per token, four
 # times as many, because each of its 32 query heads has a key and a value of its own. In
@@ -649,7 +649,7 @@ timing.claim(sentence, without_copy / copied, at_most=1 / 2, evidence=sharing)
 # of 16 bits they measured 104.9 tokens per second, which is 9.5 ms per token. In 8 bits the weights are half as large, and reading them takes half
 # the time. Reading 13.2 GB takes 6.5 ms at the data sheet's 2,039 GB/s, so about 3 ms of each token are something else.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 4]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 4] headline="gpt-fast writes one text with Llama 2 7B"
 int8 = helpers.predict(
     "On the A100, how many times as many tokens per second as 16-bit weights "
     "did 8-bit weights give?",
@@ -664,7 +664,7 @@ read_s = {
     for bits in (16, 8)
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half the bytes, and not twice the tokens"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half the bytes do not give twice the tokens"
 rest_s = 1 / published[16] - read_s[16]
 modelled = (1 / published[16]) / (read_s[8] + rest_s)
 int8.reveal(
@@ -766,7 +766,7 @@ def verify(model, draft):
     return accept, missing.div(total)
 
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Accepted and resampled tokens add up to the model's own"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="Resampling restores the model's distribution"
 model = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 draft = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
 accept, resample = verify(model, draft)

@@ -89,9 +89,9 @@ print(f"one request per second: {in_time} of {len(report.requests)} had a token 
 #
 # How far can the order of the work alone bring us?
 #
-# - 2,000 tokens to read, 250 to write
-# - The first token within half a second, and no slow ones later
-# - 99 of 100 requests keep both
+# - A request has 2,000 tokens to read and 250 to write
+# - Promised are a first token within half a second and no slow ones later
+# - 99 of 100 requests must keep this promise
 #
 # The server above cannot promise a single one. Write down how many the best program of this lesson can promise on the same GPU.
 
@@ -258,7 +258,7 @@ def admit_static(slots, waiting):
     return slots if any(request is not None for request in slots) else admit(slots, waiting)
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="A slot that is empty waits for the longest answer" layout="steps"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Empty slots wait for the longest answer" layout="steps" frames=[2, 5, 8, 11] smallest=9.5
 eight = [
     serving.Request(0.0, prompt_tokens=1000, answer_tokens=tokens)
     for tokens in (90, 20, 50, 150, 30, 60, 110, 40, 70, 30, 100, 50, 20, 80, 60, 40)
@@ -279,7 +279,7 @@ plotting.play(
 # %% [markdown]
 # How much better is the continuous server? We send four requests per second to both. Both can keep up with that, because their limits are 5.6 and 8.7.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 10]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 5]
 more_tokens = helpers.predict(
     "At four requests per second, how many times as many tokens per second "
     "does the continuous server write as the static one?",
@@ -295,7 +295,7 @@ two = {
     "continuous": simulate(continuous, rate=4),
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Nobody asked for more answers"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The arrivals set the tokens per second"
 more_tokens.reveal(
     modelled=1, simulated=two["continuous"].tokens_per_s / two["static"].tokens_per_s
 )
@@ -343,7 +343,7 @@ def run_block(block, x, caches, starts, sizes):
     return x + block.down(gelu(block.up(block.norm2(x))))
 
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Matrices take all tokens, attention takes each request"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Only attention takes each request alone"
 step = serving.Batch(
     requests=[0, 1, 2], starts=[5, 9, 0], tokens=[1, 1, 4], tables=[[], [], []]
 )
@@ -539,7 +539,7 @@ most_tokens
 # %% tags=["run"]
 read_token_s = h100_step_s(1000, 0) / 1000  # arithmetic is the larger of the two times there
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The promise sets the budget"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The promised gap sets the budget of tokens"
 most_tokens.reveal(modelled=0.030 / read_token_s)
 
 # %% tags=["hide-input", "look"]
@@ -923,7 +923,7 @@ def good_share(ttft_s, tpot_s, ttft_limit_s, tpot_limit_s):
 # %% [markdown]
 # Take the server of Part 3, with chunks and without kept instructions. If requests never run out, it serves 9.3 per second (simulated).
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 1000]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
 queue_wait = helpers.predict(
     "If 10 requests per second arrive at a server that serves 9.3, "
     "how long does one that arrives after five minutes wait?",
@@ -961,7 +961,7 @@ pd.DataFrame(
 #
 # The remedy sounds rude. Let the server admit only 30 requests at once and refuse whoever has waited for 0.3 s.
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="A server that refuses some keeps its promise to the others"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="A server that refuses some keeps its promise" untitled=true
 refusing = {**chunks[512], "slots": 30, "patience_s": 0.3}
 impatient = {rate: simulate(refusing, rate) for rate in (6, 9, 12)}
 title = "Tokens, first tokens and kept promises over the load (simulated)"
