@@ -16,7 +16,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const lock = (locked) => {
       for (const cell of answers) {
         cell.classList.toggle("until-guessed", locked);
-        for (const details of cell.querySelectorAll("details")) details.open = !locked;
+        for (const details of cell.querySelectorAll("details.below-input")) details.open = !locked;
       }
       if (explained) explained.hidden = locked;
     };
