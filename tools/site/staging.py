@@ -191,7 +191,7 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
         if last is not None:
             _tag(built.cells[question.asked], f"asks-{question.name}")
             for cell in _answer(built.cells[question.asked + 1 : last + 1]):
-                _fold(cell, "output", "The answer, once you have predicted ({type})", f"answers-{question.name}")
+                _fold(cell, "output", "The answer, once you have predicted", f"answers-{question.name}")
     for cell in built.cells:
         if "yours" in cell.metadata.get("tags", []):
             _fold(cell, "input", "One way to write it")

@@ -21,6 +21,7 @@ document.addEventListener("DOMContentLoaded", () => {
       if (explained) explained.hidden = locked;
     };
     for (const cell of answers) {
+      for (const prompt of cell.querySelectorAll(".above-input > summary p")) prompt.textContent = "The code";
       cell.addEventListener("click", (event) => {
         if (!cell.classList.contains("until-guessed") || !event.target.closest("summary")) return;
         event.preventDefault();
