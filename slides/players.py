@@ -9,7 +9,7 @@ from typing import Any
 
 from helpers.plotting.player import BEGINS, SCRIPT
 
-# On a slide a frame takes the theme's colours, through the shadow tree: white becomes the page.
+# On a slide and on the site a frame takes the colours of drawings.css, through the shadow tree: white becomes the page.
 _ON_A_SLIDE = SCRIPT.replace("background: white", "background: var(--figure-page, white)").replace(
     ".stage > svg {", ".stage > svg { filter: var(--figure-filter, none); mix-blend-mode: var(--figure-blend, normal);"
 )
@@ -37,7 +37,7 @@ def opened(html: str) -> str:
 
 
 def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``output`` as a slide shows it: a player with the library's script; other outputs as they are."""
+    """Return ``output`` as a slide or the site shows it: a player in the page's colours; other outputs as they are."""
     html = output.get("data", {}).get("text/html", "")
     if not html.startswith(BEGINS):
         return output

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import re
 import subprocess
 import sys
@@ -10,13 +13,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nbformat
+import numpy as np
 import pytest
 from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
+from PIL import Image
 
+from helpers.plotting import player
+from slides import build
+from slides.cells import read_deck
 from tests.ci import in_ci
 from tests.planted import ROOT
 from tools.authoring.course import HERE, Course
-from tools.site import staging
+from tools.site import cards, excerpts, staging
 
 LESSONS = ("02", "14")
 SHOWN = ("index.html", "02_compute_and_roofline.html", "14_systolic_arrays.html", "glossary.html", "formulas.html",
@@ -185,13 +196,34 @@ def test_the_search_finds_a_word_of_a_lesson(site, chromium):
         )
 
 
+def test_a_hit_of_the_search_has_a_sentence_with_the_word_although_no_page_can_be_fetched(site, chromium):
+    with shown(chromium, site / "search.html") as opened:
+        lesson = opened.locator("ul.search li", has=opened.locator("a[href='14_systolic_arrays.html']"))
+        opened.goto(f"{(site / 'search.html').as_uri()}?q=systolic")
+        lesson.locator("p.context").wait_for()
+        said = lesson.locator("p.context").inner_text()
+        assert "systolic array" in said.lower()
+        assert "import" not in said  # of the lesson's text and not of its code
+        assert lesson.locator("p.context .highlighted").count() >= 1
+
+
+def test_the_text_of_a_page_has_its_sentences_and_the_names_of_its_sections():
+    document = new_document("a page")
+    section = nodes.section("", nodes.paragraph("", "a < b"), nodes.literal_block("", "code"), ids=["part-1"])
+    document += [nodes.paragraph("", "first"), section]
+    assert excerpts.text(document) == 'first <section id="part-1">a &lt; b</section>'
+
+
 def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
     with shown(chromium, site / "14_systolic_arrays.html") as opened:
         asked = opened.locator("[class*='tag_asks-']").nth(1)
         name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
-        folded = opened.locator(f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')} details")
+        answers = f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')}"
+        folded, code = (opened.locator(f"{answers} details.{where}-input") for where in ("below", "above"))
         opens = [folded.nth(place).evaluate("(one) => one.open") for place in range(folded.count())]
         assert opens == [False] * folded.count() != []
+        assert code.count() == folded.count()
+        assert not code.first.is_visible()  # it has the answer in it
         folded.first.locator("summary").click(force=True)
         assert not folded.first.evaluate("(one) => one.open")
         assert asked.locator("output").inner_text() == "type a number first"
@@ -201,6 +233,8 @@ def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site,
         asked.locator("input").fill("0.5")
         opened.keyboard.press("Enter")
         assert folded.last.evaluate("(one) => one.open")
+        assert code.last.locator("summary").inner_text().strip() == "The code"
+        assert not code.last.evaluate("(one) => one.open")
         opened.reload()
         assert asked.locator("input").input_value() == "0.5"
         assert folded.last.evaluate("(one) => one.open")
@@ -208,7 +242,7 @@ def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site,
 
 def test_without_scripts_an_answer_is_a_plain_fold(site, chromium):
     with shown(chromium, site / "14_systolic_arrays.html", java_script_enabled=False) as opened:
-        folded = opened.locator("[class*='tag_answers-'] details").first
+        folded = opened.locator("[class*='tag_answers-'] details.below-input").first
         folded.locator("summary").click()
         assert folded.get_attribute("open") is not None
 
@@ -277,7 +311,9 @@ def test_the_first_page_has_the_bet_the_entries_the_map_and_links_that_lead_to_p
     staging.write(HERE, tmp_path / "pages", numbers=["00", "01"])
     text = (tmp_path / "pages" / "index.md").read_text()
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
-    assert pictures == ["map/three_numbers.svg", "map/course.svg"]
+    cards_of = ["cards/00_start_here.png", "cards/01_memory_hierarchy.png"]
+    assert pictures == ["map/three_numbers.svg", *cards_of, "map/course.svg"]
+    assert [text.count(lesson.way.question) for lesson in HERE.lessons(["00", "01"])] == [1, 1]
     assert [picture for picture in pictures if not (tmp_path / "pages" / picture).is_file()] == []
     assert [text.count(entry) for entry in ("**Learn.**", "**Teach.**", "**Use.**")] == [1, 1, 1]
     assert [part in text for part in ("](00_start_here.ipynb)", "](course/", "<!--")] == [True, False, False]
@@ -295,3 +331,111 @@ def test_the_bet_of_the_first_page_takes_a_number_and_opens_its_answer(site, chr
         form.locator("input").fill("10")
         opened.keyboard.press("Enter")
         assert answer.evaluate("(one) => one.open")
+
+
+def _cell(*tags: str, **data: str) -> nbformat.NotebookNode:
+    output = nbformat.v4.new_output("display_data", data={kind.replace("_", "/"): held for kind, held in data.items()})
+    return nbformat.v4.new_code_cell(outputs=[output], metadata={"tags": list(tags)})
+
+
+def _png(width: int) -> str:
+    with io.BytesIO() as file:
+        Image.new("RGB", (width, 30), "white").save(file, format="png")
+        return base64.b64encode(file.getvalue()).decode()
+
+
+def _lesson(*cells: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=list(cells))
+
+
+def test_the_picture_of_a_card_is_the_first_on_the_slides_that_answers_no_question():
+    shown = {"image_png": _png(3 * cards.WIDTH_PX), "text_plain": "a curve"}
+    answer, elsewhere = _cell("slide", "answers-bet", image_png=_png(9), text_plain="an answer"), _cell(**shown)
+    picture = cards.picture(_lesson(answer, elsewhere, _cell("slide-output", **shown)))
+    assert (picture.suffix, picture.alt) == ("png", "a curve")
+    assert Image.open(io.BytesIO(picture.content)).size == (cards.WIDTH_PX, 10)
+    assert cards.picture(_lesson(answer, elsewhere)) is None
+
+
+def test_the_picture_of_a_player_is_its_frame_in_the_middle():
+    held = json.dumps({"title": "", "alt": "steps", "frames": ["<svg>1</svg>", "<svg>2</svg>", "<svg>3</svg>"]})
+    played = f'{player.BEGINS}><script type="application/json">{held}</script></div>'
+    picture = cards.picture(_lesson(_cell("slide", text_html=played, image_png=_png(9), text_plain="steps")))
+    assert picture == cards.Picture(b"<svg>2</svg>", "svg", "steps")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_each_lesson_has_a_card_with_a_picture_that_leads_to_it(site, chromium, width):
+    with shown(chromium, site / "index.html", viewport={"width": width, "height": 900}) as opened:
+        all_cards = opened.locator(".lesson-card")
+        assert all_cards.count() == (len(HERE.lessons()) if in_ci() else len(LESSONS))
+        for place in range(all_cards.count()):
+            all_cards.nth(place).scroll_into_view_if_needed()
+            loaded = "async (one) => { await one.decode(); return one.naturalWidth; }"
+            assert all_cards.nth(place).locator("img").evaluate(loaded) > 0
+        roofline = opened.locator(".lesson-card", has_text="02 Compute and roofline")
+        roofline.click(position={"x": 30, "y": 30})  # on the picture: the whole card is the link
+        assert opened.url.endswith("/02_compute_and_roofline.html")
+
+
+@pytest.mark.parametrize("page", ["02_compute_and_roofline.html", "14_systolic_arrays.html"])
+def test_the_code_that_asks_checks_or_shows_is_folded_and_the_rest_is_open(site, page):
+    article = BeautifulSoup((site / page).read_text(encoding="utf-8"), "html.parser").article
+    codes = [(cell, cell.select_one(".cell_input")) for cell in article.select("div.cell")]
+    folded = [(cell, code) for cell, code in codes if code.find_parent("details")]
+    still_open = [(cell, code) for cell, code in codes if not code.find_parent("details")]
+    stages = {stage for cell, _ in still_open for stage in cell["class"] if stage in ("tag_predict", "tag_look")}
+    assert stages == set()
+    assert [code.get_text() for _, code in still_open if "= check(" in code.get_text()] == []
+    assert sum("= check(" in code.get_text() for _, code in folded) >= 3
+    assert [cell["class"] for cell, _ in still_open if "tag_run" in cell["class"]] != []
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    ["img[alt^='Map of the machine']", ".cell_output img:not(.course-player *, .course-explorer *)",
+     ".course-player .stage"],
+)  # fmt: skip
+def test_a_drawing_is_dark_on_the_dark_page_and_light_on_the_light_one(site, chromium, drawing):
+    page = site / "14_systolic_arrays.html"
+    for theme in ("light", "dark"):
+        with shown(chromium, page, color_scheme=theme, viewport={"width": 1280, "height": 900}) as opened:
+            opened.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+            picture = opened.locator(f"article {drawing}").first
+            picture.scroll_into_view_if_needed()
+            pixels = np.asarray(Image.open(io.BytesIO(picture.screenshot())).convert("L")).astype(int)
+            middle = np.median(pixels)  # most of a drawing is its page
+            assert (middle > 240, middle < 40) == (theme == "light", theme == "dark")
+            assert abs(pixels - middle).max() > 100  # its ink
+
+
+def test_on_paper_a_drawing_is_not_turned_round(site, chromium):
+    with shown(chromium, site / "14_systolic_arrays.html", color_scheme="dark") as opened:
+        opened.emulate_media(media="print")
+        turned = "(one) => getComputedStyle(one).filter"
+        assert opened.locator("article img").first.evaluate(turned) == "none"
+
+
+@pytest.mark.parametrize(
+    ("page", "folds"),
+    [("index.html", [False, False, False]), ("appendix/02_compute_and_roofline.html", [True, False, False]),
+     ("exercises/14_systolic_arrays_exercises.html", [False, True, False]), ("glossary.html", [False, False, True])],
+)  # fmt: skip
+def test_the_lists_at_the_side_are_folded_but_for_the_lessons_and_the_one_that_has_the_page(
+    site, chromium, page, folds
+):
+    with shown(chromium, site / page, viewport={"width": 1280, "height": 900}) as opened:
+        side = opened.locator(".bd-docs-nav")
+        assert side.locator("a", has_text="14 Systolic arrays").first.is_visible()
+        lists = side.locator("details:has(> summary > .caption)")
+        assert [lists.nth(place).evaluate("(one) => one.open") for place in range(lists.count())] == folds
+        lists.last.locator("> summary").click()
+        assert side.locator("a", has_text="Glossary").is_visible() != folds[-1]
+
+
+def test_the_list_of_slides_says_how_long_each_deck_takes(site):
+    rows = BeautifulSoup((site / "decks.html").read_text(encoding="utf-8"), "html.parser").article.select("tbody tr")
+    said = {row.a["href"]: [cell.get_text() for cell in row.find_all("td")[1:]] for row in rows}
+    deck = read_deck(build.read_notebook(HERE.folder / "14_systolic_arrays.ipynb"), name="14", folder=HERE.folder)
+    assert said["slides/14_systolic_arrays.html"] == [str(len(deck.slides) + 1), f"{deck.minutes:g}"]
+    assert len(said) == (len(HERE.lessons()) + 1 if in_ci() else len(LESSONS))

@@ -12,23 +12,21 @@ _COLAB = "https://colab.research.google.com"
 _BINDER = "https://mybinder.org"
 
 
-def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "", pictures: bool = True) -> str:
+def table(lessons: Sequence[Lesson], *, address: str = "") -> str:
     """Return the lessons as a Markdown table: number, title as a link, question, minutes, needs.
 
     An act's title heads its lessons. With the repository's address a lesson has badges as well, which open it in Colab
-    and in Binder. Their pictures come from a network; without ``pictures`` they are words.
+    and in Binder.
     """
-    files = {lesson.number: f"{folder}{lesson.notebook_name}" for lesson in lessons}
+    files = {lesson.number: f"course/{lesson.notebook_name}" for lesson in lessons}
     rows = [
         f"| {lesson.number} | [{_cell(lesson.title)}]({files[lesson.number]}) "
-        f"| {_cell(lesson.way.question) if lesson.way else ''} | {lesson.minutes} | {_needs(lesson, files)} |"
+        f"| {_cell(lesson.way.question) if lesson.way else ''} | {lesson.minutes} | {needs(lesson, files)} |"
         for lesson in lessons
     ]
     head, line = "| | Lesson | The question that it answers | Minutes | Needs |", "|--|--|--|--:|--|"
     if address:
-        rows = [
-            f"{row} {badges(lesson, address, pictures=pictures)} |" for row, lesson in zip(rows, lessons, strict=True)
-        ]
+        rows = [f"{row} {badges(lesson, address)} |" for row, lesson in zip(rows, lessons, strict=True)]
         head, line = f"{head} In the browser |", f"{line}--|"
     return "\n".join([head, line, *with_acts(lessons, rows, f"| | **{{}}** |{' |' * (head.count('|') - 3)}")])
 
@@ -50,7 +48,10 @@ def made_from(sources: str) -> str:
 
 
 def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:
-    """Return the badges of a lesson: Colab opens what the branch ``colab`` holds, Binder builds from ``.binder``."""
+    """Return the badges of a lesson: Colab opens what the branch ``colab`` holds, Binder builds from ``.binder``.
+
+    Their pictures come from a network; without ``pictures`` they are words.
+    """
     place = address.removeprefix("https://github.com/")
     colab = f"{_COLAB}/github/{place}/blob/colab/course/{lesson.notebook_name}"
     binder = f"{_BINDER}/v2/gh/{place}/HEAD?urlpath=lab/tree/my_course/{lesson.notebook_name}"
@@ -60,10 +61,10 @@ def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:
             f"[![Open lesson {lesson.number} in Binder]({_BINDER}/badge_logo.svg)]({binder})")  # fmt: skip
 
 
-def _needs(lesson: Lesson, files: Mapping[str, str]) -> str:
+def needs(lesson: Lesson, files: Mapping[str, str]) -> str:
     """Return what a lesson needs, with the numbers of lessons as links into ``files`` (number to file)."""
-    needs = (f"[{need}]({files[need]})" if need in files else _cell(need) for need in lesson.needs)
-    return ", ".join(needs) or "nothing"
+    found = (f"[{need}]({files[need]})" if need in files else _cell(need) for need in lesson.needs)
+    return ", ".join(found) or "nothing"
 
 
 def _cell(text: str) -> str:

@@ -9,13 +9,14 @@ author = "the authors of this course"
 copyright = f"{author}. Code: BSD-3-Clause; text and figures: CC BY 4.0"
 version = release = helpers.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "tools.site.excerpts"]
 exclude_patterns = [".doctrees", "_own"]
 suppress_warnings = ["mystnb.mime_priority"]
 
 nb_execution_mode = "off"
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # widgets need a kernel; the pages hold what they left
 nb_merge_streams = True
+nb_code_prompt_show = nb_code_prompt_hide = "The code"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 4
 mathjax_path = "mathjax.js"
@@ -29,7 +30,7 @@ toc_object_entries = False
 templates_path = ["templates"]
 html_theme = "sphinx_book_theme"
 html_context = {"default_mode": "auto"}
-html_css_files = ["site.css"]
-html_js_files = ["questions.js"]
+html_css_files = ["drawings.css", "site.css"]
+html_js_files = ["questions.js", "sidebar.js"]
 html_show_sphinx = False
 html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "use_fullscreen_button": False}

@@ -1,7 +1,8 @@
 """The pages that Sphinx makes the site of: the course with its links within reach, and what a site has besides.
 
-The built notebooks stay as they are but for tags: an answer is folded until its question has a guess, and the course's
-version of what a reader writes is folded too.
+The built notebooks stay as they are but for tags, and for the colours of players, which are the page's. An answer is
+folded until its question has a guess. The code of a cell that asks, checks or shows is folded too, and so is the
+course's version of what a reader writes, because a reader of the page needs only the code that measures or computes.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from pathlib import Path
 
 import nbformat
 
-from slides import assets
-from tools.authoring import machine_map, pages
+from slides import assets, build, lecture, players
+from slides.cells import read_deck
+from tools.authoring import machine_map
 from tools.authoring.cells import AuthoringError
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.rules import form, glossary
-from tools.site import licences, machines, reference
+from tools.site import cards, licences, machines, reference
 
 STATIC = Path(__file__).resolve().parent / "static"
+DRAWINGS = build.SLIDES / "template" / "drawings.css"  # how the slides show a drawing in the light and in the dark
 OWN = "_own"
 DECKS = "slides"
 
@@ -36,6 +39,8 @@ _ENTRIES = """
 - **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
+_FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
+_CHECKED = re.compile(r"(?m)^(\w+) = check\(\1\b[^()]*\)$")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
 
@@ -49,14 +54,14 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
     names = [path.relative_to(course.folder) for path in _sources(course, lessons)]
     texts = {name.as_posix(): course.folder / name for name in names}
     made = {
-        "decks.md": _decks(lessons, whole=not numbers),
+        "decks.md": _decks(course, lessons, whole=not numbers),
         "recorded_machines.md": machines.page(course),
         "licences.md": licences.page(course.root),
         **api.pages,
     }
     known = {*texts, *made, "index.md"}
     terms = {f"glossary.md#{entry.anchor}": entry.meaning for entry in glossary.read(course.glossary)}
-    made["index.md"] = _index(course, lessons, names, _Links("index.md", known, terms, api.paths))
+    pictures = {}
     for name, path in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         links = _Links(name, known, terms, api.paths)
@@ -67,14 +72,22 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
             built = _page(_read(path), links)
             _retitle(built, name)
             if "/" not in name:
+                if picture := cards.picture(built):
+                    pictures[path.stem] = picture
                 _lead_on(built, path.stem, known)
             nbformat.write(built, folder / name)
+    for lesson, picture in pictures.items():
+        shown = folder / cards.path(lesson, picture)
+        shown.parent.mkdir(exist_ok=True)
+        shown.write_bytes(picture.content)
+    made["index.md"] = _index(course, lessons, names, pictures, _Links("index.md", known, terms, api.paths))
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     if course.course_map.is_file():
         shutil.copytree(course.course_map.parent, folder / course.course_map.parent.name)
     shutil.copytree(STATIC, folder / OWN)
+    shutil.copy(DRAWINGS, folder / OWN)
     (folder / OWN / "mathjax.js").write_text(assets.asset("mathjax.js"), encoding="utf-8")
 
 
@@ -104,7 +117,13 @@ class _Links:
         return f"{{py:obj}}`{words.strip('`')} <{path}>`" if path else words
 
 
-def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path], links: _Links) -> str:
+def _index(
+    course: Course,
+    lessons: Sequence[Lesson],
+    names: Sequence[Path],
+    pictures: Mapping[str, cards.Picture],
+    links: _Links,
+) -> str:
     """Return the first page: what the README says first, three entries, the lessons, the map, and the site's contents.
 
     The README's bet takes a number here (static/questions.js).
@@ -125,8 +144,8 @@ def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path], lin
         f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
         for title, found in lists.items()
     ]
-    table = pages.table(lessons, folder="", address=course.address, pictures=False)
-    shown = [first, links.mended(_ENTRIES), "## Lessons", table]
+    shown = [first, links.mended(_ENTRIES), "## Lessons"]
+    shown.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
     if course.course_map.is_file():
         shown.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
     return "\n\n".join([*shown, *contents]) + "\n"
@@ -138,12 +157,19 @@ def _listed(name: Path, titles: Mapping[str, str]) -> str:
     return f"{title} <{path}>" if title else path
 
 
-def _decks(lessons: Sequence[Lesson], *, whole: bool) -> str:
-    decks = {"lecture": "The 45-minute lecture"} if whole else {}
-    decks |= {lesson.name: f"{lesson.number} {lesson.title}" for lesson in lessons}
-    links = [f'- <a href="{DECKS}/{name}.html">{html.escape(title)}</a>' for name, title in decks.items()]
+def _decks(course: Course, lessons: Sequence[Lesson], *, whole: bool) -> str:
+    """Return the page of the slides: a deck's title, its slides with the title slide, and the minutes to talk."""
+    rows = [f"| {_deck('lecture', 'The 45-minute lecture')} | | {lecture.MINUTES} |"] if whole else []
+    for lesson in lessons:
+        deck = read_deck(build.read_notebook(course.notebook(lesson)), name=lesson.name, folder=course.folder)
+        link = _deck(lesson.name, f"{lesson.number} {lesson.title}")
+        rows.append(f"| {link} | {len(deck.slides) + 1} | {deck.minutes:g} |")
     return "\n".join(["# Slides", "", "Each deck is one file and needs no network; press S for the speaker's notes.",
-                      "", *links]) + "\n"  # fmt: skip
+                      "", "| Deck | Slides | Minutes to talk |", "|--|--:|--:|", *rows]) + "\n"  # fmt: skip
+
+
+def _deck(name: str, title: str) -> str:
+    return f'<a href="{DECKS}/{name}.html">{html.escape(title)}</a>'
 
 
 def _sources(course: Course, lessons: Sequence[Lesson]) -> list[Path]:
@@ -171,10 +197,13 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
             _fold(cell, "input", "One way to write it")
         elif cell.source.rstrip().endswith(".settle()"):
             _fold(cell, "input", "What is checked")
+        elif cell.cell_type == "code" and (_FOLDED & {*cell.metadata.get("tags", [])} or _CHECKED.search(cell.source)):
+            _tag(cell, "hide-input")
         if cell.cell_type == "markdown":
             cell.source = links.mended(cell.source)
         else:
             _say_pictures(cell)
+            cell.outputs = [nbformat.from_dict(players.for_slide(output)) for output in cell.outputs]
     return built
 
 

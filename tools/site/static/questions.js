@@ -16,11 +16,12 @@ document.addEventListener("DOMContentLoaded", () => {
     const lock = (locked) => {
       for (const cell of answers) {
         cell.classList.toggle("until-guessed", locked);
-        for (const details of cell.querySelectorAll("details")) details.open = !locked;
+        for (const details of cell.querySelectorAll("details.below-input")) details.open = !locked;
       }
       if (explained) explained.hidden = locked;
     };
     for (const cell of answers) {
+      for (const prompt of cell.querySelectorAll(".above-input > summary p")) prompt.textContent = "The code";
       cell.addEventListener("click", (event) => {
         if (!cell.classList.contains("until-guessed") || !event.target.closest("summary")) return;
         event.preventDefault();
