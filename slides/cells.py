@@ -18,10 +18,10 @@ A cell that opens a slide may say more in its metadata: ``headline``, the slide'
 (by default the last heading above); ``layout``, one of :data:`LAYOUTS` (by default what its parts are); ``say``, the
 notes. A cell on a slide may say ``mark``, a text in the line of its code or the row of its table that is set off;
 ``lines``, the first and the last of its code; ``rows`` and ``columns``, those of its table that are shown, by how they
-begin; ``numbers``, patterns with labels that take large numbers out of its
-output; ``frames``, the places of a player's frames that are steps, ``captions`` for them, ``crop``, the part of the
-drawing (left, top, width, height), and ``smallest``, to which its texts grow; ``untitled``, to leave a figure's own
-title out; ``printed``, false to leave out what is printed beside a figure; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
+begin; ``numbers``, patterns with labels that take large numbers out of its output; ``frames``, the places of a
+player's frames that are steps, ``captions`` for them, ``crop``, the part of the drawing (left, top, width, height),
+and ``smallest``, to which its texts grow; ``untitled``, to leave a figure's own title out; ``printed=false``, to leave
+out what is printed beside it; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
 
 A question and its answer stand on two slides. A slide whose text asks something shows no output, and none joins a
 text above a ``predict`` to an output below it. The output of a ``predict`` is its question, as text, and that of a
@@ -169,14 +169,14 @@ def read_slides(cells: Sequence[Mapping[str, Any]], *, title: str, name: str, fo
 
 
 def _each_said_once(slides: Sequence[Slide]) -> tuple[Slide, ...]:
-    """Return the slides, of which none says the text that explains the slide before it a second time."""
+    """Return the slides, of which none says again what explains the slide before it, where it has more to say."""
     once = [*slides[:1]]
     for slide in slides[1:]:
         parted = notes.shared(once[-1].notes, slide.notes)
-        if parted:
+        own = parted and (parted[1] or _to_show(slide.parts))
+        if parted and own:
             once[-1] = dataclasses.replace(once[-1], notes=parted[0])
-            slide = dataclasses.replace(slide, notes=parted[1] or _to_show(slide.parts))
-        once.append(slide)
+        once.append(dataclasses.replace(slide, notes=own) if own else slide)
     return tuple(once)
 
 

@@ -38,9 +38,7 @@ class EvidenceError(ValueError):
     """What a cell asks to be set off or taken out of its output is not there."""
 
 
-def shown(
-    output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool = True
-) -> Mapping[str, Any]:
+def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool = True) -> Mapping[str, Any]:
     """Return ``output`` as a slide shows it; ``asked`` are the notebook's questions.
 
     An answer that is not ``alone`` on its slide leaves room: its axis stands beside its numbers and not below them.
@@ -62,9 +60,9 @@ def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, 
     found = _found(output)
     if not alone:  # there is room for the author of a published number, and not for the title
         found = [(number, ", ".join(what.split(", ")[:2])) for number, what in found]
-    found = numbers(found) + _answers_axis(output, asked, low=not alone)
-    found = found if alone else f'<div class="answer-row">{found}</div>'
-    return whole(f'<p class="of">{said}</p>{found}', text=output["data"]["text/plain"])
+    row = numbers(found) + _answers_axis(output, asked, low=not alone)
+    row = row if alone else f'<div class="answer-row">{row}</div>'
+    return whole(f'<p class="of">{said}</p>{row}', text=output["data"]["text/plain"])
 
 
 def _answers_axis(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, low: bool = False) -> str:
@@ -174,7 +172,7 @@ def _starting(texts: Sequence[str], begin: str, what: str) -> int:
 
 def _join_names(soup: BeautifulSoup) -> None:
     """Give pandas' second row of headings, which names the index alone, to the empty first cell of the row above."""
-    headings = [row for row in soup.find_all("tr") if row.parent.name == "thead"]
+    headings = soup.select("thead tr")
     if len(headings) != 2:
         return
     above, below = (row.find_all("th") for row in headings)

@@ -71,15 +71,14 @@ def seconds(notes: str, *, asks: bool, shows: bool) -> float:
 
 
 def divided(total_s: float, needed: Sequence[float]) -> list[int]:
-    """Return the seconds of each slide of a deck of ``total_s``, in proportion to what it needs.
+    """Return the seconds of each slide of a deck of ``total_s``: LEAST_S, and the rest in proportion to its needs.
 
-    They are multiples of GRAIN_S and add up to ``total_s``; no slide has less than LEAST_S where there is so much.
+    They are multiples of GRAIN_S and add up to ``total_s``. A deck of less than LEAST_S per slide is divided evenly.
     """
     grains, least = round(total_s / GRAIN_S), LEAST_S // GRAIN_S
     free = max(grains - least * len(needed), 0)
     least = min(least, grains // len(needed))
-    above = [max(one - LEAST_S, 0.0) for one in needed]
-    ideal = [free * one / (sum(above) or 1) for one in above]
+    ideal = [free * one / (sum(needed) or 1) for one in needed]
     given = [least + int(one) for one in ideal]
     by_rest = sorted(range(len(needed)), key=lambda place: int(ideal[place]) - ideal[place])
     for place in (by_rest * grains)[: grains - sum(given)]:

@@ -230,7 +230,7 @@ table
 # workers can share one layer. These are the four sources of parallelism, within a layer, over examples, over updates and over models. Two workers, A and B,
 # use each of them in the figure. An orange bar is a [synchronisation](glossary.md#synchronisation), at which both wait.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Two workers share a training in four ways" layout="steps" frames=[1, 3, 5, 7] smallest=12.5
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Two workers share a training in four ways" layout="steps" frames=[1, 3, 5, 7] smallest=11.5
 plotting.play(
     [sgd_parallelism.draw_sources(until=until, title="") for until in range(1, 9)],
     title="Two workers share a training, four ways",

@@ -796,7 +796,7 @@ plotting.show(
 #
 # Which cut would you take? We can answer now, because we know both prices.
 #
-# - The bytes that a GPU keeps say whether the step fits
+# - The bytes that a GPU keeps say what fits
 # - The bytes that it sends take time on the link
 # - The time of a step says which cut is faster
 #

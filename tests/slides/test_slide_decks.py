@@ -147,7 +147,7 @@ def test_the_speakers_window_shows_the_notes_and_follows(chromium, sample_deck: 
         notes = waiting.value.locator(".speaker-controls-notes .value")
         notes.get_by_text("Who has measured before?").wait_for()
         opened.page.keyboard.press("ArrowRight")
-        notes.get_by_text("90 seconds; 5:30 of 16:30 at its end.").wait_for()
+        notes.get_by_text("20 seconds; 7:30 of 16:30 at its end.").wait_for()
         assert opened.complaints == []
 
 
