@@ -523,7 +523,7 @@ def in_order(arrived):
 # workers as threads, which is enough here because our items only wait.
 
 
-# %% tags=["slide", "slide-code"] minutes=2 headline="Each batch that is taken sends out the next order" lines=[9, 13]
+# %% tags=["slide", "slide-code"] minutes=2 headline="The whole loader: orders go out, batches come back in order" lines=[2, 13]
 def load(dataset, batch_size, workers, prefetch=2):
     orders = list(enumerate(torch.arange(len(dataset)).split(batch_size)))
     queues, done = [queue.Queue() for _ in range(workers)], queue.Queue()

@@ -12,7 +12,6 @@ from slides.cells import Deck, read_deck
 from slides.markdown import count_words, plain_text
 from tests.properties import repeatable
 
-
 ALONE = {"minutes": 1}
 
 
