@@ -7,6 +7,7 @@ import hashlib
 import html
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,7 +123,7 @@ def _text(outputs: Sequence[Mapping[str, Any]]) -> str:
 def code(source: str, *, mark: str = "", lines: Sequence[int] = ()) -> str:
     """Return Python as HTML: the ``lines`` from first to last, with those that hold ``mark`` set off."""
     rows = source.splitlines()
-    rows = rows[lines[0] - 1 : lines[1]] if lines else rows
+    rows = textwrap.dedent("\n".join(rows[lines[0] - 1 : lines[1]])).splitlines() if lines else rows
     marked = [number for number, row in enumerate(rows, start=1) if mark and mark in row]
     return highlight("\n".join(rows), get_lexer_by_name("ipython3"), HtmlFormatter(hl_lines=marked))
 
