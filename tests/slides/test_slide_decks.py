@@ -318,7 +318,7 @@ FAULTS = {
     "<h2>A square picture</h2>": f"<h2>A square picture</h2>{BROKEN_IMAGE}",
     "figure on the right": "figure on the right $\\frac{1$",
     "A rate is": '<img alt="" src="https://192.0.2.1/a.png">A rate is',
-    "180 seconds; 12:30 of": "12:30 of",
+    "130 seconds; 14:00 of": "14:00 of",
     "<h2>Four, not two</h2>": "<h2>A table</h2>",
     'class="sheet close"': 'class="sheet statement"',
     "profile_ops": '<span style="background: linear-gradient(red, blue)">profile_ops</span>',
