@@ -11,15 +11,17 @@ tag of a cell      what it does
 
 Of a markdown cell the heading and the first paragraph, list, table or figure are shown; the rest is for the
 speaker, and so is the next text of the lesson below an output, which explains it. A slide that opens without a
-heading of its own takes the last heading above it. The cell that opens a slide carries ``minutes``, the time to talk.
+heading of its own takes the last heading above it. The cell that opens a slide carries ``minutes``; those of all are
+the time to talk, which a lesson's deck divides among its slides by what there is to say and to look at.
 
 A cell that opens a slide may say more in its metadata: ``headline``, the slide's title, a statement in a sentence
 (by default the last heading above); ``layout``, one of :data:`LAYOUTS` (by default what its parts are); ``say``, the
 notes. A cell on a slide may say ``mark``, a text in the line of its code or the row of its table that is set off;
-``lines``, the first and the last of its code; ``numbers``, patterns with labels that take large numbers out of its
-output; ``frames``, the places of a player's frames that are steps, ``captions`` for them, ``crop``, the part of the
-drawing (left, top, width, height), and ``smallest``, to which its texts grow; ``untitled``, to leave a figure's own
-title out; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
+``lines``, the first and the last of its code; ``rows`` and ``columns``, those of its table that are shown, by how they
+begin; ``numbers``, patterns with labels that take large numbers out of its output; ``frames``, the places of a
+player's frames that are steps, ``captions`` for them, ``crop``, the part of the drawing (left, top, width, height),
+and ``smallest``, to which its texts grow; ``untitled``, to leave a figure's own title out; ``printed=false``, to leave
+out what is printed beside it; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
 
 A question and its answer stand on two slides. A slide whose text asks something shows no output, and none joins a
 text above a ``predict`` to an output below it. The output of a ``predict`` is its question, as text, and that of a
@@ -37,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.results import Result
-from slides import evidence, players, questions
+from slides import evidence, notes, players, questions
 from slides.markdown import (
     CutCell,
     count_words,
@@ -55,8 +57,8 @@ from slides.markdown import (
 TAGS = ("slide", "slide-more", "slide-code", "slide-output")
 LAYOUTS = ("statement", "question", "figure", "beside", "numbers", "table", "code", "steps", "act", "close", "printed")
 KEYS = (
-    "headline", "layout", "say", "here", "mark", "lines", "numbers", "frames", "captions", "crop", "smallest",
-    "untitled", "axis",
+    "headline", "layout", "say", "here", "mark", "lines", "rows", "columns", "numbers", "frames", "captions", "crop",
+    "smallest", "untitled", "printed", "axis",
 )  # fmt: skip
 MOST_WORDS = 40
 
@@ -140,7 +142,7 @@ def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
         title=lesson["title"],
         facts=_facts(lesson),
         objectives=objectives,
-        slides=read_slides(notebook["cells"], title=lesson["title"], name=name, folder=folder),
+        slides=_in_time(read_slides(notebook["cells"], title=lesson["title"], name=name, folder=folder)),
         exercise=_first_exercise(folder / "exercises" / f"{name}_exercises.ipynb", f"{lesson['number']}"),
     )
 
@@ -163,7 +165,33 @@ def read_slides(cells: Sequence[Mapping[str, Any]], *, title: str, name: str, fo
     asked = questions.read(cells)
     slides = tuple(_slide(cells, group, title, name, folder, asked) for group in groups)
     _check_answers(slides, cells, name)
-    return slides
+    return _each_said_once(slides)
+
+
+def _each_said_once(slides: Sequence[Slide]) -> tuple[Slide, ...]:
+    """Return the slides, of which none says again what explains the slide before it, where it has more to say."""
+    once = [*slides[:1]]
+    for slide in slides[1:]:
+        parted = notes.shared(once[-1].notes, slide.notes)
+        own = parted and (parted[1] or _to_show(slide.parts))
+        if parted and own:
+            once[-1] = dataclasses.replace(once[-1], notes=parted[0])
+        once.append(dataclasses.replace(slide, notes=own) if own else slide)
+    return tuple(once)
+
+
+def _in_time(slides: Sequence[Slide]) -> tuple[Slide, ...]:
+    """Return the slides, with their minutes divided among them by what is said and looked at on each."""
+    needed = [
+        notes.seconds(
+            slide.notes,
+            asks=any(part.axis for part in slide.parts),
+            shows=any(part.code or part.outputs for part in slide.parts),
+        )
+        for slide in slides
+    ]
+    given = notes.divided(60 * sum(slide.minutes for slide in slides), needed)
+    return tuple(dataclasses.replace(slide, minutes=one / 60) for slide, one in zip(slides, given, strict=True))
 
 
 def _first_exercise(path: Path, number: str) -> str:
@@ -190,7 +218,8 @@ def _check_title(shown: str, name: str) -> None:
 def _facts(lesson: Mapping[str, Any]) -> str:
     needs = lesson.get("needs") or []
     listed = [needs] if isinstance(needs, str) else [str(need) for need in needs]
-    named = [f"lesson {need}" if need.isdigit() else need for need in listed]
+    numbers, others = ([need for need in listed if need.isdigit() is one] for one in (True, False))
+    named = [f"lesson{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] * bool(numbers) + others
     return f"{lesson['minutes']} minutes" + (f" · needs {', '.join(named)}" if named else "")
 
 
@@ -229,21 +258,21 @@ def _slide(
 ) -> Slide:
     opening = group[0]
     stated = cells[opening]["metadata"]
-    heading, notes, parts = _headline(stated.get("headline", ""), name, opening, folder), [], []
+    heading, said, parts = _headline(stated.get("headline", ""), name, opening, folder), [], []
     for index in group:
         cell = cells[index]
         if cell["cell_type"] == "markdown":
             cut = _cut(cell, name, index, folder)
             heading = heading or (cut.heading if index == opening else "")
-            notes += [_shown_in_notes(cut, joined=index != opening), cut.notes]
+            said += [_shown_in_notes(cut, joined=index != opening), notes.spoken(cut.notes)]
             parts.append(Part(cell_index=index, text=cut.text))
         else:
             parts.append(_code_part(cell, name, index, folder, asked, steps=stated.get("layout") == "steps"))
     code_last = cells[group[-1]]["cell_type"] == "code"
     below = _explained(cells, group[-1] + 1, name, folder) if code_last else ""
     if parts[-1].outputs:
-        notes.append(below)
-    spoken = stated.get("say", "") or _ended("\n".join(note for note in notes if note))
+        said.append(below)
+    spoken = stated.get("say", "") or _ended("\n".join(one for one in said if one))
     spoken = spoken or _led_up_to(cells, opening, folder) or _to_show(parts) or _ended(below)
     if not heading and len(parts) == 1 and parts[0].axis and not parts[0].outputs:  # the question is the title
         heading = parts[0].text.removeprefix("<p>").removesuffix("</p>")
@@ -318,7 +347,7 @@ def _explained(cells: Sequence[Mapping[str, Any]], start: int, name: str, folder
         if cell["cell_type"] == "markdown":
             cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
             _check_html(f"{cut.text}{cut.notes}", name, index, "holds")
-            return "" if cut.heading else f"{cut.text}\n{cut.notes}"
+            return "" if cut.heading else notes.spoken(f"{cut.text}\n{cut.notes}")
     return ""
 
 
@@ -328,7 +357,7 @@ def _led_up_to(cells: Sequence[Mapping[str, Any]], opening: int, folder: Path) -
         if cell["cell_type"] == "markdown":
             on_a_slide = any(tag.startswith("slide") for tag in cell["metadata"].get("tags", []))
             cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
-            return "" if on_a_slide else _ended(f"{cut.text}\n{cut.notes}")
+            return "" if on_a_slide else _ended(notes.spoken(f"{cut.text}\n{cut.notes}"))
     return ""
 
 
@@ -434,17 +463,19 @@ def _code_part(
         _check_measurement(measurement_in_comments(cell["source"]), name, index, " in a comment")
         code = evidence.code(cell["source"], mark=mark, lines=stated.get("lines", ()))
     answers = tuple(output for output in outputs if questions.question(output) is None)
-    if any(questions.is_answer(output) for output in answers):  # what is printed beside an answer is not for the slide
+    # What is printed beside an answer is not for the slide.
+    if not stated.get("printed", True) or any(questions.is_answer(output) for output in answers):
         answers = tuple(output for output in answers if "text" not in output)
     try:
         if "untitled" in stated:
             answers = tuple(map(evidence.untitled, answers))
+        answers = tuple(evidence.table(output, stated) for output in answers)
         if "numbers" in stated:
             answers = (evidence.numbers_in(answers, stated["numbers"]),)
         elif steps:
             answers = tuple(evidence.steps(output, stated, asked) for output in answers)
         else:
-            answers = tuple(evidence.shown(evidence.set_off(output, mark), asked) for output in answers)
+            answers = tuple(evidence.shown(output, asked, alone=len(answers) == 1) for output in answers)
     except evidence.EvidenceError as error:
         raise _error(name, index, str(error)) from error
     if mark and not evidence.is_set_off(code, answers):

@@ -7,11 +7,12 @@ import hashlib
 import html
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
 from PIL import Image
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -38,10 +39,13 @@ class EvidenceError(ValueError):
     """What a cell asks to be set off or taken out of its output is not there."""
 
 
-def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> Mapping[str, Any]:
-    """Return ``output`` as a slide shows it; ``asked`` are the notebook's questions."""
+def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool = True) -> Mapping[str, Any]:
+    """Return ``output`` as a slide shows it; ``asked`` are the notebook's questions.
+
+    An answer that is not ``alone`` on its slide leaves room: its axis stands beside its numbers and not below them.
+    """
     if questions.is_answer(output):
-        return _answer(output, asked)
+        return _answer(output, asked, alone=alone)
     claims = list(_CLAIM.finditer(output.get("text", "")))
     if claims and "".join(claim[0] for claim in claims).strip() == output["text"].strip():
         said = [
@@ -51,11 +55,15 @@ def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> Ma
     return players.for_slide(output)
 
 
-def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> dict[str, Any]:
+def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool) -> dict[str, Any]:
     """Return an answer in large numbers below its question, and on the axis of the guesses."""
-    said = html.escape(questions.lines(output)[0])
-    shown = f'<p class="of">{said}</p>{numbers(_found(output))}{_answers_axis(output, asked)}'
-    return whole(shown, text=output["data"]["text/plain"])
+    said = questions.as_html(questions.lines(output)[0])
+    found = _found(output)
+    if not alone:  # there is room for the author of a published number, and not for the title
+        found = [(number, ", ".join(what.split(", ")[:2])) for number, what in found]
+    row = numbers(found) + _answers_axis(output, asked, low=not alone)
+    row = row if alone else f'<div class="answer-row">{row}</div>'
+    return whole(f'<p class="of">{said}</p>{row}', text=output["data"]["text/plain"])
 
 
 def _answers_axis(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, low: bool = False) -> str:
@@ -115,22 +123,70 @@ def _text(outputs: Sequence[Mapping[str, Any]]) -> str:
 def code(source: str, *, mark: str = "", lines: Sequence[int] = ()) -> str:
     """Return Python as HTML: the ``lines`` from first to last, with those that hold ``mark`` set off."""
     rows = source.splitlines()
-    rows = rows[lines[0] - 1 : lines[1]] if lines else rows
+    rows = textwrap.dedent("\n".join(rows[lines[0] - 1 : lines[1]])).splitlines() if lines else rows
     marked = [number for number, row in enumerate(rows, start=1) if mark and mark in row]
     return highlight("\n".join(rows), get_lexer_by_name("ipython3"), HtmlFormatter(hl_lines=marked))
 
 
-def set_off(output: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
-    """Return ``output`` with the rows of its table set off that begin with ``mark``, or else hold it."""
+def table(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``output`` with its table as a slide shows it; an answer, a player and what has no table as they are.
+
+    ``stated`` may hold ``rows`` and ``columns``, how those begin that are shown (by default all), and ``mark``, how
+    the rows begin that are set off, or else what they hold. The name of a table's index stands above its column.
+    Raises EvidenceError for a row or a column that is not there.
+    """
     page = output.get("data", {}).get("text/html", "")
-    if not mark or "<tr" not in page:
+    if "<tr" not in page or questions.is_answer(output) or players.held(output):
         return output
     soup = BeautifulSoup(page, "html.parser")
-    texts = {row: " ".join(row.get_text(" ").split()) + " " for row in soup.find_all("tr")}
+    _join_names(soup)
+    rows = soup.find_all("tr")
+    if "columns" in stated:
+        names = [_words(cell) for cell in rows[0].find_all(["th", "td"])]
+        places = {0, *(_starting(names, begin, "column") for begin in stated["columns"])}
+        for row in rows:
+            for place, cell in enumerate(row.find_all(["th", "td"])):
+                if place not in places:
+                    cell.decompose()
+    if "rows" in stated:
+        body = rows[1:]
+        kept = {_starting([_words(row) for row in body], begin, "row") for begin in stated["rows"]}
+        for place, row in enumerate(body):
+            if place not in kept:
+                row.decompose()
+    if stated.get("mark"):
+        _set_off(soup, stated["mark"])
+    return {**output, "data": {**output["data"], "text/html": str(soup)}}
+
+
+def _words(tag: Tag) -> str:
+    return " ".join(tag.get_text(" ").split())
+
+
+def _starting(texts: Sequence[str], begin: str, what: str) -> int:
+    """Return the place of the first of ``texts`` that begins so."""
+    place = next((place for place, text in enumerate(texts) if text.startswith(begin)), None)
+    if place is None:
+        raise EvidenceError(f"has no {what} of its table that begins with {begin!r}: {', '.join(texts)[:300]}")
+    return place
+
+
+def _join_names(soup: BeautifulSoup) -> None:
+    """Give pandas' second row of headings, which names the index alone, to the empty first cell of the row above."""
+    headings = soup.select("thead tr")
+    if len(headings) != 2:
+        return
+    above, below = (row.find_all("th") for row in headings)
+    if above and below and not _words(above[0]) and not any(_words(cell) for cell in below[1:]):
+        above[0].string = _words(below[0])
+        headings[1].decompose()
+
+
+def _set_off(soup: BeautifulSoup, mark: str) -> None:
+    texts = {row: _words(row) + " " for row in soup.find_all("tr")}
     begin = [row for row, text in texts.items() if text.startswith(mark)]
     for row in begin or [row for row, text in texts.items() if mark in text]:
         row["class"] = " ".join([*(row.get_attribute_list("class") if row.has_attr("class") else []), "set-off"])
-    return {**output, "data": {**output["data"], "text/html": str(soup)}}
 
 
 def is_set_off(code: str, outputs: Sequence[Mapping[str, Any]]) -> bool:

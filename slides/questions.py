@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +36,8 @@ class Guess(Result):
 
         A ``low`` one takes half of the height.
         """
-        typed = "" if marks else (
-            f"<label>The room's guesses ({html.escape(self.unit)}), with commas:<input type=text></label>"
-        )  # fmt: skip
+        unit = f" ({html.escape(self.unit)})" if self.unit else ""
+        typed = "" if marks else f"<label>The room's guesses{unit}, with commas:<input type=text></label>"
         return (
             f'<div class="guess{" low" if low else ""}" data-question="{html.escape(self.question)}" '
             f'data-unit="{html.escape(self.unit)}" '
@@ -89,7 +89,12 @@ def question(output: Mapping[str, Any]) -> str | None:
 def as_text(outputs: Sequence[Mapping[str, Any]]) -> str:
     """Return the questions that ``outputs`` ask as paragraphs of HTML, '' where there is none."""
     asked = [question(output) for output in outputs]
-    return "".join(f"<p>{html.escape(one)}</p>" for one in asked if one is not None)
+    return "".join(f"<p>{as_html(one)}</p>" for one in asked if one is not None)
+
+
+def as_html(asked: str) -> str:
+    """Return a question as HTML: what stands in it between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(asked))
 
 
 def axes(outputs: Sequence[Mapping[str, Any]], asked: Mapping[str, Guess]) -> str:

@@ -116,11 +116,11 @@ for name in ("a * b", "a @ b"):
 # million bytes. `a * b` uses each element once, whereas `a @ b` multiplies each element of `a` with a whole row of `b`, so it uses the element
 # 1,024 times.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The product uses each element many times"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The product uses each element many times" untitled=true
 alt = "An element of a makes one result of a * b, and a row of results of a @ b."
 plotting.show(matrix_product.draw_products(4, title="Uses of one element, at n = 4"), alt=alt)
 
-# %% tags=["slide", "slide-output"] minutes=2 numbers=[["a \\* b does ([\\d.]+ FLOP)", "for every byte in a * b"], ["a @ b does ([\\d.]+ FLOP)", "for every byte in a @ b"]] headline="A program that does little per byte waits for bytes"
+# %% tags=["slide", "slide-output"] minutes=2 numbers=[["a \\* b does ([\\d.]+ FLOP)", "per byte in a * b, counted"], ["a @ b does ([\\d.]+ FLOP)", "per byte in a @ b, counted"]] headline="A program that does little per byte waits for bytes"
 moved_bytes = 3 * 4 * 1024**2  # three matrices of float32
 flops = {"a * b": 1024**2, "a @ b": units.flops_from_macs(1024**3)}
 for name in flops:
@@ -327,7 +327,7 @@ def five_calls():
     return times_s
 
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 numbers=[["calls: ([^,]+),", "the first call"], ["calls: [^,]+, ([^,]+),", "the second call"]] headline="The first call does far more than multiply"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 numbers=[["calls: ([^,]+),", "the first call, measured"], ["calls: [^,]+, ([^,]+),", "the second call, measured"]] headline="The first call does far more than multiply"
 times_s = helpers.run_limited(five_calls, timeout_s=60).unwrap()
 print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times_s))
 

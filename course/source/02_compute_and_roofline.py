@@ -261,7 +261,7 @@ if sixteen:
     tried = timing.compare(programs, budget_s=4, precision=0.1)
     assert torch.allclose(results, weights @ inputs[16], rtol=1e-3)
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 numbers=[["ours ([^,]+),", "our program, sixteen tokens"], ["library ([^,]+),", "the library"]] headline="The model was right, the library takes longer"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 numbers=[["ours ([^,]+),", "our program, sixteen tokens, measured"], ["library ([^,]+),", "the library, sixteen tokens, measured"]] headline="The model was right, the library takes longer"
 tried_s = {row.name: row.minimum_s for row in tried.candidates} if tried else {}
 if tried_s:
     for name in ("ours", "library"):
@@ -329,7 +329,7 @@ else:
 # with the intensity as long as the bytes decide, and from the peak on it stays flat. This is the [roofline](glossary.md#roofline)
 # ([Williams, Waterman and Patterson](https://doi.org/10.1145/1498765.1498785), 2009).
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One token waits for its weights"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One token waits for its weights" untitled=true
 library_s = {tokens: fastest_s[f"{tokens}"] for tokens in inputs}
 figure = layer_roofline.draw_layer(
     library_s,
@@ -461,7 +461,7 @@ def naive(thread, a, b, c):
 # The remedy is a *tile*. The threads of a block together bring a small square of each matrix into [shared memory](glossary.md#shared-memory), which is
 # near to them, and each of its elements then serves a whole row or column of threads.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="A tile is read once and used many times"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="A tile is read once and used many times" layout="steps" smallest=13
 shown = {"m": 12, "n": 16, "k": 12, "tile": 4, "block": (1, 2)}
 frames = [matrix_product.draw_tiles(**shown, step=step) for step in (None, 0, 1, 2)]
 plotting.play(
@@ -847,7 +847,7 @@ cheapest_s = min(calls.call_s)
 flops = cheapest_s * peak
 print(f"the cheapest call {1e6 * cheapest_s:.2g} us, or {flops:,.0f} FLOP at the peak")
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The calls are most of the time"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The calls are most of the time" untitled=true
 figure = layer_roofline.draw_calls(
     names,
     least_s=layers_least_s,

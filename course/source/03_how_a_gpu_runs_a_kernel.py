@@ -319,7 +319,7 @@ print("sectors:", ", ".join(map(str, touched.values())))
 # lanes share y and differ in x.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A row on one side, a column on the other"
+# %% tags=["slide", "slide-code"] minutes=1 headline="A row on one side, a column on the other" lines=[1, 2]
 def one_line(thread, input, output):
     output[thread.x, thread.y] = input[thread.y, thread.x]
 
@@ -515,7 +515,7 @@ print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 turned = np.zeros_like(matrix)
 padded = launch(transpose, matrix, turned, 33, grid=(2, 2), block=(32, 32))
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="One unused word per row removes the conflict"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="One unused word per row removes the conflict" untitled=true
 columns = {
     f"{words} words per row": [4 * words * lane for lane in range(32)] for words in (32, 33)
 }
@@ -578,7 +578,7 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 # the next cycle. The change costs nothing, because every warp keeps its registers the whole time. So a GPU hides the wait of a warp
 # behind other warps, if enough of them are there. The figure shows this for loads of only 19 cycles, in which a warp is set aside for 18.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Enough warps keep a scheduler busy"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Enough warps keep a scheduler busy" untitled=true
 schedules = {
     f"{warps} warp{'s' if warps > 1 else ''}": gpu_execution.run_scheduler(
         warps, latency_cycles=19

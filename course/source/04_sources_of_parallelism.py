@@ -230,7 +230,7 @@ table
 # workers can share one layer. These are the four sources of parallelism, within a layer, over examples, over updates and over models. Two workers, A and B,
 # use each of them in the figure. An orange bar is a [synchronisation](glossary.md#synchronisation), at which both wait.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Two workers share a training in four ways" layout="steps" frames=[1, 3, 5, 7]
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Two workers share a training in four ways" layout="steps" frames=[1, 3, 5, 7] smallest=11.5
 plotting.play(
     [sgd_parallelism.draw_sources(until=until, title="") for until in range(1, 9)],
     title="Two workers share a training, four ways",
@@ -865,7 +865,7 @@ for batch in simulated:
 worth = one[64][0] / never[64][0]
 assert 1 < worth < 2
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Four times as many updates are not four times the progress"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Four times as many updates are not four times the progress" rows=["8 ", "64 ", "256 "]
 bet.reveal(modelled=4 * limits[3] / limits[0], simulated=worth)
 cells = {}
 for way, means in rounds.items():

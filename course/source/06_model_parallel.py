@@ -772,7 +772,7 @@ most = [most_saved(one_forward_one_backward(stage, 8, 16)) for stage in range(8)
 modelled = parallel.live_activations("1f1b", rank=0, ranks=8, microbatches=16)
 saved_by_first.reveal(modelled=modelled, counted=most[0])
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Early backward passes free activations early"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Early backward passes free activations early" printed=false
 print(f"saved at most by stage 0 to 7: {', '.join(map(str, most))} of 16 microbatches")
 plotting.show(
     parallel_plans.draw_schedule("1f1b", microbatches=8, title="1F1B on four stages"),
@@ -796,9 +796,9 @@ plotting.show(
 #
 # Which cut would you take? We can answer now, because we know both prices.
 #
-# - The bytes that a GPU keeps
-# - The bytes that it sends
-# - The time of a step
+# - The bytes that a GPU keeps say what fits
+# - The bytes that it sends take time on the link
+# - The time of a step says which cut is faster
 #
 # A choice needs these three numbers. For memory we also need the [saved activations](glossary.md#saved-for-backward). A layer of Llama 2 saves eight vectors
 # of width 4,096 and four of width 11,008 for each token, which take 153,600 bytes ([lesson 11](11_working_set.ipynb) counts them). Tensor parallelism does

@@ -232,7 +232,7 @@ simulated = two_levels.compare_all_reduces(
     ranks, hierarchical_all_reduce, sizes, fast=fast, slow=slow
 )
 
-# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Two levels on four real processes"
+# %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Two levels beat one ring on four real processes"
 rows = {}
 for size, row in zip(sizes, simulated, strict=True):
     ring_s, two_levels_s = modelled_s(size)
@@ -547,7 +547,7 @@ slope = (large - small) / (four_nodes[large] - four_nodes[small])  # bytes per s
 wait_s = four_nodes[small] - small / slope
 line = {size: wait_s + size / slope for size in four_nodes}
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="On four nodes small tensors mostly wait"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="On four nodes small tensors mostly wait" untitled=true
 figure = two_levels.draw_sizes(
     {"one node": one_node, "four nodes": four_nodes},
     bounds={size: bounds(size) for size in four_nodes},
@@ -709,7 +709,7 @@ several_s = {
     for nodes in (2, 4, 16)
 }
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="An all-to-all pays far more for leaving the node"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Times as long as on one node: an all-to-all pays far more"
 names = ["all-reduce", "all-to-all"]
 rows = {
     f"{nodes} nodes": [f"{new / old:.3g}" for new, old in zip(times, alone_s, strict=True)]

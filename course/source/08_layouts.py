@@ -97,7 +97,7 @@ bet
 # `("dp", "tp")` the GPUs 0 to 7 are therefore one tensor group, and together they hold one copy of the model. The GPUs 0, 8, 16 and so on up to 56 hold the
 # same eighth of the weights, each for another copy, and they are one data group.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The last name gets the node" layout="steps"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The last name gets the node" layout="steps" smallest=12.5
 plotting.play(
     [layouts.draw_names(names) for names in (("dp", "tp"), ("tp", "dp"))],
     title="64 GPUs in a mesh of 8 x 8",
@@ -236,7 +236,7 @@ for names, results in orders.items():
     _, node_bytes, port_bytes = results[0]
     print(f"{names}: rank 0 sent {node_bytes:,.0f} B in its node, {port_bytes:,.0f} B beyond")
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["in order: simulated ([^,]+),", "names in order"], ["exchanged: simulated ([^,]+),", "names exchanged"]]
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four real processes lose as the model says" numbers=[["in order: simulated ([^,]+),", "names in order, simulated"], ["exchanged: simulated ([^,]+),", "names exchanged, simulated"]]
 ring_s = {  # of a tensor group's 16 sums and of a data group's, by their link
     link: (16 * 2 * link.transfer_s(50_000), 2 * link.transfer_s(200_000))
     for link in (node, port)
@@ -584,7 +584,7 @@ enough_tokens
 # %% tags=["run"]
 hiding_tokens = {nodes: PEAK / rate for nodes, rate in layouts.BUS_BANDWIDTHS.items()}
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer"
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer" rows=["1 ", "8 ", "64 "]
 enough_tokens.reveal(modelled=hiding_tokens[8])
 rows = {}
 for nodes in (1, 8, 16, 32, 64):
@@ -750,7 +750,7 @@ tensor, stages = cut_to_fit(310e9, 40e9)
 many_stages.reveal(modelled=stages)
 print(f"{16 * 310e9 / tensor / stages / 1e9:.1f} GB of state per GPU")
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts" rows=["1.7 ", "18.4 ", "145.6 ", "310.1 ", "529.6 "] columns=["tensor x stages", "by the rule", "state per GPU"]
 rows = {}
 for model in layouts.MODELS:
     published, ruled = (model.tensor, model.stages), cut_to_fit(model.parameters, 40e9)

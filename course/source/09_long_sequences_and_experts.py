@@ -343,7 +343,7 @@ assert matching == len(query)
 # only at their own piece, and because of the mask they see half of it. That is half a tile. The second GPU has one and a half, the third two and a
 # half, and the eighth has seven and a half. The attention is ready when the last GPU is.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="In the last step a single GPU works" layout="steps" frames=[0, 1, 4, 7]
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="In the last step a single GPU works" layout="steps" frames=[0, 1, 4, 7] smallest=13
 plotting.play(
     [parallel_plans.draw_blocks(8, step, causal=True) for step in range(8)],
     title="Ring attention with a causal mask, on 8 ranks",
@@ -450,7 +450,7 @@ print(
 # The first piece needs half a small tile and the sixteenth 15½, which makes 16. The second and the fifteenth need 1½ and 14½, which makes 16 again, and
 # so does every other pair. Even in each single step every GPU has two small tiles.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="In pairs, all GPUs work in every step" layout="steps" frames=[0, 1, 7]
+# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="In pairs, all GPUs work in every step" layout="steps" frames=[0, 1, 7] smallest=13
 plotting.play(
     [parallel_plans.draw_blocks(8, step, balanced=True) for step in range(8)],
     title="The same ring with an early and a late piece per rank",
@@ -462,7 +462,7 @@ plotting.play(
 # %% [markdown]
 # This order is called [zigzag](glossary.md#zigzag). Meta trained Llama 3 on long sequences with it, although each GPU gathered all keys at once there (Llama Team, 2024).
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The model counts nothing but tiles"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Counting tiles predicts the published times"
 rows = {}
 for row in long_sequences.RING_RATES:
     share_ms = 8 * 1000 / row.one_gpu

@@ -267,7 +267,7 @@ times_weights.reveal(modelled=modelled, counted=saved_bytes(lenet, images) / wei
 # has RMSNorm, because both save their input and hardly anything else.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A gated block: attention, then three linear layers"
+# %% tags=["slide", "slide-code"] minutes=1 headline="A gated block: attention, then three linear layers" lines=[9, 12]
 class Block(nn.Module):
     def __init__(self, width, hidden, heads, attend):
         super().__init__()
@@ -556,7 +556,7 @@ running_peak = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
 peak.reveal(modelled=running_peak, measured=measured.peak_bytes)
 assert abs(running_peak / measured.peak_bytes - 1) < 0.01
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="The peak is a moment, and not a sum"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="The peak is a moment, and not a sum" untitled=true
 ledger = 16 * 808_064 + 4 * 256 * 13_696
 drawn = working_set.draw_alive(
     by_kind(estimate),

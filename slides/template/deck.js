@@ -10,7 +10,7 @@
     [".statement .text, .question .text, .close .text", 28, 56],
     [".table .html, .beside .html", 20, 54],
     [".table .text", 28, 42],
-    [".code .part.code pre, .beside pre", 20, 28],
+    [".code .part.code pre, .beside pre", 20, 34],
     [".beside .text", 28, 34],
     [".printed .output > pre", 20, 38],
     [".number b", 44, 116],

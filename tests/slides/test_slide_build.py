@@ -39,9 +39,9 @@ def test_one_flat_section_a_slide_each_with_heading_number_and_notes(page: Beaut
 def test_notes_give_the_seconds_and_the_clock(page: BeautifulSoup):
     notes = [aside.get_text(" ", strip=True) for aside in page.select("aside.notes")]
     assert notes[0] == "10 slides, 16:30 to talk."
-    assert notes[3] == "120 seconds; 4:00 of 16:30 at its end. Say why the order matters. Ask Who has measured before?"
-    assert notes[4].startswith("90 seconds; 5:30 of 16:30 at its end.")
-    assert notes[-1] == "120 seconds; 16:30 of 16:30 at its end. Most of the work stands in the first layer."
+    assert notes[3] == "40 seconds; 7:10 of 16:30 at its end. Say why the order matters. Ask Who has measured before?"
+    assert notes[4].startswith("20 seconds; 7:30 of 16:30 at its end.")
+    assert notes[-1] == "35 seconds; 16:30 of 16:30 at its end. Most of the work stands in the first layer."
 
 
 def test_a_number_on_a_slide_is_the_notebooks_own_output(page: BeautifulSoup):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_output, new_raw_cell
@@ -37,8 +38,8 @@ def test_the_sample():
         "question", "numbers", "statement", "statement", "figure", "beside", "code", "table", "close",
     ]  # fmt: skip
     assert [len(slide.parts) for slide in deck.slides] == [1, 1, 1, 2, 2, 2, 2, 1, 1]
-    assert [slide.minutes for slide in deck.slides] == [1, 1, 2, 1.5, 2, 2, 3, 2, 2]
-    assert deck.minutes == 16.5
+    assert [60 * slide.minutes for slide in deck.slides] == pytest.approx([260, 130, 40, 20, 130, 130, 130, 115, 35])
+    assert deck.minutes == pytest.approx(16.5)
     assert deck.facts == "20 minutes · needs lesson 00, a quiet machine"
     assert deck.objectives == (
         "tell a byte from a bit",
@@ -179,6 +180,39 @@ def test_a_line_of_code_and_a_row_of_a_table_are_set_off():
     assert [line.get_text().strip() for line in page.select(".hll")] == ["b = 2"]
     (table,) = part.outputs
     assert table["data"]["text/html"].count("set-off") == 1
+
+
+INDEXED = pd.DataFrame({"first": [1, 2, 3], "second": [4, 5, 6]}, index=pd.Index(["a", "ab", "c"], name="letter"))
+
+
+def table_of(**stated) -> list[list[str]]:
+    """The texts of the table that a cell shows."""
+    output = displayed({"text/html": INDEXED.to_html(), "text/plain": str(INDEXED)})
+    cell = code_cell("f()", output, tags=("slide", "slide-output"), minutes=1, **stated)
+    (part,) = deck_of(OPENS, cell).slides[1].parts
+    rows = BeautifulSoup(part.outputs[0]["data"]["text/html"], "html.parser").find_all("tr")
+    return [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in rows]
+
+
+def test_the_name_of_an_index_stands_above_it_and_takes_no_row_of_its_own():
+    assert table_of() == [["letter", "first", "second"], ["a", "1", "4"], ["ab", "2", "5"], ["c", "3", "6"]]
+
+
+def test_a_slide_shows_the_rows_and_columns_of_a_table_that_its_cell_names():
+    assert table_of(rows=["ab", "c"], columns=["sec"]) == [["letter", "second"], ["ab", "5"], ["c", "6"]]
+
+
+@pytest.mark.parametrize(("stated", "said"), [({"rows": ["x"]}, "no row"), ({"columns": ["x"]}, "no column")])
+def test_a_row_or_a_column_that_is_not_there_is_named(stated, said: str):
+    with pytest.raises(SlideError, match=f"{said} of its table that begins with 'x'"):
+        table_of(**stated)
+
+
+def test_what_is_printed_beside_a_figure_can_stay_away():
+    shown = printed("1\n"), figure_output()
+    cell = code_cell("draw()", *shown, tags=("slide", "slide-output"), minutes=1, printed=False)
+    (part,) = deck_of(OPENS, cell).slides[1].parts
+    assert [set(output["data"]) for output in part.outputs] == [{"image/png", "text/plain"}]
 
 
 def test_numbers_come_out_of_the_output_with_their_labels():

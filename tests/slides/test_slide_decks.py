@@ -147,7 +147,7 @@ def test_the_speakers_window_shows_the_notes_and_follows(chromium, sample_deck: 
         notes = waiting.value.locator(".speaker-controls-notes .value")
         notes.get_by_text("Who has measured before?").wait_for()
         opened.page.keyboard.press("ArrowRight")
-        notes.get_by_text("90 seconds; 5:30 of 16:30 at its end.").wait_for()
+        notes.get_by_text("20 seconds; 7:30 of 16:30 at its end.").wait_for()
         assert opened.complaints == []
 
 
@@ -318,7 +318,7 @@ FAULTS = {
     "<h2>A square picture</h2>": f"<h2>A square picture</h2>{BROKEN_IMAGE}",
     "figure on the right": "figure on the right $\\frac{1$",
     "A rate is": '<img alt="" src="https://192.0.2.1/a.png">A rate is',
-    "180 seconds; 12:30 of": "12:30 of",
+    "130 seconds; 14:00 of": "14:00 of",
     "<h2>Four, not two</h2>": "<h2>A table</h2>",
     'class="sheet close"': 'class="sheet statement"',
     "profile_ops": '<span style="background: linear-gradient(red, blue)">profile_ops</span>',
