@@ -228,6 +228,7 @@ pd.DataFrame(rows, index=["1 network", "10", "100"]).T.map("{:,}".format).rename
 # Lesson 04 has the model of the time. A stack has an overhead that it pays once, and work that it does for every network. We time the forward and
 # backward pass of the networks alone, for one network in a stack and for ten.
 
+
 # %% tags=["hide-input", "nbval-ignore-output"]
 def stack_pass(count):
     weights = weights_of(networks[:count])
