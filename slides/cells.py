@@ -124,8 +124,8 @@ class Deck(Result):
 
     @property
     def minutes(self) -> float:
-        """The minutes of all slides together."""
-        return sum(slide.minutes for slide in self.slides)
+        """The minutes of all slides together, to the second."""
+        return round(60 * sum(slide.minutes for slide in self.slides)) / 60
 
 
 def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
