@@ -319,7 +319,7 @@ print("sectors:", ", ".join(map(str, touched.values())))
 # lanes share y and differ in x.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="A row on one side, a column on the other" lines=[1, 2]
+# %% tags=["slide", "slide-code"] minutes=1 headline="A row on one side, a column on the other"
 def one_line(thread, input, output):
     output[thread.x, thread.y] = input[thread.y, thread.x]
 
