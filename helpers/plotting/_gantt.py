@@ -51,7 +51,8 @@ def gantt(
     """Return a Gantt chart of ``spans``: lanes from the top in the order they first appear, a colour a kind.
 
     A kind that has a meaning of ``COLOURS`` has its colour, in a shade that can carry a label; "forward, stages 4-7" is
-    a darker "forward". Labels have the largest size at which they fit; one that does not is cut to its number ("bucket 3" to "3") or its beginning.
+    a darker "forward". Labels have the largest size at which they fit; one that does not is cut to its number ("bucket
+    3" to "3") or its beginning.
     ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. ``title`` stands above the chart, ``xlabel`` below it. The
     axis of time ends at ``until``, and bars with it, as frames of one player need, with an arrowhead where one goes on;
     without it, behind the last span. Raises TypeError for what is no span, ValueError for no spans, a span that ends

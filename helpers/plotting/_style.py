@@ -138,14 +138,14 @@ def labelled(colour: str) -> str:
     """Return the shade of ``colour``, the nearest one, on which a text in :func:`ink_on`'s colour can be read.
 
     The text has a contrast of at least 4.5 (WCAG 2.2, AA) on a light page and on a dark one, where slides and site turn
-    a drawing's lightness round. Turning it round keeps no contrast, so black on orange and on green needs another shade.
+    a drawing's lightness round. Because this changes contrasts, a label on orange or green needs another shade.
     """
     shades = (mixed(colour, other, percent / 100) for percent in range(101) for other in ("#000000", "#FFFFFF"))
     return next(shade for shade in shades if contrast(shade, ink_on(shade)) >= _LEAST_CONTRAST)
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever has more contrast with ``colour``, written '#RRGGBB', on light and dark pages."""
+    """Return black or white, whichever is read better on ``colour``, written '#RRGGBB', on light and on dark pages."""
     return max(("black", "white"), key=lambda ink: contrast(colour, ink))
 
 

@@ -452,8 +452,8 @@ def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark
     css = (build.SLIDES / "template" / "drawings.css").read_text(encoding="utf-8")
     page = chromium.new_page()
     page.set_content(
-        f'<html data-theme="{theme}"><style>{css} html, body {{ margin: 0; background: {page_colour}; }} img {{ display: '
-        "block; filter: var(--figure-filter); mix-blend-mode: var(--figure-blend); }</style>"
+        f'<html data-theme="{theme}"><style>{css} html, body {{ margin: 0; background: {page_colour}; }}'
+        "img { display: block; filter: var(--figure-filter); mix-blend-mode: var(--figure-blend); }</style>"
         f'<img src="data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}"></html>'
     )
     pixels = np.asarray(Image.open(io.BytesIO(page.locator("img").screenshot())).convert("RGB")) / 255
