@@ -34,8 +34,8 @@ def box(
     axes: Axes, left: float, top: float, width: float, height: float, text: str = "", *, colour: str = "white",
     edge: str = "none", thick: float = 1.2, size: float = 11, bold: bool = False,
 ) -> None:  # fmt: skip
-    """Draw a box with ``text`` in its middle, in the shade of ``colour`` on which the text can be read."""
-    if text and colour not in _PLAIN:
+    """Draw a box with ``text`` in its middle, in the shade of ``colour`` on which a text can be read."""
+    if colour not in _PLAIN:
         colour = labelled(colour)
     axes.add_artist(FancyBboxPatch(  # add_patch would look through its curves for limits, which are set
         (left + _ROUND_IN, top + _ROUND_IN), width - 2 * _ROUND_IN, height - 2 * _ROUND_IN, facecolor=colour,
