@@ -82,7 +82,7 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Most people read a profile as a table"
+# %% [markdown] tags=["slide"] minutes=2 headline="A profile can be read as a table"
 # ## Part 1: the time without an operator
 #
 # Where does no operator run? We begin here, because the view that everybody knows cannot answer it.

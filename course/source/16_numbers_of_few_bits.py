@@ -313,7 +313,7 @@ helpers.interactive_figure(draw, {"name": [*names, "int8"]}, views=views, alt=de
 # (For MXFP4 we take 1/2, the largest power of two in 0.70, and divide it by 4, the largest in e2m1. For NVFP4 we take
 # 0.70 / 6 and round it to e4m3. A second scale of NVFP4, one for the whole tensor, is left out.)
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Floating-point formats keep the weight 0.04" numbers=[["4-bit integers, scale 0.1 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 as a 4-bit integer, scale 0.1"], ["MXFP4, scale 1/8 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 in MXFP4, scale 1/8"], ["NVFP4, scale 15/128 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 in NVFP4, scale 15/128"]]
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Four bits with a floating point keep 0.04 from becoming 0" numbers=[["4-bit integers, scale 0.1 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 as a 4-bit integer, scale 0.1"], ["MXFP4, scale 1/8 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 in MXFP4, scale 1/8"], ["NVFP4, scale 15/128 +\\S+ +\\S+ +\\S+ +(\\S+)", "0.04 in NVFP4, scale 15/128"]]
 block = torch.zeros(1, 32).double()
 block[:, :4] = four
 e4m3 = numbers.FORMATS["e4m3"]

@@ -40,7 +40,6 @@ _ENTRIES = """
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
-_CHECKED = re.compile(r"(?m)^(\w+) = check\(\1\b[^()]*\)$")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
 
@@ -197,7 +196,7 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
             _fold(cell, "input", "One way to write it")
         elif cell.source.rstrip().endswith(".settle()"):
             _fold(cell, "input", "What is checked")
-        elif cell.cell_type == "code" and (_FOLDED & {*cell.metadata.get("tags", [])} or _CHECKED.search(cell.source)):
+        elif "checks" in cell.metadata or _FOLDED & {*cell.metadata.get("tags", [])}:
             _tag(cell, "hide-input")
         if cell.cell_type == "markdown":
             cell.source = links.mended(cell.source)
