@@ -385,7 +385,7 @@ def test_separate_networks_call_more_for_each_replica_and_a_stack_does_not(probl
 
 def test_a_shared_validation_takes_one_forward_pass_of_the_networks_instead_of_two(problem):
     prepared, _ = training.prepared_for(problem, replicas=3)
-    takes = {"stacked": 4, "pair_product": 4, "shared_validation": 2, "fused_optimizer": 2}  # two layers with tanh a pass
+    takes = {"stacked": 4, "pair_product": 4, "shared_validation": 2, "fused_optimizer": 2}  # two tanh a pass
     assert {way: calls_of(prepared, way)[torch.ops.aten.tanh.default] for way in takes} == takes
 
 
