@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
 from helpers.checks import members, named, number
-from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, ink_on, mixed, unit_axis
+from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, ink_on, labelled, mixed, unit_axis
 from helpers.results import Record
 
 _LANE_INCHES, _LEGEND_ROW_INCHES = 0.22, 0.24
@@ -50,8 +50,9 @@ def gantt(
 ) -> Figure:
     """Return a Gantt chart of ``spans``: lanes from the top in the order they first appear, a colour a kind.
 
-    A kind that has a meaning of ``COLOURS`` has its colour; "forward, stages 4-7" is a darker "forward". Labels have
-    the largest size at which they fit; one that does not is cut to its number ("bucket 3" to "3") or its beginning.
+    A kind that has a meaning of ``COLOURS`` has its colour, in a shade that can carry a label; "forward, stages 4-7" is
+    a darker "forward". Labels have the largest size at which they fit; one that does not is cut to its number ("bucket
+    3" to "3") or its beginning.
     ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. ``title`` stands above the chart, ``xlabel`` below it. The
     axis of time ends at ``until``, and bars with it, as frames of one player need, with an arrowhead where one goes on;
     without it, behind the last span. Raises TypeError for what is no span, ValueError for no spans, a span that ends
@@ -117,7 +118,7 @@ def colours_of(kinds: Iterable[str]) -> dict[str, str]:
     """Return the colour of each of ``kinds``: that of its meaning, else one without a meaning.
 
     What stands before a comma is the meaning; further kinds of one meaning are darker, one after the other, in the
-    order of their numbers.
+    order of their numbers. A colour is the shade of its own that can carry a label on light and dark pages.
     """
     begun: Counter[str] = Counter()
     others: dict[str, str] = {}
@@ -126,7 +127,7 @@ def colours_of(kinds: Iterable[str]) -> dict[str, str]:
         base = kind.partition(",")[0]
         meaning = _MEANINGS.get(base, base)
         colour = COLOURS.get(meaning) or others.setdefault(meaning, OTHERS[len(others) % len(OTHERS)])
-        colours[kind] = mixed(colour, "#000000", 1 - (1 - _DARKER) ** begun[meaning])
+        colours[kind] = labelled(mixed(colour, "#000000", 1 - (1 - _DARKER) ** begun[meaning]))
         begun[meaning] += 1
     return colours
 

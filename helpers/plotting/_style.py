@@ -36,6 +36,11 @@ FOUND = ("measured", "counted", "simulated", "published", "stated")  # what an a
 CSS_PIXELS_PER_INCH = 100
 _COLOURS = 128
 
+_Channels = tuple[float, float, float]
+_LEAST_CONTRAST = 4.5  # of a text with what is behind it
+_LIGHT_PAGE, _DARK_PAGE = to_rgb("#FBFBF9"), to_rgb("#14191F")  # the slides' pages; the site's differ little
+_GREY_WEIGHTS = (0.213, 0.715, 0.072)  # of CSS's hue-rotate
+
 
 def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
     """Return a new figure in the course's style with one axes and a ``title``.
@@ -129,12 +134,47 @@ def mixed(colour: str, other: str, share: float) -> str:
     return to_hex((red, green, blue)).upper()
 
 
-def ink_on(colour: str) -> str:
-    """Return black or white, whichever has more contrast with ``colour``, written '#RRGGBB'.
+def labelled(colour: str) -> str:
+    """Return the shade of ``colour``, the nearest one, on which a text in :func:`ink_on`'s colour can be read.
 
-    Contrast and relative luminance are those of WCAG 2.2.
+    The text has a contrast of at least 4.5 (WCAG 2.2, AA) on a light page and on a dark one, where slides and site turn
+    a drawing's lightness round. Because this changes contrasts, a label on orange or green needs another shade.
     """
-    parts = [int(colour.lstrip("#")[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    above_black = 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
-    return "black" if above_black / 0.05 > 1.05 / above_black else "white"
+    shades = (mixed(colour, other, percent / 100) for percent in range(101) for other in ("#000000", "#FFFFFF"))
+    return next(shade for shade in shades if contrast(shade, ink_on(shade)) >= _LEAST_CONTRAST)
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever is read better on ``colour``, written '#RRGGBB', on light and on dark pages."""
+    return max(("black", "white"), key=lambda ink: contrast(colour, ink))
+
+
+def contrast(colour: str, ink: str) -> float:
+    """Return the contrast of ``ink`` with ``colour`` on the page where it is less, the light or the dark one.
+
+    Contrast and relative luminance are those of WCAG 2.2; what a page makes of a colour is that of drawings.css.
+    """
+    ratios = []
+    for on_page in (_in_the_light, _in_the_dark):
+        darker, lighter = sorted(_luminance(on_page(to_rgb(given))) for given in (colour, ink))
+        ratios.append((lighter + 0.05) / (darker + 0.05))
+    return min(ratios)
+
+
+def _in_the_light(colour: _Channels) -> _Channels:
+    """Return ``colour`` on a light page, which it is multiplied by."""
+    red, green, blue = (one * page for one, page in zip(colour, _LIGHT_PAGE, strict=True))
+    return red, green, blue
+
+
+def _in_the_dark(colour: _Channels) -> _Channels:
+    """Return ``colour`` on a dark page: inverted, its hue turned back by 180 degrees, and screened with the page."""
+    grey = sum(weight * one for weight, one in zip(_GREY_WEIGHTS, colour, strict=True))
+    turned = (min(1.0, max(0.0, 1 - 2 * grey + one)) for one in colour)
+    red, green, blue = (1 - (1 - one) * (1 - page) for one, page in zip(turned, _DARK_PAGE, strict=True))
+    return red, green, blue
+
+
+def _luminance(colour: _Channels) -> float:
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

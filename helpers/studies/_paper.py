@@ -7,10 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from helpers.plotting._style import COLOURS, STYLE_FILE, ink_on, mixed
+from helpers.plotting._style import COLOURS, STYLE_FILE, ink_on, labelled, mixed
 
 INK, QUIET, EMPTY = "#222222", "#555555", "#EEEEEE"
 DATA, COMPUTING, SENDING, WAITING = (COLOURS[name] for name in ("data", "computing", "sending", "waiting"))
+_PLAIN = ("none", "white", EMPTY)  # what is behind a text that has no colour
 _TITLE_IN, _MARGIN_IN = 0.42, 0.12
 _ROUND_IN = 0.05
 _KEY_IN, _PER_CHARACTER_IN = 0.22, 0.085  # of a key: its patch, and each character of its name at 10 points
@@ -33,13 +34,15 @@ def box(
     axes: Axes, left: float, top: float, width: float, height: float, text: str = "", *, colour: str = "white",
     edge: str = "none", thick: float = 1.2, size: float = 11, bold: bool = False,
 ) -> None:  # fmt: skip
-    """Draw a box with ``text`` in its middle."""
+    """Draw a box with ``text`` in its middle, in the shade of ``colour`` on which a text can be read."""
+    if colour not in _PLAIN:
+        colour = labelled(colour)
     axes.add_artist(FancyBboxPatch(  # add_patch would look through its curves for limits, which are set
         (left + _ROUND_IN, top + _ROUND_IN), width - 2 * _ROUND_IN, height - 2 * _ROUND_IN, facecolor=colour,
         edgecolor=edge, linewidth=thick, boxstyle=f"round,pad={_ROUND_IN},rounding_size={_ROUND_IN}"))  # fmt: skip
     if text:
         write(axes, left + width / 2, top + height / 2, text, size=size, bold=bold,
-              colour=INK if colour in ("none", "white", EMPTY) else ink_on(colour))  # fmt: skip
+              colour=INK if colour in _PLAIN else ink_on(colour))  # fmt: skip
 
 
 def write(

@@ -16,7 +16,7 @@ from slide_samples import answered, asked, code_cell, displayed, figure_output, 
 
 from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
-from helpers.plotting._style import png
+from helpers.plotting._style import OTHERS, contrast, ink_on, labelled, png
 from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
 from slides import browser, build, check, pdf, questions
 from slides.cells import SlideError, read_deck
@@ -436,6 +436,34 @@ def test_a_figure_is_dark_in_the_dark_and_stands_on_the_page(chromium, sample_de
         luminances = [_luminance(colour / 255) for colour in np.unique(pixels.reshape(-1, 3), axis=0)]
         lightest, darkest = max(luminances), min(luminances)
         assert (lightest + 0.05) / (darkest + 0.05) >= 10  # its ink on its page
+
+
+@pytest.mark.parametrize(("theme", "page_colour"), [("light", "#fbfbf9"), ("dark", "#14191f")])
+def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark(chromium, theme, page_colour):
+    shades = [labelled(colour) for colour in (*plotting.COLOURS.values(), *OTHERS)]
+    side = 20
+    squares = "".join(
+        f'<rect x="{place * side}" y="{row * side}" width="{side}" height="{side}" fill="{fill}"/>'
+        for place, shade in enumerate(shades)
+        for row, fill in enumerate((shade, ink_on(shade)))
+    )
+    size = f'width="{len(shades) * side}" height="{2 * side}"'
+    drawing = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{squares}</svg>'
+    css = (build.SLIDES / "template" / "drawings.css").read_text(encoding="utf-8")
+    page = chromium.new_page()
+    page.set_content(
+        f'<html data-theme="{theme}"><style>{css} html, body {{ margin: 0; background: {page_colour}; }}'
+        "img { display: block; filter: var(--figure-filter); mix-blend-mode: var(--figure-blend); }</style>"
+        f'<img src="data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}"></html>'
+    )
+    pixels = np.asarray(Image.open(io.BytesIO(page.locator("img").screenshot())).convert("RGB")) / 255
+    page.close()
+    for place, shade in enumerate(shades):
+        bar, ink = (pixels[row * side + side // 2, place * side + side // 2] for row in (0, 1))
+        darker, lighter = sorted(map(_luminance, (bar, ink)))
+        found = (lighter + 0.05) / (darker + 0.05)
+        assert found >= 4.45, shade  # 4.5, but for a pixel's whole steps
+        assert found >= contrast(shade, ink_on(shade)) - 0.1, shade
 
 
 def _luminance(channels: np.ndarray) -> float:

@@ -7,11 +7,13 @@ import struct
 
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 
 from helpers import plotting
 from helpers.plotting import _bars as bars
-from helpers.plotting._style import STYLE_FILE, ink_on, png
+from helpers.plotting._style import OTHERS, STYLE_FILE, contrast, ink_on, labelled, png
+from helpers.studies.data_movement.figures._hierarchy import _SHADES
+from helpers.studies.data_movement.figures._processors import _OFF_CHIP, _ON_CHIP
 
 
 def sample(**changes):
@@ -183,13 +185,38 @@ def test_a_figure_of_many_bars_is_no_higher_than_their_names_need(bars_drawn, he
     plt.close(drawn)
 
 
-@pytest.mark.parametrize("colour", ["#009E73", "#D55E00", "#0072B2", "#E69F00", "#FFFFFF", "#000000", "#777777"])
-def test_the_ink_is_the_one_of_more_contrast_and_enough_to_be_read(colour):
-    contrast = {
-        "black": (relative_luminance(colour) + 0.05) / 0.05,
-        "white": 1.05 / (relative_luminance(colour) + 0.05),
-    }
-    assert contrast[ink_on(colour)] == max(contrast.values()) >= 4.5
+PALETTE = [*plotting.COLOURS.values(), *OTHERS]
+
+
+@pytest.mark.parametrize("colour", [*PALETTE, *_SHADES, _ON_CHIP, _OFF_CHIP, "#FFFFFF", "#777777"])
+def test_a_label_on_a_bar_can_be_read_on_a_light_and_on_a_dark_page_and_the_bar_keeps_its_colour(colour):
+    shade = labelled(colour)
+    assert contrast(shade, ink_on(shade)) >= 4.5
+    assert contrast(shade, ink_on(shade)) == max(contrast(shade, ink) for ink in ("black", "white"))
+    assert max(abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)) <= 0.1
+
+
+@pytest.mark.parametrize("kind", [*plotting.COLOURS, "forward", "backward-weight", "one", "two"])
+def test_every_bar_of_a_chart_carries_a_label_that_can_be_read(kind):
+    kinds = [kind, f"{kind}, stage 1", f"{kind}, stage 2"]
+    drawn = plotting.gantt([plotting.Span(name, 0, 1, name, "label") for name in kinds], title="t")
+    for bar, text in zip(drawn.axes[0].patches, drawn.axes[0].texts, strict=True):
+        assert contrast(to_hex(bar.get_facecolor()), text.get_color()) >= 4.5
+    plt.close(drawn)
+
+
+def test_a_pie_has_numbers_that_can_be_read():
+    drawn = plotting.draw_shares({"all": {f"part {place}": 1.0 for place in range(14)}}, title="t")
+    wedges, texts = drawn.axes[0].patches, [text for text in drawn.axes[0].texts if "%" in text.get_text()]
+    assert len(texts) == 14
+    for wedge, text in zip(wedges, texts, strict=True):
+        assert contrast(to_hex(wedge.get_facecolor()), text.get_color()) >= 4.5
+    plt.close(drawn)
+
+
+def test_the_contrast_is_that_of_wcag_on_the_page_where_it_is_less():
+    on_white = 1.05 / (relative_luminance("#D55E00") + 0.05)
+    assert contrast("#D55E00", "black") < 2.6 < contrast("#D55E00", "white") < on_white
 
 
 @pytest.mark.parametrize("words", [2, 12])

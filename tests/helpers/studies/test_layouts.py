@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from helpers import plotting
 from helpers.links import Link
 from helpers.parallel import collective
+from helpers.plotting._style import labelled
 from helpers.plotting.explorer._explore import at
 from helpers.ranks import RankError, Ranks
 from helpers.studies import layouts, parallel_plans
@@ -156,7 +157,7 @@ def test_the_map_colours_each_cell_by_the_kind_of_its_layout():
     drawn = layouts.draw_fastest(fastest, title="t")
     shown = {text[0]: colour for colour, text in boxes(drawn) if text}
     kinds = {"1 x 1": "data alone", "2 x 1": "two tensor ranks", "4 x 1": "more tensor ranks", "8 x 2": "stages"}
-    assert shown == {cell: to_hex(figures._KINDS[kind], keep_alpha=True) for cell, kind in kinds.items()}
+    assert shown == {cell: to_hex(labelled(figures._KINDS[kind]), keep_alpha=True) for cell, kind in kinds.items()}
     with pytest.raises(ValueError, match="no layouts to draw"):
         layouts.draw_fastest({}, title="t")
 
