@@ -42,13 +42,16 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
         return
     with _ONE_AT_A_TIME:
         tables = _tables(model)
+        is_frozen = gc.get_freeze_count() > 0
+        if is_frozen:
+            gc.collect()  # garbage of now would stay with what the caller has frozen
         gc.freeze()  # what is not frozen at the end is new
         try:
             yield
         except BaseException:
-            _take_back(tables)
+            _take_back(tables, is_frozen=is_frozen)
             raise
-        places = _take_back(tables)
+        places = _take_back(tables, is_frozen=is_frozen)
     if places:
         raise ModelError(
             f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and "
@@ -89,17 +92,23 @@ def _held(holder: Any) -> Any:
         return {}
 
 
-def _take_back(tables: dict[int, tuple[Any, Any]]) -> set[str]:
-    """Undo what holds a new tensor without data; return the classes of the holders where that cannot be done."""
+def _take_back(tables: dict[int, tuple[Any, Any]], *, is_frozen: bool) -> set[str]:
+    """Undo what holds a new tensor without data; return the classes of the holders where that cannot be done.
+
+    Where the caller had frozen objects they stay frozen, and with them what lived when the run began.
+    """
     if _new_tensors():
         gc.collect()
     _take_apart(_new_tensors())
     left = _new_tensors()
-    new = set(map(id, gc.get_objects())) if left else set()
-    gc.unfreeze()
     references = list(map(weakref.ref, left))
-    places = _climb(left, new, tables)
-    del left
+    inside = _climb(left, tables)
+    if left or not is_frozen:
+        gc.unfreeze()
+    places = _undo(left, inside, tables) if left else set()
+    if left and is_frozen:
+        gc.freeze()
+    del left, inside
     is_left = any(reference() is not None for reference in references)
     return (places or {"a place that Python does not show"}) if is_left else set()
 
@@ -116,35 +125,56 @@ def _new_tensors() -> list[Tensor]:
     return [tensor for tensor in tensors if isinstance(tensor, FakeTensor) or tensor.is_meta]
 
 
-def _climb(items: list[Any], new: set[int], tables: dict[int, tuple[Any, Any]]) -> set[str]:
-    """Go from tensors to what holds them, as far as the run has made it, and take them out of the first that is older.
+def _climb(items: list[Any], tables: dict[int, tuple[Any, Any]]) -> dict[int, tuple[Any, set[int]]]:
+    """Go from tensors to what holds them, as far as the run has made it: only that is seen while the rest is frozen.
 
-    A dictionary may only look new, since Python does not track one of plain values: it is emptied where what holds it
-    is older, and held it already if that is known.
+    Returns, by id, each such holder and the ids of what it holds for the run.
     """
-    places: set[str] = set()
-    inside: dict[int, set[int]] = {}  # by the id of a holder that looks new: the ids of what it holds for the run
-    ours = {id(tables), *(id(part) for entry in tables.values() for part in (entry, entry[1]))}
+    inside: dict[int, tuple[Any, set[int]]] = {}
+    ours = {id(tables), id(inside)}
     while items:
         ids = set(map(id, items))
         above: list[Any] = []
         ours |= {id(items), id(above)}
         for holder in gc.get_referrers(*items):
-            if id(holder) in ours or id(holder) in inside or isinstance(holder, types.FrameType):
+            if id(holder) in ours or id(holder) in inside or id(holder) in tables or _is_passed_over(holder):
                 continue
-            if isinstance(holder, _CACHE):
-                holder.cache_clear()
-            elif id(holder) in tables:
-                _reset(holder, *tables[id(holder)], ids, inside)
-            elif id(holder) in new:
-                above.append(holder)
-                inside[id(holder)] = {id(held) for held in gc.get_referents(holder)} & ids
-            else:
-                stuck = _remove(holder, ids)
-                for part in [part for part in gc.get_referents(holder) if stuck and id(part) in ids]:
-                    stuck = _remove(part, inside.get(id(part), set())) and stuck
-                places |= {f"a {stuck.__module__}.{stuck.__qualname__}"} if stuck else set()
+            above.append(holder)
+            inside[id(holder)] = holder, {id(held) for held in gc.get_referents(holder)} & ids
+        ours |= set(map(id, inside.values()))
         items = above
+    return inside
+
+
+def _is_passed_over(holder: Any) -> bool:
+    """Frames let go when they end, and a cache of functools is emptied as a whole."""
+    return isinstance(holder, (types.FrameType, _CACHE))
+
+
+def _undo(left: list[Any], climbed: dict[int, tuple[Any, set[int]]], tables: dict[int, tuple[Any, Any]]) -> set[str]:
+    """Take what the run has made out of the first holders that are older; return the classes where that fails.
+
+    A dictionary may only look new, since Python does not track one of plain values: it is emptied where what holds it
+    is older, and held it already if that is known.
+    """
+    places: set[str] = set()
+    inside = {key: ids for key, (_, ids) in climbed.items()}
+    items = [*left, *(holder for holder, _ in climbed.values())]
+    ids = set(map(id, items))
+    ours = {id(left), id(items), id(climbed), id(tables), *map(id, climbed.values())}
+    ours |= {id(part) for entry in tables.values() for part in (entry, entry[1])}
+    for holder in gc.get_referrers(*items):
+        if id(holder) in ours or id(holder) in inside or isinstance(holder, types.FrameType):
+            continue
+        if isinstance(holder, _CACHE):
+            holder.cache_clear()
+        elif id(holder) in tables:
+            _reset(holder, *tables[id(holder)], ids, inside)
+        else:
+            stuck = _remove(holder, ids)
+            for part in [part for part in gc.get_referents(holder) if stuck and id(part) in ids]:
+                stuck = _remove(part, inside.get(id(part), set())) and stuck
+            places |= {f"a {stuck.__module__}.{stuck.__qualname__}"} if stuck else set()
     return places
 
 

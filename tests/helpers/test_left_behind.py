@@ -6,6 +6,7 @@ import collections
 import copy
 import dataclasses
 import functools
+import gc
 import queue
 import types
 
@@ -330,6 +331,17 @@ def test_a_table_that_cannot_be_undone_is_refused():
         with pytest.raises(ModelError, match=r"keeps a tensor that it computes in a _queue\.SimpleQueue, outside"):
             FUNCTIONS[name](Net(find), torch.ones(2, 8))
         hidden.get()
+
+
+@pytest.mark.parametrize("name", ON_SHAPES)
+def test_what_the_caller_has_frozen_stays_frozen(name):
+    was_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    held = gc.get_freeze_count()
+    FUNCTIONS[name](nn.Linear(2, 2), torch.zeros(1, 2))
+    assert gc.get_freeze_count() > 0.9 * held
+    if not was_frozen:
+        gc.unfreeze()
 
 
 def test_after_an_error_nothing_is_left_either():
