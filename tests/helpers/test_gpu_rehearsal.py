@@ -45,20 +45,28 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
     assert only.result("matrix products").device.partition(":")[0] == "cuda"
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lesson", "shows"),
     [
-        ("02_compute_and_roofline", r"The layer under the roof of the GPU that was found here"),
-        ("03_how_a_gpu_runs_a_kernel", r"padded: .* ms, .* GB/s"),
-        ("13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)"),
+        pytest.param(
+            "02_compute_and_roofline",
+            r"The layer under the roof of the GPU that was found here",
+            marks=pytest.mark.release,
+        ),
+        pytest.param("03_how_a_gpu_runs_a_kernel", r"padded: .* ms, .* GB/s", marks=pytest.mark.ci),
+        pytest.param(
+            "13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)", marks=pytest.mark.ci
+        ),
         pytest.param(
             "17_constant_weights",
             r"const: .* ms, 1\.00 times as long as const",
-            marks=pytest.mark.skipif(bool(_lacks_tools()), reason="no compiler for GPUs"),
+            marks=(
+                pytest.mark.release,
+                pytest.mark.skipif(bool(_lacks_tools()), reason="no compiler for GPUs"),
+            ),
         ),
-        ("18_fused_bias", r"this GPU, 1,000 digits +\d"),
+        pytest.param("18_fused_bias", r"this GPU, 1,000 digits +\d", marks=pytest.mark.release),
     ],
 )
 def test_a_lesson_runs_on_a_gpu_that_is_none(tmp_path, lesson, shows):

@@ -18,8 +18,8 @@ from helpers import memory, operations, steps
 CACHE = type(functools.lru_cache(len))
 # These could not run any more after a profile, before what it leaves was taken back; the others are like them.
 HELD = ("dinov3_vit", "eomt_dinov3", "rt_detr", "sapiens2")
-# Of the others, those for CI are of different kinds (masks, audio, a refusal, video); `make release` runs all.
-IN_CI = ("detr", "efficientloftr", "mask2former", "pp_doclayout_v2", "sam3_tracker_video")
+# Of the others, those for CI are the quick ones; `make release` runs all.
+IN_CI = ("detr", "efficientloftr")
 # Its inputs are audio at another rate than the model's, which transformers asks torchaudio to change.
 WITHOUT_TORCHAUDIO = frozenset({"higgs_audio_v2_tokenizer"} if importlib.util.find_spec("torchaudio") is None else ())
 FUNCTIONS = {

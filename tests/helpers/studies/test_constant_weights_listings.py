@@ -113,8 +113,8 @@ def test_the_layer_format_has_numbers_sizes_biases_and_rows(tmp_path):
     assert cw.generate(read, "cuda") == cw.generate(NETWORK, "cuda")
 
 
-@pytest.mark.ci
 @pytest.mark.slow
+@pytest.mark.release
 @needs_tools
 def test_what_is_recorded_is_what_the_compiler_makes():
     made = recording.record_programs()["programs"]

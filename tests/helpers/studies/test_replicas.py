@@ -187,7 +187,7 @@ def test_the_traced_way_is_the_sequential_fit(problem, monkeypatch):
     assert difference(compiled, fit(problem, "sequential", **OF_COMPILED)) < TOLERANCE
 
 
-@pytest.mark.ci
+@pytest.mark.release
 def test_the_compiled_way_is_the_sequential_fit():
     tiny = replicas.make_problem(4, points=6, single_sets=1, single_data=7, single_channels=4, pair_sets=1, pair_data=5,
                                  pair_channels=6, positivity_sets=1)  # fmt: skip
