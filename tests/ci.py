@@ -1,8 +1,8 @@
 """What only CI runs, and whether the tests run in CI, where nobody reads of a test that did not.
 
-What takes long beside what it adds is marked ``ci``: planted bugs of some lessons, decks of all but one, and most of what
-needs a browser, a server, a class or the site as Sphinx builds it. What repeats at length what a shorter test has
-proved is marked ``release``.
+What takes long beside what it adds is marked ``ci``: planted bugs of some lessons, decks of all but one, and most of
+what needs a browser, a server, a class or the site as Sphinx builds it. What repeats at length what a shorter test
+has proved is marked ``release``.
 """
 
 from __future__ import annotations

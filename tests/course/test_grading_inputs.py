@@ -14,7 +14,7 @@ from tools.grading.sandbox import Limits
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("working_sandbox")]
 
-# At home each sheet meets each way in `make test`. Here CI takes every other sheet, each in one of the three ways in turn.
+# At home each sheet meets each way in `make test`. CI takes every other sheet, in one of the three ways in turn.
 CASES = [
     pytest.param(sheet, way, id=f"{sheet.lesson.number}-{way}",
                  marks=pytest.mark.ci if (place - 2 * turn) % (2 * len(WAYS)) == 0 else pytest.mark.release)

@@ -55,16 +55,11 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
             marks=pytest.mark.release,
         ),
         pytest.param("03_how_a_gpu_runs_a_kernel", r"padded: .* ms, .* GB/s", marks=pytest.mark.ci),
-        pytest.param(
-            "13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)", marks=pytest.mark.ci
-        ),
+        pytest.param("13_reading_a_profile", r"\d+ kernels and copies, idle \d+% \(measured\)", marks=pytest.mark.ci),
         pytest.param(
             "17_constant_weights",
             r"const: .* ms, 1\.00 times as long as const",
-            marks=(
-                pytest.mark.release,
-                pytest.mark.skipif(bool(_lacks_tools()), reason="no compiler for GPUs"),
-            ),
+            marks=(pytest.mark.release, pytest.mark.skipif(bool(_lacks_tools()), reason="no compiler for GPUs")),
         ),
         pytest.param("18_fused_bias", r"this GPU, 1,000 digits +\d", marks=pytest.mark.release),
     ],
