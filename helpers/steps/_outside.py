@@ -25,6 +25,7 @@ from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back
 _CACHE = type(functools.lru_cache(len))
 _MISSING = object()
 _ONE_AT_A_TIME = threading.RLock()
+_FROZEN: list[int] = []  # how many objects had been frozen, where a run found some
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
         return
     with _ONE_AT_A_TIME:
         tables = _tables(model)
-        is_frozen = gc.get_freeze_count() > 0
+        is_frozen = _has_frozen()
         if is_frozen:
             gc.collect()  # garbage of now would stay with what the caller has frozen
         gc.freeze()  # what is not frozen at the end is new
@@ -90,6 +91,17 @@ def _held(holder: Any) -> Any:
         return {"cell_contents": holder.cell_contents}
     except ValueError:  # it is empty
         return {}
+
+
+def _has_frozen() -> bool:
+    """Return whether the caller has frozen objects.
+
+    Python counts them one by one, a tenth of a second for a million, so that they are counted once: afterwards it is
+    enough that the list of the count, which was frozen with all else, is not seen among objects that are not.
+    """
+    if not _FROZEN or any(one is _FROZEN for one in gc.get_objects()):
+        _FROZEN[:] = filter(None, [gc.get_freeze_count()])
+    return bool(_FROZEN)
 
 
 def _take_back(tables: dict[int, tuple[Any, Any]], *, is_frozen: bool) -> set[str]:
