@@ -29,6 +29,7 @@ _HERE = torch.device("cpu")
 _PLACE = {"device": _HERE, "is_meta": False, "is_cpu": True, "is_cuda": False}
 _ANSWERS = {getattr(torch.Tensor, name).__get__: answer for name, answer in _PLACE.items()}
 _EXPORTING = frozenset({"numpy", "tolist", "__array__"})
+_INDEXING = frozenset({"__getitem__", "__setitem__"})
 _MOVING = frozenset({"cpu", "cuda", "pin_memory"})
 _OF_NUMBERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
 _IN_MEMORY = frozenset({"_pad_packed_sequence", "ctc_loss", "tensor_split", "lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -67,6 +68,8 @@ class OnShapes(OperatorTrace):
             kwargs = {key: self._here(value) for key, value in kwargs.items()}
             if kwargs.get("device") is not None:
                 kwargs["device"] = META
+        if name in _INDEXING and not isinstance(args[1], Tensor | int | slice):
+            args = (args[0], self._with_positions(args[1]), *args[2:])
         if name in _OF_NUMBERS and not _has_tensor(args[-1:]):
             kwargs = {**kwargs, "device": _HERE}
         if name in _MOVING and args and isinstance(args[0], Tensor):
@@ -116,6 +119,18 @@ class OnShapes(OperatorTrace):
         self._stand_ins[id(value)] = _lend(stand_in, value, _SMALL)
         self._kept.append(value)
         return stand_in
+
+    def _with_positions(self, index: Any) -> tuple:
+        """Return an index with a tensor for each list of numbers: torch would make one on shapes, without values."""
+        parts = index if isinstance(index, tuple) else (index,)
+        return tuple([self._positions_of(part) if isinstance(part, list | tuple) else part for part in parts])
+
+    def _positions_of(self, numbers: list | tuple) -> Any:
+        if not numbers or not all(isinstance(number, int) for number in numbers):
+            return numbers
+        with _disable_current_modes():
+            positions = torch.tensor(numbers)
+        return self._here(positions)
 
     def _read(self, tensor: Tensor, what: str) -> Tensor:
         values = _values_of(tensor)
