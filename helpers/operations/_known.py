@@ -29,6 +29,7 @@ _HERE = torch.device("cpu")
 _PLACE = {"device": _HERE, "is_meta": False, "is_cpu": True, "is_cuda": False}
 _ANSWERS = {getattr(torch.Tensor, name).__get__: answer for name, answer in _PLACE.items()}
 _EXPORTING = frozenset({"numpy", "tolist", "__array__"})
+_INDEXING = frozenset({"__getitem__", "__setitem__"})
 _MOVING = frozenset({"cpu", "cuda", "pin_memory"})
 _OF_NUMBERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
 _IN_MEMORY = frozenset({"_pad_packed_sequence", "ctc_loss", "tensor_split", "lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -36,12 +37,15 @@ _IN_MEMORY = frozenset({"_pad_packed_sequence", "ctc_loss", "tensor_split", "lst
 _IGNORING = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like",
                        "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"})  # fmt: skip
 """Operators that use the shape and type of their operand, and not its values."""
+_SEALED = frozenset({"dropout", "scaled_dot_product_attention"})
+"""Functions that show the caller their result alone, of which nothing is known where their first operand is not."""
 
 
 class OnShapes(OperatorTrace):
     """The record of one forward pass on shapes: nothing is computed but values that are known."""
 
     _has_memory = False
+    _is_sealed = False
 
     def _stand_in_of_weight(self, tensor: Tensor) -> Tensor:
         _check_dense(tensor)
@@ -67,6 +71,8 @@ class OnShapes(OperatorTrace):
             kwargs = {key: self._here(value) for key, value in kwargs.items()}
             if kwargs.get("device") is not None:
                 kwargs["device"] = META
+        if name in _INDEXING and not isinstance(args[1], Tensor | int | slice):
+            args = (args[0], self._with_positions(args[1]), *args[2:])
         if name in _OF_NUMBERS and not _has_tensor(args[-1:]):
             kwargs = {**kwargs, "device": _HERE}
         if name in _MOVING and args and isinstance(args[0], Tensor):
@@ -86,7 +92,11 @@ class OnShapes(OperatorTrace):
             args = tuple([META if isinstance(value, str | torch.device) else value for value in args])
         if name in _IN_MEMORY and not is_recurrence(name, args):
             return self._with_memory(func, args, kwargs)
-        result = super().function(func, name, args, kwargs)
+        self._is_sealed = name in _SEALED and bool(args) and not _is_known(args[0])
+        try:
+            result = super().function(func, name, args, kwargs)
+        finally:
+            self._is_sealed = False
         return self._here(result) if isinstance(result, Tensor) else result
 
     def _with_memory(self, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -117,6 +127,18 @@ class OnShapes(OperatorTrace):
         self._kept.append(value)
         return stand_in
 
+    def _with_positions(self, index: Any) -> tuple:
+        """Return an index with a tensor for each list of numbers: torch would make one on shapes, without values."""
+        parts = index if isinstance(index, tuple) else (index,)
+        return tuple([self._positions_of(part) if isinstance(part, list | tuple) else part for part in parts])
+
+    def _positions_of(self, numbers: list | tuple) -> Any:
+        if not numbers or not all(isinstance(number, int) for number in numbers):
+            return numbers
+        with _disable_current_modes():
+            positions = torch.tensor(numbers)
+        return self._here(positions)
+
     def _read(self, tensor: Tensor, what: str) -> Tensor:
         values = _values_of(tensor)
         if values is None:
@@ -132,8 +154,9 @@ class OnShapes(OperatorTrace):
 
     def _run(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
         """Run on the meta device, and on values where all that is read is known."""
-        given = tuple(mapped(value, self._here) for value in args)
-        kwargs = {key: mapped(value, self._here) for key, value in kwargs.items()}
+        given = tuple([mapped(value, self._here) for value in args])
+        if kwargs:
+            kwargs = {key: mapped(value, self._here) for key, value in kwargs.items()}
         if operator.takes_device and (kwargs.get("device") is not None or not _has_tensor(given)):
             if self._has_memory and kwargs.get("device") == _HERE:
                 return func(*args, **kwargs)
@@ -151,7 +174,7 @@ class OnShapes(OperatorTrace):
         made = list(tensors_in((result,)))
         for tensor in made:
             _check_dense(tensor)
-        if is_known and all(tensor.numel() <= LIMIT for tensor in made):
+        if is_known and not self._is_sealed and all(tensor.numel() <= LIMIT for tensor in made):
             self._on_values(func, operator, given, kwargs, made)
             self._note_draws(operator, tensors, made)
         else:
@@ -235,8 +258,8 @@ def data_dependent(what: str) -> str:
 
 
 def _is_known(tensor: Tensor) -> bool:
-    return (tensor.layout == torch.strided and not tensor.is_complex() and tensor.numel() <= LIMIT
-            and hasattr(tensor.untyped_storage(), "values"))  # fmt: skip
+    return (tensor.layout == torch.strided and hasattr(tensor.untyped_storage(), "values")
+            and not tensor.is_complex() and tensor.numel() <= LIMIT)  # fmt: skip
 
 
 def _values_of(tensor: Tensor) -> Tensor | None:

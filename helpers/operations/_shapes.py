@@ -54,6 +54,10 @@ def _like(data: Tensor, *_: Any) -> Tensor:
     return torch.empty_strided(shape, strides, dtype=data.dtype, device=META)
 
 
+def _empty_like(data: Tensor, **options: Any) -> Tensor | None:
+    return _empty(data.shape, data) if not options and data.is_contiguous() else None
+
+
 def _dense(data: Tensor, *_: Any) -> Tensor | None:
     return _empty(data.shape, data) if data.is_contiguous() else None
 
@@ -240,8 +244,9 @@ def check_positions(positions: Tensor) -> None:
 
 def check_types(operator: Any, tensors: Iterable[Tensor]) -> None:
     """Raise where a real matrix product would: one on shapes multiplies float32 by float64 without a word."""
-    types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
-    if len(types) > 1:
+    given = {tensor.dtype for tensor in tensors}
+    if len(given) > 1:
+        types = sorted(str(dtype).removeprefix("torch.") for dtype in given)
         raise RuntimeError(
             f"{operator} is given {' and '.join(types)}; a matrix product needs one type: give inputs of the model's "
             "type, such as x.to(model.weight.dtype)"
@@ -266,6 +271,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_UNARY, _like),
     **dict.fromkeys(_BINARY, _together),
     **dict.fromkeys(("tril", "triu", "roll"), _dense),
+    "empty_like": _empty_like,
+    "_unsafe_view": Tensor.view,
     "pow": _power,
     "mean": _mean,
     "cat": _joined,
@@ -279,7 +286,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "native_batch_norm": _batch_norm,
     "native_layer_norm": _layer_norm,
 }
-_WITH_OPTIONS = frozenset({"mean", "cat", "where", "tril", "triu", "roll", "_safe_softmax", "_grouped_mm"})
+_WITH_OPTIONS = frozenset({"empty_like", "_unsafe_view", "mean", "cat", "where", "tril", "triu", "roll",
+                           "_safe_softmax", "_grouped_mm"})  # fmt: skip
 
 
 _BOTH = frozenset({"mul", "logical_and", "bitwise_and", "__and__"})

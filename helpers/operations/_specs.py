@@ -196,6 +196,8 @@ class Work(NamedTuple):
         return self.flops / moved if moved else None
 
     def __add__(self, other: tuple) -> Work:
+        if self is NOTHING and isinstance(other, Work):  # most sums have one term
+            return other
         a, b, c, d, e, f = self
         u, v, w, x, y, z = other
         return Work(a + u, b + v, c + w, d + x, e + y, f + z)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -18,13 +18,19 @@ from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
 _PHASES = ("forward", "backward", "optimizer")
-_AMOUNTS = ("macs", "useful_macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
+_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
+# The fields of a module's row that are amounts of one phase, and how its costs tell them.
+_AMOUNTS = {
+    field.name: attrgetter(field.name.replace("_", ".", 1))
+    for field in dataclasses.fields(LayerOperations)
+    if field.name.startswith(_PHASES)
+}
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _OF_LIBRARY = "GeneratedBackwardFor_"
 Cells = dict["CallGroup", tuple[int, Work]]
 
 
-@dataclass
+@dataclasses.dataclass
 class _Costs:
     """Work of the three phases, and what the lecture would have counted (None: it has no rule)."""
 
@@ -157,9 +163,10 @@ class Tally:
         """Return the rows of the operators of each layer; what is free is left out."""
         order = {owner: place for place, owner in enumerate(names)}
         cells = sorted(self.cells, key=lambda cell: (order[cell.owner], cell.operator, cell.phase))
+        rows = ((cell, *self.cells[cell]) for cell in cells)
         return [
-            derived(LayerOperator, cell, self.cells[cell][1], layer=names[cell.owner], calls=self.cells[cell][0])
-            for cell in cells
+            LayerOperator(names[cell.owner], cell.operator, cell.phase, cell.treatment, calls, *_amounts(work))
+            for cell, calls, work in rows
             if cell.treatment != "free"
         ]
 
@@ -284,6 +291,5 @@ def _parameters_by_module(modules: Sequence[nn.Module]) -> dict[int, dict[int, i
 
 def _layer_row(costs: _Costs, **own: Any) -> LayerOperations:
     """Return a module's row: ``own`` are the fields that its costs do not have."""
-    phases = {phase: getattr(costs, phase) for phase in _PHASES}
-    amounts = {f"{phase}_{name}": getattr(work, name) for phase, work in phases.items() for name in _AMOUNTS}
-    return derived(LayerOperations, SimpleNamespace(**amounts), costs.forward, lecture_operations=costs.lecture, **own)
+    own |= {name: amount(costs) for name, amount in _AMOUNTS.items()}
+    return derived(LayerOperations, costs.forward, lecture_operations=costs.lecture, **own)

@@ -46,12 +46,12 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        if isinstance(value, _ENDS):
-            continue
+        if isinstance(value, _ENDS) or (type(value) is OrderedDict and not value and not vars(value)):
+            continue  # a module holds a dozen that are empty
         if isinstance(value, _HOLDERS) or not is_closed(type(value)):  # type: ignore[arg-type]  # as for _slots below
             held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
-            if type(value) is OrderedDict and not own:  # a module holds a dozen: their attributes would be most of all
+            if type(value) is OrderedDict and not own:  # their attributes would be most of all
                 held = [part for part in held if part is not own]
             elif isinstance(own, dict):
                 held.append(own)

@@ -12,6 +12,7 @@ Nothing is downloaded: weights are random, and configurations of transformers ar
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import re
 import sys
@@ -37,10 +38,21 @@ SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_intermediate_size": 32,
-    "num_experts_per_tok": 2, "d_model": 32, "n_layer": 2, "n_embd": 32, "n_head": 4,
+    "num_experts_per_tok": 2, "d_model": 32, "n_layer": 2, "n_embd": 32, "n_head": 4, "encoder_layers": 2,
+    "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": 16,
+    "kv_lora_rank": 16, "rotary_dim": 8, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
+# Tried in turn until a model trains: hybrid models have attention in every fourth layer or so, and some configurations
+# work sizes out themselves.
+CHANGES: tuple[dict[str, Any], ...] = (
+    {}, {"num_key_value_heads": 4}, {"num_hidden_layers": 4}, {"num_hidden_layers": 8},
+    {"head_dim": None}, {"head_dim": None, "num_key_value_heads": None, "num_hidden_layers": 4},
+    {"head_dim": None, "hidden_size": 64, "num_hidden_layers": None},
+)  # fmt: skip
 YES, NO = "equal", "differs"
 Given = dict[str, Any]
+Maker = Callable[[], tuple[nn.Module, Given]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class Row(results.Result):
     refused: str = ""
 
 
-def timm_models() -> Iterator[tuple[str, Callable[[], tuple[nn.Module, Given]]]]:
+def timm_models() -> Iterator[tuple[str, list[Maker]]]:
     """Yield a model of each module of timm, of at most 30 million parameters where one of six tries is."""
     import timm
 
@@ -72,7 +84,7 @@ def timm_models() -> Iterator[tuple[str, Callable[[], tuple[nn.Module, Given]]]]
             model = timm.create_model(name)
             return model, {"x": torch.randn(1, *model.pretrained_cfg["input_size"])}
 
-        yield module, make
+        yield module, [make]
 
 
 def _parameters(name: str) -> int:
@@ -82,22 +94,22 @@ def _parameters(name: str) -> int:
         return sum(parameter.numel() for parameter in timm.create_model(name).parameters())
 
 
-def transformers_models() -> Iterator[tuple[str, Callable[[], tuple[nn.Module, Given]]]]:
-    """Yield the language model of each family of transformers, with a padded batch and labels."""
+def transformers_models() -> Iterator[tuple[str, list[Maker]]]:
+    """Yield the language model of each family of transformers in several sizes, with a padded batch and labels."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as known
 
     for config in sorted(known.keys(), key=lambda kind: kind.__name__):
 
-        def make(config: type = config) -> tuple[nn.Module, Given]:
-            default = config()
-            options = {name: value for name, value in SMALL.items() if hasattr(default, name)}
+        def make(changes: dict[str, Any], config: type = config) -> tuple[nn.Module, Given]:
+            default, sizes = config(), SMALL | changes
+            options = {name: size for name, size in sizes.items() if size is not None and hasattr(default, name)}
             with torch.device("meta"):
                 size = sum(parameter.numel() for parameter in known[config](config(**options)).parameters())
             if size > LARGEST:
                 raise ValueError(f"{size:,} parameters: it has parts that these sizes do not reach")
             return known[config](config(**options)), tokens()
 
-        yield config.__name__.removesuffix("Config"), make
+        yield config.__name__.removesuffix("Config"), [functools.partial(make, changes) for changes in CHANGES]
 
 
 LIBRARIES = {"timm": timm_models, "transformers": transformers_models}
@@ -116,16 +128,21 @@ def _answer(ours: Any, theirs: Any) -> str:
     return YES if ours == theirs else f"{NO}: {ours} {theirs}"
 
 
-def held(name: str, make: Callable[[], tuple[nn.Module, Given]]) -> Row:
-    """Return the row of one model; a model that cannot be made or trained without us is "not made"."""
-    torch.manual_seed(0)
-    try:
-        model, given = make()
-        model.eval()
-        before = _outputs(model, copy.deepcopy(given))
-        _loss(model(**copy.deepcopy(given))).backward()
-    except Exception as error:  # whatever a configuration of ours makes a model raise
-        return Row(name, refused=f"not made: {type(error).__name__}: {str(error)[:60]}".replace("\n", " "))
+def held(name: str, makers: list[Maker]) -> Row:
+    """Return the row of the first model that trains; where none does without us, it is "not made"."""
+    problems = []
+    for make in makers:
+        torch.manual_seed(0)
+        try:
+            model, given = make()
+            model.eval()
+            before = _outputs(model, copy.deepcopy(given))
+            _loss(model(**copy.deepcopy(given))).backward()
+            break
+        except Exception as error:  # whatever a configuration of ours makes a model raise
+            problems.append(f"{type(error).__name__}: {str(error)[:60]}".replace("\n", " "))
+    else:
+        return Row(name, refused=f"not made: {problems[0]}")
     said = ""
     try:
         profile = profile_ops(model, given)
@@ -214,8 +231,8 @@ def main(library: str = "", part: str = "1/1", only: str = "") -> None:
     for name in [library] if library else LIBRARIES:
         models = [pair for pair in LIBRARIES[name]() if only.lower() in pair[0].lower()][place - 1 :: parts]
         rows = []
-        for model, make in models:
-            rows.append(held(model, make))
+        for model, makers in models:
+            rows.append(held(model, makers))
             print(_line(rows[-1]), flush=True)
         print(f"{name}, {len(rows)} models\n{counts(rows).to_string()}", flush=True)
 

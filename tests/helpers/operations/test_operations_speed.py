@@ -60,8 +60,16 @@ def _bert():
     return model, {"input_ids": torch.ones(2, 16, dtype=torch.long)}
 
 
+def _t5():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 12, "num_heads": 4, "vocab_size": 100}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+    ids = torch.ones(2, 16, dtype=torch.long)
+    return model, {"input_ids": ids, "labels": ids}
+
+
 @pytest.mark.timed
-@pytest.mark.parametrize("make", [_encoder, _bert])
+@pytest.mark.parametrize("make", [_encoder, _bert, _t5])
 def test_a_transformer_of_small_operators_costs_no_more(make):
     model, given = make()
     bare = copy.deepcopy(model).to("meta")

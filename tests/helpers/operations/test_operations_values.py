@@ -47,8 +47,18 @@ ASKS = {
     "a constant": lambda m, x, n: [m.layer(x) for _ in torch.tensor([1, 0, 1], device=x.device).nonzero()],
     "repeated": lambda m, x, n: m.layer(x.repeat_interleave(n.flatten()[:2], dim=0)),
     "a key in a text": lambda m, x, n: {"3": m.layer, "1": m.layer}.get(f"{n.to(x.device)[0].max()}", abs)(x),
+    "selected by a list": lambda m, x, n: m.layer(x) if 0 in n.flatten()[[-1, 0]] else m.layer(x) @ m.w,
+    "selected by a list of each dimension": lambda m, x, n: m.layer(x) if (n.view(1, -1)[:, [1, 0]] < 2).any() else x,
+    "a list that is a mask": lambda m, x, n: m.layer(x)[[True, False]] @ m.w,
+    "written where a list says": lambda m, x, n: m.layer(x) if _without_first(n).any() else m.layer(x) @ m.w,
     "tensor_split": lambda m, x, n: [m.layer(part) for part in x.tensor_split(n.flatten()[:1])],
 }  # fmt: skip
+
+
+def _without_first(numbers):
+    copy = numbers.flatten()[:1].clone()
+    copy[[0]] = 0
+    return copy
 
 
 def _zeroed(numbers):
@@ -190,6 +200,7 @@ def test_detection_is_counted_by_a_real_run():
     (lambda m, x: m.layer(x) if random.random() < 0.5 else x, ("Python's random",)),
     (lambda m, x: m.layer(x) if np.random.rand() < 0.5 else x, ("numpy.random",)),
     (lambda m, x: F.dropout(m.layer(x)) + torch.rand(4), ()),
+    (lambda m, x: m.layer(x)[F.dropout(torch.ones(2), 0.9) > 0] @ m.layer.weight, ("Functional",)),
     (lambda m, x: m.layer(x)[torch.randperm(2)], ()),
 ])  # fmt: skip
 def test_a_count_that_depends_on_a_draw_says_so(run, named):

@@ -269,6 +269,7 @@ def test_shape_rules_of_operands_in_any_layout_against_torch(seed):
         "sub.Tensor": (second, 2.5), "pow.Tensor_Scalar": (first, 2), "mean.dim": (first, [dim], draw.random() < 0.5),
         "cat.default": ([first, more, first], dim), "_safe_softmax.default": (first, dim), "tril.default": (more, 0),
         "roll.default": (first, [1], [dim]), "neg.default": (second,),
+        "empty_like.default": (first,), "_unsafe_view.default": (mask, mask.shape),
     }  # fmt: skip
     covered = 0
     for name, args in calls.items():
