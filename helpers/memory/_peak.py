@@ -19,7 +19,7 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from helpers import steps
+from helpers import hardware, steps, units
 from helpers.checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
 from helpers.results import Record, derived
@@ -272,19 +272,28 @@ class LargestBatch(Record):
 def fits(
     model: nn.Module,
     inputs: steps.Inputs = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int | str | None = None,
     *,
     shape: steps.Inputs = None,
     **options: Unpack[steps.Options],
 ) -> Fit:
     """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
 
-    Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB).
-    ``shape`` may stand in place of ``inputs``. The ``options``, and what is raised, are those of
-    :func:`~helpers.memory.estimate_peak_memory`. Lesson 12.
+    ``memory_bytes`` is a number of bytes or a text with its unit, such as ``"24 GiB"``. None is all the memory of the
+    device: the memory of the GPU, or the memory that this process may use at most on a CPU.
+    Python, PyTorch's code and, on CUDA, the context need memory as well, so give less than the device has (by hundreds
+    of MB). ``shape`` may be given instead of ``inputs``. The ``options`` are those of
+    :func:`~helpers.memory.estimate_peak_memory`.
+
+    Raises what that function raises, TypeError or ValueError for ``memory_bytes`` that are no amount of memory, and
+    ValueError where it is None and the memory of the device is not known here. Lesson 12.
+
+    >>> bool(fits(nn.Linear(1000, 1000), (64, 1000), "24 GiB"))
+    True
     """
-    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    limit = _limit(memory_bytes)
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
+    limit = _memory_of(estimate.device) if limit is None else limit
     free_bytes = limit - estimate.peak_bytes
     return derived(Fit, estimate, fits=free_bytes >= 0, memory_bytes=limit, free_bytes=free_bytes)
 
@@ -292,7 +301,7 @@ def fits(
 def max_batch_size(
     model: nn.Module,
     inputs: steps.Inputs = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int | str | None = None,
     *,
     shape: steps.Inputs = None,
     at_most: int = 2**20,
@@ -300,18 +309,22 @@ def max_batch_size(
 ) -> LargestBatch:
     """Return the largest batch whose step of ``model`` fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
 
-    ``inputs`` (or ``shape``) and the ``options`` are as in :func:`~helpers.memory.estimate_peak_memory`; the first size
-    of the shape, or of each tensor, is the batch and is replaced. Tensors of the inputs have the batch first and the
-    same batch. A ``loss`` must take any batch. The search bisects on the estimate, guided by a straight line through
-    the last two: the result fits, and one more does not. It is the largest if the peak grows with the batch, as it does
-    but for a few bytes where a kernel takes another road. It begins at 1; for a model that cannot run one example, as
-    batch normalisation in training cannot, at 2, and where that fails too at the batch of ``inputs``:
-    ``smallest_batch_size`` says which.
+    ``memory_bytes`` is as in :func:`fits`. ``inputs`` (or ``shape``) and the ``options`` are as in
+    :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor, is the batch and is
+    replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must take any batch.
+
+    The search bisects on the estimate, guided by a straight line through the last two: the result fits, and one more
+    does not. It is the largest if the peak grows with the batch, as it does but for a few bytes where a kernel takes
+    another road. It begins at 1; for a model that cannot run one example, as batch normalisation in training cannot, at
+    2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
 
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
     to begin with runs, the error of the batch of ``inputs``. Lesson 11.
+
+    >>> max_batch_size(nn.Linear(1000, 1000), (1, 1000), "64 MiB", training=False).batch_size > 1000
+    True
     """
-    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    limit = _limit(memory_bytes)
     whole_number("at_most", at_most)
     steps.check_model(model)
     given, resized = _with_batch(steps.arguments_of(model, inputs, shape))
@@ -323,6 +336,7 @@ def max_batch_size(
         return estimates[batch].peak_bytes
 
     smallest = _smallest_that_runs(peak, given, at_most)
+    limit = _memory_of(estimates[smallest].device) if limit is None else limit
     largest = largest_below(peak, limit, at_most, smallest=smallest)
     peaks = {batch: estimate.peak_bytes for batch, estimate in estimates.items()}
     return derived(
@@ -336,6 +350,25 @@ def max_batch_size(
         uncertain=tuple(sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})),
         smallest_batch_size=smallest,
     )
+
+
+def _limit(memory_bytes: int | str | None) -> int | None:
+    amount = units.parse(memory_bytes, "B") if isinstance(memory_bytes, str) else memory_bytes
+    return None if amount is None else int(number("memory_bytes", amount, at_least=0))
+
+
+def _memory_of(device: str) -> int:
+    """Return the bytes of memory of a device of this machine, for the CPU at most those of its control groups."""
+    card = hardware.machine_card()
+    meant = torch.device(device)
+    gpus = dict(enumerate(card.gpus or ()))
+    sizes = (gpus[meant.index or 0].memory_bytes,) if meant.type == "cuda" and (meant.index or 0) in gpus else ()
+    if meant.type == "cpu":
+        sizes = (card.ram_bytes, card.memory_limit_bytes)
+    known = [size for size in sizes if size is not None]
+    if not known:
+        raise ValueError(f"the memory of {device!r} is not known here; give memory_bytes, such as '24 GiB'")
+    return min(known)
 
 
 def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) -> int:

@@ -109,7 +109,7 @@ def _index(package: str, faces: Sequence[str], paths: frozenset[str]) -> str:
     lines = ["# Reference of the library", "", "## By task", "", "| You want to | Function |", "|--|--|", *tasks, "",
              "## Packages for your own programs", "", *map(_row, own), "",
              "## Packages that serve the lessons", "", *map(_row, for_lessons), "",
-             ":::{toctree}\n:hidden:\n\n" + "\n".join(faces) + "\n:::"]  # fmt: skip
+             ":::{toctree}\n:hidden:\n\n" + "\n".join([*own, *for_lessons]) + "\n:::"]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
