@@ -49,6 +49,7 @@ class AliveGroup(Record):
 class PeakEstimate(Record):
     """The peak memory of a step, when it comes, and what is alive there.
 
+    ``step`` says which step it is: inputs, types, loss and optimizer, so that a default is not taken for one's own.
     ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
     ``phase`` (forward, loss, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category
     and layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor.
@@ -56,6 +57,7 @@ class PeakEstimate(Record):
     every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see. Lesson 11.
     """
 
+    step: str
     peak_bytes: int
     phase: str
     operator: str
@@ -111,7 +113,13 @@ def estimate_peak_memory(
     takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.
 
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
-    cannot be copied, or whose memory depends on the values of its tensors. Lesson 11.
+    cannot be copied, or whose memory depends on the values of its tensors.
+
+    >>> estimate = estimate_peak_memory(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
+    >>> estimate.category_bytes["parameter"]  # 1,010 parameters in float32
+    4040
+
+    Lesson 11.
     """
     boolean("training", training)
     work = steps.step(
@@ -119,10 +127,28 @@ def estimate_peak_memory(
         target=target,
     )  # fmt: skip
     trace, probes = probing.followed(work)
-    return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work.device)
+    return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work)
 
 
-def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], device: torch.device) -> PeakEstimate:
+def _step_text(work: steps.Step) -> str:
+    """Return in words which step it is, with the defaults that the caller may not have meant."""
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in work.model.parameters()})
+    types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
+    if work.autocast is not None:
+        types += f", autocast to {str(work.autocast).removeprefix('torch.')}"
+    kind = "training" if work.training else "inference without gradients"
+    parts = [f"{kind} on {work.input_text}", types]
+    if work.training:
+        is_default = work.loss is steps.sum_of_outputs
+        parts.append("the loss is the sum of the outputs" if is_default else "the loss is the one given")
+        chosen = work.make_optimizer
+        named = chosen.__name__ if isinstance(chosen, type) else "the one given"
+        parts.append("no optimizer" if chosen is None else f"the optimizer is {named}, in its second step")
+        parts.append("activations are those of one forward and backward pass")
+    return "; ".join(parts)
+
+
+def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], work: steps.Step) -> PeakEstimate:
     if not line.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
     peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)
@@ -143,12 +169,13 @@ def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], device:
     return derived(
         PeakEstimate,
         peak,
+        step=_step_text(work),
         peak_bytes=peak.live_bytes,
         peak_event=peak_event,
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
-        device=str(device),
+        device=str(work.device),
         uncertain=uncertain,
-        left_out=LEFT_OUT[device.type],
+        left_out=LEFT_OUT[work.device.type],
         alive=groups,
         timeline=line,
     )
@@ -286,10 +313,12 @@ def fits(
     :func:`~helpers.memory.estimate_peak_memory`.
 
     Raises what that function raises, TypeError or ValueError for ``memory_bytes`` that are no amount of memory, and
-    ValueError where it is None and the memory of the device is not known here. Lesson 12.
+    ValueError where it is None and the memory of the device is not known here.
 
     >>> bool(fits(nn.Linear(1000, 1000), (64, 1000), "24 GiB"))
     True
+
+    Lesson 12.
     """
     limit = _limit(memory_bytes)
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
@@ -319,10 +348,12 @@ def max_batch_size(
     2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
 
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
-    to begin with runs, the error of the batch of ``inputs``. Lesson 11.
+    to begin with runs, the error of the batch of ``inputs``.
 
     >>> max_batch_size(nn.Linear(1000, 1000), (1, 1000), "64 MiB", training=False).batch_size > 1000
     True
+
+    Lesson 11.
     """
     limit = _limit(memory_bytes)
     whole_number("at_most", at_most)
