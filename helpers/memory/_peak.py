@@ -198,6 +198,11 @@ def measure_peak_memory(
     PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
 
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
+
+    >>> measured = measure_peak_memory(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
+    >>> measured.carried_bytes + measured.step_bytes == measured.peak_bytes
+    True
+
     Lesson 11.
     """
     boolean("training", training)
