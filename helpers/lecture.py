@@ -49,7 +49,7 @@ class LeNet(_LectureNet, models.LeNet):
 
 
 class BasicFCModel(_LectureNet, models.BasicFCModel):
-    """The lecture's fully connected network: :class:`helpers.models.BasicFCModel` of its variant."""
+    """The lecture's fully connected network: :class:`.models.BasicFCModel` of its variant."""
 
     def __init__(self) -> None:
         super().__init__(variant="lecture")
@@ -65,12 +65,12 @@ def __getattr__(name: str) -> object:
 
 
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
-    """Train ``model`` for ``epochs`` of ``loader`` as :func:`helpers.train` does, and print a line an epoch."""
+    """Train ``model`` for ``epochs`` of ``loader`` as :func:`.training.train` does, and print a line an epoch."""
     return _with_epochs_printed(training.train(model, loader, epochs))
 
 
 def gpu_train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
-    """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`helpers.gpu_train`, and print a line an epoch."""
+    """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`.training.gpu_train`; print a line an epoch."""
     return _with_epochs_printed(training.gpu_train(model, loader, epochs))
 
 
@@ -81,7 +81,7 @@ def _with_epochs_printed(run: training.TrainingRun) -> training.TrainingRun:
 
 
 def profile_ops(model: nn.Module, shape: tuple[int, ...] | None = None) -> operations.OperationProfile:
-    """Count as :func:`helpers.profile_ops` does; print the lecture's table, draw the FLOPs by layer."""
+    """Count as :func:`.operations.profile_ops` does; print the lecture's table, draw the FLOPs by layer."""
     profile = operations.profile_ops(model, shape)
     table = profile.lecture_table()
     print(table)
@@ -94,7 +94,7 @@ def profile_ops(model: nn.Module, shape: tuple[int, ...] | None = None) -> opera
 
 
 def profile_layer_mem(model: nn.Module, inputs: Any = None) -> memory.LayerMemoryProfile:
-    """Return :func:`helpers.profile_layer_mem` of a training step; draw it and that of inference, a bar a layer."""
+    """Return :func:`.memory.profile_layer_mem` of a training step; draw it and that of inference, a bar a layer."""
     name = type(model).__name__
     inference, step = (memory.profile_layer_mem(model, inputs, training=trains) for trains in (False, True))
     plotting.show(
@@ -109,7 +109,7 @@ def profile_layer_mem(model: nn.Module, inputs: Any = None) -> memory.LayerMemor
 
 
 def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
-    """Return :func:`helpers.profile_mem` of a training step; draw it and that of inference as shares of a whole."""
+    """Return :func:`.memory.profile_mem` of a training step; draw it and that of inference as shares of a whole."""
     name = type(model).__name__
     inference, step = (memory.profile_mem(model, inputs, training=trains) for trains in (False, True))
     plotting.show(
@@ -121,7 +121,7 @@ def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
 
 
 def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
-    """Return what :func:`helpers.profile_layer_alexnet` returns, and draw it, a bar a layer."""
+    """Return what :func:`.memory.profile_layer_alexnet` returns, and draw it, a bar a layer."""
     sets = memory.profile_layer_alexnet(model)
     largest = max(sets.layers, key=lambda row: row.working_set_bytes)
     plotting.show(
@@ -133,7 +133,7 @@ def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
 
 
 def estimate_training_for(model_class: type[nn.Module], epochs: int) -> training.TrainingEstimate:
-    """Estimate as :func:`helpers.estimate_training_for` does; print and draw the seconds an epoch."""
+    """Estimate as :func:`.training.estimate_training_for` does; print and draw the seconds an epoch."""
     estimate = training.estimate_training_for(model_class, epochs)
     for size in estimate.sizes:
         print(f"{size.hidden} hidden: {units.text(size.estimated_s / epochs, 's')} an epoch, "

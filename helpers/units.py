@@ -43,7 +43,12 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
     With ``bare`` a number alone is in the base unit.
 
     Raises ValueError when the text holds no number, no unit, or one that is not a multiple of ``unit``, and TypeError
-    when it is no text. Lesson 11.
+    when it is no text.
+
+    >>> parse("24 GiB", "B")
+    25769803776
+
+    Lesson 11.
     """
     boolean("bare", bare)
     _require_known(unit)
@@ -116,7 +121,12 @@ def text(value: float | None, unit: str, *, binary: bool = False) -> str:
     10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``. What no prefix reaches keeps its
     size: ``text(2e-13, "s")`` is ``'0.0002 ns'``.
 
-    Raises TypeError for what is no number, ValueError for a unit that is not in :data:`BASE_UNITS`. Lesson 00.
+    Raises TypeError for what is no number, ValueError for a unit that is not in :data:`BASE_UNITS`.
+
+    >>> text(7.6e-05, "s")
+    '76.0 us'
+
+    Lesson 00.
     """
     boolean("binary", binary)
     _require_known(unit)

@@ -92,6 +92,11 @@ def run_limited(
     dictionary of texts, ValueError for limits that are not positive numbers, and RuntimeError where memory can be
     neither limited nor watched, or where the system does not allow a private /dev/shm (it needs Linux and a mount
     namespace).
+
+    >>> outcome = run_limited(sum, [1, 2, 3], timeout_s=60)
+    >>> outcome.status, outcome.value
+    ('returned', 6)
+
     Lesson 12.
     """
     task = processes.packed(function, args, caller="run_limited")

@@ -19,7 +19,7 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from helpers import steps
+from helpers import hardware, steps, units
 from helpers.checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
 from helpers.results import Record, derived
@@ -49,6 +49,7 @@ class AliveGroup(Record):
 class PeakEstimate(Record):
     """The peak memory of a step, when it comes, and what is alive there.
 
+    ``step`` says which step it is: inputs, types, loss and optimizer, so that a default is not taken for one's own.
     ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
     ``phase`` (forward, loss, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category
     and layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor.
@@ -56,6 +57,7 @@ class PeakEstimate(Record):
     every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see. Lesson 11.
     """
 
+    step: str
     peak_bytes: int
     phase: str
     operator: str
@@ -111,7 +113,13 @@ def estimate_peak_memory(
     takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.
 
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
-    cannot be copied, or whose memory depends on the values of its tensors. Lesson 11.
+    cannot be copied, or whose memory depends on the values of its tensors.
+
+    >>> estimate = estimate_peak_memory(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
+    >>> estimate.category_bytes["parameter"]  # 1,010 parameters in float32
+    4040
+
+    Lesson 11.
     """
     boolean("training", training)
     work = steps.step(
@@ -119,10 +127,28 @@ def estimate_peak_memory(
         target=target,
     )  # fmt: skip
     trace, probes = probing.followed(work)
-    return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work.device)
+    return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work)
 
 
-def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], device: torch.device) -> PeakEstimate:
+def _step_text(work: steps.Step) -> str:
+    """Return in words which step it is, with the defaults that the caller may not have meant."""
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in work.model.parameters()})
+    types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
+    if work.autocast is not None:
+        types += f", autocast to {str(work.autocast).removeprefix('torch.')}"
+    kind = "training" if work.training else "inference without gradients"
+    parts = [f"{kind} on {work.input_text}", types]
+    if work.training:
+        is_default = work.loss is steps.sum_of_outputs
+        parts.append("the loss is the sum of the outputs" if is_default else "the loss is the one given")
+        chosen = work.make_optimizer
+        named = chosen.__name__ if isinstance(chosen, type) else "the one given"
+        parts.append("no optimizer" if chosen is None else f"the optimizer is {named}, in its second step")
+        parts.append("activations are those of one forward and backward pass")
+    return "; ".join(parts)
+
+
+def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], work: steps.Step) -> PeakEstimate:
     if not line.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
     peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)
@@ -143,12 +169,13 @@ def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], device:
     return derived(
         PeakEstimate,
         peak,
+        step=_step_text(work),
         peak_bytes=peak.live_bytes,
         peak_event=peak_event,
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
-        device=str(device),
+        device=str(work.device),
         uncertain=uncertain,
-        left_out=LEFT_OUT[device.type],
+        left_out=LEFT_OUT[work.device.type],
         alive=groups,
         timeline=line,
     )
@@ -171,6 +198,11 @@ def measure_peak_memory(
     PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
 
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
+
+    >>> measured = measure_peak_memory(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
+    >>> measured.carried_bytes + measured.step_bytes == measured.peak_bytes
+    True
+
     Lesson 11.
     """
     boolean("training", training)
@@ -272,19 +304,30 @@ class LargestBatch(Record):
 def fits(
     model: nn.Module,
     inputs: steps.Inputs = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int | str | None = None,
     *,
     shape: steps.Inputs = None,
     **options: Unpack[steps.Options],
 ) -> Fit:
     """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
 
-    Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB).
-    ``shape`` may stand in place of ``inputs``. The ``options``, and what is raised, are those of
-    :func:`~helpers.memory.estimate_peak_memory`. Lesson 12.
+    ``memory_bytes`` is a number of bytes or a text with its unit, such as ``"24 GiB"``. None is all the memory of the
+    device: the memory of the GPU, or the memory that this process may use at most on a CPU.
+    Python, PyTorch's code and, on CUDA, the context need memory as well, so give less than the device has (by hundreds
+    of MB). ``shape`` may be given instead of ``inputs``. The ``options`` are those of
+    :func:`~helpers.memory.estimate_peak_memory`.
+
+    Raises what that function raises, TypeError or ValueError for ``memory_bytes`` that are no amount of memory, and
+    ValueError where it is None and the memory of the device is not known here.
+
+    >>> bool(fits(nn.Linear(1000, 1000), (64, 1000), "24 GiB"))
+    True
+
+    Lesson 12.
     """
-    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    limit = _limit(memory_bytes)
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
+    limit = _memory_of(estimate.device) if limit is None else limit
     free_bytes = limit - estimate.peak_bytes
     return derived(Fit, estimate, fits=free_bytes >= 0, memory_bytes=limit, free_bytes=free_bytes)
 
@@ -292,7 +335,7 @@ def fits(
 def max_batch_size(
     model: nn.Module,
     inputs: steps.Inputs = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int | str | None = None,
     *,
     shape: steps.Inputs = None,
     at_most: int = 2**20,
@@ -300,18 +343,24 @@ def max_batch_size(
 ) -> LargestBatch:
     """Return the largest batch whose step of ``model`` fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
 
-    ``inputs`` (or ``shape``) and the ``options`` are as in :func:`~helpers.memory.estimate_peak_memory`; the first size
-    of the shape, or of each tensor, is the batch and is replaced. Tensors of the inputs have the batch first and the
-    same batch. A ``loss`` must take any batch. The search bisects on the estimate, guided by a straight line through
-    the last two: the result fits, and one more does not. It is the largest if the peak grows with the batch, as it does
-    but for a few bytes where a kernel takes another road. It begins at 1; for a model that cannot run one example, as
-    batch normalisation in training cannot, at 2, and where that fails too at the batch of ``inputs``:
-    ``smallest_batch_size`` says which.
+    ``memory_bytes`` is as in :func:`fits`. ``inputs`` (or ``shape``) and the ``options`` are as in
+    :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor, is the batch and is
+    replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must take any batch.
+
+    The search bisects on the estimate, guided by a straight line through the last two: the result fits, and one more
+    does not. It is the largest if the peak grows with the batch, as it does but for a few bytes where a kernel takes
+    another road. It begins at 1; for a model that cannot run one example, as batch normalisation in training cannot, at
+    2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
 
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
-    to begin with runs, the error of the batch of ``inputs``. Lesson 11.
+    to begin with runs, the error of the batch of ``inputs``.
+
+    >>> max_batch_size(nn.Linear(1000, 1000), (1, 1000), "64 MiB", training=False).batch_size > 1000
+    True
+
+    Lesson 11.
     """
-    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    limit = _limit(memory_bytes)
     whole_number("at_most", at_most)
     steps.check_model(model)
     given, resized = _with_batch(steps.arguments_of(model, inputs, shape))
@@ -323,6 +372,7 @@ def max_batch_size(
         return estimates[batch].peak_bytes
 
     smallest = _smallest_that_runs(peak, given, at_most)
+    limit = _memory_of(estimates[smallest].device) if limit is None else limit
     largest = largest_below(peak, limit, at_most, smallest=smallest)
     peaks = {batch: estimate.peak_bytes for batch, estimate in estimates.items()}
     return derived(
@@ -336,6 +386,25 @@ def max_batch_size(
         uncertain=tuple(sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})),
         smallest_batch_size=smallest,
     )
+
+
+def _limit(memory_bytes: int | str | None) -> int | None:
+    amount = units.parse(memory_bytes, "B") if isinstance(memory_bytes, str) else memory_bytes
+    return None if amount is None else int(number("memory_bytes", amount, at_least=0))
+
+
+def _memory_of(device: str) -> int:
+    """Return the bytes of memory of a device of this machine, for the CPU at most those of its control groups."""
+    card = hardware.machine_card()
+    meant = torch.device(device)
+    gpus = dict(enumerate(card.gpus or ()))
+    sizes = (gpus[meant.index or 0].memory_bytes,) if meant.type == "cuda" and (meant.index or 0) in gpus else ()
+    if meant.type == "cpu":
+        sizes = (card.ram_bytes, card.memory_limit_bytes)
+    known = [size for size in sizes if size is not None]
+    if not known:
+        raise ValueError(f"the memory of {device!r} is not known here; give memory_bytes, such as '24 GiB'")
+    return min(known)
 
 
 def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) -> int:

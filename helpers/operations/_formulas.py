@@ -130,7 +130,7 @@ def is_registered(name: str) -> bool:
 
 
 def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None) -> ExitStack:
-    """Give an operator a rule of its own, for :func:`helpers.profile_ops` and all that counts with it.
+    """Give an operator a rule of its own, for :func:`.operations.profile_ops` and all that counts with it.
 
     ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name ("course::scaled_tanh",
     "aten::sort"). ``rule`` and ``backward`` take the call and return its work in one phase, most simply by

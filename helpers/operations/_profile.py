@@ -63,7 +63,13 @@ def profile_ops(
 
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that hides its layers
     or has none yet (TorchScript, quantised, lazy), and of its kinds :class:`ForwardError` where the forward cannot be
-    followed (a wrong shape, an exception of its own, a step that needs values). Lesson 11.
+    followed (a wrong shape, an exception of its own, a step that needs values).
+
+    >>> profile = profile_ops(nn.Linear(784, 10), (64, 784))
+    >>> profile.forward_macs  # 64 x 784 x 10
+    501760
+
+    Lesson 11.
     """
     boolean("inputs_need_grad", inputs_need_grad)
     boolean("values", values)

@@ -344,7 +344,13 @@ def profile_time(
     made it; the backward pass inside a reentrant checkpoint belongs to the module that called it.
 
     Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
-    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 11.
+    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy).
+
+    >>> profile = profile_time(nn.Sequential(nn.Linear(100, 10), nn.ReLU()), (8, 100), budget_s=0.1)
+    >>> profile.layer("0").kind, profile.layer("0").calls
+    ('Linear', 1)
+
+    Lesson 11.
     """
     boolean("training", training)
     number("budget_s", budget_s, above=0)

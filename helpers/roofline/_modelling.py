@@ -297,7 +297,7 @@ def workload_of(
     training: bool = False,
     dtype: str = "float32",
 ) -> Workload:
-    """Return what :func:`helpers.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an operator.
+    """Return what :func:`.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an operator.
 
     It is called ``name``, by default as the model, layer or operator, and computes in ``dtype``. With ``training`` the
     backward pass is added to the forward. An operator's row has one phase, and its own calls. A profile has the calls
@@ -338,9 +338,9 @@ def roofline(
 ) -> RooflineProfile:
     """Return every layer of ``model`` as a point: counted FLOPs and bytes, modelled time, measured time.
 
-    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, ``limits`` what :func:`helpers.probe` returned;
+    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, ``limits`` what :func:`.hardware.probe` returned;
     ``training`` takes forward and backward in training mode, else the forward in evaluation mode. Counts are
-    :func:`helpers.operations.profile_ops`'s in that mode, times :func:`helpers.profiling.profile_time`'s, with ``loss``
+    :func:`.operations.profile_ops`'s in that mode, times :func:`helpers.profiling.profile_time`'s, with ``loss``
     and ``budget_s``; :func:`workload_of` says how layers become workloads. The model comes back as it was.
 
     A point's level follows from the bytes that the layer itself moves: that its input still lies in a cache, or that

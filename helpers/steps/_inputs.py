@@ -174,6 +174,8 @@ def described(values: Any) -> str:
     """Return the shapes and types of a call's arguments, as a student would write them."""
     if isinstance(values, Tensor):
         return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
+    if isinstance(values, Shape):
+        return str(values.shape)
     if isinstance(values, Mapping):
         return ", ".join(f"{key}={described(value)}" for key, value in values.items() if value is not None)
     if isinstance(values, list | tuple):

@@ -133,7 +133,13 @@ def compare(
     tests.
 
     Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none or when the clock sees
-    nothing of a candidate; an exception in a candidate passes unchanged. Lesson 00.
+    nothing of a candidate; an exception in a candidate passes unchanged.
+
+    >>> comparison = compare({"short": lambda: sum(range(10)), "long": lambda: sum(range(10_000))}, budget_s=0.1)
+    >>> [candidate.name for candidate in comparison.candidates]
+    ['short', 'long']
+
+    Lesson 00.
     """
     boolean("own_caches", own_caches)
     first = _check_candidates(candidates, baseline)

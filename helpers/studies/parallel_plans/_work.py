@@ -69,7 +69,7 @@ def layer_work(
 ) -> tuple[LayerWork, ...]:
     """Return the work of each layer of ``model`` on a batch of shape ``inputs``: see :class:`LayerWork`.
 
-    Seconds are the counted FLOPs of :func:`helpers.profile_ops` over ``flops_per_s``, or those of ``layer_costs``.
+    Seconds are the counted FLOPs of :func:`.operations.profile_ops` over ``flops_per_s``, or those of ``layer_costs``.
     ``plan`` splits columns and, further on, the rows that follow them; what lies between is split as well.
 
     Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for another number of costs,

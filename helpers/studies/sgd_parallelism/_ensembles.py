@@ -65,7 +65,7 @@ def make_ensemble(
     nets: int, *, hidden: int, inputs: int = 784, outputs: int = 10, layers: int = 2, seed: int = 0,
     device: str | torch.device | None = None,
 ) -> list[nn.Module]:  # fmt: skip
-    """Return ``nets`` networks (:class:`helpers.BasicFCModel`) that differ in their first weights alone.
+    """Return ``nets`` networks (:class:`.models.BasicFCModel`) that differ in their first weights alone.
 
     They go from ``inputs`` values to ``outputs`` logits in ``layers`` linear layers, ``hidden`` wide between them;
     ``seed`` draws the weights. ``device`` is by default CUDA if there is one. The caller's random numbers stay as they

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import nn
 
-from helpers import isolation
+from helpers import hardware, isolation
 from helpers.memory import ModelError, estimate_peak_memory, fits, max_batch_size
 from helpers.memory._peak import largest_below
 from helpers.models import LeNet
@@ -102,10 +103,42 @@ def test_inputs_that_are_tensors_are_resized_together():
         max_batch_size(model, (torch.zeros(2, 4), torch.zeros(3, 4)), 100_000)
 
 
-@pytest.mark.parametrize("memory_bytes", [-1, math.nan, math.inf, "2 GB", None, True])
+@pytest.mark.parametrize("memory_bytes", [-1, math.nan, math.inf, "-2 GB", True])
 def test_a_limit_that_is_none(memory_bytes):
     with pytest.raises((TypeError, ValueError), match=r"memory_bytes=.*; give a finite number, 0 or more"):
         fits(nn.Linear(4, 4), (1, 4), memory_bytes)
+
+
+@pytest.mark.parametrize("search", [fits, max_batch_size])
+@pytest.mark.parametrize(("text", "told"), [("24", "has no unit; write"), ("24 Gb", "write a capital B for bytes")])
+def test_a_limit_in_words_needs_a_unit_of_bytes(search, text, told):
+    with pytest.raises(ValueError, match=told):
+        search(nn.Linear(4, 4), (1, 4), text)
+
+
+def test_a_limit_may_be_a_text_with_its_unit():
+    assert fits(nn.Linear(4, 4), (1, 4), "24 GiB").memory_bytes == 24 * 2**30
+    assert max_batch_size(nn.Linear(4, 4), (1, 4), "1 kB").memory_bytes == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "card", "expected"),
+    [({}, {"ram_bytes": 9000}, 9000), ({}, {"ram_bytes": 9000, "memory_limit_bytes": 700}, 700),
+     ({"target": "cuda"}, {"ram_bytes": 9000, "gpus": (SimpleNamespace(memory_bytes=800),)}, 800)],
+)  # fmt: skip
+def test_without_a_limit_it_is_the_memory_of_the_device(monkeypatch, options, card, expected):
+    absent = {"ram_bytes": None, "memory_limit_bytes": None, "gpus": ()}
+    monkeypatch.setattr(hardware, "machine_card", lambda: SimpleNamespace(**{**absent, **card}))
+    assert fits(nn.Linear(4, 4), (1, 4), **options).memory_bytes == expected
+    assert max_batch_size(nn.Linear(4, 4), (1, 4), at_most=8, **options).memory_bytes == expected
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_limit_must_be_given_where_the_memory_is_not_known(monkeypatch, target):
+    card = SimpleNamespace(ram_bytes=None, memory_limit_bytes=None, gpus=None)
+    monkeypatch.setattr(hardware, "machine_card", lambda: card)
+    with pytest.raises(ValueError, match=f"the memory of '{target}.*' is not known here; give memory_bytes"):
+        fits(nn.Linear(4, 4), (1, 4), target=target)
 
 
 def test_a_fit_says_what_is_left():

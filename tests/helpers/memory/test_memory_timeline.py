@@ -82,6 +82,21 @@ def test_results_survive_json_and_print(estimate):
     assert "<table" in estimate._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({}, ["the loss is the sum of the outputs", "no optimizer", "one forward and backward pass"]),
+     ({"loss": torch.mean, "optimizer": lambda parameters: Adam(parameters)},
+      ["the loss is the one given", "the optimizer is the one given, in its second step"]),
+     ({"optimizer": torch.optim.SGD}, ["the optimizer is SGD, in its second step"]),
+     ({"autocast": torch.bfloat16}, ["parameters in float32, autocast to bfloat16"]),
+     ({"training": False}, ["inference without gradients on (2, 4); parameters in float32"])],
+)  # fmt: skip
+def test_an_estimate_says_which_step_it_is_of(options, said):
+    text = estimate_peak_memory(nn.Linear(4, 4), (2, 4), **options).step
+    assert [part for part in said if part not in text] == []
+    assert ("optimizer" in text) == options.get("training", True)
+
+
 def test_usage_of_known_changes():
     assert (usage([]).peak_bytes, usage([]).kept_bytes) == (0, 0)
     known = usage([10, 5, -10, 20, -5])

@@ -25,6 +25,7 @@ from tools.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
 
 _TAUGHT = re.compile(r"Lesson (\d\d)\.\s*\Z")
+_ROLE = re.compile(r":[a-z]+:`[~.]?([^`]*)`")
 _MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
 
 
@@ -96,6 +97,11 @@ def face(module: str, name: str) -> str:
     faces = (".".join(packages[:length]) for length in range(2, len(packages) + 1))
     thing = getattr(importlib.import_module(module), name)
     return next((path for path in faces if getattr(importlib.import_module(path), name, None) is thing), module)
+
+
+def plain(text: str) -> str:
+    """Return a line of a docstring as Markdown, in which a role, such as :func: with its target, is plain code."""
+    return _ROLE.sub(r"``\1``", text)
 
 
 def _package(course: Course) -> ModuleType:
@@ -249,7 +255,7 @@ def page(course: Course, lessons: Sequence[Lesson]) -> str:
         used_in += [f"exercises {number}" for number, keys in known.exercises.items() if entry.key in keys]
         taught = _link(entry.taught, files) if entry.taught else ""
         name = f"[`{entry.call}`](../{entry.file})"
-        lines += [f"| {name} | {_escaped(entry.summary)} | {taught} | {', '.join(used_in)} |"]
+        lines += [f"| {name} | {_escaped(plain(entry.summary))} | {taught} | {', '.join(used_in)} |"]
     return "\n".join(lines) + "\n"
 
 

@@ -106,7 +106,7 @@ def simulate_network(
 ) -> NetworkRun:
     """Return the cycles of the model's forward on an array: its convolutions and linear layers, one after another.
 
-    ``inputs`` is as for :func:`helpers.profile_ops`, such as a shape with the batch first. Cycles and accesses come
+    ``inputs`` is as for :func:`.operations.profile_ops`, such as a shape with the batch first. Cycles and accesses come
     from :func:`model_cycles` and :func:`model_accesses`, so nothing is computed and no size is too large. A layer that
     is called twice has two rows. Raises as those functions do, and ValueError for a model without such a layer.
     Lesson 14.
