@@ -462,7 +462,7 @@ plotting.play(
 # %% [markdown]
 # This order is called [zigzag](glossary.md#zigzag). Meta trained Llama 3 on long sequences with it, although each GPU gathered all keys at once there (Llama Team, 2024).
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Counting tiles predicts the published times"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Counting tiles predicts the published times" source="zhuzilin, ring-flash-attention (github.com/zhuzilin/ring-flash-attention)"
 rows = {}
 for row in long_sequences.RING_RATES:
     share_ms = 8 * 1000 / row.one_gpu

@@ -929,7 +929,7 @@ for records in sending.gpus():
                 for row in recording.result("story").rows
             }
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A slow convolution hides its neighbours" numbers=[["the issue \\(published\\) +([\\d.]+)", "two kernels / one kernel, in the issue (published)"], ["one core here, \\d+ digits +([\\d.]+)", "two kernels / one kernel, on one core (measured)"], ["this core: ([\\d.]+)", "convolution / bias and ReLU on this core (measured)"]]
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A slow convolution hides its neighbours" source="Flux issue 558 (github.com/FluxML/Flux.jl)" numbers=[["the issue \\(published\\) +([\\d.]+)", "two kernels / one kernel, in the issue (published)"], ["one core here, \\d+ digits +([\\d.]+)", "two kernels / one kernel, on one core (measured)"], ["this core: ([\\d.]+)", "convolution / bias and ReLU on this core (measured)"]]
 rows = {"the issue (published)": ["2.61", "2.31", "10.2 %"]}
 for name, row in machines.items():
     ratios = [f"{row.layers_ratio:.2f}", f"{row.forward_ratio:.2f}"]
