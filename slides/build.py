@@ -60,8 +60,7 @@ class DeckFrame(Result):
 
     ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading and list, ``notes``
     are for the speaker before it begins, and ``footers`` has a line for each slide, the title slide's first.
-    ``sizes`` are numbers for the places of the machine, in that order, on an act's slide. ``sources``, if there are
-    any, has a line for each slide: who published its numbers, '' where nobody did.
+    ``sizes`` are numbers for the places of the machine, in that order, on an act's slide.
     """
 
     page: str
@@ -70,7 +69,6 @@ class DeckFrame(Result):
     footers: tuple[str, ...]
     notes: str = ""
     sizes: tuple[str, ...] = ("",) * len(PLACES)
-    sources: tuple[str, ...] = ()
 
 
 def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[Path]:
@@ -174,7 +172,7 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: DeckFrame) -> Note
                 "number": number,
                 "heading": slide.heading,
                 "footer": frame.footers[number - 1],
-                "source": frame.sources[number - 1] if frame.sources else "",
+                "source": slide.source,
                 "layout": slide.layout,
                 "notes": _notes(slide, spoken, deck),
                 "here": list(slide.here),

@@ -21,7 +21,8 @@ notes. A cell on a slide may say ``mark``, a text in the line of its code or the
 begin; ``numbers``, patterns with labels that take large numbers out of its output; ``frames``, the places of a
 player's frames that are steps, ``captions`` for them, ``crop``, the part of the drawing (left, top, width, height),
 and ``smallest``, to which its texts grow; ``untitled``, to leave a figure's own title out; ``printed=false``, to leave
-out what is printed beside it; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
+out what is printed beside it; ``source``, who published its numbers, for the slide's foot, where the source of a
+published answer stands by itself; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
 
 A question and its answer stand on two slides. A slide whose text asks something shows no output, and none joins a
 text above a ``predict`` to an output below it. The output of a ``predict`` is its question, as text, and that of a
@@ -58,7 +59,7 @@ TAGS = ("slide", "slide-more", "slide-code", "slide-output")
 LAYOUTS = ("statement", "question", "figure", "beside", "numbers", "table", "code", "steps", "act", "close", "printed")
 KEYS = (
     "headline", "layout", "say", "here", "mark", "lines", "rows", "columns", "numbers", "frames", "captions", "crop",
-    "smallest", "untitled", "printed", "axis",
+    "smallest", "untitled", "printed", "axis", "source",
 )  # fmt: skip
 MOST_WORDS = 40
 
@@ -78,7 +79,7 @@ class SlideError(ValueError):
 @dataclass(frozen=True)
 class Part(Result):
     """What one cell gives to a slide: HTML of its text, of the axis to guess on where it asks, and of its code, and
-    its outputs.
+    its outputs, and who published its numbers.
     """
 
     cell_index: int
@@ -86,13 +87,15 @@ class Part(Result):
     axis: str = ""
     code: str = ""
     outputs: tuple[Mapping[str, Any], ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class Slide(Result):
     """One slide: HTML of the heading and of the notes, the parts in order, the minutes to talk, and its layout.
 
-    ``here`` are the places of the machine that an act or a slide of it is about.
+    ``here`` are the places of the machine that an act or a slide of it is about, and ``source`` says who published its
+    numbers.
     """
 
     heading: str
@@ -101,6 +104,7 @@ class Slide(Result):
     minutes: float
     layout: str
     here: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def words(self) -> int:
@@ -265,7 +269,7 @@ def _slide(
             cut = _cut(cell, name, index, folder)
             heading = heading or (cut.heading if index == opening else "")
             said += [_shown_in_notes(cut, joined=index != opening), notes.spoken(cut.notes)]
-            parts.append(Part(cell_index=index, text=cut.text))
+            parts.append(Part(cell_index=index, text=cut.text, source=cell["metadata"].get("source", "")))
         else:
             parts.append(_code_part(cell, name, index, folder, asked, steps=stated.get("layout") == "steps"))
     code_last = cells[group[-1]]["cell_type"] == "code"
@@ -287,6 +291,7 @@ def _slide(
         minutes=_minutes(cells[opening], name, opening),
         layout=layout,
         here=tuple(stated.get("here", ())),
+        source="; ".join(dict.fromkeys(part.source for part in parts if part.source)),
     )
     _check_words(slide, name, opening)
     return slide
@@ -486,6 +491,7 @@ def _code_part(
         axis=questions.axes(outputs, asked),
         code=code,
         outputs=answers,
+        source=stated.get("source", "") or "; ".join(filter(None, map(questions.source, outputs))),
     )
 
 

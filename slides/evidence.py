@@ -58,10 +58,7 @@ def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, al
 def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool) -> dict[str, Any]:
     """Return an answer in large numbers below its question, and on the axis of the guesses."""
     said = questions.as_html(questions.lines(output)[0])
-    found = _found(output)
-    if not alone:  # there is room for the author of a published number, and not for the title
-        found = [(number, ", ".join(what.split(", ")[:2])) for number, what in found]
-    row = numbers(found) + _answers_axis(output, asked, low=not alone)
+    row = numbers(_found(output)) + _answers_axis(output, asked, low=not alone)
     row = row if alone else f'<div class="answer-row">{row}</div>'
     return whole(f'<p class="of">{said}</p>{row}', text=output["data"]["text/plain"])
 
@@ -74,8 +71,7 @@ def _answers_axis(output: Mapping[str, Any], asked: Mapping[str, questions.Guess
 
 def _found(output: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the numbers of an answer, each with what it rests on."""
-    return [(value, f"{name}, {beside}" if name == "published" and beside else name)
-            for name, value, beside in questions.rows(output)]  # fmt: skip
+    return [(value, name) for name, value, _ in questions.rows(output)]
 
 
 def whole(markup: str, *, text: str = "") -> dict[str, Any]:

@@ -41,7 +41,7 @@ _BEFORE = (
 _PLAN = Path(__file__).with_name("lecture.toml")
 _APPENDIX = "appendix "
 _SHOWN = {"output": "slide-output", "code": "slide-code", "both": "slide-more"}
-_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late", "source",
+_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late",
            *KEYS} - {"headline"}  # fmt: skip
 
 Slide = Mapping[str, Any]
@@ -101,7 +101,6 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
         notes=_BEFORE,
         footers=(TITLE, *(_footer(numbers) if numbers else TITLE for numbers in footers)),
         sizes=("", "", *_sizes("H100 SXM 80 GB")),
-        sources=("", *(slide.get("source", "") for slide in slides)),
     )
     first = next(iter(lessons.values())).metadata
     kept = {key: first[key] for key in ("kernelspec", "language_info") if key in first}
@@ -157,7 +156,7 @@ def _cells(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> l
         raise SlideError(f"{_PLAN.name}, {slide['title']!r}: no cell of the slide prints {wanted[0][0]!r}")
     opening = cells[0].metadata
     opening["tags"] = ["slide", *(tag for tag in opening.get("tags", []) if tag != "slide-more")]
-    opening.update({key: slide[key] for key in ("layout", "here") if key in slide})
+    opening.update({key: slide[key] for key in ("layout", "here", "source") if key in slide})
     opening.update(headline=slide["title"], minutes=slide["seconds"] / 60, say=_say(slide, lessons, late=late))
     return cells
 

@@ -115,6 +115,12 @@ def rows(output: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [(name, value, beside) for name, value, _, beside in found if value != NO_PREDICTION]
 
 
+def source(output: Mapping[str, Any]) -> str:
+    """Return who published a number of an answer, '' where nobody did and for another output."""
+    found = rows(output) if is_answer(output) else []
+    return next((beside for name, _, beside in found if name == "published"), "")
+
+
 def values(output: Mapping[str, Any], unit: str) -> list[tuple[str, float]]:
     """Return the numbers of an answer in ``unit``, each with its name."""
     return [(name, read_number(value.replace(",", ""), unit)) for name, value, _ in rows(output)]

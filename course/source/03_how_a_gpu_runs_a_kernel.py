@@ -736,7 +736,7 @@ waiting.reveal(modelled=100 * bytes_in_flight / 4 / (132 * 2048))
 # compiled, a thread issues its four loads before it needs the first value. Occupancy is still 100 %, now with eight blocks of 256 threads, and each value
 # costs the same sectors and passes. But every thread has four values on their way instead of one, so a quarter of the threads suffices, or 13 %.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="More values per thread bring more bandwidth"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="More values per thread bring more bandwidth" source="Caleb Yenusah, gpu-matrix-transpose (github.com/yencal/gpu-matrix-transpose), on an H100"
 kernels = {1: "TiledPadded", 2: "Coarsen2", 4: "Coarsen4", 8: "Coarsen8"}
 row = [f"{published[name].bandwidth_bytes_per_s / 1e9:,.0f}" for name in kernels.values()]
 pd.DataFrame([row], index=["GB/s (published)"], columns=list(kernels)).rename_axis(
@@ -771,7 +771,7 @@ print(f"{4 * fits.blocks} of 64 warps, an occupancy of {100 * fits.warp_share:.0
 # The one-line transpose takes 6.2 times as long as the fastest, 18.06 ms instead of 2.92. You have seen the way between them, and you can name the counts
 # that each step changed.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each step on the way changed a count"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Each step on the way changed a count" source="Caleb Yenusah, gpu-matrix-transpose (github.com/yencal/gpu-matrix-transpose), on an H100"
 four_rows = [4 * (4 * 65 * (lane % 16) + lane // 16) for lane in range(32)]
 runs = {
     "one line": ("Naive", line, None),

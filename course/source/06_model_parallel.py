@@ -1018,8 +1018,8 @@ ranks.close()
 # ## Back to the bet
 #
 # 1. Columns first, rows second, and one sum per block and direction.
-# 2. A pipeline of R stages waits (R − 1)/m of its computing time.
-# 3. With more than P / B tokens per GPU, take FSDP.
+# 2. A pipeline of R stages waits (R − 1)/m of its computing time.
+# 3. With more than P / B tokens per GPU, take FSDP.
 #
 # On NVLink a pipeline step takes 1.24 s and a tensor-parallel step 1.13 s, so the pipeline takes 1.10 times as long, although it sends only 1/112 of the bytes
 # (modelled, and a tenth is within what such a model can miss). Tensor parallelism pays in bytes, and they cost 31 % of the computing time with any batch. The pipeline pays in waiting, which costs 44 % with 16

@@ -360,7 +360,7 @@ def outside_s(size_bytes, gpus, nodes, bandwidth):
 near_s = inside_s(4 * GIB, gpus=8, bandwidth=900e9)
 far_s = outside_s(4 * GIB, gpus=8, nodes=4, bandwidth=50e9)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Four nodes take about twice as long as one"
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Four nodes take about twice as long as one" source="Stas Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering): B200 of AWS"
 one_node, four_nodes = two_levels.B200_ONE_NODE.times_s, two_levels.B200_FOUR_NODES.times_s
 ratio = four_nodes[4 * GIB] / one_node[4 * GIB]
 bet.reveal(published=ratio, source="Bekman, B200, times from bus bandwidths")
@@ -547,7 +547,7 @@ slope = (large - small) / (four_nodes[large] - four_nodes[small])  # bytes per s
 wait_s = four_nodes[small] - small / slope
 line = {size: wait_s + size / slope for size in four_nodes}
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="On four nodes small tensors mostly wait" untitled=true
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="On four nodes small tensors mostly wait" source="Stas Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering): B200 of AWS" untitled=true
 figure = two_levels.draw_sizes(
     {"one node": one_node, "four nodes": four_nodes},
     bounds={size: bounds(size) for size in four_nodes},

@@ -584,7 +584,7 @@ enough_tokens
 # %% tags=["run"]
 hiding_tokens = {nodes: PEAK / rate for nodes, rate in layouts.BUS_BANDWIDTHS.items()}
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer" rows=["1 ", "8 ", "64 "]
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="On more nodes, a GPU needs more tokens and has fewer" source="Hugging Face, The Ultra-Scale Playbook, 2025: bus bandwidths of nodes of eight H100" rows=["1 ", "8 ", "64 "]
 enough_tokens.reveal(modelled=hiding_tokens[8])
 rows = {}
 for nodes in (1, 8, 16, 32, 64):
@@ -750,7 +750,7 @@ tensor, stages = cut_to_fit(310e9, 40e9)
 many_stages.reveal(modelled=stages)
 print(f"{16 * 310e9 / tensor / stages / 1e9:.1f} GB of state per GPU")
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts" rows=["1.7 ", "18.4 ", "145.6 ", "310.1 ", "529.6 "] columns=["tensor x stages", "by the rule", "state per GPU"]
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="The rule finds eight of ten published layouts" source="Narayanan and others, Megatron-LM, 2021 (arxiv.org/abs/2104.04473), table 1" rows=["1.7 ", "18.4 ", "145.6 ", "310.1 ", "529.6 "] columns=["tensor x stages", "by the rule", "state per GPU"]
 rows = {}
 for model in layouts.MODELS:
     published, ruled = (model.tensor, model.stages), cut_to_fit(model.parameters, 40e9)

@@ -359,7 +359,7 @@ tiles = [long_sequences.count_tiles([rank], pieces) for rank in range(8)]
 one_gpu_ms = 1000 / 154.7  # 8,192 tokens on an H800, a whole piece with itself
 even_ms = 64 * one_gpu_ms / 8
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="The last GPU decides"
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="The last GPU decides" source="zhuzilin, ring-flash-attention (github.com/zhuzilin/ring-flash-attention)"
 bet.reveal(
     modelled=even_ms * max(tiles) / (sum(tiles) / 8),
     published=1000 / long_sequences.RING_RATES[0].in_order,
@@ -462,7 +462,7 @@ plotting.play(
 # %% [markdown]
 # This order is called [zigzag](glossary.md#zigzag). Meta trained Llama 3 on long sequences with it, although each GPU gathered all keys at once there (Llama Team, 2024).
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Counting tiles predicts the published times"
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Counting tiles predicts the published times" source="zhuzilin, ring-flash-attention (github.com/zhuzilin/ring-flash-attention)"
 rows = {}
 for row in long_sequences.RING_RATES:
     share_ms = 8 * 1000 / row.one_gpu

@@ -199,7 +199,7 @@ plotting.play(
 # It makes no difference how much is missing, because sixteen layers in room for eight are all read again as well. Now you can judge the laptop. If it
 # behaves like our program, it reads not only the missing 6 GB but the whole file for each token.
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The laptop reads the whole file for each token"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The laptop reads the whole file for each token" source="a user's comment of April 2023, llama.cpp, pull request 711 (github.com/ggml-org/llama.cpp)"
 bet.reveal(modelled=20 / 1, published=20, source="the user's comment, April 2023")
 
 # %% [markdown] tags=["explain"]

@@ -887,7 +887,7 @@ code_bytes.reveal(modelled=16 * wide.macs, counted=wide_code)
 #
 # Now compare our counts with the author's times. In each row of the table the program after the stroke is the baseline, and the draft names neither its GPU nor its CPU.
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Constant memory saves instructions on an A100 alone" numbers=[["plain array / constant memory +([\\d.]+)", "plain array / constant memory, time (published)"], ["constant memory +([\\d.]+) \\(A100\\)", "the same ratio of instructions, A100 (counted)"], ["\\(A100\\), ([\\d.]+) \\(H100\\)", "the same ratio of instructions, H100 (counted)"]]
+# %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Constant memory saves instructions on an A100 alone" source="GNiendorf, draft 143 (github.com/SegmentLinking/cmssw)" numbers=[["plain array / constant memory +([\\d.]+)", "plain array / constant memory, time (published)"], ["constant memory +([\\d.]+) \\(A100\\)", "the same ratio of instructions, A100 (counted)"], ["\\(A100\\), ([\\d.]+) \\(H100\\)", "the same ratio of instructions, H100 (counted)"]]
 pointer = cw.count_instructions(cw.generate(network, "cuda", placement="pointer"))
 of_constant = [
     f"{placed['device', chip].total / placed['constant', chip].total:.2f} ({name})"

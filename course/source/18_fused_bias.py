@@ -122,7 +122,7 @@ bias_relu_moves = sum(2 * written * side**2 for _, written, side in layers)
 convolution_operations = sum(18 * read * written * side**2 for read, written, side in layers)
 bias_relu_operations = sum(2 * written * side**2 for _, written, side in layers)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The small kernel took nearly twice as long"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The small kernel took nearly twice as long" source="Flux issue 558 (github.com/FluxML/Flux.jl)"
 small_kernel.reveal(
     modelled=convolution_moves / bias_relu_moves,
     published=41.940 / 78.683,
@@ -138,7 +138,7 @@ print(f"by operations: {convolution_operations / bias_relu_operations:.0f} times
 # Now let one kernel do both. It adds the bias while the sum is still in a register, so the 40,768 elements need not be moved at all, and only 25,872
 # of 66,640 elements remain.
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="One kernel saves nearly the whole of the other"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="One kernel saves nearly the whole of the other" source="Flux issue 558 (github.com/FluxML/Flux.jl)"
 bet.reveal(
     modelled=(convolution_moves + bias_relu_moves) / convolution_moves,
     published=(78.683 + 41.940) / 46.229,
@@ -929,7 +929,7 @@ for records in sending.gpus():
                 for row in recording.result("story").rows
             }
 
-# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A slow convolution hides its neighbours" numbers=[["the issue \\(published\\) +([\\d.]+)", "two kernels / one kernel, in the issue (published)"], ["one core here, \\d+ digits +([\\d.]+)", "two kernels / one kernel, on one core (measured)"], ["this core: ([\\d.]+)", "convolution / bias and ReLU on this core (measured)"]]
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A slow convolution hides its neighbours" source="Flux issue 558 (github.com/FluxML/Flux.jl)" numbers=[["the issue \\(published\\) +([\\d.]+)", "two kernels / one kernel, in the issue (published)"], ["one core here, \\d+ digits +([\\d.]+)", "two kernels / one kernel, on one core (measured)"], ["this core: ([\\d.]+)", "convolution / bias and ReLU on this core (measured)"]]
 rows = {"the issue (published)": ["2.61", "2.31", "10.2 %"]}
 for name, row in machines.items():
     ratios = [f"{row.layers_ratio:.2f}", f"{row.forward_ratio:.2f}"]

@@ -57,8 +57,10 @@
     const scale = logarithmic ? Math.log : (value) => value;
     const place = (value) => 100 * Math.min(1, Math.max(0, (scale(value) - scale(from)) / (scale(to) - scale(from))));
     const ticks = [];
-    if (logarithmic) for (let tick = from; tick <= to * 1.001; tick *= 10) ticks.push(tick);
-    else {
+    if (logarithmic) {
+      for (let tick = from; tick <= to * 1.001; tick *= 10) ticks.push(tick);
+      if (100 - place(ticks.at(-1)) >= 12) ticks.push(to); // an end between two powers of ten, where it has room
+    } else {
       const step = to - from <= 12 && Number.isInteger(to - from) ? 1 : (to - from) / 4;
       for (let tick = from; tick <= to * 1.001; tick += step) ticks.push(tick);
     }

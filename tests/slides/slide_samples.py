@@ -59,7 +59,7 @@ def asked(question: str = QUESTION, unit: str = "x") -> NotebookNode:
     return displayed({"text/plain": f"{question} [{unit}]\n{NO_PREDICTION}"})
 
 
-def answered(**changes: float | None) -> NotebookNode:
+def answered(**changes: float | str | None) -> NotebookNode:
     values = {"predicted": None, "modelled": 2.0, "found": 4.0} | changes
     answer = Answer(QUESTION, "x", **values)
     return displayed({"text/html": answer._repr_html_(), "text/plain": str(answer)})

@@ -464,6 +464,10 @@ def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark
         found = (lighter + 0.05) / (darker + 0.05)
         assert found >= 4.45, shade  # 4.5, but for a pixel's whole steps
         assert found >= contrast(shade, ink_on(shade)) - 0.1, shade
+        behind = np.array([int(page_colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        darker, lighter = sorted(map(_luminance, (bar, behind)))
+        if theme == "dark" and shade != labelled(plotting.COLOURS["waiting"]):
+            assert (lighter + 0.05) / (darker + 0.05) >= 3, shade  # WCAG 2.2, criterion 1.4.11
 
 
 def _luminance(channels: np.ndarray) -> float:

@@ -106,6 +106,28 @@ def test_an_answer_keeps_its_model_and_its_measurement_as_numbers_and_on_the_axi
     assert page.select_one("input") is None
 
 
+def test_who_published_a_number_is_said_at_the_foot_and_not_beside_the_number():
+    paper = "Somebody, a long title of a paper, table 1"
+    published = answered(evidence="published", source=paper)
+    page = BeautifulSoup(shown(published), "html.parser")
+    assert [one.get_text(" ") for one in page.select(".number")] == ["2x modelled", "4x published"]
+    asking = predict("slide", "slide-output", **ALONE)
+    telling = code_cell("r", published, tags=("slide", "slide-output"), **ALONE)
+    assert [slide.source for slide in deck_of(asking, telling).slides] == ["", paper]
+    telling.metadata["source"] = "as the cell says it"
+    assert [slide.source for slide in deck_of(asking, telling).slides] == ["", "as the cell says it"]
+
+
+@pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem[:2])
+def test_each_slide_of_a_lesson_with_published_numbers_says_who_published_them(notebook: Path):
+    content = build.read_notebook(notebook)
+    for slide in read_deck(content, name=notebook.stem, folder=notebook.parent).slides:
+        outputs = [output for part in slide.parts for output in part.outputs]
+        texts = [f"{output.get('text', '')} {output.get('data', {}).get('text/html', '')}" for output in outputs]
+        if any("published" in BeautifulSoup(text, "html.parser").get_text() for text in texts):
+            assert slide.source, slide.heading
+
+
 def test_a_prediction_that_was_made_stays():
     assert "8x predicted" in plain_text(shown(answered(predicted=8.0)).replace("</b>", "</b> "))
 

@@ -7,7 +7,7 @@ import struct
 
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.colors import to_hex, to_rgb, to_rgba
+from matplotlib.colors import rgb_to_hsv, to_hex, to_rgb, to_rgba
 
 from helpers import plotting
 from helpers.plotting import _bars as bars
@@ -193,7 +193,8 @@ def test_a_label_on_a_bar_can_be_read_on_a_light_and_on_a_dark_page_and_the_bar_
     shade = labelled(colour)
     assert contrast(shade, ink_on(shade)) >= 4.5
     assert contrast(shade, ink_on(shade)) == max(contrast(shade, ink) for ink in ("black", "white"))
-    assert max(abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)) <= 0.1
+    assert max(abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)) <= 0.25
+    assert rgb_to_hsv(to_rgb(shade))[0] == pytest.approx(rgb_to_hsv(to_rgb(colour))[0], abs=0.01)
 
 
 @pytest.mark.parametrize("kind", [*plotting.COLOURS, "forward", "backward-weight", "one", "two"])

@@ -115,7 +115,7 @@ def boxes(drawn):
 )
 def test_the_groups_of_gpu_0_are_its_row_and_its_column(names, row, column):
     drawn = layouts.draw_names(names)
-    colours = {"tensor": figures._TENSOR, "data": figures._DATA}
+    colours = {"tensor": labelled(figures._TENSOR), "data": labelled(figures._DATA)}
     numbers = {
         kind: {int(text[0]) for colour, text in boxes(drawn)
                if colour == to_hex(colours[kind], keep_alpha=True) and len(text) == 1 and text[0].isdigit()}
