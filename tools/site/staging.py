@@ -39,6 +39,7 @@ _ENTRIES = """
 - **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
+_BEGIN = "\n## Where to begin\n"  # a section of the README
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
@@ -123,9 +124,9 @@ def _index(
     pictures: Mapping[str, cards.Picture],
     links: _Links,
 ) -> str:
-    """Return the first page: what the README says first, three entries, the lessons, the map, and the site's contents.
+    """Return the first page: what the README says first, three entries, its advice to who begins, the lessons, the map.
 
-    The README's bet takes a number here (static/questions.js).
+    The README's bet takes a number here (static/questions.js). The site's contents are on the page too, hidden.
     """
     readme = course.readme.read_text(encoding="utf-8")
     first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
@@ -143,7 +144,8 @@ def _index(
         f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
         for title, found in lists.items()
     ]
-    shown = [first, links.mended(_ENTRIES), "## Lessons"]
+    begin = readme.partition(_BEGIN)[2].partition("\n## ")[0].replace("](course/", "](")
+    shown = [first, links.mended(_ENTRIES), links.mended(f"{_BEGIN}{begin}".strip()), "## Lessons"]
     shown.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
     if course.course_map.is_file():
         shown.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
