@@ -235,7 +235,7 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # If bytes decide, fewer bytes should save time. Where in a network can you save them?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="The same function in five operations and in one"
-# ## Part 2: fewer bytes
+# ## Part 2: five operations or one
 #
 # Which operations of PyTorch wait for data, and how do you make them wait less? We ask this now, because you can use the answer tomorrow.
 #
