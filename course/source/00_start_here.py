@@ -13,8 +13,8 @@
 #     title: Start here
 #     needs: []
 #     objectives:
-#       - model|modelled the time of a program from its bytes, its operations and two rates
-#       - tell|told which operations of PyTorch wait for data, and what fusing them saves
+#       - model|modelled the time of a program from its work and its rates
+#       - find|found the operations of PyTorch that are worth fusing
 #       - time|timed an operation so that the time means something
 #       - estimate|estimated a training run from a smaller one, your own and that of Llama 2 70B
 # ---
@@ -26,8 +26,8 @@
 # `a @ b` is their matrix product. The two programs differ in a single character. The first does about a million multiplications, one for each
 # element. The second needs 1,024 multiplications and 1,024 additions for each element of its result, which is 2,048 times as much arithmetic.
 #
-# On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 0.86 ms (measured). If time followed arithmetic, `a @ b` would take
-# 2,048 times as long, or 1.8 s. Would it?
+# On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 0.86 ms (measured). If `a @ b` does its arithmetic at the same rate, it
+# takes 2,048 times as long, or 1.8 s. If its rate is another, it takes more or less.
 #
 # The question is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
 # operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine that runs it. The
@@ -66,7 +66,7 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 #
 # - `a * b` multiplies 1,024 × 1,024 elements
 # - `a @ b` does 2,048 times as many operations
-# - Does its time follow the operations?
+# - Both run on the same core
 #
 # Write down a number, even if it is a guess. You will do this in every lesson, because a number that you wrote down before you saw the answer
 # shows you what you had not understood.
@@ -235,7 +235,7 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # If bytes decide, fewer bytes should save time. Where in a network can you save them?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="The same function in five operations and in one"
-# ## Part 2: fewer bytes
+# ## Part 2: five operations or one
 #
 # Which operations of PyTorch wait for data, and how do you make them wait less? We ask this now, because you can use the answer tomorrow.
 #

@@ -36,19 +36,7 @@
   };
 
   // The axis of a question. The room's guesses are what the lecturer types on its slide; they stay on this page.
-  const PREFIXES = { n: 1e-9, u: 1e-6, "µ": 1e-6, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30 };
-  const numberOf = (text, unit) => {
-    const [, digits, rest] = text.trim().match(/^([\d.]+)\s*(.*)$/) ?? [];
-    const prefix = rest?.replace(unit, "").trim() ?? "";
-    return Number(digits) * (PREFIXES[prefix] ?? 1);
-  };
-  const textOf = (value, unit) => {
-    if (unit === "x" || unit === "%") return `${value.toLocaleString("en")} ${unit === "x" ? "×" : unit}`;
-    if (!/^(s|B|B\/s|FLOP|FLOP\/s|MAC\/s|Hz)$/.test(unit)) return value.toLocaleString("en", { maximumFractionDigits: 6 });
-    const [name, factor] = Object.entries(PREFIXES).filter(([name]) => "nµmkMGTP".includes(name))
-      .concat([["", 1]]).sort((a, b) => b[1] - a[1]).find(([, factor]) => value >= factor * 0.999) ?? ["n", 1e-9];
-    return `${Number((value / factor).toPrecision(3))} ${name}${unit}`;
-  };
+  const { numberOf, textOf } = window.courseNumbers;
   const room = new Map();
   const draw = (guess) => {
     const { question, unit, low, high, marks } = guess.dataset;

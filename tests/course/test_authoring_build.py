@@ -54,7 +54,9 @@ def test_the_readme_keeps_all_but_its_table(built):
     assert built.readme.read_text() == (
         "# A small course\n\n<!-- lessons -->\n"
         "| | Lesson | The question that it answers | Minutes | Needs |\n|--|--|--|--:|--|\n"
-        "| 90 | [Small counts](course/90_small_counts.ipynb) |  | 5 | nothing |\n<!-- /lessons -->\n\nThe end.\n"
+        "| 90 | [Small counts](course/90_small_counts.ipynb) |  | 5 | nothing |\n\n"
+        "Together the lessons take 5 minutes, which is 0.1 hours, without their exercises.\n<!-- /lessons -->\n\n"
+        "The end.\n"
     )
     assert audit.current(built) == []
     edit(built, "title: Small counts", "title: Small | counts")

@@ -135,6 +135,39 @@ def test_a_row_of_the_table_has_the_lessons_question_and_short_links_to_what_it_
     assert row.endswith("| [00](course/00_start_here.ipynb), [01](course/01_memory_hierarchy.ipynb) |")
 
 
+def test_the_sum_below_the_table_is_that_of_the_minutes_in_it():
+    lessons = HERE.lessons()
+    column = [int(row.split("|")[4]) for row in pages.table(lessons).splitlines() if re.match(r"\| \d\d ", row)]
+    assert len(column) == len(lessons)
+    said = re.search(r"take ([\d,]+) minutes, which is ([\d.]+) hours", HERE.readme.read_text(encoding="utf-8"))
+    assert (int(said[1].replace(",", "")), float(said[2])) == (sum(column), round(sum(column) / 60, 1))
+
+
+def test_the_readme_says_first_how_many_lessons_there_are_and_how_long_they_take():
+    lessons, readme = HERE.lessons(), HERE.readme.read_text(encoding="utf-8")
+    first = readme.partition("\n## ")[0]
+    assert f"in {len(lessons)} Jupyter notebooks" in first
+    assert f"about {sum(one.minutes for one in lessons) / 60:.0f} hours for all {len(lessons)} lessons" in first
+
+
+def test_the_lessons_of_a_weekend_need_no_other_and_take_the_hours_that_the_readme_says():
+    readme = HERE.readme.read_text(encoding="utf-8")
+    [weekend] = re.findall(r"If you have only a weekend, .*?\n\n", readme, re.DOTALL)
+    numbers = re.findall(r"\[(\d\d)\]\(course/\1_", weekend)
+    chosen = HERE.lessons(numbers)
+    written = {lesson.number for lesson in HERE.lessons()}
+    assert len(chosen) == len(numbers) == 5
+    assert {need for lesson in chosen for need in lesson.needs} & written <= set(numbers)
+    hours = f"{sum(lesson.minutes for lesson in chosen) / 60:.1f} hours"
+    assert f"take {hours}." in " ".join(weekend.split())
+    assert f"[{hours} for the core of it](#where-to-begin)" in readme
+
+
+def test_the_acts_of_the_readme_are_those_of_the_course():
+    said = re.findall(r"^\d\. \*\*(.+?)\*\* \((\d\d to \d\d)\)", HERE.readme.read_text(encoding="utf-8"), re.MULTILINE)
+    assert said == [(act.title, act.numbers) for act in HERE.acts]
+
+
 def test_each_lesson_of_this_course_has_a_question_of_its_own():
     questions = [lesson.way.question for lesson in HERE.lessons()]
     assert len(set(questions)) == len(questions)

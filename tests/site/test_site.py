@@ -240,6 +240,58 @@ def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site,
         assert folded.last.evaluate("(one) => one.open")
 
 
+def rows_of(table) -> list[list[str]]:
+    return table.evaluate("(one) => [...one.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))")
+
+
+WIDTHS = "(one) => [...one.querySelectorAll('.bar')].map((bar) => bar.getBoundingClientRect().width)"
+
+
+def test_a_prediction_is_shown_beside_the_model_and_the_answer_and_is_there_again_on_the_next_visit(site, chromium):
+    with shown(chromium, site / "02_compute_and_roofline.html") as opened:
+        asked = opened.locator("[class*='tag_asks-']:has(form.guess)").first
+        name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
+        answers = f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')}"
+        table = opened.locator(f"{answers} table", has_text="predicted")
+        before = rows_of(table)
+        assert before[0][:2] == ["predicted", "no prediction made"]
+        asked.locator("input").fill("1,000,000")
+        opened.keyboard.press("Enter")
+        for _ in ("typed", "kept"):
+            after = rows_of(table)
+            assert after[0][1].startswith("1,000,000")
+            assert after[0][3].endswith(f"times what was {before[-1][0]}")
+            assert after[1:] == before[1:]
+            widths = table.evaluate(WIDTHS)
+            assert len(widths) == len(before)
+            assert widths[0] == max(widths) > 100 > max(widths[1:])
+            opened.reload()
+        asked.locator("input").fill("0.001")
+        opened.keyboard.press("Enter")
+        widths = table.evaluate(WIDTHS)
+        assert max(widths[1:]) > 100 > widths[0]  # the bars of the others have grown back
+
+
+def test_a_browser_that_keeps_nothing_still_shows_the_prediction(site, chromium):
+    with shown(chromium, site / "index.html") as opened:
+        complaints = []
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        refuses = """const storage = Storage.prototype;
+          for (const [name, theirs] of [["getItem", storage.getItem], ["setItem", storage.setItem]])
+            storage[name] = function (key, ...rest) {
+              if (key.startsWith("prediction")) throw new DOMException("refused", "QuotaExceededError");
+              return theirs.call(this, key, ...rest);
+            };"""
+        opened.add_init_script(refuses)
+        opened.reload()
+        opened.locator("form.guess input").fill("7")
+        opened.keyboard.press("Enter")
+        assert rows_of(opened.locator("details.bet table"))[0][1] == "7 times as long"
+        opened.reload()
+        assert opened.locator("form.guess input").input_value() == ""
+        assert complaints == []
+
+
 def test_without_scripts_an_answer_is_a_plain_fold(site, chromium):
     with shown(chromium, site / "14_systolic_arrays.html", java_script_enabled=False) as opened:
         folded = opened.locator("[class*='tag_answers-'] details.below-input").first
@@ -318,6 +370,7 @@ def test_the_first_page_has_the_bet_the_entries_the_map_and_links_that_lead_to_p
     assert [text.count(entry) for entry in ("**Learn.**", "**Teach.**", "**Use.**")] == [1, 1, 1]
     assert [part in text for part in ("](00_start_here.ipynb)", "](course/", "<!--")] == [True, False, False]
     assert text.count('<details class="bet" data-unit="times as long">') == 1
+    assert text.count("\n## Where to begin\n") == 1
 
 
 def test_the_bet_of_the_first_page_takes_a_number_and_opens_its_answer(site, chromium):
@@ -328,9 +381,16 @@ def test_the_bet_of_the_first_page_takes_a_number_and_opens_its_answer(site, chr
         form.locator("input").fill("many")
         opened.keyboard.press("Enter")
         assert form.locator("output").inner_text() == "that is not a number"
+        assert not answer.locator("table").is_visible()
         form.locator("input").fill("10")
         opened.keyboard.press("Enter")
         assert answer.evaluate("(one) => one.open")
+        [measured] = re.findall(r"(\d+ times as long) \(measured\)", answer.locator("p").first.inner_text())
+        for _ in ("typed", "kept"):
+            predicted, found = rows_of(answer.locator("table"))
+            assert predicted[:2] == ["predicted", "10 times as long"]
+            assert found[:2] == ["measured", measured]
+            opened.reload()
 
 
 def _cell(*tags: str, **data: str) -> nbformat.NotebookNode:

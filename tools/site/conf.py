@@ -31,6 +31,6 @@ templates_path = ["templates"]
 html_theme = "sphinx_book_theme"
 html_context = {"default_mode": "auto"}
 html_css_files = ["drawings.css", "site.css"]
-html_js_files = ["questions.js", "sidebar.js"]
+html_js_files = ["numbers.js", "questions.js", "sidebar.js"]
 html_show_sphinx = False
 html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "use_fullscreen_button": False}

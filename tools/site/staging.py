@@ -28,7 +28,8 @@ from tools.authoring.rules import form, glossary
 from tools.site import cards, licences, machines, reference
 
 STATIC = Path(__file__).resolve().parent / "static"
-DRAWINGS = build.SLIDES / "template" / "drawings.css"  # how the slides show a drawing in the light and in the dark
+# How the slides show a drawing in the light and in the dark, and how they read and write a reader's number.
+SHARED = tuple(build.SLIDES / "template" / name for name in ("drawings.css", "numbers.js"))
 OWN = "_own"
 DECKS = "slides"
 
@@ -39,6 +40,7 @@ _ENTRIES = """
 - **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
+_BEGIN = "\n## Where to begin\n"  # a section of the README
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
@@ -86,7 +88,8 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
     if course.course_map.is_file():
         shutil.copytree(course.course_map.parent, folder / course.course_map.parent.name)
     shutil.copytree(STATIC, folder / OWN)
-    shutil.copy(DRAWINGS, folder / OWN)
+    for file in SHARED:
+        shutil.copy(file, folder / OWN)
     (folder / OWN / "mathjax.js").write_text(assets.asset("mathjax.js"), encoding="utf-8")
 
 
@@ -123,13 +126,14 @@ def _index(
     pictures: Mapping[str, cards.Picture],
     links: _Links,
 ) -> str:
-    """Return the first page: what the README says first, three entries, the lessons, the map, and the site's contents.
+    """Return the first page: what the README says first, three entries, its advice to who begins, the lessons, the map.
 
-    The README's bet takes a number here (static/questions.js).
+    The README's bet takes a number here (static/questions.js). The site's contents are on the page too, hidden.
     """
     readme = course.readme.read_text(encoding="utf-8")
     first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
-    first = links.mended(first.replace("<details>", '<details class="bet" data-unit="times as long">')).rstrip()
+    story, turn, bet = first.partition("**Your turn.**")
+    bet = bet.replace("<details>", '<details class="bet" data-unit="times as long">').strip()
     groups = {
         "Lessons": [name for name in names if name.suffix == ".ipynb" and len(name.parts) == 1],
         "Appendices": [name for name in names if name.parts[0] == APPENDIX],
@@ -143,11 +147,17 @@ def _index(
         f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
         for title, found in lists.items()
     ]
-    shown = [first, links.mended(_ENTRIES), "## Lessons"]
+    begin = readme.partition(_BEGIN)[2].partition("\n## ")[0].replace("](course/", "](")
+    shown = [links.mended(story).rstrip(), _box("try-it", links.mended(f"{turn} {bet}"))]
+    shown += [_box("entries", links.mended(_ENTRIES)), links.mended(f"{_BEGIN}{begin}".strip()), "## Lessons"]
     shown.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
     if course.course_map.is_file():
         shown.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
     return "\n\n".join([*shown, *contents]) + "\n"
+
+
+def _box(name: str, text: str) -> str:
+    return f'<div class="{name}">\n\n{text}\n\n</div>'
 
 
 def _listed(name: Path, titles: Mapping[str, str]) -> str:
