@@ -129,6 +129,7 @@ def _index(
     """
     readme = course.readme.read_text(encoding="utf-8")
     first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
+    first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")  # that section is the README's alone
     first = links.mended(first.replace("<details>", '<details class="bet" data-unit="times as long">')).rstrip()
     groups = {
         "Lessons": [name for name in names if name.suffix == ".ipynb" and len(name.parts) == 1],
