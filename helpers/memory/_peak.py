@@ -397,10 +397,8 @@ def _memory_of(device: str) -> int:
     """Return the bytes of memory of a device of this machine, for the CPU at most those of its control groups."""
     card = hardware.machine_card()
     meant = torch.device(device)
-    gpus = dict(enumerate(card.gpus or ()))
-    sizes = (gpus[meant.index or 0].memory_bytes,) if meant.type == "cuda" and (meant.index or 0) in gpus else ()
-    if meant.type == "cpu":
-        sizes = (card.ram_bytes, card.memory_limit_bytes)
+    gpus = [gpu.memory_bytes for index, gpu in enumerate(card.gpus or ()) if index == (meant.index or 0)]
+    sizes = gpus if meant.type == "cuda" else [card.ram_bytes, card.memory_limit_bytes]
     known = [size for size in sizes if size is not None]
     if not known:
         raise ValueError(f"the memory of {device!r} is not known here; give memory_bytes, such as '24 GiB'")

@@ -275,7 +275,7 @@ def _summary(profile: OperationProfile) -> list[str]:
     if not profile.not_counted:
         lines.append("  every operator is counted")
     if any(trees.last_name(row.layer, row.kind) == trees.FUNCTIONAL for row in profile.layers):
-        lines.append(f"  {trees.FUNCTIONAL}: operators that a module calls itself, outside of the modules in it")
+        lines.append(f"  {trees.FUNCTIONAL}: operators called directly, outside of the modules beside this row")
     if profile.random_draws:
         lines.append(f"  depends on a random draw: {', '.join(profile.random_draws)}")
     return lines

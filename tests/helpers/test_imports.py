@@ -242,7 +242,7 @@ def test_the_wheel_holds_every_file_of_the_library_and_its_version(wheel):
 @pytest.mark.slow
 def test_the_readmes_lines_run_from_the_wheel_in_an_empty_folder_on_a_bare_machine(wheel, tmp_path):
     [lines] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len([line for line in lines.splitlines() if line]) == 8
+    assert len([line for line in lines.splitlines() if line]) == 12
     wheel.extractall(tmp_path / "installed")
     (tmp_path / "empty").mkdir()
     program = f"""
@@ -265,7 +265,7 @@ def test_the_readme_shows_what_its_lines_print():
         exec(counted, {})
     output, blocks = printed.getvalue(), [block for block in shown.split("...\n") if block]
     places = [output.find(block) for block in blocks]
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert -1 not in places
     assert places == sorted(places)
 

@@ -132,6 +132,7 @@ def _index(
     """
     readme = course.readme.read_text(encoding="utf-8")
     first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
+    first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")  # that section is the README's alone
     story, turn, bet = first.partition("**Your turn.**")
     bet = bet.replace("<details>", '<details class="bet" data-unit="times as long">').strip()
     groups = {

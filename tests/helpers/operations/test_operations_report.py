@@ -93,7 +93,7 @@ def test_text(profile):
     lines = str(profile).splitlines()
     assert lines[0] == "Functional for (3, 4) float32: 34 parameters"
     assert lines[4] == "  every operator is counted"
-    assert lines[5] == "  (functional): operators that a module calls itself, outside of the modules in it"
+    assert lines[5] == "  (functional): operators called directly, outside of the modules beside this row"
     assert "(functional)" not in str(profile_ops(nn.Linear(4, 4), (2, 4)))
     tree = lines[6:]
     assert tree[0].split()[0] == "layer"
