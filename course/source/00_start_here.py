@@ -27,7 +27,7 @@
 # element. The second needs 1,024 multiplications and 1,024 additions for each element of its result, which is 2,048 times as much arithmetic.
 #
 # On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 0.86 ms (measured). If `a @ b` does its arithmetic at the same rate, it
-# takes 2,048 times as long, or 1.8 s. If its rate is another, it takes more or less.
+# takes 2,048 times as long, or 1.8 s. Whether it does is the first bet of this course.
 #
 # The question is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
 # operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine that runs it. The
@@ -68,8 +68,8 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 # - `a @ b` does 2,048 times as many operations
 # - Both run on the same core
 #
-# Write down a number, even if it is a guess. You will do this in every lesson, because a number that you wrote down before you saw the answer
-# shows you what you had not understood.
+# Write down a number, even if it is a guess, and if you have already made this bet on the first page of the course, write down the same one. You will
+# do this in every lesson, because a number that you wrote down before you saw the answer shows you what you had not understood.
 
 # %% tags=["hide-input", "predict", "slide", "slide-output"] minutes=1 axis=[1, 10000]
 bet = helpers.predict(
@@ -87,7 +87,8 @@ bet
 # - **Measured**: a machine took that time
 #
 # The whole course uses these three words, and calls other numbers counted, simulated or published. Two more programs run along, a copy and a product of smaller matrices, which we shall
-# need in a moment. All four run in turns, many times, and each of them gets the median of its times. A ratio of two times is taken in each round, and its median counts.
+# need in a moment. All four run in turns, many times, because then a noise from outside meets all of them alike. A time below is the median of a program's times. How many times as long one
+# program takes as another is computed for each turn by itself, and the median of these ratios counts.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)

@@ -15,7 +15,7 @@
 #     objectives:
 #       - write|wrote attention that keeps its keys and values, and in which query heads share them
 #       - predict|predicted the time of a decoding step from its bytes
-#       - say|said how many users bring the owner of a GPU half of all that a batch can bring
+#       - say|said at how many users a GPU writes half as many tokens per second as it ever can
 #       - explain|explained why half the bytes do not double the tokens per second
 #       - apply|applied the rule that accepts draft tokens and keeps the model's distribution
 # ---

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tools.authoring import audit, order, pages
+from tools.authoring import audit, made, order, pages
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.order import Act
@@ -147,7 +147,9 @@ def test_the_readme_says_first_how_many_lessons_there_are_and_how_long_they_take
     lessons, readme = HERE.lessons(), HERE.readme.read_text(encoding="utf-8")
     first = readme.partition("\n## ")[0]
     assert f"in {len(lessons)} Jupyter notebooks" in first
-    assert f"about {sum(one.minutes for one in lessons) / 60:.0f} hours for all {len(lessons)} lessons" in first
+    hours, of_exercises = (f"{minutes / 60:.0f}" for minutes in (
+        sum(lesson.minutes for lesson in lessons), sum(made.exercise_minutes(HERE).values())))  # fmt: skip
+    assert f"about {hours} hours for all {len(lessons)} lessons and {of_exercises} for their exercises" in first
 
 
 def test_the_lessons_of_a_weekend_need_no_other_and_take_the_hours_that_the_readme_says():
@@ -161,6 +163,20 @@ def test_the_lessons_of_a_weekend_need_no_other_and_take_the_hours_that_the_read
     hours = f"{sum(lesson.minutes for lesson in chosen) / 60:.1f} hours"
     assert f"take {hours}." in " ".join(weekend.split())
     assert f"[{hours} for the core of it](#where-to-begin)" in readme
+
+
+def test_a_month_goes_step_by_step_from_what_a_lesson_needs_to_the_lesson_in_the_hours_that_the_readme_says():
+    readme = HERE.readme.read_text(encoding="utf-8")
+    month = readme.partition("If you have a month, ")[2].partition("If you are here")[0]
+    steps = [re.findall(r"\b\d\d\b", line) for line in re.findall(r"^\d\. ([\d, and]+):", month, re.MULTILINE)]
+    chosen = HERE.lessons([number for step in steps for number in step])
+    assert len(steps) == 4
+    for place, lesson in enumerate(chosen):
+        assert set(lesson.needs) <= {one.number for one in chosen[:place]}
+    assert "about five hours of lessons and as many of exercises" in month
+    exercises = made.exercise_minutes(HERE)
+    for minutes in (sum(one.minutes for one in chosen), sum(exercises[one.number] for one in chosen)):
+        assert 4.5 <= minutes / 60 / len(steps) <= 5.5
 
 
 def test_the_acts_of_the_readme_are_those_of_the_course():

@@ -1,4 +1,4 @@
-"""The picture of the three numbers: drawn from lesson 00 as it was built, and the README says the same numbers."""
+"""The pictures of the three numbers: drawn from lesson 00 as it was built, and the README says the same numbers."""
 
 from __future__ import annotations
 
@@ -44,25 +44,24 @@ def test_a_longer_time_has_a_longer_bar():
     assert min(widths) > 0
 
 
-def test_the_picture_is_made_of_this_courses_lesson_and_the_readme_says_its_numbers():
-    lessons = HERE.lessons()
-    assert three_numbers.svg(HERE.built(lessons[0])) == HERE.three_numbers.read_text(encoding="utf-8")
-    notebook = HERE.built(lessons[0])
-    readme = HERE.readme.read_text(encoding="utf-8")
-    assert f"![{three_numbers.description(notebook)}](course/map/three_numbers.svg)" in readme
+def test_one_that_asks_shows_and_tells_no_number_that_answers():
+    asked, answered = (three_numbers.svg(built(BET, RATES), asks=asks) for asks in (True, False))
+    for text in ("2,048×", "2,048 times"):
+        assert text in asked
+        assert text in answered
+    for number in ("20×", "20 times", "21×", "21 times"):
+        assert number not in asked
+    assert "20×" in answered
+    assert "20 times (measured)" in answered
+
+
+def test_the_pictures_are_made_of_this_courses_lesson_and_the_readme_says_its_numbers():
+    notebook, readme = HERE.built(HERE.lessons()[0]), HERE.readme.read_text(encoding="utf-8")
+    question, _, answer = readme.partition("**Your turn.**")[2].partition("</details>")[0].partition("<details>")
+    for text, path, asks in ((question, HERE.asked_numbers, True), (answer, HERE.three_numbers, False)):
+        assert three_numbers.svg(notebook, asks=asks) == path.read_text(encoding="utf-8")
+        assert f"![{three_numbers.description(notebook, asks=asks)}](course/map/{path.name})" in text
     operations, both, measured = (f"{number:,.0f}" for number in three_numbers.numbers(notebook))
-    [told] = re.findall(r"This is the first bet .*?\n\n", readme, re.DOTALL)
-    said = " ".join(told.split())
-    assert f"product does {operations} times as much arithmetic" in said
-    assert f"only {measured} times as long" in said
-    assert f"as well as operations says {both}." in said
-
-
-def test_the_readmes_own_bet_has_the_answer_of_lesson_01():
-    shown = [output for cell in HERE.built(HERE.lessons(["01"])[0]).cells for output in cell.get("outputs", [])]
-    texts = [output.get("data", {}).get("text/plain", "") for output in shown]
-    [revealed] = [text for text in texts if text.startswith("How many times as long as reading the 512 MiB")
-                  and "measured" in text]  # fmt: skip
-    measured = re.search(r"measured +([\d.]+)x", revealed)
-    [told] = re.findall(r"<details>.*?</details>", HERE.readme.read_text(encoding="utf-8"), re.DOTALL)
-    assert f"\n{float(measured[1]):.0f} times as long (measured)" in told
+    assert f"product does {operations} times as much arithmetic" in " ".join(question.split())
+    assert f"\n{measured} times as long (measured)" in answer
+    assert f"as well as operations says {both}," in " ".join(answer.split())

@@ -364,7 +364,7 @@ def test_the_first_page_has_the_bet_the_entries_the_map_and_links_that_lead_to_p
     text = (tmp_path / "pages" / "index.md").read_text()
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
     cards_of = ["cards/00_start_here.png", "cards/01_memory_hierarchy.png"]
-    assert pictures == ["map/three_numbers.svg", *cards_of, "map/course.svg"]
+    assert pictures == ["map/asked_numbers.svg", "map/three_numbers.svg", *cards_of, "map/course.svg"]
     assert [text.count(lesson.way.question) for lesson in HERE.lessons(["00", "01"])] == [1, 1]
     assert [picture for picture in pictures if not (tmp_path / "pages" / picture).is_file()] == []
     assert [text.count(entry) for entry in ("**Learn.**", "**Teach.**", "**Use.**")] == [1, 1, 1]

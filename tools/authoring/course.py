@@ -68,8 +68,13 @@ class Course:
 
     @property
     def three_numbers(self) -> Path:
-        """The picture of a lesson's three numbers, which the README and the site show."""
+        """The picture of a lesson's three numbers, which the README and the site show as an answer."""
         return self.folder / "map" / "three_numbers.svg"
+
+    @property
+    def asked_numbers(self) -> Path:
+        """The same picture as a question, without the numbers that answer it."""
+        return self.folder / "map" / "asked_numbers.svg"
 
     @property
     def readme(self) -> Path:

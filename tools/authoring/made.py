@@ -26,6 +26,7 @@ def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:
         for lesson in lessons:
             if lesson.slug == three_numbers.LESSON and course.notebook(lesson).is_file():
                 found[course.three_numbers] = three_numbers.svg(course.built(lesson))
+                found[course.asked_numbers] = three_numbers.svg(course.built(lesson), asks=True)
     if any(lesson.way for lesson in lessons):
         found[course.rules_of_thumb] = rules_of_thumb(lessons)
     if course.syllabus.is_file():

@@ -1,4 +1,4 @@
-"""The picture of a lesson's three numbers: the bet of lesson 00, drawn from the outputs of its built notebook."""
+"""Two pictures of a lesson's three numbers, a question and an answer: the bet of lesson 00, from its notebook."""
 
 from __future__ import annotations
 
@@ -44,20 +44,23 @@ def numbers(built: nbformat.NotebookNode) -> tuple[float, float, float]:
     return operations, product_s / element_wise_s, measured
 
 
-def svg(built: nbformat.NotebookNode) -> str:
-    """Return the picture as SVG; raises AuthoringError as :func:`numbers` does."""
+def svg(built: nbformat.NotebookNode, *, asks: bool = False) -> str:
+    """Return the picture as SVG; one that ``asks`` keeps the last two numbers back.
+
+    Raises AuthoringError as :func:`numbers` does.
+    """
     operations, both, measured = numbers(built)
     rows = [
-        ("predicted", "by you", None, PREDICTED),
+        ("predicted", "by you", "your number", PREDICTED),
         ("modelled", "operations alone", operations, MODELLED),
-        ("modelled", "bytes and operations", both, MODELLED),
-        ("measured", "on one core", measured, MEASURED),
+        ("modelled", "bytes and operations", "?" if asks else both, MODELLED),
+        ("measured", "on one core", "?" if asks else measured, MEASURED),
     ]
     title = "How many times as long as a * b does a @ b take?"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
         f'font-family="\'DejaVu Sans\', Verdana, sans-serif" font-size="16" fill="{GREY}" role="img">',
-        f"<title>{html.escape(description(built))}</title>",
+        f"<title>{html.escape(description(built, asks=asks))}</title>",
         f'<text x="{WIDTH / 2:g}" y="26" text-anchor="middle" font-size="18" font-weight="bold">{title}</text>',
     ]
     for place, (label, basis, number, colour) in enumerate(rows):
@@ -65,29 +68,31 @@ def svg(built: nbformat.NotebookNode) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def description(built: nbformat.NotebookNode) -> str:
-    """Return the alt text of the picture."""
+def description(built: nbformat.NotebookNode, *, asks: bool = False) -> str:
+    """Return the alt text of the picture; that of one that ``asks`` says the first number alone."""
     operations, both, measured = map(_text, numbers(built))
-    return (
+    asked = (
         f"For matrices of {_SIDE:,} x {_SIDE:,}, a @ b should take {operations} times as long as a * b by its "
-        f"operations alone and {both} times by bytes and operations (modelled). "
-        f"On one core it took {measured} times (measured)."
+        "operations alone"
+    )
+    if asks:
+        return f"{asked} (modelled). What is your number?"
+    return (
+        f"{asked} and {both} times by bytes and operations (modelled). On one core it took {measured} times (measured)."
     )
 
 
-def _row(top: int, labels: Sequence[str], number: float | None, colour: str, *, largest: float) -> list[str]:
+def _row(top: int, labels: Sequence[str], number: float | str, colour: str, *, largest: float) -> list[str]:
+    """Return a row whose bar has the length of ``number``, or a dashed box with a word in its place."""
     label, basis = labels
     middle, full = top + _BAR - 8, WIDTH - _LEFT - 90
-    width = 150 if number is None else max(4, full * number / largest)
-    fill = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="6 4"'
-    if number is not None:
-        fill = f'fill="{colour}"'
-    end = _LEFT + width + 10
-    said = (
-        f'<text x="{_LEFT + width / 2:g}" y="{middle}" text-anchor="middle">your number</text>'
-        if number is None
-        else f'<text x="{end:g}" y="{middle}" font-weight="bold">{_text(number)}×</text>'
-    )
+    if isinstance(number, str):
+        width, fill = 150.0, f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="6 4"'
+        said = f'<text x="{_LEFT + width / 2:g}" y="{middle}" text-anchor="middle">{number}</text>'
+    else:
+        width, fill = max(4, full * number / largest), f'fill="{colour}"'
+        end = _LEFT + width + 10
+        said = f'<text x="{end:g}" y="{middle}" font-weight="bold">{_text(number)}×</text>'
     return [
         f'<text x="{_LEFT - 14}" y="{top + 9}" text-anchor="end" font-weight="bold">{label}</text>',
         f'<text x="{_LEFT - 14}" y="{top + 28}" text-anchor="end" font-size="14">{basis}</text>',

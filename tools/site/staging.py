@@ -40,7 +40,7 @@ _ENTRIES = """
 - **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
-_BEGIN = "\n## Where to begin\n"  # a section of the README
+_SECTIONS = ("Two commands", "Where to begin")  # of the README
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
@@ -126,7 +126,7 @@ def _index(
     pictures: Mapping[str, cards.Picture],
     links: _Links,
 ) -> str:
-    """Return the first page: what the README says first, three entries, its advice to who begins, the lessons, the map.
+    """Return the first page: what the README says first, three entries, how to run it and begin, the lessons, the map.
 
     The README's bet takes a number here (static/questions.js). The site's contents are on the page too, hidden.
     """
@@ -148,13 +148,19 @@ def _index(
         f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
         for title, found in lists.items()
     ]
-    begin = readme.partition(_BEGIN)[2].partition("\n## ")[0].replace("](course/", "](")
     shown = [links.mended(story).rstrip(), _box("try-it", links.mended(f"{turn} {bet}"))]
-    shown += [_box("entries", links.mended(_ENTRIES)), links.mended(f"{_BEGIN}{begin}".strip()), "## Lessons"]
+    shown += [_box("entries", links.mended(_ENTRIES)), *(links.mended(_section(readme, title)) for title in _SECTIONS)]
+    shown.append("## Lessons")
     shown.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
     if course.course_map.is_file():
         shown.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
     return "\n\n".join([*shown, *contents]) + "\n"
+
+
+def _section(readme: str, title: str) -> str:
+    """Return a section of the README as it stands in the folder of the course."""
+    text = readme.partition(f"\n## {title}\n")[2].partition("\n## ")[0].strip()
+    return f"## {title}\n\n{text.replace('](course/', '](')}"
 
 
 def _box(name: str, text: str) -> str:

@@ -20,8 +20,8 @@
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
-# checked on other inputs. A goal is a point. The inputs of each are chosen so that a mistake about another goal does
-# not touch it. Everything here is exact, and needs neither a GPU nor a compiler.
+# checked on other inputs. A goal is a point. Each goal has inputs of its own, so that you can reach it while you are
+# still wrong about another. Everything here is exact, and needs neither a GPU nor a compiler.
 
 # %%
 import struct
