@@ -369,9 +369,11 @@ def test_the_first_page_has_the_bet_the_entries_the_map_and_links_that_lead_to_p
     assert [picture for picture in pictures if not (tmp_path / "pages" / picture).is_file()] == []
     assert [text.count(entry) for entry in ("**Learn.**", "**Teach.**", "**Use.**")] == [1, 1, 1]
     assert [part in text for part in ("](00_start_here.ipynb)", "](course/", "<!--")] == [True, False, False]
-    assert ("[For engineers](api/index.md)" in text, "](#" in text) == (True, False)
+    assert "[For engineers](api/index.md)" in text
+    headings = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
     assert text.count('<details class="bet" data-unit="times as long">') == 1
-    assert text.count("\n## Where to begin\n") == 1
+    assert [text.count(f"\n## {title}\n") for title in ("Two commands", "Where to begin", "Lessons")] == [1, 1, 1]
 
 
 def test_the_bet_of_the_first_page_takes_a_number_and_opens_its_answer(site, chromium):
