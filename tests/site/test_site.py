@@ -214,30 +214,81 @@ def test_the_text_of_a_page_has_its_sentences_and_the_names_of_its_sections():
     assert excerpts.text(document) == 'first <section id="part-1">a &lt; b</section>'
 
 
-def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
+TEXTS = "(one) => [...one.children].filter((each) => each.checkVisibility()).map((each) => each.textContent.trim())"
+
+VISIBLE_AFTER = """(one) => [...one.parentElement.children].filter((other) =>
+  one.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING).map((other) => other.checkVisibility())"""
+
+
+def below(asked) -> list[str]:
+    """The visible texts of a part below its question, without the line that says that they are hidden."""
+    section = asked.locator("xpath=ancestor::section[1]")
+    texts = section.evaluate(TEXTS)
+    return [text for text in texts[texts.index(asked.evaluate("(one) => one.textContent.trim()")) + 1 :] if text]
+
+
+def test_the_rest_of_a_part_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
     with shown(chromium, site / "14_systolic_arrays.html") as opened:
-        asked = opened.locator("[class*='tag_asks-']").nth(1)
-        name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
-        answers = f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')}"
-        folded, code = (opened.locator(f"{answers} details.{where}-input") for where in ("below", "above"))
-        opens = [folded.nth(place).evaluate("(one) => one.open") for place in range(folded.count())]
-        assert opens == [False] * folded.count() != []
-        assert code.count() == folded.count()
-        assert not code.first.is_visible()  # it has the answer in it
-        folded.first.locator("summary").click(force=True)
-        assert not folded.first.evaluate("(one) => one.open")
-        assert asked.locator("output").inner_text() == "type a number first"
-        opened.keyboard.type("many")
+        asked = opened.locator("[class*='tag_asks-']:has(form.guess)").nth(1)
+        [note] = below(asked)
+        assert note.startswith("The text below is hidden until you have written a number, because")
+        asked.locator("input").fill("many")
         opened.keyboard.press("Enter")
         assert asked.locator("output").inner_text() == "that is not a number"
+        assert below(asked) == [note]
         asked.locator("input").fill("0.5")
         opened.keyboard.press("Enter")
-        assert folded.last.evaluate("(one) => one.open")
-        assert code.last.locator("summary").inner_text().strip() == "The code"
-        assert not code.last.evaluate("(one) => one.open")
+        assert len(below(asked)) > 1
+        assert note not in below(asked)
+        name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
+        answer = opened.locator(f".{name.replace('asks-', 'answers-')}").last
+        assert answer.locator("details.below-input").evaluate("(one) => one.open")
+        code = answer.locator("details.above-input")
+        assert code.locator("summary").inner_text().strip() == "The code"
+        assert not code.evaluate("(one) => one.open")
         opened.reload()
         assert asked.locator("input").input_value() == "0.5"
-        assert folded.last.evaluate("(one) => one.open")
+        assert note not in below(asked)
+
+
+def test_a_reader_may_see_an_answer_without_a_number_and_the_next_question_stays_closed(site, chromium):
+    with shown(chromium, site / "02_compute_and_roofline.html") as opened:
+        first, second = (opened.locator(f".tag_asks-{name}") for name in ("fewer_reads", "slower"))
+        before = below(second)
+        assert len(before) == 1
+        opened.locator(".guess-note:near(.tag_asks-fewer_reads)").first.get_by_role("button").click()
+        assert len(below(first)) > len(before) + 2
+        assert below(second) == before
+
+
+def test_an_answer_in_a_later_part_is_hidden_there_with_what_follows_it_and_its_line_leads_to_the_question(
+    site, chromium
+):
+    with shown(chromium, site / "14_systolic_arrays.html") as opened:
+        answer = opened.locator(".tag_answers-bet")
+        opened.locator(".tag_asks-moving input").fill("3")  # the question before it in the same part
+        opened.keyboard.press("Enter")
+        note = opened.locator(".guess-note", has=opened.locator("a[href='#predict-bet']"))
+        assert note.is_visible()
+        assert set(note.evaluate(VISIBLE_AFTER)) == {False}
+        note.get_by_role("button").click()
+        assert not note.is_visible()
+        assert set(note.evaluate(VISIBLE_AFTER)) == {True}
+        assert answer.locator("table").is_visible()
+
+
+def test_on_paper_and_at_a_link_into_it_a_hidden_part_is_there(site, chromium):
+    with shown(chromium, site / "14_systolic_arrays.html") as opened:
+        answer = opened.locator(".tag_answers-unskewed").last
+        assert not answer.is_visible()
+        opened.emulate_media(media="print")
+        assert answer.locator("table").is_visible()
+        assert not opened.locator(".guess-note").first.is_visible()
+        opened.emulate_media(media="screen")
+        answer.evaluate("(one) => (one.id = 'inside')")
+        opened.evaluate("location.hash = '#inside'")
+        answer.locator("table").wait_for(state="visible", timeout=2000)
+        assert not opened.locator(".tag_answers-one_row").last.is_visible()
 
 
 def rows_of(table) -> list[list[str]]:
