@@ -370,13 +370,22 @@ def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back
     assert 'href="../02_compute_and_roofline.html"' in (site / "api" / "helpers.roofline.html").read_text()
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("lesson", ["02_compute_and_roofline", "14_systolic_arrays"])
-def test_a_lesson_leads_to_what_stands_beside_it(site, lesson):
-    page = BeautifulSoup((site / f"{lesson}.html").read_text(), "html.parser").article
-    led = next(one for one in page.find_all("p") if one.get_text().startswith("Beside it: "))
-    assert [(link.get_text(), link["href"].partition("/")[0]) for link in led.find_all("a")] == [
-        (name, name) for name in ("slides", "exercises", "appendix")
+def test_a_page_says_at_its_top_how_one_runs_it_and_a_lesson_what_stands_beside_it(tmp_path):
+    staging.write(HERE, tmp_path / "pages", numbers=["14"])
+    name = "14_systolic_arrays"
+    tops = {}
+    for page in (name, f"appendix/{name}", f"exercises/{name}_exercises"):
+        title, *below = nbformat.read(tmp_path / "pages" / f"{page}.ipynb", as_version=4).cells[0].source.split("\n\n")
+        assert title.startswith("# ")
+        assert below[0] == '<div class="reading">'
+        tops[page] = below[1]
+    start = '<a href="{}index.html#two-commands">get the course</a>.'
+    assert list(tops.values()) == [
+        f"You are reading this lesson. To write and run it, {start.format('')} Beside it: "
+        f'<a href="slides/{name}.html">slides</a>, [exercises](exercises/{name}_exercises.ipynb), '
+        f"[appendix](appendix/{name}.ipynb).",
+        f"You are reading this appendix. To write and run it, {start.format('../')}",
+        f"You are reading these exercises. To write and run them, {start.format('../')}",
     ]
 
 

@@ -41,6 +41,7 @@ _ENTRIES = """
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
 _BEGIN = "\n## Where to begin\n"  # a section of the README
+_COMMANDS = "two-commands"  # the anchor of the first page's section that says how to get the course
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
@@ -72,10 +73,9 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
         else:
             built = _page(_read(path), links)
             _retitle(built, name)
-            if "/" not in name:
-                if picture := cards.picture(built):
-                    pictures[path.stem] = picture
-                _lead_on(built, path.stem, known)
+            _lead_on(built, name, known)
+            if "/" not in name and (picture := cards.picture(built)):
+                pictures[path.stem] = picture
             nbformat.write(built, folder / name)
     for lesson, picture in pictures.items():
         shown = folder / cards.path(lesson, picture)
@@ -237,13 +237,24 @@ def _say_pictures(cell: nbformat.NotebookNode) -> None:
         cell.metadata.setdefault("mystnb", {})["image"] = {"alt": alt}
 
 
-def _lead_on(lesson: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
-    """Say below the lesson's title where its slides are, its exercises and its appendix."""
-    there = {"exercises": f"exercises/{name}_exercises.ipynb", "appendix": f"{APPENDIX}/{name}.ipynb"}
-    links = [f'<a href="{DECKS}/{name}.html">slides</a>']
-    links += [f"[{words}]({file})" for words, file in there.items() if file in known]
-    title, about, rest = lesson.cells[0].source.split("\n\n", 2)
-    lesson.cells[0].source = "\n\n".join([title, about, f"Beside it: {', '.join(links)}.", rest])
+def _lead_on(built: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
+    """Say below the page's title how one writes and runs it, and below a lesson's what stands beside it.
+
+    The link is HTML, because its target is a section of the first page, which comes from the README.
+    """
+    folder, _, file = name.rpartition("/")
+    what, them = {"": ("lesson", "it"), APPENDIX: ("appendix", "it"), "exercises": ("exercises", "them")}[folder]
+    this = "these" if them == "them" else "this"
+    begin = f"{'../' if folder else ''}index.html#{_COMMANDS}"
+    line = f'You are reading {this} {what}. To write and run {them}, <a href="{begin}">get the course</a>.'
+    if not folder:
+        lesson = file.removesuffix(".ipynb")
+        there = {"exercises": f"exercises/{lesson}_exercises.ipynb", "appendix": f"{APPENDIX}/{file}"}
+        links = [f'<a href="{DECKS}/{lesson}.html">slides</a>']
+        links += [f"[{words}]({target})" for words, target in there.items() if target in known]
+        line += f" Beside it: {', '.join(links)}."
+    title, _, rest = built.cells[0].source.partition("\n\n")
+    built.cells[0].source = "\n\n".join([title, _box("reading", line), rest])
 
 
 def _answer(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
