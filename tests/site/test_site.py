@@ -196,6 +196,30 @@ def test_the_search_finds_a_word_of_a_lesson(site, chromium):
         )
 
 
+def hits(opened, site: Path, word: str) -> list[str]:
+    """The addresses of the pages that the search lists, best first, from the site's root."""
+    opened.goto(f"{(site / 'search.html').as_uri()}?q={word}")
+    opened.get_by_text("Search finished").wait_for()
+    found = opened.eval_on_selector_all("ul.search li > a", "(all) => all.map((one) => one.getAttribute('href'))")
+    return [address.partition("?")[0] for address in found]
+
+
+def test_the_search_lists_lessons_and_the_glossary_first_and_the_reference_last(site, chromium):
+    with shown(chromium, site / "search.html") as opened:
+        found = hits(opened, site, "bandwidth")
+        assert "glossary.html#bandwidth" in found[:5]
+        assert {"01_memory_hierarchy.html", "02_compute_and_roofline.html"} & set(found[:5])
+        groups = [0 if re.match(r"\d\d_|glossary", page) else 1 if page.startswith(("appendix/", "exercises/")) else
+                  3 if page.startswith("api/") else 2 for page in found]  # fmt: skip
+        assert groups == sorted(groups)
+        assert set(groups) == {0, 1, 2, 3}
+
+
+def test_the_search_lists_an_object_with_exactly_the_name_first(site, chromium):
+    with shown(chromium, site / "search.html") as opened:
+        assert hits(opened, site, "measure")[0] == "api/helpers.timing.html#helpers.timing.measure"
+
+
 def test_a_hit_of_the_search_has_a_sentence_with_the_word_although_no_page_can_be_fetched(site, chromium):
     with shown(chromium, site / "search.html") as opened:
         lesson = opened.locator("ul.search li", has=opened.locator("a[href='14_systolic_arrays.html']"))
