@@ -578,6 +578,18 @@ def test_the_lists_at_the_side_are_folded_but_for_the_lessons_and_the_one_that_h
         assert side.locator("a", has_text="Glossary").is_visible() != folds[-1]
 
 
+def test_the_lessons_at_the_side_are_in_their_acts(site, chromium):
+    with shown(chromium, site / "14_systolic_arrays.html", viewport={"width": 1280, "height": 900}) as opened:
+        captions = opened.locator(".bd-docs-nav p.caption")
+        count = "one.nextElementSibling?.querySelectorAll('a').length"
+        lists = captions.evaluate_all(f"(all) => all.map((one) => [one.textContent.trim(), {count}])")
+        lessons = HERE.lessons(() if in_ci() else LESSONS)
+        acts = {lesson.act: sum(other.act == lesson.act for other in lessons) for lesson in lessons}
+        assert len(acts) > 1
+        assert [tuple(found) for found in lists[: len(acts)]] == list(acts.items())
+        assert all(captions.nth(place).is_visible() for place in range(len(acts)))
+
+
 def test_the_list_of_slides_says_how_long_each_deck_takes(site):
     rows = BeautifulSoup((site / "decks.html").read_text(encoding="utf-8"), "html.parser").article.select("tbody tr")
     said = {row.a["href"]: [cell.get_text() for cell in row.find_all("td")[1:]] for row in rows}

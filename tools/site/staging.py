@@ -135,8 +135,12 @@ def _index(
     first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")  # that section is the README's alone
     story, turn, bet = first.partition("**Your turn.**")
     bet = bet.replace("<details>", '<details class="bet" data-unit="times as long">').strip()
-    groups = {
-        "Lessons": [name for name in names if name.suffix == ".ipynb" and len(name.parts) == 1],
+    acts = {lesson.name: lesson.act or "Lessons" for lesson in lessons}
+    groups: dict[str, list[Path]] = {act: [] for act in acts.values()}
+    for name in names:
+        if name.stem in acts and len(name.parts) == 1:
+            groups[acts[name.stem]].append(name)
+    groups |= {
         "Appendices": [name for name in names if name.parts[0] == APPENDIX],
         "Exercises": [name for name in names if name.parts[0] == "exercises"],
         "To look up": [name for name in names if name.suffix == ".md"],
