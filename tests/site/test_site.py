@@ -536,6 +536,23 @@ def test_the_code_that_asks_checks_or_shows_is_folded_and_the_rest_is_open(site,
     assert [cell["class"] for cell, _ in still_open if "tag_run" in cell["class"]] != []
 
 
+def test_the_cells_that_check_an_exercise_are_folded_because_they_have_its_answers(site):
+    page = site / "exercises" / "14_systolic_arrays_exercises.html"
+    article = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").article
+    checks = [code for code in article.select(".cell_input") if ".report()" in code.get_text()]
+    said = [code.find_parent("details").summary.get_text().strip() for code in checks]
+    assert said == ["What is checked"] * len(checks) != []
+    assert [code for code in article.select(".cell_input") if not code.find_parent("details")] != []
+
+
+def test_a_wide_page_shows_whole_lines_of_an_exercise(site, chromium):
+    page = site / "exercises" / "14_systolic_arrays_exercises.html"
+    with shown(chromium, page, viewport={"width": 1280, "height": 900}) as opened:
+        opened.evaluate("document.querySelectorAll('article details').forEach((one) => one.open = true)")
+        wide = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).length"
+        assert opened.eval_on_selector_all("article .cell_input pre", wide) == 0
+
+
 @pytest.mark.parametrize(
     "drawing",
     ["img[alt^='Map of the machine']", ".cell_output img:not(.course-player *, .course-explorer *)",

@@ -43,6 +43,7 @@ _ENTRIES = """
 _BEGIN = "\n## Where to begin\n"  # a section of the README
 _COMMANDS = "two-commands"  # the anchor of the first page's section that says how to get the course
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
+_CHECKED = (".settle()", ".report()")  # how the cells end that check a lesson's and an exercise's function
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
 
@@ -209,7 +210,7 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
     for cell in built.cells:
         if "yours" in cell.metadata.get("tags", []):
             _fold(cell, "input", "One way to write it")
-        elif cell.source.rstrip().endswith(".settle()"):
+        elif cell.source.rstrip().endswith(_CHECKED):
             _fold(cell, "input", "What is checked")
         elif "checks" in cell.metadata or _FOLDED & {*cell.metadata.get("tags", [])}:
             _tag(cell, "hide-input")
