@@ -1,8 +1,9 @@
 """The pages that Sphinx makes the site of: the course with its links within reach, and what a site has besides.
 
-The built notebooks stay as they are but for tags, and for the colours of players, which are the page's. An answer is
-folded until its question has a guess. The code of a cell that asks, checks or shows is folded too, and so is the
-course's version of what a reader writes, because a reader of the page needs only the code that measures or computes.
+The built notebooks stay as they are but for tags, and for the colours of players, which are the page's. The text below
+a question is hidden until its reader has written a number (static/questions.js). The code of a cell that asks, checks
+or shows is folded, and so is the course's version of what a reader writes, because a reader of the page needs only the
+code that measures or computes.
 """
 
 from __future__ import annotations
