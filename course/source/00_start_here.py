@@ -66,7 +66,7 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 #
 # - `a * b` multiplies 1,024 × 1,024 elements
 # - `a @ b` does 2,048 times as many operations
-# - Both run on the same core
+# - How many times as long does it take on the same core?
 #
 # Write down a number, even if it is a guess, and if you have already made this bet on the first page of the course, write down the same one. You will
 # do this in every lesson, because a number that you wrote down before you saw the answer shows you what you had not understood.

@@ -196,6 +196,30 @@ def test_the_search_finds_a_word_of_a_lesson(site, chromium):
         )
 
 
+def hits(opened, site: Path, word: str) -> list[str]:
+    """The addresses of the pages that the search lists, best first, from the site's root."""
+    opened.goto(f"{(site / 'search.html').as_uri()}?q={word}")
+    opened.get_by_text("Search finished").wait_for()
+    found = opened.eval_on_selector_all("ul.search li > a", "(all) => all.map((one) => one.getAttribute('href'))")
+    return [address.partition("?")[0] for address in found]
+
+
+def test_the_search_lists_lessons_and_the_glossary_first_and_the_reference_last(site, chromium):
+    with shown(chromium, site / "search.html") as opened:
+        found = hits(opened, site, "bandwidth")
+        assert "glossary.html#bandwidth" in found[:5]
+        assert {"01_memory_hierarchy.html", "02_compute_and_roofline.html"} & set(found[:5])
+        groups = [0 if re.match(r"\d\d_|glossary", page) else 1 if page.startswith(("appendix/", "exercises/")) else
+                  3 if page.startswith("api/") else 2 for page in found]  # fmt: skip
+        assert groups == sorted(groups)
+        assert set(groups) == {0, 1, 2, 3}
+
+
+def test_the_search_lists_an_object_with_exactly_the_name_first(site, chromium):
+    with shown(chromium, site / "search.html") as opened:
+        assert hits(opened, site, "measure")[0] == "api/helpers.timing.html#helpers.timing.measure"
+
+
 def test_a_hit_of_the_search_has_a_sentence_with_the_word_although_no_page_can_be_fetched(site, chromium):
     with shown(chromium, site / "search.html") as opened:
         lesson = opened.locator("ul.search li", has=opened.locator("a[href='14_systolic_arrays.html']"))
@@ -214,30 +238,81 @@ def test_the_text_of_a_page_has_its_sentences_and_the_names_of_its_sections():
     assert excerpts.text(document) == 'first <section id="part-1">a &lt; b</section>'
 
 
-def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
+TEXTS = "(one) => [...one.children].filter((each) => each.checkVisibility()).map((each) => each.textContent.trim())"
+
+VISIBLE_AFTER = """(one) => [...one.parentElement.children].filter((other) =>
+  one.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING).map((other) => other.checkVisibility())"""
+
+
+def below(asked) -> list[str]:
+    """The visible texts of a part below its question, without the line that says that they are hidden."""
+    section = asked.locator("xpath=ancestor::section[1]")
+    texts = section.evaluate(TEXTS)
+    return [text for text in texts[texts.index(asked.evaluate("(one) => one.textContent.trim()")) + 1 :] if text]
+
+
+def test_the_rest_of_a_part_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
     with shown(chromium, site / "14_systolic_arrays.html") as opened:
-        asked = opened.locator("[class*='tag_asks-']").nth(1)
-        name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
-        answers = f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')}"
-        folded, code = (opened.locator(f"{answers} details.{where}-input") for where in ("below", "above"))
-        opens = [folded.nth(place).evaluate("(one) => one.open") for place in range(folded.count())]
-        assert opens == [False] * folded.count() != []
-        assert code.count() == folded.count()
-        assert not code.first.is_visible()  # it has the answer in it
-        folded.first.locator("summary").click(force=True)
-        assert not folded.first.evaluate("(one) => one.open")
-        assert asked.locator("output").inner_text() == "type a number first"
-        opened.keyboard.type("many")
+        asked = opened.locator("[class*='tag_asks-']:has(form.guess)").nth(1)
+        [note] = below(asked)
+        assert note.startswith("The text below is hidden until you have written a number, because")
+        asked.locator("input").fill("many")
         opened.keyboard.press("Enter")
         assert asked.locator("output").inner_text() == "that is not a number"
+        assert below(asked) == [note]
         asked.locator("input").fill("0.5")
         opened.keyboard.press("Enter")
-        assert folded.last.evaluate("(one) => one.open")
-        assert code.last.locator("summary").inner_text().strip() == "The code"
-        assert not code.last.evaluate("(one) => one.open")
+        assert len(below(asked)) > 1
+        assert note not in below(asked)
+        name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
+        answer = opened.locator(f".{name.replace('asks-', 'answers-')}").last
+        assert answer.locator("details.below-input").evaluate("(one) => one.open")
+        code = answer.locator("details.above-input")
+        assert code.locator("summary").inner_text().strip() == "The code"
+        assert not code.evaluate("(one) => one.open")
         opened.reload()
         assert asked.locator("input").input_value() == "0.5"
-        assert folded.last.evaluate("(one) => one.open")
+        assert note not in below(asked)
+
+
+def test_a_reader_may_see_an_answer_without_a_number_and_the_next_question_stays_closed(site, chromium):
+    with shown(chromium, site / "02_compute_and_roofline.html") as opened:
+        first, second = (opened.locator(f".tag_asks-{name}") for name in ("fewer_reads", "slower"))
+        before = below(second)
+        assert len(before) == 1
+        opened.locator(".guess-note:near(.tag_asks-fewer_reads)").first.get_by_role("button").click()
+        assert len(below(first)) > len(before) + 2
+        assert below(second) == before
+
+
+def test_an_answer_in_a_later_part_is_hidden_there_with_what_follows_it_and_its_line_leads_to_the_question(
+    site, chromium
+):
+    with shown(chromium, site / "14_systolic_arrays.html") as opened:
+        answer = opened.locator(".tag_answers-bet")
+        opened.locator(".tag_asks-moving input").fill("3")  # the question before it in the same part
+        opened.keyboard.press("Enter")
+        note = opened.locator(".guess-note", has=opened.locator("a[href='#predict-bet']"))
+        assert note.is_visible()
+        assert set(note.evaluate(VISIBLE_AFTER)) == {False}
+        note.get_by_role("button").click()
+        assert not note.is_visible()
+        assert set(note.evaluate(VISIBLE_AFTER)) == {True}
+        assert answer.locator("table").is_visible()
+
+
+def test_on_paper_and_at_a_link_into_it_a_hidden_part_is_there(site, chromium):
+    with shown(chromium, site / "14_systolic_arrays.html") as opened:
+        answer = opened.locator(".tag_answers-unskewed").last
+        assert not answer.is_visible()
+        opened.emulate_media(media="print")
+        assert answer.locator("table").is_visible()
+        assert not opened.locator(".guess-note").first.is_visible()
+        opened.emulate_media(media="screen")
+        answer.evaluate("(one) => (one.id = 'inside')")
+        opened.evaluate("location.hash = '#inside'")
+        answer.locator("table").wait_for(state="visible", timeout=2000)
+        assert not opened.locator(".tag_answers-one_row").last.is_visible()
 
 
 def rows_of(table) -> list[list[str]]:
@@ -319,13 +394,22 @@ def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back
     assert 'href="../02_compute_and_roofline.html"' in (site / "api" / "helpers.roofline.html").read_text()
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("lesson", ["02_compute_and_roofline", "14_systolic_arrays"])
-def test_a_lesson_leads_to_what_stands_beside_it(site, lesson):
-    page = BeautifulSoup((site / f"{lesson}.html").read_text(), "html.parser").article
-    led = next(one for one in page.find_all("p") if one.get_text().startswith("Beside it: "))
-    assert [(link.get_text(), link["href"].partition("/")[0]) for link in led.find_all("a")] == [
-        (name, name) for name in ("slides", "exercises", "appendix")
+def test_a_page_says_at_its_top_how_one_runs_it_and_a_lesson_what_stands_beside_it(tmp_path):
+    staging.write(HERE, tmp_path / "pages", numbers=["14"])
+    name = "14_systolic_arrays"
+    tops = {}
+    for page in (name, f"appendix/{name}", f"exercises/{name}_exercises"):
+        title, *below = nbformat.read(tmp_path / "pages" / f"{page}.ipynb", as_version=4).cells[0].source.split("\n\n")
+        assert title.startswith("# ")
+        assert below[0] == '<div class="reading">'
+        tops[page] = below[1]
+    start = '<a href="{}index.html#two-commands">get the course</a>.'
+    assert list(tops.values()) == [
+        f"You are reading this lesson. To write and run it, {start.format('')} Beside it: "
+        f'<a href="slides/{name}.html">slides</a>, [exercises](exercises/{name}_exercises.ipynb), '
+        f"[appendix](appendix/{name}.ipynb).",
+        f"You are reading this appendix. To write and run it, {start.format('../')}",
+        f"You are reading these exercises. To write and run them, {start.format('../')}",
     ]
 
 
@@ -454,6 +538,23 @@ def test_the_code_that_asks_checks_or_shows_is_folded_and_the_rest_is_open(site,
     assert [cell["class"] for cell, _ in still_open if "tag_run" in cell["class"]] != []
 
 
+def test_the_cells_that_check_an_exercise_are_folded_because_they_have_its_answers(site):
+    page = site / "exercises" / "14_systolic_arrays_exercises.html"
+    article = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").article
+    checks = [code for code in article.select(".cell_input") if ".report()" in code.get_text()]
+    said = [code.find_parent("details").summary.get_text().strip() for code in checks]
+    assert said == ["What is checked"] * len(checks) != []
+    assert [code for code in article.select(".cell_input") if not code.find_parent("details")] != []
+
+
+def test_a_wide_page_shows_whole_lines_of_an_exercise(site, chromium):
+    page = site / "exercises" / "14_systolic_arrays_exercises.html"
+    with shown(chromium, page, viewport={"width": 1280, "height": 900}) as opened:
+        opened.evaluate("document.querySelectorAll('article details').forEach((one) => one.open = true)")
+        wide = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).length"
+        assert opened.eval_on_selector_all("article .cell_input pre", wide) == 0
+
+
 @pytest.mark.parametrize(
     "drawing",
     ["img[alt^='Map of the machine']", ".cell_output img:not(.course-player *, .course-explorer *)",
@@ -494,6 +595,18 @@ def test_the_lists_at_the_side_are_folded_but_for_the_lessons_and_the_one_that_h
         assert [lists.nth(place).evaluate("(one) => one.open") for place in range(lists.count())] == folds
         lists.last.locator("> summary").click()
         assert side.locator("a", has_text="Glossary").is_visible() != folds[-1]
+
+
+def test_the_lessons_at_the_side_are_in_their_acts(site, chromium):
+    with shown(chromium, site / "14_systolic_arrays.html", viewport={"width": 1280, "height": 900}) as opened:
+        captions = opened.locator(".bd-docs-nav p.caption")
+        count = "one.nextElementSibling?.querySelectorAll('a').length"
+        lists = captions.evaluate_all(f"(all) => all.map((one) => [one.textContent.trim(), {count}])")
+        lessons = HERE.lessons(() if in_ci() else LESSONS)
+        acts = {lesson.act: sum(other.act == lesson.act for other in lessons) for lesson in lessons}
+        assert len(acts) > 1
+        assert [tuple(found) for found in lists[: len(acts)]] == list(acts.items())
+        assert all(captions.nth(place).is_visible() for place in range(len(acts)))
 
 
 def test_the_list_of_slides_says_how_long_each_deck_takes(site):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import helpers
 
 project = html_title = "How hardware makes deep learning fast"
@@ -32,5 +34,6 @@ html_theme = "sphinx_book_theme"
 html_context = {"default_mode": "auto"}
 html_css_files = ["drawings.css", "site.css"]
 html_js_files = ["numbers.js", "questions.js", "sidebar.js"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_show_sphinx = False
 html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "use_fullscreen_button": False}

@@ -1,8 +1,9 @@
 """The pages that Sphinx makes the site of: the course with its links within reach, and what a site has besides.
 
-The built notebooks stay as they are but for tags, and for the colours of players, which are the page's. An answer is
-folded until its question has a guess. The code of a cell that asks, checks or shows is folded too, and so is the
-course's version of what a reader writes, because a reader of the page needs only the code that measures or computes.
+The built notebooks stay as they are but for tags, and for the colours of players, which are the page's. The text below
+a question is hidden until its reader has written a number (static/questions.js). The code of a cell that asks, checks
+or shows is folded, and so is the course's version of what a reader writes, because a reader of the page needs only the
+code that measures or computes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _ENTRIES = """
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
 _SECTIONS = ("Two commands", "Where to begin")  # of the README
+_COMMANDS = "two-commands"  # the anchor of the first page's section that says how to get the course
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
+_CHECKED = (".settle()", ".report()")  # how the cells end that check a lesson's and an exercise's function
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
 
@@ -72,10 +75,9 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
         else:
             built = _page(_read(path), links)
             _retitle(built, name)
-            if "/" not in name:
-                if picture := cards.picture(built):
-                    pictures[path.stem] = picture
-                _lead_on(built, path.stem, known)
+            _lead_on(built, name, known)
+            if "/" not in name and (picture := cards.picture(built)):
+                pictures[path.stem] = picture
             nbformat.write(built, folder / name)
     for lesson, picture in pictures.items():
         shown = folder / cards.path(lesson, picture)
@@ -135,8 +137,12 @@ def _index(
     first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")  # that section is the README's alone
     story, turn, bet = first.partition("**Your turn.**")
     bet = bet.replace("<details>", '<details class="bet" data-unit="times as long">').strip()
-    groups = {
-        "Lessons": [name for name in names if name.suffix == ".ipynb" and len(name.parts) == 1],
+    acts = {lesson.name: lesson.act or "Lessons" for lesson in lessons}
+    groups: dict[str, list[Path]] = {act: [] for act in acts.values()}
+    for name in names:
+        if name.stem in acts and len(name.parts) == 1:
+            groups[acts[name.stem]].append(name)
+    groups |= {
         "Appendices": [name for name in names if name.parts[0] == APPENDIX],
         "Exercises": [name for name in names if name.parts[0] == "exercises"],
         "To look up": [name for name in names if name.suffix == ".md"],
@@ -211,7 +217,7 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
     for cell in built.cells:
         if "yours" in cell.metadata.get("tags", []):
             _fold(cell, "input", "One way to write it")
-        elif cell.source.rstrip().endswith(".settle()"):
+        elif cell.source.rstrip().endswith(_CHECKED):
             _fold(cell, "input", "What is checked")
         elif "checks" in cell.metadata or _FOLDED & {*cell.metadata.get("tags", [])}:
             _tag(cell, "hide-input")
@@ -243,13 +249,24 @@ def _say_pictures(cell: nbformat.NotebookNode) -> None:
         cell.metadata.setdefault("mystnb", {})["image"] = {"alt": alt}
 
 
-def _lead_on(lesson: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
-    """Say below the lesson's title where its slides are, its exercises and its appendix."""
-    there = {"exercises": f"exercises/{name}_exercises.ipynb", "appendix": f"{APPENDIX}/{name}.ipynb"}
-    links = [f'<a href="{DECKS}/{name}.html">slides</a>']
-    links += [f"[{words}]({file})" for words, file in there.items() if file in known]
-    title, about, rest = lesson.cells[0].source.split("\n\n", 2)
-    lesson.cells[0].source = "\n\n".join([title, about, f"Beside it: {', '.join(links)}.", rest])
+def _lead_on(built: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
+    """Say below the page's title how one writes and runs it, and below a lesson's what stands beside it.
+
+    The link is HTML, because its target is a section of the first page, which comes from the README.
+    """
+    folder, _, file = name.rpartition("/")
+    what, them = {"": ("lesson", "it"), APPENDIX: ("appendix", "it"), "exercises": ("exercises", "them")}[folder]
+    this = "these" if them == "them" else "this"
+    begin = f"{'../' if folder else ''}index.html#{_COMMANDS}"
+    line = f'You are reading {this} {what}. To write and run {them}, <a href="{begin}">get the course</a>.'
+    if not folder:
+        lesson = file.removesuffix(".ipynb")
+        there = {"exercises": f"exercises/{lesson}_exercises.ipynb", "appendix": f"{APPENDIX}/{file}"}
+        links = [f'<a href="{DECKS}/{lesson}.html">slides</a>']
+        links += [f"[{words}]({target})" for words, target in there.items() if target in known]
+        line += f" Beside it: {', '.join(links)}."
+    title, _, rest = built.cells[0].source.partition("\n\n")
+    built.cells[0].source = "\n\n".join([title, _box("reading", line), rest])
 
 
 def _answer(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -1,38 +1,88 @@
-// A question's answer stays folded until its reader has typed a number. The browser keeps the number, and it is shown
-// beside the model and the answer. Without this script the answers are plain folds.
+// The text below a question stays hidden until its reader has typed a number, or has asked to see it without one: from
+// the question's form to the end of its part or to the next question, because texts and charts give the answer away too.
+// An answer in a later part is hidden there with the text below it. The browser keeps the number, and it is shown beside
+// the model and the answer. Without this script, and on paper, all is there.
 document.addEventListener("DOMContentLoaded", () => {
   const { numberOf, quantityOf } = window.courseNumbers;
   const page = location.pathname.split("/").slice(-2).join("/");
-  for (const asked of document.querySelectorAll(".cell[class*='tag_asks-']")) {
+  const questions = [...document.querySelectorAll(".cell[class*='tag_asks-']")].map(questionOf).filter(Boolean);
+  for (const question of questions) question.start = startOf(question);
+  for (const question of questions) question.hidden = following(question);
+  for (const question of questions) {
+    const { asked, name, answers, shown } = question;
+    const [text, unit = ""] = shown.textContent.trim().split("\n")[0].split(/ \[(.*)\]$/);
+    const { form, input, said } = guess(text, unit);
+    form.id = `predict-${name}`;
+    shown.replaceChildren(form);
+    for (const cell of answers) {
+      for (const prompt of cell.querySelectorAll(".above-input > summary p")) prompt.textContent = "The code";
+      for (const details of cell.querySelectorAll("details.below-input")) details.open = true;
+    }
+    question.note = noteOf(question, form.id);
+    question.start.before(question.note);
+    question.note.querySelector("button").addEventListener("click", () => lock(question, false));
+    lock(question, true);
+    const tables = answers.flatMap((cell) => [...cell.querySelectorAll(".cell_output table")]).filter(isAnswer);
+    ask(form, input, said, unit, `prediction ${page} ${name}`, () => lock(question, false), tables);
+  }
+  window.addEventListener("hashchange", openTarget);
+  openTarget();
+
+  function questionOf(asked) {
     const name = [...asked.classList].find((one) => one.startsWith("tag_asks-")).slice("tag_asks-".length);
     const answers = [...document.querySelectorAll(`.cell.tag_answers-${CSS.escape(name)}`)];
     const shown = asked.querySelector(".cell_output");
-    if (!shown || !answers.length) continue;
-    const [question, unit = ""] = shown.textContent.trim().split("\n")[0].split(/ \[(.*)\]$/);
-    const { form, input, said } = guess(question, unit);
-    shown.replaceChildren(form);
-    const explained = after(answers.at(-1));
-    const key = `prediction ${page} ${name}`;
+    return shown && answers.length ? { asked, name, answers, shown, locked: false } : null;
+  }
 
-    const lock = (locked) => {
-      for (const cell of answers) {
-        cell.classList.toggle("until-guessed", locked);
-        for (const details of cell.querySelectorAll("details.below-input")) details.open = !locked;
-      }
-      if (explained) explained.hidden = locked;
-    };
-    for (const cell of answers) {
-      for (const prompt of cell.querySelectorAll(".above-input > summary p")) prompt.textContent = "The code";
-      cell.addEventListener("click", (event) => {
-        if (!cell.classList.contains("until-guessed") || !event.target.closest("summary")) return;
-        event.preventDefault();
-        said.textContent = "type a number first";
-        input.focus();
-      });
+  // The first element that waits for a number: the one below the form, or the answer's first cell where the answer is
+  // in another part or another question comes between.
+  function startOf({ asked, answers }) {
+    const [answer] = answers;
+    const between = (one) => isBefore(asked, one) && isBefore(one, answer);
+    const parted = questions.some((other) => between(other.asked) || between(other.answers[0]));
+    return asked.parentElement === answer.parentElement && !parted ? asked.nextElementSibling : answer;
+  }
+
+  function following({ start }) {
+    const stops = new Set(questions.flatMap((other) => [other.asked, other.start]).filter((one) => one !== start));
+    const found = [];
+    for (let one = start; one && one.tagName !== "SECTION" && !stops.has(one); one = one.nextElementSibling) {
+      found.push(one);
     }
-    const tables = answers.flatMap((cell) => [...cell.querySelectorAll(".cell_output table")]).filter(isAnswer);
-    ask(form, input, said, unit, key, () => lock(false), tables);
-    lock(!input.value);
+    return found;
+  }
+
+  function isBefore(one, other) {
+    return Boolean(one.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING);
+  }
+
+  function lock(question, locked) {
+    question.locked = locked;
+    question.note.hidden = !locked;
+    const waiting = new Set(questions.flatMap((one) => (one.locked ? one.hidden : [])));
+    for (const one of question.hidden) one.classList.toggle("until-guessed", waiting.has(one));
+  }
+
+  // A link, as one of the search, may lead into what is hidden.
+  function openTarget() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const around = questions.filter(({ locked, hidden }) => locked && hidden.some((one) => one.contains(target)));
+    if (!target || !around.length) return;
+    around.forEach((question) => lock(question, false));
+    target.scrollIntoView();
+  }
+
+  function noteOf({ asked, start }, form) {
+    const note = document.createElement("p");
+    note.className = "guess-note";
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", textContent: "Show the answer without a number" });
+    const link = Object.assign(document.createElement("a"), { href: `#${form}`, textContent: "an earlier question" });
+    const where = start === asked.nextElementSibling ? [] : [" for ", link];
+    const hidden = "The text below is hidden until you have written a number";
+    note.append(hidden, ...where, ", because it gives the answer away. ", button);
+    return note;
   }
 
   // The bet of the first page: its answer is a fold below it.
@@ -127,20 +177,5 @@ document.addEventListener("DOMContentLoaded", () => {
     const said = document.createElement("output");
     form.append(label, button, said);
     return { form, input, said };
-  }
-
-  // What explains an answer stands between it and the next cell or heading.
-  function after(answer) {
-    const box = document.createElement("div");
-    box.className = "after-guess";
-    let next = answer.nextElementSibling;
-    while (next && !next.matches(".cell, section, h2, h3")) {
-      const following = next.nextElementSibling;
-      box.append(next);
-      next = following;
-    }
-    if (!box.children.length) return null;
-    answer.after(box);
-    return box;
   }
 });
