@@ -456,7 +456,10 @@ def test_the_first_page_has_the_bet_the_entries_the_map_and_links_that_lead_to_p
     assert "[For engineers](api/index.md)" in text
     headings = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", text, re.MULTILINE)}
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
-    assert text.count('<details class="bet" data-unit="times as long">') == 1
+    assert text.count('<details class="bet" data-unit="times as long" data-page="00_start_here.html">') == 1
+    lesson = nbformat.read(tmp_path / "pages" / "00_start_here.ipynb", as_version=4)
+    asked = [tag for cell in lesson.cells for tag in cell.metadata.get("tags", []) if tag.startswith("asks-")]
+    assert asked[0] == "asks-bet"
     assert [text.count(f"\n## {title}\n") for title in ("Two commands", "Where to begin", "Lessons")] == [1, 1, 1]
 
 
@@ -478,6 +481,7 @@ def test_the_bet_of_the_first_page_takes_a_number_and_opens_its_answer(site, chr
             assert predicted[:2] == ["predicted", "10 times as long"]
             assert found[:2] == ["measured", measured]
             opened.reload()
+        assert opened.evaluate("localStorage.getItem('prediction site/00_start_here.html bet')") == "10"
 
 
 def _cell(*tags: str, **data: str) -> nbformat.NotebookNode:

@@ -41,6 +41,7 @@ _ENTRIES = """
 - **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
 """.strip()
+_BET = "00_start_here.html"  # asks what the README asks, as its first question, named bet
 _SECTIONS = ("Two commands", "Where to begin")  # of the README
 _COMMANDS = "two-commands"  # the anchor of the first page's section that says how to get the course
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
@@ -136,7 +137,7 @@ def _index(
     first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
     first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")  # that section is the README's alone
     story, turn, bet = first.partition("**Your turn.**")
-    bet = bet.replace("<details>", '<details class="bet" data-unit="times as long">').strip()
+    bet = bet.replace("<details>", f'<details class="bet" data-unit="times as long" data-page="{_BET}">').strip()
     acts = {lesson.name: lesson.act or "Lessons" for lesson in lessons}
     groups: dict[str, list[Path]] = {act: [] for act in acts.values()}
     for name in names:

@@ -85,11 +85,12 @@ document.addEventListener("DOMContentLoaded", () => {
     return note;
   }
 
-  // The bet of the first page: its answer is a fold below it.
+  // The bet of the first page: its answer is a fold below it, and a lesson begins with the same bet and number.
   for (const answer of document.querySelectorAll("details.bet")) {
     const { form, input, said } = guess("Your prediction:", answer.dataset.unit);
     answer.before(form);
-    ask(form, input, said, answer.dataset.unit, `prediction ${page} bet`, () => (answer.open = true), [tableOf(answer)]);
+    const key = `prediction ${page.replace(/[^/]*$/, answer.dataset.page)} bet`;
+    ask(form, input, said, answer.dataset.unit, key, () => (answer.open = true), [tableOf(answer)]);
   }
 
   // Show the number that is kept, and keep each that is typed. ``open`` opens the answer, which has the ``tables``.
