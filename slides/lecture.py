@@ -41,7 +41,7 @@ _BEFORE = (
 _PLAN = Path(__file__).with_name("lecture.toml")
 _APPENDIX = "appendix "
 _SHOWN = {"output": "slide-output", "code": "slide-code", "both": "slide-more"}
-_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late",
+_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late", "if_asked",
            *KEYS} - {"headline"}  # fmt: skip
 
 Slide = Mapping[str, Any]
@@ -177,6 +177,8 @@ def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str
     answer = f" <em>Answer: {html.escape(slide['answer'])}</em>" if "answer" in slide else ""
     asked = [f"<strong>Ask:</strong> {html.escape(slide['ask'])}{answer}"] if "ask" in slide else []
     notes = [*asked, said] if slide.get("first") else [said, *asked]
+    if "if_asked" in slide:
+        notes.append(f"<strong>If asked:</strong> {html.escape(slide['if_asked'])}")
     if "live" in slide:
         live = slide["live"]
         number, text = live["cell"]
