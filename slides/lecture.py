@@ -37,6 +37,8 @@ _BEFORE = (
     "click into the line below it), type the numbers that you hear (10, 300, 2k), and press Enter or your remote: the "
     "slide turns, and the guesses stand on the answer's axis, too. G and a number go to the slide of that number. The "
     "acts may be held apart; ask before you tell, and let a neighbour's guess be defended.</p>"
+    "<p>Say first: Welcome. Training a large network takes a data centre, and we ask why. You will guess "
+    "first, and then see what was computed or measured, so keep a pen ready. At the end you vote on what to build.</p>"
 )
 _PLAN = Path(__file__).with_name("lecture.toml")
 _APPENDIX = "appendix "
