@@ -37,11 +37,13 @@ _BEFORE = (
     "click into the line below it), type the numbers that you hear (10, 300, 2k), and press Enter or your remote: the "
     "slide turns, and the guesses stand on the answer's axis, too. G and a number go to the slide of that number. The "
     "acts may be held apart; ask before you tell, and let a neighbour's guess be defended.</p>"
+    "<p>Say first: Welcome. Training a large network takes a data centre, and we ask why. You will guess "
+    "first, and then see what was computed or measured, so keep a pen ready. At the end you vote on what to build.</p>"
 )
 _PLAN = Path(__file__).with_name("lecture.toml")
 _APPENDIX = "appendix "
 _SHOWN = {"output": "slide-output", "code": "slide-code", "both": "slide-more"}
-_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late",
+_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late", "if_asked",
            *KEYS} - {"headline"}  # fmt: skip
 
 Slide = Mapping[str, Any]
@@ -177,6 +179,8 @@ def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str
     answer = f" <em>Answer: {html.escape(slide['answer'])}</em>" if "answer" in slide else ""
     asked = [f"<strong>Ask:</strong> {html.escape(slide['ask'])}{answer}"] if "ask" in slide else []
     notes = [*asked, said] if slide.get("first") else [said, *asked]
+    if "if_asked" in slide:
+        notes.append(f"<strong>If asked:</strong> {html.escape(slide['if_asked'])}")
     if "live" in slide:
         live = slide["live"]
         number, text = live["cell"]
