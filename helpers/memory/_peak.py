@@ -145,6 +145,7 @@ def _step_text(work: steps.Step) -> str:
         named = chosen.__name__ if isinstance(chosen, type) else "the one given"
         parts.append("no optimizer" if chosen is None else f"the optimizer is {named}, in its second step")
         parts.append("activations are those of one forward and backward pass")
+        parts.append("the outputs are dropped once the loss is known: a loop that keeps them needs their bytes besides")
     return "; ".join(parts)
 
 
