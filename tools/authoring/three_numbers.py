@@ -50,7 +50,7 @@ def svg(built: nbformat.NotebookNode, *, asks: bool = False) -> str:
     Raises AuthoringError as :func:`numbers` does.
     """
     operations, both, measured = numbers(built)
-    rows = [
+    rows: list[tuple[str, str, float | str, str]] = [
         ("predicted", "by you", "your number", PREDICTED),
         ("modelled", "operations alone", operations, MODELLED),
         ("modelled", "bytes and operations", "?" if asks else both, MODELLED),
