@@ -134,7 +134,7 @@ def test_each_question_that_is_no_bet_has_its_answer_in_the_notes():
 def test_what_a_room_may_ask_has_an_answer_in_the_notes(assembled):
     notes = [plain_text(slide.notes) for slide in assembled[0].slides]
     prepared = [place for place, said in enumerate(notes, start=2) if "If asked:" in said]
-    assert prepared == [3, 10, 14, 19, 25, 32, 34]
+    assert prepared == [3, 10, 14, 19, 25, 32, 34, 35]
     assert all(SLIDES[place - 2]["if_asked"].endswith(".") for place in prepared)
 
 
