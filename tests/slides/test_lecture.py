@@ -138,6 +138,28 @@ def test_what_a_room_may_ask_has_an_answer_in_the_notes(assembled):
     assert all(SLIDES[place - 2]["if_asked"].endswith(".") for place in prepared)
 
 
+def test_the_sums_of_the_eight_gpus_are_those_of_lesson_05():
+    """24.5 GB go through a port of 12.5 GB/s; the first of 32 layers of the backward pass comes before them."""
+    computing_s, alone_days = 6 * 7e9 * 8192 / 400e12, 6 * 7e9 * 140e9 / 400e12 / 86_400
+    forward_s, first_layer_s, sending_s = computing_s / 3, computing_s * 2 / 3 / 32, 2 * 14e9 * 7 / 8 / 12.5e9
+    step_s = forward_s + first_layer_s + sending_s
+
+    def days(seconds):
+        return f"{alone_days / 8 * seconds / computing_s:.0f}"
+
+    [slide] = [slide for slide in SLIDES if "24.5/12.5" in slide.get("text", "")]
+    assert f"${2 * 14 * 7 / 8:g}/12.5 = {sending_s:.2f}$" in slide["text"]
+    assert f"${forward_s:.3f} + {first_layer_s:.3f} + {sending_s:g} = {step_s:.3f}$" in slide["text"]
+    said, last = (" ".join(one["say"].split()) for one in (slide, SLIDES[-1]))
+    assert said.startswith(f"{days(step_s)} days and not {days(computing_s)}:")
+    assert f"{step_s:.2f} seconds and not {computing_s:.2f}." in said
+    not_hidden_s = computing_s + sending_s
+    assert f"it is {not_hidden_s:.2f}, and the training takes {days(not_hidden_s)} days" in said
+    assert f"{computing_s:.2f} of {step_s:.2f} seconds" in last
+    faster_gpus, faster_link = days(step_s - (forward_s + first_layer_s) / 2), days(step_s - sending_s / 2)
+    assert f"{faster_gpus} days instead of {days(step_s)}, and twice the link {faster_link}," in SLIDES[-1]["if_asked"]
+
+
 def test_a_bet_has_time_for_guesses():
     assert all(slide["seconds"] >= 95 for slide in SLIDES if slide.get("layout") == "question")
 

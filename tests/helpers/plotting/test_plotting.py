@@ -186,6 +186,8 @@ def test_a_figure_of_many_bars_is_no_higher_than_their_names_need(bars_drawn, he
 
 
 PALETTE = [*plotting.COLOURS.values(), *OTHERS]
+# How far a channel of a bar with a label may be from the palette's: orange and olive are nearest to neither ink.
+FARTHEST = {"#E69F00": 0.24, "#999933": 0.13}
 
 
 @pytest.mark.parametrize("colour", [*PALETTE, *_SHADES, _ON_CHIP, _OFF_CHIP, "#FFFFFF", "#777777"])
@@ -193,7 +195,9 @@ def test_a_label_on_a_bar_can_be_read_on_a_light_and_on_a_dark_page_and_the_bar_
     shade = labelled(colour)
     assert contrast(shade, ink_on(shade)) >= 4.5
     assert contrast(shade, ink_on(shade)) == max(contrast(shade, ink) for ink in ("black", "white"))
-    assert max(abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)) <= 0.25
+    assert max(abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)) <= FARTHEST.get(
+        colour, 0.1
+    )
     assert rgb_to_hsv(to_rgb(shade))[0] == pytest.approx(rgb_to_hsv(to_rgb(colour))[0], abs=0.01)
 
 
