@@ -87,6 +87,14 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_imports():
+    """The same for what a module of tests has imported as it ran."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print at the end of the session what tests recorded with ``record_property(title, text)``."""
     for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import sys
 import threading
 import types
@@ -43,16 +44,13 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
         return
     with _ONE_AT_A_TIME:
         tables = _tables(model)
-        is_frozen = _has_frozen()
-        if is_frozen:
-            gc.collect()  # garbage of now would stay with what the caller has frozen
-        gc.freeze()  # what is not frozen at the end is new
+        older = _set_aside()
         try:
             yield
         except BaseException:
-            _take_back(tables, is_frozen=is_frozen)
+            _take_back(tables, older)
             raise
-        places = _take_back(tables, is_frozen=is_frozen)
+        places = _take_back(tables, older)
     if places:
         raise ModelError(
             f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and "
@@ -93,34 +91,50 @@ def _held(holder: Any) -> Any:
         return {}
 
 
-def _has_frozen() -> bool:
-    """Return whether the caller has frozen objects.
+def _set_aside() -> list[Any] | None:
+    """Part what lives now from what the run will make: freeze it, and what is not frozen at the end is new.
 
-    Python counts them one by one, a tenth of a second for a million, so that they are counted once: afterwards it is
-    enough that the list of the count, which was frozen with all else, is not seen among objects that are not.
+    Where the caller has frozen objects, only these may stay frozen, because what is frozen never counts as garbage. So
+    the others are returned in a list, which keeps their addresses from being given to a new object.
+
+    Python counts frozen objects one by one, a tenth of a second for a million, so that they are counted once:
+    afterwards it is enough that the list of the count, which was frozen with all else, is not seen among the others.
     """
-    if not _FROZEN or any(one is _FROZEN for one in gc.get_objects()):
+    older = gc.get_objects() if _FROZEN else []
+    if not _FROZEN or id(_FROZEN) in map(id, older):
         _FROZEN[:] = filter(None, [gc.get_freeze_count()])
-    return bool(_FROZEN)
+        older = gc.get_objects() if _FROZEN else []
+    if _FROZEN:
+        return older
+    gc.freeze()
+    return None
 
 
-def _take_back(tables: dict[int, tuple[Any, Any]], *, is_frozen: bool) -> set[str]:
+def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> set[str]:
     """Undo what holds a new tensor without data; return the classes of the holders where that cannot be done.
 
-    Where the caller had frozen objects they stay frozen, and with them what lived when the run began.
+    Where the caller had frozen objects (``older`` is a list) they stay frozen. If a tensor is left, so does all else
+    that lives then, since a holder among the frozen objects is found only while nothing is frozen.
     """
-    if _new_tensors():
+    left, known = _without_data(), set()
+    if left and older is not None:
+        known = set(map(id, older))
+        left = [tensor for tensor in left if id(tensor) not in known]
+    if left:
+        del left
         gc.collect()
-    _take_apart(_new_tensors())
-    left = _new_tensors()
+        _take_apart([tensor for tensor in _without_data() if id(tensor) not in known])
+        left = [tensor for tensor in _without_data() if id(tensor) not in known]
     references = list(map(weakref.ref, left))
-    inside = _climb(left, tables)
-    if left or not is_frozen:
+    inside = _climb(left, tables, known)
+    if left or older is None:
         gc.unfreeze()
     places = _undo(left, inside, tables) if left else set()
-    if left and is_frozen:
-        gc.freeze()
     del left, inside
+    if references and older is not None:
+        older.clear()
+        gc.collect()  # garbage of now would stay with what the caller has frozen
+        gc.freeze()
     is_left = any(reference() is not None for reference in references)
     return (places or {"a place that Python does not show"}) if is_left else set()
 
@@ -132,18 +146,21 @@ def _take_apart(tensors: list[Tensor]) -> None:
             tensor.detach_()
 
 
-def _new_tensors() -> list[Tensor]:
-    tensors = [value for value in gc.get_objects() if issubclass(type(value), Tensor)]
+def _without_data() -> list[Tensor]:
+    """Return the tensors without data that are not frozen."""
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    tensors = itertools.compress(objects, map(kinds.__contains__, map(type, objects)))
     return [tensor for tensor in tensors if isinstance(tensor, FakeTensor) or tensor.is_meta]
 
 
-def _climb(items: list[Any], tables: dict[int, tuple[Any, Any]]) -> dict[int, tuple[Any, set[int]]]:
-    """Go from tensors to what holds them, as far as the run has made it: only that is seen while the rest is frozen.
+def _climb(items: list[Any], tables: dict[int, tuple[Any, Any]], known: set[int]) -> dict[int, tuple[Any, set[int]]]:
+    """Go from tensors to what holds them, as far as the run has made it: neither frozen nor ``known``.
 
     Returns, by id, each such holder and the ids of what it holds for the run.
     """
     inside: dict[int, tuple[Any, set[int]]] = {}
-    ours = {id(tables), id(inside)}
+    ours = {id(tables), id(inside), *known}
     while items:
         ids = set(map(id, items))
         above: list[Any] = []

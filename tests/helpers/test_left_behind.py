@@ -9,6 +9,7 @@ import functools
 import gc
 import queue
 import types
+import weakref
 
 import model_zoo
 import pytest
@@ -334,12 +335,18 @@ def test_a_table_that_cannot_be_undone_is_refused():
 
 
 @pytest.mark.parametrize("name", ON_SHAPES)
-def test_what_the_caller_has_frozen_stays_frozen(name):
+def test_what_the_caller_has_frozen_stays_frozen_and_nothing_else_does(name):
     was_frozen = gc.get_freeze_count() > 0
     gc.freeze()
     held = gc.get_freeze_count()
+    cycle = nn.Identity()
+    cycle.itself = [cycle]
+    reference = weakref.ref(cycle)
     FUNCTIONS[name](nn.Linear(2, 2), torch.zeros(1, 2))
-    assert gc.get_freeze_count() > 0.9 * held
+    assert 0.9 * held < gc.get_freeze_count() <= held
+    del cycle
+    gc.collect()
+    assert reference() is None
     if not was_frozen:
         gc.unfreeze()
 

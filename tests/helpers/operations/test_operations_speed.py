@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import time
 
 import pytest
@@ -12,6 +13,12 @@ from torch import nn
 from helpers.operations import profile_ops
 
 torchvision_models = pytest.importorskip("torchvision.models")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_frozen():
+    """Count as in a process that has frozen nothing, which conftest.py does for the speed of all tests."""
+    gc.unfreeze()
 
 
 def _cpu_s(function):
