@@ -38,6 +38,8 @@ _switch = headless(cache_folder=_cache)
 if os.environ.get("COURSE_TEST_CUDA"):
     del _switch["CUDA_VISIBLE_DEVICES"]
 os.environ.update(_switch)
+# The processes of one run share the cores: threads that wait for others sleep, and do not spin at their expense.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(_cache, "hypothesis")
 
 # A shell that starts a command with `&` has it ignore Ctrl-C, and what the command starts ignores it too: here tests
