@@ -89,10 +89,9 @@ def pytest_collection():
         gc.enable()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _frozen_imports():
-    """The same for what a module of tests has imported as it ran."""
-    yield
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """The same for what earlier tests have imported or keep: a test's own collections are of its own objects."""
     gc.collect()
     gc.freeze()
 
