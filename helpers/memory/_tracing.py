@@ -151,6 +151,7 @@ class Tracer(TorchDispatchMode):
                 self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
+        self._check_positions(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
         describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
@@ -172,6 +173,24 @@ class Tracer(TorchDispatchMode):
             self.write(None, (Made(storage),))
             self._numbers.keep(storage)
         return outputs
+
+    def _check_positions(self, function: Any, args: tuple[Any, ...]) -> None:
+        """Raise IndexError where a real run would, since fake tensors look up any row of a table and any class."""
+        name = function.__name__.partition(".")[0]
+        if name == "embedding":
+            size, positions, passed_over = args[0].shape[0], args[1], None
+        elif name in ("nll_loss_forward", "nll_loss2d_forward"):
+            size, positions, passed_over = args[0].shape[-1 if args[0].dim() == 1 else 1], args[1], args[4]
+        else:
+            return
+        known = self._values.of(positions)
+        if known is None:
+            return
+        with _disable_current_modes():
+            wrong = [index for index in known.unique().tolist() if not 0 <= index < size and index != passed_over]
+        if wrong:
+            looked_up = "rows of an embedding" if name == "embedding" else "classes of a loss"
+            raise IndexError(f"index {wrong[0]} is out of range: the {looked_up} are 0 to {size - 1}")
 
     def _outputs(self, function: Any, args: Any, kwargs: Any, described: Any) -> Any:
         """Return the operator's fake results: as many and as large as the known values make them, and as laid out."""

@@ -54,9 +54,10 @@ def profile_ops(
     first trainable one get none, and gradients that meet are added.
     What a checkpoint would compute again is not in it; a reentrant one hides its parameters, so the optimizer is then
     taken to step on all that need a gradient. Bytes: each operator reads its operands and writes its result
-    once; views are free; types are those of the model and its inputs, since autocast does not reach shapes. The
-    optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with momentum 4, Adam 13, AdamW 14,
-    counted from the operators that it runs; its MACs are 0.
+    once; views are free; types are those of the model and its inputs, since autocast does not reach shapes. Attention
+    is taken apart, so its scores are written and read: a fused kernel does the same products and moves less, at least
+    its operands and its result. The optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with
+    momentum 4, Adam 13, AdamW 14, counted from the operators that it runs; its MACs are 0.
 
     An operator without a rule is named in ``not_counted``, and the totals then say "at least"; :func:`register` gives
     it one. A count that depends on a random draw says so.

@@ -213,3 +213,24 @@ def test_lengths_that_are_computed_are_not_known():
     model.register_forward_pre_hook(lambda m, given: (given[0], (m.embed(given[0]).sum((1, 2)) * 0 + 5).long()))
     with pytest.raises(ModelError, match=r"looks at the values of a tensor .*_pack_padded_sequence"):
         estimate_peak_memory(model, (tokens, tokens[:, 0]), training=False)
+
+
+class Labels(nn.Module):
+    """Computes its own loss, from rows of a table of ten and one of five classes a row."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 5)
+
+    def forward(self, rows, classes):
+        return nn.functional.cross_entropy(self.head(self.table(rows)), classes)
+
+
+@pytest.mark.parametrize("function", [estimate_peak_memory, measure_peak_memory])
+@pytest.mark.parametrize(
+    ("rows", "classes"), [([0, 10], [0, 4]), ([-1, 9], [0, 4]), ([0, 9], [0, 5]), ([0, 9], [-1, 4])]
+)
+def test_an_index_out_of_range_is_refused_as_by_the_real_run(function, rows, classes):
+    with pytest.raises(ModelError, match="raised IndexError: "):
+        function(Labels(), (torch.tensor(rows), torch.tensor(classes)))
+    function(Labels(), (torch.tensor([0, 9]), torch.tensor([4, -100])))  # -100 is passed over
