@@ -178,6 +178,8 @@ class RunningTrace(OperatorTrace):
 
     def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked into."""
+        if not self._is_muted:
+            self._note_attention(name, kwargs)
         if self._is_muted or not (is_recurrence(name, args) or name == "flex_attention"):
             return func(*args, **kwargs)
         inside = self._follow(func, args, kwargs)

@@ -139,7 +139,8 @@ class OperationProfile(trees.LayerProfile):
     ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
     ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
     ``random_draws`` names the layers whose forward asked what a random draw gave, and other generators that were used:
-    the count may be another for another draw. Lesson 11.
+    the count may be another for another draw. ``attention_taken_apart`` names the layers whose bytes hold the scores of
+    an attention, which a fused kernel neither writes nor reads. Lesson 11.
     """
 
     model: str
@@ -165,6 +166,7 @@ class OperationProfile(trees.LayerProfile):
     not_counted: tuple[str, ...]
     may_hold_products: tuple[str, ...]
     random_draws: tuple[str, ...]
+    attention_taken_apart: tuple[str, ...]
     layers: tuple[LayerOperations, ...]
     operators: tuple[OperatorOperations, ...]
     layer_operators: tuple[LayerOperator, ...]
@@ -274,6 +276,8 @@ def _summary(profile: OperationProfile) -> list[str]:
         lines.append(f"  no rule for {', '.join(harmless)}: no multiply-accumulates")
     if not profile.not_counted:
         lines.append("  every operator is counted")
+    if profile.attention_taken_apart:
+        lines.append("  attention is taken apart: the bytes hold its scores, which a fused kernel does not write")
     if any(trees.last_name(row.layer, row.kind) == trees.FUNCTIONAL for row in profile.layers):
         lines.append(f"  {trees.FUNCTIONAL}: operators called directly, outside of the modules beside this row")
     if profile.random_draws:

@@ -232,6 +232,7 @@ def profile(trace: OperatorTrace, tally: Tally, given: str, optimizer: str | Non
         not_counted=tuple(sorted({row.operator for row in operators if row.treatment == "not counted"})),
         may_hold_products=tuple(sorted(tally.may_hold_products)),
         random_draws=tuple(sorted(trace.draws)),
+        attention_taken_apart=tuple(sorted(trace.attention)),
         layers=layers,
         operators=tuple(operators),
         layer_operators=tuple(tally.layer_operators(names)),

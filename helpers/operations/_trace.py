@@ -54,6 +54,7 @@ class OperatorTrace:
         self.free: Counter[tuple[str, int]] = Counter()
         self.recurrences: list[Recurrence] = []
         self.draws: set[str] = set()
+        self.attention: set[str] = set()
         self.owner_of: dict[int, int] = {}
         self.causal: tuple[int, int, bool] | None = None
         self.paths: list[str] = []
@@ -192,10 +193,17 @@ class OperatorTrace:
             return False  # a padding mask may hold anything: the whole of every sequence is counted
         if is_recurrence(name, args):
             return self._recurrence(func, args)
+        self._note_attention(name, kwargs)
         if name == "flex_attention":  # as torch computes it without its compiler, and with a gradient on every device
             with FunctionRecorder(self):
                 return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
         return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
+
+    def _note_attention(self, name: str, kwargs: dict) -> None:
+        """Note who calls an attention that a kernel may fuse: not one that returns its weights, and so writes them."""
+        gives_weights = name == "multi_head_attention_forward" and kwargs.get("need_weights", True)
+        if name == "flex_attention" or (name in _ATTENTION and not gives_weights):
+            self.attention.add(self.here())
 
     def _recurrence(self, func: Any, args: tuple) -> Any:
         record = Recurrence(func, args, self._stack[-1])

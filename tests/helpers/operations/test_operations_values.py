@@ -194,6 +194,22 @@ def test_detection_is_counted_by_a_real_run():
     assert profile_ops(model, inputs=(images,), values=True).forward_macs == _macs_by_torch(model, images)
 
 
+@pytest.mark.parametrize(("make", "named"), [
+    (lambda: nn.TransformerEncoderLayer(4, 2, 8), ("self_attn",)),
+    (lambda: nn.TransformerEncoderLayer(4, 2, 8).eval(), ("self_attn",)),
+    (lambda: _with_layer(lambda m, x: F.scaled_dot_product_attention(x, x, x)), ("Functional",)),
+    (lambda: _with_layer(lambda m, x: torch.softmax(x @ x.mT, -1) @ x), ()),
+    (lambda: _with_layer(lambda m, x: nn.MultiheadAttention(4, 2)(x, x, x)[1]), ()),
+])  # fmt: skip
+def test_attention_that_a_kernel_may_fuse_is_named(make, named):
+    model, x = make(), torch.ones(3, 4, 4)
+    with operations.count_ops() as ops, torch.no_grad():
+        model(x)
+    for profile in (profile_ops(model, x), profile_ops(model, x, values=True), ops.profile()):
+        assert [name.rpartition(".")[2] for name in profile.attention_taken_apart] == list(named)
+        assert ("attention is taken apart" in str(profile)) == bool(named)
+
+
 @pytest.mark.parametrize(("run", "named"), [
     (lambda m, x: m.layer(x) if torch.rand([]) < 0.5 else x, ("Functional",)),
     (lambda m, x: m.layer(x) if torch.empty(1).uniform_() < 0.5 else x, ("Functional",)),
