@@ -132,8 +132,6 @@ def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> s
     places = _undo(left, inside, tables) if left else set()
     del left, inside
     if references and older is not None:
-        older.clear()
-        gc.collect()  # garbage of now would stay with what the caller has frozen
         gc.freeze()
     is_left = any(reference() is not None for reference in references)
     return (places or {"a place that Python does not show"}) if is_left else set()

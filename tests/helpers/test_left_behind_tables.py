@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import importlib.util
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -34,16 +35,6 @@ def test_every_file_with_a_table_has_a_model():
     assert sorted(table_zoo.CASES) == table_zoo.files_with_tables()
 
 
-@pytest.fixture(autouse=True)
-def _all_objects():
-    """See the caches of modules that were imported before the objects of this process were last frozen."""
-    count = gc.get_freeze_count()
-    gc.unfreeze()
-    yield
-    if count:
-        gc.freeze()
-
-
 def _outputs(model, given):
     torch.manual_seed(0)
     with torch.no_grad():
@@ -51,9 +42,14 @@ def _outputs(model, given):
 
 
 def _tables():
-    """The caches of functools that modelling files of transformers have."""
-    caches = [value for value in gc.get_objects() if issubclass(type(value), CACHE)]
-    return [cache for cache in caches if str(cache.__module__).startswith("transformers.models.")]
+    """The caches of functools that modelling files of transformers have, on functions and methods, wrapped or not."""
+    files = [vars(module) for name, module in list(sys.modules.items()) if name.startswith("transformers.models.")]
+    named = [value for space in files for value in space.values()]
+    methods = [value for kind in named if isinstance(kind, type) for value in vars(kind).values()]
+    named += [getattr(value, "__func__", value) for value in methods]
+    named += [cell.cell_contents for value in named for cell in getattr(value, "__closure__", None) or ()]
+    caches = {id(value): value for value in named if isinstance(value, CACHE)}
+    return [cache for cache in caches.values() if str(cache.__module__).startswith("transformers.models.")]
 
 
 def _without_data():
