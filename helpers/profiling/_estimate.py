@@ -88,9 +88,11 @@ class StepTimeEstimate(Record):
     def _summary(self) -> list[str]:
         parts = ", ".join(f"{phase} {results.cell('time_s', getattr(self, f'{phase}_s'))}" for phase in _PHASES)
         missing = f"; not timed: {', '.join(self.not_timed)}" if self.not_timed else ""
+        disturbed = why_disturbed(self.waiting_share)
         return [
             f"{self.model} for {self.input} on {self.device}: {results.cell('time_s', self.step_s)} ({parts})",
             f"  {self.calls:,} calls of {self.distinct:,} distinct operators, each timed alone{missing}",
+            *([f"  {disturbed}"] if disturbed else []),
         ]
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:

@@ -27,7 +27,7 @@ from helpers.checks import boolean, number
 from helpers.profiling import _kernels as kernels
 from helpers.results import Record
 from helpers.steps import ModelError as ModelError
-from helpers.timing._runs import Clock, rounds
+from helpers.timing._runs import Clock, rounds, watch_waiting, why_disturbed
 
 OUTSIDE = -1
 """Owner of what no module of the model does: the loss, and what Python and autograd do around it."""
@@ -242,7 +242,8 @@ class TimeProfile(trees.LayerProfile):
     ``forward_s``, ``backward_s`` and ``step_s`` are sums of them; ``hooked_step_s`` is the median of the same steps as
     wholes, which a busy machine moves away from ``step_s``. In each round the step also ran without any hook:
     ``plain_step_s`` is the median of those, and ``overhead_ratio`` the median of what the hooks made of a step, the
-    setting of backward hooks included. The operators come from other steps, under torch's profiler, which costs more:
+    setting of backward hooks included. ``waiting_share`` is the part of these rounds in which a thread of this process
+    had no processor; None if unknown. The operators come from other steps, under torch's profiler, which costs more:
     their rows add up to ``profiled_step_s``. Lesson 11.
     """
 
@@ -259,8 +260,14 @@ class TimeProfile(trees.LayerProfile):
     plain_step_s: float
     overhead_ratio: float
     profiled_step_s: float
+    waiting_share: float | None
     layers: tuple[LayerTime, ...]
     operators: tuple[OperatorTime, ...]
+
+    @property
+    def stable(self) -> bool:
+        """False where a thread waited for a processor over a tenth of the time, so that the rows are too long."""
+        return not why_disturbed(self.waiting_share)
 
     def __str__(self) -> str:
         return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
@@ -308,10 +315,12 @@ def _summary(profile: TimeProfile) -> list[str]:
     )
     what = f"a training step (forward {ahead}, backward {back})" if profile.training else "a forward pass"
     threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
+    disturbed = why_disturbed(profile.waiting_share)
     return [
         f"{profile.model} for {profile.input} on {profile.device}, {threads}",
         f"  {what}: {step}, from medians of {profile.rounds} steps",
         f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one {profile.overhead_ratio:.2f}x",
+        *([f"  {disturbed}"] if disturbed else []),
     ]
 
 
@@ -357,7 +366,9 @@ def profile_time(
     with steps.warm_step(model, inputs, shape, training=training, loss=loss) as work:
         stamps = Stamps(work.device, clock)
         modules = dict(work.model.named_modules())
+        waiting = watch_waiting(clock)
         plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
+        waiting_share = waiting()
         operators = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
         own_s = {phase: _own_medians(hooked, phase, len(modules)) for phase in ("forward", "backward")}
         forward_s, backward_s = (math.fsum(own_s[phase].values()) for phase in ("forward", "backward"))
@@ -375,6 +386,7 @@ def profile_time(
             plain_step_s=statistics.median(plain_s),
             overhead_ratio=_overhead(hooked, plain_s),
             profiled_step_s=math.fsum(median_s for _, median_s in operators.values()),
+            waiting_share=waiting_share,
             layers=_layers(modules, own_s, hooked[-1].calls),
             operators=_operators(operators),
         )

@@ -94,6 +94,7 @@ def test_an_estimate_that_waited_for_a_processor_is_no_evidence(monkeypatch, wai
     monkeypatch.setattr(module, "watch_waiting", lambda clock: lambda: waiting_share)
     estimate = estimated(nn.Linear(2, 2), (1, 2))
     assert (estimate.waiting_share, estimate.stable) == (waiting_share, stable)
+    assert ("a thread waited for a processor during 11.0 % of the time" in str(estimate)) != stable
 
 
 class _Counting(TorchDispatchMode):
@@ -222,7 +223,7 @@ def test_it_prints_and_turns_into_html_a_table_and_json():
     lines = str(estimate).splitlines()
     assert lines[0].startswith("LeNet for (2, 1, 28, 28) float32 on cpu: ")
     assert f"{estimate.calls:,} calls of {estimate.distinct:,} distinct operators" in lines[1]
-    assert len(lines) == 3 + 20 + 1
+    assert len(lines) == (3 if estimate.stable else 4) + 20 + 1
     assert f"{len(estimate.operators) - 20} others" in lines[-1]
     assert estimate._repr_html_().count("<tr>") == 1 + 20 + 1
     assert len(estimate.table()) == len(estimate.operators)

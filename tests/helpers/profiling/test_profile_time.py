@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from helpers.models import LeNet
-from helpers.profiling import ModelError, TimeProfile, profile_time
+from helpers.profiling import ModelError, TimeProfile, _layers as layers, profile_time
 from helpers.profiling._layers import Stamps
 from helpers.results import from_dict
 
@@ -103,6 +103,15 @@ def known() -> TimeProfile:
     clock = FakeClock()
     takes = Takes(clock, 13, 17)
     return profile_time(Known(clock), (2, 4), loss=lambda y: takes(y).sum(), budget_s=300, clock=clock)
+
+
+@pytest.mark.parametrize(("waiting_share", "stable"), [(None, True), (0.1, True), (0.11, False)])
+def test_a_profile_that_waited_for_a_processor_says_so(monkeypatch, waiting_share, stable):
+    monkeypatch.setattr(layers, "watch_waiting", lambda clock: lambda: waiting_share)
+    profile = timed(nn.Linear(2, 2), (1, 2))
+    assert (profile.waiting_share, profile.stable) == (waiting_share, stable)
+    for shown in (str(profile), profile._repr_html_()):
+        assert ("a thread waited for a processor during 11.0 % of the time" in shown) != stable
 
 
 def test_every_row_is_exact_under_a_known_clock(known):
