@@ -161,3 +161,13 @@ def test_a_back_link_leads_to_a_lesson_that_uses_the_term():
         "arithmetic intensity leads back to 02_roofline.ipynb, which is no lesson; name the one that introduces it",
         "latency leads back to lesson 01, which does not use it; name the one that does",
     ]
+
+
+def test_a_link_to_an_entry_uses_it_whatever_words_it_stands_behind():
+    lessons = [read_lesson("01", "memory")]
+    entry = next(entry for entry in ENTRIES if entry.term == "latency")
+    assert glossary.check_back_links([entry], lessons, {"01": ["the [wait](glossary.md#latency) before it"]}) == []
+    elsewhere = glossary.check_back_links([entry], lessons, {"01": ["the [wait](roadmap.md#latency) before it"]})
+    assert [problem.what for problem in elsewhere] == [
+        "latency leads back to lesson 01, which does not use it; name the one that does"
+    ]

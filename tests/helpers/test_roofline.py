@@ -223,7 +223,7 @@ def test_limits_of_another_device_or_thread_count_are_refused():
 def timed(rows, **changes) -> TimeProfile:
     values = {"model": "LeNet", "input": "", "device": "cpu", "threads": 1, "training": False, "rounds": 5,
               "step_s": 1.0, "forward_s": 1.0, "backward_s": 0.0, "hooked_step_s": 1.0, "plain_step_s": 1.0,
-              "overhead_ratio": 1.0, "profiled_step_s": 1.0, "operators": ()}  # fmt: skip
+              "overhead_ratio": 1.0, "profiled_step_s": 1.0, "waiting_share": None, "operators": ()}  # fmt: skip
     layers = tuple(LayerTime(layer, "kind", depth, 1, total, 0.0, total, 0.1) for layer, depth, total in rows)
     return TimeProfile(**values | changes, layers=layers)
 

@@ -120,10 +120,15 @@ def _form(word: str) -> str:
     return rf"{pattern[:-1]}(?:ys?|ies)" if word.endswith("y") else rf"{pattern}(?:e?s)?"
 
 
-def uses(lesson_text: Sequence[str], terms: Terms) -> set[str]:
-    """Return the terms that a lesson's Markdown cells use, in text or as the words of a link."""
-    return {entry.term for text in lesson_text for span in markdown.spans(text) if span.kind in ("text", "link")
-            for entry in terms.within(span.text)}  # fmt: skip
+def uses(lesson_text: Sequence[str], entries: Sequence[Entry]) -> set[str]:
+    """Return the terms that a lesson's Markdown cells use: in text, as the words of a link, or behind a link."""
+    terms, used = Terms(entries), set()
+    for span in (span for text in lesson_text for span in markdown.spans(text)):
+        if span.kind in ("text", "link"):
+            used |= {entry.term for entry in terms.within(span.text)}
+        if span.kind == "link":
+            used |= _linked(span.target, entries)
+    return used
 
 
 def check_lesson(name: str, built: nbformat.NotebookNode, entries: Sequence[Entry]) -> list[Problem]:
@@ -134,7 +139,7 @@ def check_lesson(name: str, built: nbformat.NotebookNode, entries: Sequence[Entr
             continue
         for span in markdown.spans(cell.source):
             if span.kind == "link":
-                seen |= {entry.term for entry in entries if _target(span.target) == entry.anchor}
+                seen |= _linked(span.target, entries)
             elif span.kind == "text":
                 for entry in terms.within(span.text):
                     if entry.term not in seen:
@@ -144,9 +149,10 @@ def check_lesson(name: str, built: nbformat.NotebookNode, entries: Sequence[Entr
     return found
 
 
-def _target(link: str) -> str:
+def _linked(link: str, entries: Sequence[Entry]) -> set[str]:
+    """Return the term that a link leads to, whatever words it stands behind; none for a link to another page."""
     page, _, fragment = link.partition("#")
-    return unquote(fragment) if page == "glossary.md" else ""
+    return {entry.term for entry in entries if page == "glossary.md" and unquote(fragment) == entry.anchor}
 
 
 def check_back_links(entries: Sequence[Entry], lessons: Sequence[Lesson], texts: dict[str, list[str]]) -> list[Problem]:
@@ -154,9 +160,8 @@ def check_back_links(entries: Sequence[Entry], lessons: Sequence[Lesson], texts:
 
     ``texts`` are the Markdown cells of each lesson, by its number.
     """
-    terms = Terms(entries)
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
-    used = {number: uses(cells, terms) for number, cells in texts.items()}
+    used = {number: uses(cells, entries) for number, cells in texts.items()}
     found = []
     for entry in entries:
         if files.get(entry.lesson) != entry.file:
