@@ -14,11 +14,12 @@ import threading
 import types
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import increment_version
 
 from helpers.steps._inputs import ModelError
 from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back
@@ -138,10 +139,21 @@ def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> s
 
 
 def _take_apart(tensors: list[Tensor]) -> None:
-    """Take tensors out of autograd's graph: one that was written in place and saved keeps the graph that it is in."""
-    for tensor in tensors:
-        if tensor.grad_fn is not None and not tensor._is_view():
-            tensor.detach_()
+    """Take tensors out of autograd's graph: one that was written in place and saved keeps the graph that it is in.
+
+    A view cannot be detached, but its base can, and a view whose version has changed asks its base for its own graph.
+    A base that is older than the run and a leaf, such as a parameter on the meta device, stays as it is.
+    """
+    ids = set(map(id, tensors))
+    graphed = [tensor for tensor in tensors if tensor.grad_fn is not None]
+    bases = [(tensor, tensor._base) for tensor in graphed]
+    views = [(view, base) for view, base in bases if base is not None and (id(base) in ids or base.grad_fn is not None)]
+    for tensor in (*(tensor for tensor, base in bases if base is None), *(base for _, base in views)):
+        tensor.detach_()
+    for view, _ in views:
+        with suppress(RuntimeError):  # one of the several views that one operator gives keeps its graph
+            increment_version([view])
+            _ = view.grad_fn
 
 
 def _without_data() -> list[Tensor]:

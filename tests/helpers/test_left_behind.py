@@ -437,6 +437,38 @@ def test_a_state_that_is_written_in_place_holds_nothing(name):
     assert (state.grad_fn, model.last.grad_fn, float(state.sum()), float(model.last.sum())) == (None, None, 0, 0)
 
 
+class RecursByHead(nn.Module):
+    """Writes views of a state that it was given, one for each head, as Zamba's layers of Mamba do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.decay = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x, held):
+        total = 0
+        for head in range(2):
+            state = held.x[head]
+            new = self.layer(state * self.decay + x)
+            state.copy_(new)
+            total = total + new.sum()
+        return total
+
+
+@each_function
+def test_views_of_a_state_that_are_written_in_place_hold_nothing(name):
+    model, state = RecursByHead(), torch.zeros(2, 4, 8)
+    how = {} if name.startswith("profile_ops") else {"training": False}
+    FUNCTIONS[name](model, {"x": torch.ones(4, 8), "held": Plain(state, [])}, **how)
+    assert (state.grad_fn, state._version, float(state.sum())) == (None, 0, 0)
+
+
+def test_a_tensor_of_the_caller_that_a_view_was_made_of_stays_in_its_graph():
+    model, scale = RecursByHead().to("meta"), torch.ones(8, 8, device="meta", requires_grad=True)
+    model.layer.forward = lambda x: x @ scale.t()
+    operations.profile_ops(model, {"x": torch.ones(4, 8), "held": Plain(torch.zeros(2, 4, 8), [])})
+    assert (scale.requires_grad, scale._version) == (True, 0)
+
+
 def test_every_repetition_of_a_timing_starts_from_the_same_state():
     x, seen = torch.ones(8, 256), []
     model = Grows()
