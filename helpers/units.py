@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from helpers.checks import boolean, real, whole_number
@@ -91,14 +92,16 @@ def _factor(suffix: str, unit: str, text: str) -> float:
             return prefixes[prefix]
     if unit == "" and suffix in prefixes:
         return prefixes[suffix]
-    raise ValueError(f"{text!r} is not in {unit or 'plain numbers'}{_confusion(suffix, unit)}")
+    raise ValueError(
+        f"{text!r} is not in {unit or 'plain numbers'}{_confusion(suffix, unit, [*filter(None, prefixes)])}"
+    )
 
 
 def _decimal_prefixes(unit: str) -> dict[str, float]:
     return {name: factor for name, factor in DECIMAL_PREFIXES.items() if factor >= 1 or unit in _DIVISIBLE_UNITS}
 
 
-def _confusion(suffix: str, unit: str) -> str:
+def _confusion(suffix: str, unit: str, prefixes: Sequence[str]) -> str:
     """Name the mistake behind a unit that does not fit, where it is a common one."""
     if unit.startswith("B") and re.fullmatch(r"[kKmMGTPE]?i?([bB]its?|b)(/s|ps)?", suffix):
         return ": a small b means bits (8 bits are a byte); write a capital B for bytes"
@@ -110,7 +113,8 @@ def _confusion(suffix: str, unit: str) -> str:
         return ": FLOP and FLOPs are counts; a rate is in FLOP/s"
     if suffix.startswith("m") and unit and unit not in _DIVISIBLE_UNITS:
         return ": a small m means a thousandth; write a capital M for a million"
-    example = f"3.5 {'m' if unit == 's' else 'M'}{unit}"
+    meant = {form.lower(): f"{prefix}{unit}" for prefix in reversed(prefixes) for form in (prefix, f"{prefix}{unit}")}
+    example = f"3.5 {meant.get(suffix.lower()) or ('m' if unit == 's' else 'M') + unit}"
     return f"; write it as, for example, '3.5 {unit}' or '{example}'" if unit else "; write a number alone"
 
 
