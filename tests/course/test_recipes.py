@@ -59,7 +59,13 @@ def follow(command: str) -> None:
     ("system", "files", "roster", "column"),
     [
         ("Canvas", {f"doejane_1201_88001_{ASSIGNMENT}.ipynb": WORK}, CANVAS_BOOK, f"{ASSIGNMENT} (4711)"),
-        ("Moodle", {f"Jane Doe_501_assignsubmission_file/{ASSIGNMENT}.ipynb": WORK}, MOODLE_SHEET, "Grade"),
+        pytest.param(
+            "Moodle",
+            {f"Jane Doe_501_assignsubmission_file/{ASSIGNMENT}.ipynb": WORK},
+            MOODLE_SHEET,
+            "Grade",
+            marks=pytest.mark.ci,
+        ),
     ],
 )
 def test_what_a_system_packs_comes_back_as_what_it_imports(home, capsys, system, files, roster, column):

@@ -137,6 +137,7 @@ def notebook(folder: Path, *cells: tuple[str, str]) -> Path:
     return path
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_output_that_a_limit_changes_is_found_and_the_limits_effect_told(built, monkeypatch):

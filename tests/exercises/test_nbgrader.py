@@ -97,11 +97,13 @@ def to_be_read(folder: Path, student: str) -> set[str]:
         return {grade.name.removesuffix("_checks") for grade in grades if grade.needs_manual_grade} - set(SHEET.written)
 
 
+@pytest.mark.ci
 def test_nbgrader_gives_the_solution_all_points(graded):
     assert scores(graded, "solved") == points()
     assert to_be_read(graded, "solved") == set()
 
 
+@pytest.mark.ci
 def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(graded):
     proved = proof.attempt(SHEET, WRONG.name, WRONG.cell.source).score
     given = {WRONG.name: proved, SOLVED: points()[SOLVED]}
@@ -110,6 +112,7 @@ def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(grade
     assert to_be_read(graded, "tampered") == {DELETED}
 
 
+@pytest.mark.ci
 def test_nbgrader_restores_the_given_text(graded):
     path = graded / "autograded" / "tampered" / ASSIGNMENT / SHEET.lesson.notebook_name
     given = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
@@ -119,6 +122,7 @@ def test_nbgrader_restores_the_given_text(graded):
     assert all(cell.source == given[cell.metadata.nbgrader.grade_id] for cell in restored)
 
 
+@pytest.mark.ci
 def test_nbgrader_releases_what_course_exercises_holds(graded):
     made = nbformat.read(graded / "release" / ASSIGNMENT / SHEET.lesson.notebook_name, as_version=4)
     assert sheets.drift(SHEET, made) == []
