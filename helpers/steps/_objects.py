@@ -48,7 +48,7 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield value
         if isinstance(value, _ENDS) or (type(value) is OrderedDict and not value and not vars(value)):
             continue  # a module holds a dozen that are empty
-        if isinstance(value, _HOLDERS) or not is_closed(type(value)):  # type: ignore[arg-type]  # as for _slots below
+        if isinstance(value, _HOLDERS) or not is_closed(type(value)):  # type: ignore[arg-type]  # as for slots below
             held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
             if type(value) is OrderedDict and not own:  # their attributes would be most of all
@@ -106,8 +106,14 @@ def _restore_bits(generator: np.random.Generator) -> Callable[[], None]:
     return functools.partial(setattr, bits, "state", bits.state)
 
 
-# What gives a random generator, which a model may hold as its own, its state back.
-_GENERATORS: dict[type, Callable[[Any], Callable[[], Any]]] = {
+def _restore_array(array: np.ndarray) -> Callable[[], None]:
+    return functools.partial(np.copyto, array, array.copy()) if array.flags.writeable else lambda: None
+
+
+# What gives a random generator its state back, and what is no tensor its values, where a model holds them as its own.
+_KEEPERS: dict[type, Callable[[Any], Callable[[], Any]]] = {
+    np.ndarray: _restore_array,
+    bytearray: lambda value: functools.partial(value.__setitem__, slice(None), bytes(value)),
     torch.Generator: lambda value: functools.partial(value.set_state, value.get_state()),
     random.Random: lambda value: functools.partial(value.setstate, value.getstate()),
     np.random.RandomState: lambda value: functools.partial(value.set_state, value.get_state()),
@@ -129,14 +135,15 @@ class State:
         self._containers: list[tuple[Any, Any]] = []
         self._refill, self.originals = refill, dict(originals)
         self._versions = {tensor: tensor._version for tensor in originals}
+        self._leaves = {tensor for tensor in originals if tensor.is_leaf}
         for value in reachable(*roots):
-            if type(value) in _GENERATORS:
-                self._undo.append(_GENERATORS[type(value)](value))
+            if type(value) in _KEEPERS:
+                self._undo.append(_KEEPERS[type(value)](value))
             elif isinstance(value, CONTAINERS):
                 self._containers.append((value, contents(value)))
                 if type(value) is OrderedDict and not vars(value):  # attributes that it has not are not reached
                     self._undo.append(vars(value).clear)
-            names = _slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
+            names = slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
                 self._undo.append(functools.partial(_reset, value, held))
@@ -149,13 +156,22 @@ class State:
             put_back(container, before)
         for tensor, version in self._versions.items():
             if tensor._version != version:
-                with torch.no_grad():
-                    self._refill(tensor, self.originals[tensor])
+                self._refill_one(tensor)
                 self._versions[tensor] = tensor._version
+
+    def _refill_one(self, tensor: Tensor) -> None:
+        """Give a tensor its size and its values back, and take it out of the graph that wrote it."""
+        original = self.originals[tensor]
+        with torch.no_grad():
+            if tensor.shape != original.shape:
+                tensor.resize_(original.shape)
+            self._refill(tensor, original)
+        if tensor in self._leaves and tensor.grad_fn is not None and not tensor._is_view():
+            tensor.detach_()
 
 
 @functools.cache
-def _slots(kind: type) -> tuple[str, ...]:
+def slots(kind: type) -> tuple[str, ...]:
     """Return the names of the attributes that objects of ``kind`` keep outside a dictionary."""
     return tuple(
         name
@@ -170,8 +186,9 @@ def contents(container: Any) -> Any:
     """Return what a container holds now, in a plain one."""
     if type(container) is dict:
         return container.copy()
-    if isinstance(container, dict):
-        return dict(container.items())
+    if isinstance(container, dict):  # a subclass may make its items as they are asked for
+        kind = OrderedDict if isinstance(container, OrderedDict) else dict
+        return dict(kind.items(container))
     return set(container) if isinstance(container, set) else list(container)
 
 
@@ -186,7 +203,7 @@ def put_back(container: Any, before: Any) -> None:
 
 def _reset(owner: Any, before: dict[str, Any]) -> None:
     """Give an object with slots its attributes back, and take away those it did not have."""
-    for name in _slots(type(owner)):  # type: ignore[arg-type]  # as above
+    for name in slots(type(owner)):  # type: ignore[arg-type]  # as above
         if name in before:
             if getattr(owner, name, None) is not before[name] or not hasattr(owner, name):
                 object.__setattr__(owner, name, before[name])

@@ -17,14 +17,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 
 from helpers.steps._inputs import ModelError
-from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back
+from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back, slots
 
 _CACHE = type(functools.lru_cache(len))
+_DEPTH, _NEAR, _SHORT = 3, 2, 50  # names from the model's code on, and entries of a container
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "torch", "torchvision", "numpy", "helpers"})
 _MISSING = object()
 _ONE_AT_A_TIME = threading.RLock()
 _FROZEN: list[int] = []  # how many objects had been frozen, where a run found some
@@ -62,34 +65,71 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
 def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
     """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and their contents."""
     modules = list(model.modules())
-    kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__ if not _is_of_library(base)}
+    kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__ if not _is_of_library(base.__module__)}
     values = [value for module in modules for value in vars(module).values()]
     values += [inside for value in values if isinstance(value, dict) for inside in value.values()]
     functions = {value for value in values if isinstance(value, types.FunctionType)}
-    files = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]
-    named: list[tuple[Any, Any]] = [(kind, gc.get_referents(vars(kind))[0]) for kind in kinds]
-    named += [(space, space) for space in (*files, *(function.__globals__ for function in functions))]
-    named += [(cell, cell) for function in functions for cell in function.__closure__ or ()]
-    tables = {id(holder): (owner, _held(holder)) for owner, holder in named}
-    for _, held in list(tables.values()):
-        for value in held.values():
-            own = value if isinstance(value, CONTAINERS) else getattr(value, "__dict__", None)
-            if isinstance(own, CONTAINERS) and not is_closed(type(value)):  # type: ignore[arg-type]  # mypy's own fault
-                tables.setdefault(id(own), (own, contents(own)))
+    files: list[Any] = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]
+    tables: dict[int, tuple[Any, Any]] = {}
+    level: Iterable[Any] = [*kinds, *files, *functions]
+    for depth in range(_DEPTH + 1):
+        held: list[Any] = []
+        for value in level:
+            for owner, holder in _holders(value, is_near=depth < _NEAR):
+                if id(holder) not in tables:
+                    before = _held(holder)
+                    tables[id(holder)] = owner, before
+                    held += before.values() if isinstance(before, dict) else before
+        level = (value for value in held if _may_hold(type(value)))  # type: ignore[arg-type]  # mypy's own fault
     return tables
 
 
-def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing")
+@functools.cache
+def _may_hold(kind: type) -> bool:
+    if issubclass(kind, (types.FunctionType, types.ModuleType, type, *CONTAINERS)):
+        return True
+    if is_closed(kind):  # type: ignore[arg-type]  # mypy's own fault
+        return False
+    return not _is_of_library(kind.__module__) and bool(kind.__dictoffset__ or slots(kind))  # type: ignore[arg-type]  # mypy's own fault
+
+
+def _holders(value: Any, *, is_near: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield what code may keep a tensor in, where it has a name for ``value``: each with its owner.
+
+    A function names its closure, its attributes and its file's globals, a class or a module what it holds. All but
+    closures, short containers and objects are followed only where ``is_near``: the names of names are thousands.
+    """
+    if isinstance(value, types.FunctionType):
+        yield from ((cell, cell) for cell in value.__closure__ or ())
+        if is_near and not _is_of_library(value.__globals__.get("__name__")):
+            yield value.__globals__, value.__globals__
+            yield vars(value), vars(value)
+    elif isinstance(value, type):
+        if is_near and not _is_of_library(value.__module__):
+            yield value, gc.get_referents(vars(value))[0]
+    elif isinstance(value, types.ModuleType):
+        if is_near and not _is_of_library(value.__name__):
+            yield vars(value), vars(value)
+    elif isinstance(value, CONTAINERS):
+        if is_near or len(value) <= _SHORT:
+            yield value, value
+    else:
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            yield own, own
+        if slots(type(value)):  # type: ignore[arg-type]  # mypy's own fault
+            yield value, value
+
+
+def _is_of_library(module: object) -> bool:
+    return str(module).partition(".")[0] in _LIBRARIES
 
 
 def _held(holder: Any) -> Any:
-    if not isinstance(holder, types.CellType):
+    if isinstance(holder, CONTAINERS):
         return contents(holder)
-    try:
-        return {"cell_contents": holder.cell_contents}
-    except ValueError:  # it is empty
-        return {}
+    names = ("cell_contents",) if isinstance(holder, types.CellType) else slots(type(holder))  # type: ignore[arg-type]  # mypy's own fault
+    return {name: getattr(holder, name) for name in names if hasattr(holder, name)}  # an empty cell has no contents
 
 
 def _set_aside() -> list[Any] | None:
@@ -123,6 +163,7 @@ def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> s
         left = [tensor for tensor in left if id(tensor) not in known]
     if left:
         del left
+        torch.clear_autocast_cache()  # it keeps casts of the weights
         gc.collect()
         _take_apart([tensor for tensor in _without_data() if id(tensor) not in known])
         left = [tensor for tensor in _without_data() if id(tensor) not in known]
@@ -229,7 +270,7 @@ def _reset(holder: Any, owner: Any, before: Any, ids: set[int], inside: dict[int
         return
     for name in [name for name, value in now.items() if id(value) in ids - older]:
         value = before.get(name, _MISSING)
-        if owner is not holder or isinstance(owner, types.CellType):
+        if not isinstance(owner, dict):
             delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
         elif value is _MISSING:
             del holder[name]
@@ -241,15 +282,30 @@ _ORDINARY = (*CONTAINERS, tuple, types.FrameType, types.CellType, types.Generato
 
 
 def _remove(holder: Any, ids: Iterable[int]) -> type | None:
-    """Take the objects with these ids out of a container; return the class of the object whose inside it is, if any."""
+    """Take the objects with these ids out of a container; return the class of the object whose inside it is, if any.
+
+    Attributes of which nobody knows what they were become None, as most were.
+    """
     if not isinstance(holder, CONTAINERS):
         return type(holder)
+    ids = set(ids)
     for owner in gc.get_referrers(holder):
-        if not isinstance(owner, _ORDINARY) and getattr(owner, "__dict__", holder) is holder:
+        if isinstance(owner, type) and gc.get_referents(vars(owner))[0] is holder:
+            _forget(owner, ids)
+            return owner
+        if not isinstance(owner, (type, *_ORDINARY)) and getattr(owner, "__dict__", holder) is holder:
+            if hasattr(owner, "__dict__"):
+                _forget(owner, ids)
             return type(owner)
     if isinstance(holder, dict):
-        for key in [key for key, value in holder.items() if {id(key), id(value)} & set(ids)]:
+        for key in [key for key, value in holder.items() if {id(key), id(value)} & ids]:
             dict.pop(holder, key)
     else:
         put_back(holder, type(contents(holder))(value for value in holder if id(value) not in ids))
     return None
+
+
+def _forget(owner: Any, ids: set[int]) -> None:
+    for name, value in list(vars(owner).items()):
+        if id(value) in ids and not isinstance(value, CONTAINERS):  # these lose what they hold
+            setattr(owner, name, None)

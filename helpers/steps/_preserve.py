@@ -21,14 +21,21 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
     A forward may set attributes (a hidden state, a counter, a buffer), grow a list or a cache, or draw random numbers.
     The attributes of modules and of the objects that they hold, and the contents of containers at any depth, are
-    restored by identity; the tensors themselves are the caller's to protect.
+    restored by identity, and so are the gradients of parameters and whether they need one; the values of tensors are
+    the caller's to protect.
     """
     state = State(*model.modules(), originals={})
+    gradients = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
     with _generators_kept():
         try:
             yield
         finally:
             state.restore()
+            for parameter, gradient, needs_one in gradients:
+                if parameter.requires_grad != needs_one:
+                    parameter.requires_grad_(needs_one)
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
 
 
 @contextmanager

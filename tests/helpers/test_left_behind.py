@@ -12,6 +12,7 @@ import types
 import weakref
 
 import model_zoo
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -158,6 +159,7 @@ TABLE: dict[int, torch.Tensor] = {}
 LIST: list[torch.Tensor] = []
 TENSOR = None
 OBJECT = types.SimpleNamespace(table=None)
+PRESET: dict[str, list] = {"tables": [None]}
 ELSEWHERE = types.ModuleType("elsewhere")
 exec("TABLE = {}\ndef cosines(n, make):\n    return TABLE.setdefault(n, make(n))", vars(ELSEWHERE))
 
@@ -219,6 +221,46 @@ def in_global_object(_, length):
     return OBJECT.table
 
 
+class Tables:
+    """A class that is not the model's, with a table of its own and one of the only object of it."""
+
+    table = None
+    only = None
+
+    @classmethod
+    def of(cls, length):
+        if cls.only is None:
+            cls.only = cls()
+            cls.only.table = cosines(length)
+        return cls.only.table
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    table: torch.Tensor | None = None
+
+
+SLOTS = Slots()
+
+
+def in_another_class(_, length):
+    if Tables.table is None:
+        Tables.table = cosines(length)
+    return Tables.table
+
+
+def in_an_entry(_, length):
+    if PRESET["tables"][0] is None:
+        PRESET["tables"][0] = cosines(length)
+    return PRESET["tables"][0]
+
+
+def in_a_slot(_, length):
+    if SLOTS.table is None:
+        SLOTS.table = cosines(length)
+    return SLOTS.table
+
+
 def in_class(net, length):
     if Net.table is None:
         Net.table = cosines(length)
@@ -259,6 +301,10 @@ TABLES = {
     "a global list": in_global_list,
     "a global name": in_global_name,
     "a global object": in_global_object,
+    "another class": in_another_class,
+    "the only object of a class": lambda _, length: Tables.of(length),
+    "an entry that was None": in_an_entry,
+    "a slot": in_a_slot,
     "another module": lambda _, length: ELSEWHERE.cosines(length, cosines),
     "the class": in_class,
     "a dict of the class": in_class_dict,
@@ -272,7 +318,7 @@ TABLES = {
 def _empty_tables():
     """Let every test begin before anything has filled a table."""
     global TENSOR
-    TENSOR = OBJECT.table = Net.table = None
+    TENSOR = OBJECT.table = Net.table = Tables.table = Tables.only = SLOTS.table = PRESET["tables"][0] = None
     cached.cache_clear(), cached_pair.cache_clear(), Net.of_method.cache_clear()
     TABLE.clear(), LIST.clear(), Net.tables.clear(), in_default.__defaults__[0].clear()
     ELSEWHERE.TABLE.clear(), vars(in_attribute_of_function).clear()
@@ -467,6 +513,75 @@ def test_a_tensor_of_the_caller_that_a_view_was_made_of_stays_in_its_graph():
     model.layer.forward = lambda x: x @ scale.t()
     operations.profile_ops(model, {"x": torch.ones(4, 8), "held": Plain(torch.zeros(2, 4, 8), [])})
     assert (scale.requires_grad, scale._version) == (True, 0)
+
+
+class Writes(nn.Module):
+    """Writes what it computes into a buffer that it is given, and returns the sum of it: a step that can be trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, buffer):
+        buffer[:4].copy_(self.layer(x))
+        return buffer.sum()
+
+
+@each_function
+def test_a_repetition_of_a_step_that_writes_its_input_begins_without_a_graph(name):
+    model, buffer = Writes(), torch.zeros(8, 8)
+    FUNCTIONS[name](model, {"x": torch.ones(4, 8), "buffer": buffer})
+    assert (buffer.grad_fn, buffer._version) == (None, 0)
+
+
+class Recomputes(torch.autograd.Function):
+    """A layer that is computed again for its gradients, which it gives to its parameters by itself."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.save_for_backward(x)
+        ctx.layer = layer
+        with torch.no_grad():
+            return layer(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            out = ctx.layer(x)
+        torch.autograd.backward(out, gradient)
+        return x.grad, None
+
+
+class KeepsAccount(nn.Module):
+    """Counts its calls in what is no tensor, freezes a bias, and has gradients that autograd is not asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.calls, self.bits = np.zeros(1), bytearray(1)
+
+    def forward(self, x):
+        self.calls += 1
+        self.bits[0] += 1
+        self.bits.append(1)
+        self.first.bias.requires_grad_(False)
+        return Recomputes.apply(self.first(x), self.second)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_arrays_and_gradients_of_the_model_come_back(values):
+    model = KeepsAccount()
+    operations.profile_ops(model, torch.ones(2, 8), values=values)
+    assert (model.calls[0], bytes(model.bits)) == (0, b"\0")
+    assert [(weight.grad, weight.requires_grad) for weight in model.parameters()] == [(None, True)] * 4
+
+
+@pytest.mark.parametrize("name", ON_SHAPES)
+def test_the_callers_own_autocast_is_no_reason_to_refuse(name):
+    with torch.autocast("cpu", torch.bfloat16):
+        FUNCTIONS[name](nn.Linear(8, 8), torch.ones(2, 8))
 
 
 def test_every_repetition_of_a_timing_starts_from_the_same_state():
