@@ -33,6 +33,7 @@ import dataclasses
 import itertools
 import math
 import tempfile
+import warnings
 
 import pandas as pd
 import torch
@@ -42,6 +43,8 @@ import helpers
 from helpers import plotting, results, units
 from helpers.links import Link
 from helpers.studies import input_pipeline
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more than cores
 
 # %% [markdown]
 # ## All arguments that you set

@@ -57,8 +57,10 @@ class Passes(Record):
 def missing_compiler(device: str | torch.device = "cpu") -> str:
     """Return a sentence on what Inductor lacks here for programs on ``device``, "" if it lacks nothing.
 
-    It needs a C++ compiler, and on a CUDA device Triton as well. Lesson 13.
+    It needs a C++ compiler, and on a CUDA device Triton as well. For a CPU it writes vectors, which PyTorch 2.13 also
+    does for a processor that has none of AVX2 or of another kind that it knows: no compiler takes this. Lesson 13.
     """
+    from torch._inductor import cpu_vec_isa
     tools: dict[str, Callable[[], object]] = {"C++ compiler": native.find_compiler}
     if torch.device(device).type == "cuda":
         tools["Triton"] = _triton.load
@@ -67,6 +69,8 @@ def missing_compiler(device: str | torch.device = "cpu") -> str:
             find()
         except native.MissingToolError as error:
             return f"No {name}: {error}"
+    if torch.device(device).type == "cpu" and not cpu_vec_isa.valid_vec_isa_list():
+        return "No vectors: the programs that torch.compile writes for this processor need AVX2 or the like."
     return ""
 
 

@@ -224,6 +224,12 @@ def test_a_missing_compiler_is_named(monkeypatch):
     assert traces.missing_compiler().startswith("No C++ compiler: ")
 
 
+def test_a_processor_without_vectors_is_named(monkeypatch):
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.valid_vec_isa_list", list)
+    assert traces.missing_compiler().startswith("No vectors: ")
+    assert traces.missing_compiler("cuda") != traces.missing_compiler()
+
+
 @pytest.mark.skipif(bool(traces.missing_compiler()), reason="no C++ compiler")
 def test_inductor_writes_one_loop_for_gelu():
     program = traces.write_program(traces.gelu, torch.ones(128, 512))
