@@ -61,6 +61,7 @@ def missing_compiler(device: str | torch.device = "cpu") -> str:
     does for a processor that has none of AVX2 or of another kind that it knows: no compiler takes this. Lesson 13.
     """
     from torch._inductor import cpu_vec_isa
+
     tools: dict[str, Callable[[], object]] = {"C++ compiler": native.find_compiler}
     if torch.device(device).type == "cuda":
         tools["Triton"] = _triton.load
@@ -69,7 +70,7 @@ def missing_compiler(device: str | torch.device = "cpu") -> str:
             find()
         except native.MissingToolError as error:
             return f"No {name}: {error}"
-    if torch.device(device).type == "cpu" and not cpu_vec_isa.valid_vec_isa_list():
+    if torch.device(device).type == "cpu" and cpu_vec_isa.pick_vec_isa() is cpu_vec_isa.invalid_vec_isa:
         return "No vectors: the programs that torch.compile writes for this processor need AVX2 or the like."
     return ""
 
