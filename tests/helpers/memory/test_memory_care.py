@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from helpers.memory import (
     fits,
     max_batch_size,
     measure_peak_memory,
+    profile_layer_alexnet,
     profile_layer_mem,
     profile_mem,
 )
@@ -197,3 +199,42 @@ def test_an_operator_that_cannot_run_alone_is_named_and_what_needs_its_workspace
     monkeypatch.setattr("helpers.memory._probing._machine_bytes", lambda: 1e18)
     monkeypatch.setattr("helpers.memory._probing._Runner._finished", lambda *_: None)
     assert estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8)).peak_bytes > 0
+
+
+ENTERED, GO_ON = threading.Event(), threading.Event()
+
+
+class Waits(nn.Linear):
+    """Lets the test go on once it is asked for its shape."""
+
+    @property
+    def example_shape(self):
+        ENTERED.set()
+        GO_ON.wait(timeout=20)
+        return (4, 8)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [estimate_peak_memory, measure_peak_memory, profile_layer_mem, profile_mem, profile_layer_alexnet, fits,
+     max_batch_size],
+)  # fmt: skip
+def test_threads_wait_for_each_other(function):
+    ENTERED.clear()
+    GO_ON.clear()
+    limit = ("1 kB",) if function in (fits, max_batch_size) else ()
+    alone = estimate_peak_memory(network(), (4, 8)).peak_bytes
+    found = []
+    first = threading.Thread(target=lambda: estimate_peak_memory(Waits(8, 8)))
+    second = threading.Thread(target=lambda: found.append(function(network(), (4, 8), *limit)))
+    first.start()
+    assert ENTERED.wait(timeout=20)
+    second.start()
+    second.join(timeout=0.4)
+    waited = second.is_alive()
+    GO_ON.set()
+    first.join()
+    second.join()
+    assert waited
+    if function in (estimate_peak_memory, measure_peak_memory):
+        assert found[0].peak_bytes == alone
