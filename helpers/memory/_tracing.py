@@ -16,8 +16,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from helpers import steps
 from helpers.memory import _attribution as attribution
 from helpers.memory._trace import Made, Release, StepTrace, TensorSpec, TracedOperator, key_of, strides_of
-from helpers.memory._values import KnownValues
+from helpers.memory._values import KnownValues, written
 from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -75,7 +75,8 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
         tracer.trace.uncertain.add(f"a {name} cannot be looked into: tensors that it holds are not counted")
     with (
         steps.in_one_thread(fake.model), steps.uncompiled(), _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work),
-        _seen_generator_states(tracer), _written_lengths(tracer), fake_mode, tracer, layers.watched(),
+        _seen_generator_states(tracer), _written_lengths(tracer), _seen_sizes(tracer), fake_mode, tracer,
+        layers.watched(),
     ):  # fmt: skip
         return _two_steps(fake, tracer, observe(tracer, layers))
 
@@ -110,6 +111,23 @@ class _Copying(TorchFunctionMode):
         return strided.requires_grad_(tensor.requires_grad)
 
 
+@dataclass
+class _Alive:
+    """A storage that is alive: its number, what tells of its end, and its size."""
+
+    number: int
+    end: weakref.ref
+    size_bytes: int
+    on_host: bool
+
+
+class _Resized(NamedTuple):
+    """The storages that were given another size: as they are now, and the numbers of what they were."""
+
+    made: tuple[Made, ...]
+    gone: list[int]
+
+
 class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
 
@@ -130,7 +148,7 @@ class Tracer(TorchDispatchMode):
         self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
         self._device, self._runs_on = work.device, work.runs_on
         self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
-        self._alive: dict[int, tuple[int, weakref.ref]] = {}
+        self._alive: dict[int, _Alive] = {}
         self._outside: dict[int, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -166,13 +184,49 @@ class Tracer(TorchDispatchMode):
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
-        self.write(function, made, described)
+        resized = self._resized(function, args, kwargs, outputs)
+        self.write(function, made + resized.made, described)
+        self._release(resized.gone)
         number_bytes = self._numbers.saved_bytes(function, args)
         if number_bytes and self._device.type == "cpu":
             storage = self._new_storage(number_bytes)
             self.write(None, (Made(storage),))
             self._numbers.keep(storage)
         return outputs
+
+    def _resized(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> _Resized:
+        """Return the storages to which ``function`` gave another size: each is a new one, and the old one is gone."""
+        storages = {
+            tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in written(function, args, kwargs)
+        }
+        leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+        found = _Resized((), [])
+        for key, storage in storages.items():
+            numbers = self._renumbered(storage)
+            if numbers is not None:
+                places = [place for place, leaf in enumerate(leaves) if leaf.untyped_storage()._cdata == key]
+                made = Made(numbers[1], *((places[0], strides_of(leaves[places[0]])) if places else ()))
+                found = _Resized((*found.made, made), [*found.gone, numbers[0]])
+        return found
+
+    def _renumbered(self, storage: torch.UntypedStorage) -> tuple[int, int] | None:
+        """Return the old and the new number of a storage that has another size than before, None where it has not."""
+        known = self._alive.get(storage._cdata)
+        if known is None or known.size_bytes == storage.nbytes():
+            return None
+        known.size_bytes = storage.nbytes()
+        old, known.number = known.number, self._new_storage(0 if known.on_host else known.size_bytes)
+        if old in self.trace.names:
+            self.trace.names[known.number] = self.trace.names[old]
+        return old, known.number
+
+    def write_resized(self, storage: torch.UntypedStorage) -> None:
+        """Write down that the model gave a storage another size itself, which no operator shows."""
+        numbers = self._renumbered(storage)
+        if numbers is not None:
+            self._values.forget(storage._cdata)
+            self.write(None, (Made(numbers[1]),))
+            self._release([numbers[0]])
 
     def _check_positions(self, function: Any, args: tuple[Any, ...]) -> None:
         """Raise IndexError where a real run would, since fake tensors look up any row of a table and any class."""
@@ -323,7 +377,7 @@ class Tracer(TorchDispatchMode):
     def number(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the tensor's storage, None for one that is not counted."""
         known = self._alive.get(tensor.untyped_storage()._cdata)
-        return known[0] if known else None
+        return known.number if known else None
 
     def _is_on_host(self, tensor: torch.Tensor, function: Any) -> bool:
         """Return whether the tensor takes nothing of a GPU: it is on the CPU, as an optimizer's count of steps is."""
@@ -337,11 +391,10 @@ class Tracer(TorchDispatchMode):
         key, number = storage._cdata, self._new_storage(0 if on_host else storage.nbytes())
 
         def gone(_: weakref.ref) -> None:
-            del self._alive[key]
+            self.trace.events.append(Release(self._alive.pop(key).number))
             self._values.forget(key)
-            self.trace.events.append(Release(number))
 
-        self._alive[key] = (number, weakref.ref(storage, gone))
+        self._alive[key] = _Alive(number, weakref.ref(storage, gone), storage.nbytes(), on_host)
         return number
 
     def _new_storage(self, size_bytes: int) -> int:
@@ -351,7 +404,7 @@ class Tracer(TorchDispatchMode):
 
     def alive(self) -> list[int]:
         """Return the numbers of the storages that are alive."""
-        return [number for number, _ in self._alive.values()]
+        return [known.number for known in self._alive.values()]
 
     def _described(self, tensor: torch.Tensor, *, by_values: bool = False) -> TensorSpec:
         known = self._values.of(tensor) if by_values else None
@@ -508,6 +561,20 @@ def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
         return state
 
     with mock.patch.object(torch, "get_rng_state", get_rng_state):
+        yield
+
+
+@contextmanager
+def _seen_sizes(tracer: Tracer) -> Iterator[None]:
+    """See the sizes that a model gives to storages themselves: no operator does it."""
+    real = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        made = real(storage, size)
+        tracer.write_resized(storage)
+        return made
+
+    with mock.patch.object(torch.UntypedStorage, "resize_", resize_, create=True):
         yield
 
 

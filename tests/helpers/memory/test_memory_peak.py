@@ -220,6 +220,63 @@ def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
     assert max(trace.storage_bytes.values()) == 4 * 10**12
 
 
+# Storages that change their size.
+
+
+class Resizes(nn.Linear):
+    """Gives a tensor another size in its forward pass."""
+
+    def __init__(self, resize):
+        super().__init__(64, 64)
+        self.resize, self.own = resize, torch.empty(0)
+
+    def forward(self, x):
+        return super().forward(x) + self.resize(self, x.detach())[0, 0]
+
+
+def grown(model, x):
+    return model.own.resize_(500, 500).fill_(1.0)
+
+
+def grown_and_shrunk(model, x):
+    grown(model, x)
+    return model.own.resize_(500, 800).fill_(1.0)[:3].clone()
+
+
+def emptied(model, x):
+    first = torch.ones(500, 500)
+    first.untyped_storage().resize_(0)
+    return torch.ones(500, 500)
+
+
+def filled_again(model, x):
+    first = torch.ones(500, 500)
+    first.untyped_storage().resize_(0)
+    first.untyped_storage().resize_(10**6)
+    return first.fill_(2.0)
+
+
+def joined(model, x):
+    return torch.cat([x] * 50, out=torch.empty(0))
+
+
+def stacked(model, x):
+    return torch.stack([x] * 50, out=torch.empty(0)).sum(0)
+
+
+@pytest.mark.parametrize("resize", [grown, grown_and_shrunk, emptied, filled_again, joined, stacked])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_storage_that_is_given_another_size(resize, training):
+    assert assert_exact(Resizes(resize), (64, 64), training=training).uncertain == ()
+
+
+def test_what_a_model_grows_stays_its_own():
+    estimate = estimate_peak_memory(Resizes(grown), (64, 64))
+    assert ("other", "own", 10**6) in {
+        (held.category, held.name, held.size_bytes) for held in estimate.timeline.tensors
+    }
+
+
 # Checkpointing and mixed precision: the saving is the measured one.
 
 
