@@ -28,7 +28,8 @@ from helpers import steps
 from helpers.memory import _trace as records, _tracing as tracing
 from helpers.memory._trace import StepTrace, TensorSpec, TracedOperator, as_without_mode, strides_of
 
-_FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default, torch.ops.aten.resize_.default)
+_FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default,
+         torch.ops.aten.resize_.default, torch.ops.aten._efficientzerotensor.default)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _BY_VALUES = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default,
               torch.ops.aten._pack_padded_sequence.default)  # fmt: skip
+_BACKWARD_BY_VALUES = ("prod", "cumprod")
 _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
@@ -90,7 +91,7 @@ class _Copying(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
-            return self._values.learn(self._fake(args[0]), args[0])
+            return self.copied(args[0])
         if function is torch.Tensor.__deepcopy__:
             tensor, memo = args
             if id(tensor) not in memo:
@@ -118,7 +119,7 @@ class _Alive:
     number: int
     end: weakref.ref
     size_bytes: int
-    on_host: bool
+    is_free: bool
 
 
 class _Resized(NamedTuple):
@@ -169,6 +170,7 @@ class Tracer(TorchDispatchMode):
                 self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
+        self._note_values(function, args)
         self._check_positions(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
         describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
@@ -180,7 +182,7 @@ class Tracer(TorchDispatchMode):
         else:
             self._values.follow(function, args, kwargs, outputs)
         made = tuple(
-            Made(self.add(leaf, on_host=self._is_on_host(leaf, function)), position, strides_of(leaf))
+            Made(self.add(leaf, is_free=self._is_free(leaf, function)), position, strides_of(leaf))
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
@@ -215,7 +217,7 @@ class Tracer(TorchDispatchMode):
         if known is None or known.size_bytes == storage.nbytes():
             return None
         known.size_bytes = storage.nbytes()
-        old, known.number = known.number, self._new_storage(0 if known.on_host else known.size_bytes)
+        old, known.number = known.number, self._new_storage(0 if known.is_free else known.size_bytes)
         if old in self.trace.names:
             self.trace.names[known.number] = self.trace.names[old]
         return old, known.number
@@ -267,6 +269,18 @@ class Tracer(TorchDispatchMode):
     def _note_draws(self, args: Any, kwargs: Any) -> None:
         if self._values.are_drawn(args, kwargs):
             self.trace.uncertain.add("the step asks what a random draw gave: one draw was taken, another may differ")
+
+    def _note_values(self, function: Any, args: Any) -> None:
+        """Note what takes memory by the values that it is given, and what was assumed of them."""
+        name = function._schema.name.removeprefix("aten::")
+        if name == "linalg_matrix_exp":
+            self.trace.uncertain.add(
+                f"{function} takes inside what the values of its operand ask for: counted at zeros"
+            )
+        if name in _BACKWARD_BY_VALUES and torch.is_grad_enabled() and args[0].requires_grad:
+            self.trace.uncertain.add(
+                f"the backward pass of {function} takes less where no factor is zero: counted as if one is"
+            )
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""
@@ -331,7 +345,7 @@ class Tracer(TorchDispatchMode):
 
     def write_state(self, state: torch.Tensor) -> None:
         """Write down that a state of the CPU's generator was made, which takes nothing of a GPU."""
-        self.write(None, (Made(self.add(state, on_host=self._device.type != "cpu")),))
+        self.write(None, (Made(self.add(state, is_free=self._device.type != "cpu")),))
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the step; what only the backward graph kept ends with it."""
@@ -379,22 +393,28 @@ class Tracer(TorchDispatchMode):
         known = self._alive.get(tensor.untyped_storage()._cdata)
         return known.number if known else None
 
-    def _is_on_host(self, tensor: torch.Tensor, function: Any) -> bool:
-        """Return whether the tensor takes nothing of a GPU: it is on the CPU, as an optimizer's count of steps is."""
+    def _is_free(self, tensor: torch.Tensor, function: Any) -> bool:
+        """Return whether the tensor takes nothing of the device.
+
+        It stands for zeros without having them, or is on the CPU, as an optimizer's count of steps is, and not on the
+        GPU that is meant.
+        """
+        if function is torch.ops.aten._efficientzerotensor.default:
+            return True
         if self._device.type == self._runs_on.type:
             return tensor.device.type != self._device.type
         return function in _CONSTANTS  # a CPU stands in for the GPU: the numbers that nobody moved there
 
-    def add(self, tensor: torch.Tensor, *, on_host: bool = False) -> int:
+    def add(self, tensor: torch.Tensor, *, is_free: bool = False) -> int:
         """Count the tensor's storage from now until its last reference is gone; return its number."""
         storage = tensor.untyped_storage()
-        key, number = storage._cdata, self._new_storage(0 if on_host else storage.nbytes())
+        key, number = storage._cdata, self._new_storage(0 if is_free else storage.nbytes())
 
         def gone(_: weakref.ref) -> None:
             self.trace.events.append(Release(self._alive.pop(key).number))
             self._values.forget(key)
 
-        self._alive[key] = _Alive(number, weakref.ref(storage, gone), storage.nbytes(), on_host)
+        self._alive[key] = _Alive(number, weakref.ref(storage, gone), storage.nbytes(), is_free)
         return number
 
     def _new_storage(self, size_bytes: int) -> int:

@@ -277,6 +277,63 @@ def test_what_a_model_grows_stays_its_own():
     }
 
 
+# What depends on values, and tensors that share a storage.
+
+
+class Computes(nn.Linear):
+    """A layer, and a function of its outputs."""
+
+    def __init__(self, function):
+        super().__init__(16, 16)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda y: y.prod(1), "aten.prod.dim_int takes less where no factor is zero"),
+        (torch.prod, "aten.prod.default takes less"),
+        (lambda y: y.cumprod(1), "aten.cumprod.default takes less"),
+        (torch.matrix_exp, "aten.linalg_matrix_exp.default takes inside what the values"),
+    ],
+)
+def test_an_operator_that_takes_memory_by_its_values_is_named(function, named):
+    assert named in " ".join(estimate_peak_memory(Computes(function), (16, 16)).uncertain)
+    assert estimate_peak_memory(Computes(lambda y: y.detach().cumprod(1) + y), (16, 16)).uncertain == ()
+
+
+class Pushes(nn.Linear):
+    """Gives the derivative of a layer along its input, forward."""
+
+    def forward(self, x):
+        return torch.func.jvp(super().forward, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_derivative_forward(training):
+    assert assert_exact(Pushes(64, 64), (64, 64), training=training).uncertain == ()
+
+
+class Halves(nn.Module):
+    """Two products with the halves of one storage."""
+
+    def __init__(self):
+        super().__init__()
+        whole = torch.randn(128, 64)
+        self.first, self.second = nn.Parameter(whole[:64]), nn.Parameter(whole[64:])
+
+    def forward(self, x):
+        return x @ self.first @ self.second
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_that_share_a_storage_count_once(training):
+    assert assert_exact(Halves(), (64, 64), training=training).category_bytes["parameter"] == 128 * 64 * 4
+
+
 # Checkpointing and mixed precision: the saving is the measured one.
 
 
