@@ -19,6 +19,7 @@ from typing import Any, Unpack
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers import hardware, steps, units
 from helpers.checks import boolean, number, whole_number
@@ -139,6 +140,9 @@ def _step_text(work: steps.Step) -> str:
     types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
     if work.autocast is not None:
         types += f", autocast to {str(work.autocast).removeprefix('torch.')}"
+    elif torch.is_autocast_enabled(work.runs_on.type):
+        cast_to = torch.get_autocast_dtype(work.runs_on.type)
+        types += f", in the caller's own autocast to {str(cast_to).removeprefix('torch.')}"
     kind = "training" if work.training else "inference without gradients"
     parts = [f"{kind} on {work.input_text}", types]
     if work.training:
@@ -224,6 +228,11 @@ def measure_peak_memory(
 
 
 def _real_copy(work: steps.Step) -> steps.Step:
+    if any(isinstance(tensor, FakeTensor) for tensor in steps.tensors_of(work.model, work.arguments)):
+        raise steps.ModelError(
+            "the model or its inputs were made under FakeTensorMode and have no data to run on; make them outside of "
+            "it, or ask estimate_peak_memory, which needs none"
+        )
     with torch.inference_mode(False):
         return steps.copied(work, copy_tensor=torch.clone)
 
@@ -237,6 +246,7 @@ def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
         real = _first_step(real)
         record.mark("second step")
         steps.run(real)
+        torch.clear_autocast_cache()
         record.mark("end")
         del real
     kept = records.usage(record.window("first step")).kept_bytes
@@ -257,6 +267,7 @@ def _first_step(work: steps.Step) -> steps.Step:
     ready = steps.with_optimizer(work)
     with steps.in_one_thread(work.model):
         steps.run(ready)
+    torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of this step
     steps.drop_gradients(ready)
     return ready
 

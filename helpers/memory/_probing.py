@@ -202,7 +202,7 @@ class _Runner:
 
     def _made(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
-            return self._opaque[spec.storage][2]
+            return _as_specified(self._opaque[spec.storage][2], spec)
         if spec.content is not None:
             values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
             made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)
@@ -210,6 +210,15 @@ class _Runner:
             made = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
         made = made.conj() if spec.is_conj else made
         return torch._neg_view(made) if spec.is_neg else made
+
+
+def _as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Return what another operator made as ``spec`` views it; as it is where only the operator knows its size."""
+    needed_bytes = _extent(spec.sizes, spec.strides) * spec.dtype.itemsize
+    has_room = 0 < needed_bytes <= output.untyped_storage().nbytes()
+    if not has_room or output.dtype != spec.dtype or output.shape == spec.sizes:
+        return output
+    return output.as_strided(spec.sizes, spec.strides, 0)
 
 
 def _needed_bytes(event: TracedOperator, trace: StepTrace) -> int:
@@ -358,9 +367,14 @@ def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many elements lie from a tensor's first to its last, both included."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+
+
 def zeros(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return zeros; large ones on a CPU are pages that the system hands out without taking memory until a write."""
-    extent = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+    extent = _extent(sizes, strides)
     if device.type != "cpu" or extent * dtype.itemsize < _ZERO_PAGES_FROM_BYTES:
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device).zero_()
     pages = torch.from_numpy(np.zeros(extent * dtype.itemsize, dtype=np.uint8))

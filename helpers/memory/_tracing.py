@@ -9,6 +9,7 @@ that a model may ask for.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import logging
@@ -67,7 +68,7 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
     copying = _Copying(fake_mode, work.runs_on, values)
-    with copying, fake_mode:
+    with copying, fake_mode, _copied_generators():
         fake = steps.copied(work, copy_tensor=copying.copied, refill=values.learn)
     layers = attribution.Layers(fake.model)
     tracer = Tracer(fake_mode, layers, work, values, layouts)
@@ -80,6 +81,16 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
         layers.watched(),
     ):  # fmt: skip
         return _two_steps(fake, tracer, observe(tracer, layers))
+
+
+def _copied_generators() -> AbstractContextManager:
+    """Let :func:`copy.deepcopy` copy a random generator where its state would be a fake tensor."""
+
+    def copied(generator: torch.Generator, memo: dict[int, Any]) -> torch.Generator:
+        with _disable_current_modes():
+            return memo.setdefault(id(generator), generator.clone_state())
+
+    return mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {torch.Generator: copied})
 
 
 class _Copying(TorchFunctionMode):
@@ -157,6 +168,11 @@ class Tracer(TorchDispatchMode):
         self._release(self._numbers.dropped_by(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
+        if function.__name__.startswith("_nested_"):
+            raise steps.ModelError(
+                "the step makes a nested tensor, and only dense tensors are handled: give nn.TransformerEncoder "
+                "enable_nested_tensor=False, or measure the step with measure_peak_memory"
+            )
         if isinstance(function, torch._ops.HigherOrderOperator):
             self.trace.uncertain.add(f"{function} is followed operator by operator: compiled it may keep others alive")
             with self:
@@ -481,6 +497,7 @@ def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager)
             _name_gradients(fake.model, tracer)
 
     for observed in (nullcontext(), second):
+        torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of the step before
         steps.drop_gradients(fake)
         tracer.enter("preparation")
         _name_optimizer_state(fake, tracer)
@@ -489,6 +506,7 @@ def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager)
         with observed:
             steps.run(fake, enter)
     _name_gradients(fake.model, tracer)
+    torch.clear_autocast_cache()
     return replace(trace, events=list(trace.events))  # the copy's own releases, which follow, are no part of it
 
 
