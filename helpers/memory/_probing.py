@@ -203,6 +203,11 @@ class _Runner:
     def _made(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
             return _as_specified(self._opaque[spec.storage][2], spec)
+        if spec.room_bytes:
+            room = zeros((spec.room_bytes,), (1,), torch.uint8, spec.device)
+            return torch.empty(0, dtype=spec.dtype, device=spec.device).set_(
+                room.untyped_storage(), 0, spec.sizes, spec.strides
+            )
         if spec.content is not None:
             values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
             made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)

@@ -36,6 +36,7 @@ class TensorSpec:
     device: torch.device
     is_conj: bool  # a view that conjugates or negates when it is read: some kernels copy it first
     is_neg: bool
+    room_bytes: int  # of the storage of an empty tensor, which an operator may fill without asking for more
     content: bytes | None  # its values, where the operator's results have the sizes that they say
     storage: int | None = field(compare=False)
     is_view: bool = field(compare=False)

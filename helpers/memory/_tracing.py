@@ -189,7 +189,7 @@ class Tracer(TorchDispatchMode):
         self._note_values(function, args)
         self._check_positions(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
-        describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
+        describe = functools.partial(self._described, by_values=by_values, may_fill=function._schema.is_mutable)
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
         pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
@@ -442,7 +442,7 @@ class Tracer(TorchDispatchMode):
         """Return the numbers of the storages that are alive."""
         return [known.number for known in self._alive.values()]
 
-    def _described(self, tensor: torch.Tensor, *, by_values: bool = False) -> TensorSpec:
+    def _described(self, tensor: torch.Tensor, *, by_values: bool = False, may_fill: bool = False) -> TensorSpec:
         known = self._values.of(tensor) if by_values else None
         return TensorSpec(
             sizes=tuple(tensor.size()),
@@ -451,6 +451,7 @@ class Tracer(TorchDispatchMode):
             device=tensor.device,
             is_conj=tensor.is_conj(),
             is_neg=tensor.is_neg(),
+            room_bytes=0 if tensor.numel() or not may_fill else tensor.untyped_storage().nbytes(),
             content=None if known is None else _content(known),
             storage=self.number(tensor),
             is_view=tensor._is_view(),

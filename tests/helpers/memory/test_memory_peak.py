@@ -264,7 +264,14 @@ def stacked(model, x):
     return torch.stack([x] * 50, out=torch.empty(0)).sum(0)
 
 
-@pytest.mark.parametrize("resize", [grown, grown_and_shrunk, emptied, filled_again, joined, stacked])
+def filled_within_its_room(model, x):
+    return torch.cat([x] * 50, out=model.own.resize_(0))
+
+
+RESIZES = [grown, grown_and_shrunk, emptied, filled_again, joined, stacked, filled_within_its_room]
+
+
+@pytest.mark.parametrize("resize", RESIZES)
 @pytest.mark.parametrize("training", [False, True])
 def test_a_storage_that_is_given_another_size(resize, training):
     assert assert_exact(Resizes(resize), (64, 64), training=training).uncertain == ()
