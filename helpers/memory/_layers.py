@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from helpers import steps
 from helpers.memory import _attribution as attribution, _probing as probing, _timeline as timeline, _tracing as tracing
 from helpers.memory._peak import estimate_peak_memory
-from helpers.memory._trace import StepTrace, TracedOperator
+from helpers.memory._trace import ONE_AT_A_TIME, StepTrace, TracedOperator
 from helpers.results import Record, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
@@ -116,9 +116,10 @@ def profile_layer_mem(
     :func:`~helpers.memory.estimate_peak_memory`. A row is a module that runs an operator or owns parameters itself, so
     an identity has none; the path of the model itself is empty, and ``(loss)`` is the loss. Lesson 11.
     """
-    work = steps.step(model, inputs, shape, only_followed=True, **options)
     seen = _Seen()
-    trace, probes = probing.followed(work, seen.watched)
+    with ONE_AT_A_TIME:
+        work = steps.step(model, inputs, shape, only_followed=True, **options)
+        trace, probes = probing.followed(work, seen.watched)
     line = timeline.built(trace, probes, work.device)
     saved = _saved_by_layer(seen, trace, probes)
     found, workspace = _bytes_by_category(line), _workspace(line)
@@ -174,9 +175,10 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 11.
     """
     model = _alexnet() if model is None else model
-    work = steps.step(model, inputs, training=False, only_followed=True)
     seen = _Seen()
-    trace = tracing.traced(work, seen.watched)
+    with ONE_AT_A_TIME:
+        work = steps.step(model, inputs, training=False, only_followed=True)
+        trace = tracing.traced(work, seen.watched)
     owned: Counter[str] = Counter()
     for storage, (category, layer, _) in trace.names.items():
         owned[layer] += trace.storage_bytes[storage] if category == "parameter" else 0

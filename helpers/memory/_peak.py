@@ -11,6 +11,7 @@ Bytes are those of tensors, as PyTorch's allocator is asked for them. On CUDA th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import field
@@ -18,10 +19,12 @@ from typing import Any, Unpack
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers import hardware, steps, units
 from helpers.checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
+from helpers.memory._values import MOST_ELEMENTS
 from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError
 
@@ -122,12 +125,13 @@ def estimate_peak_memory(
     Lesson 11.
     """
     boolean("training", training)
-    work = steps.step(
-        model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True,
-        target=target,
-    )  # fmt: skip
-    trace, probes = probing.followed(work)
-    return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work)
+    with records.ONE_AT_A_TIME:
+        work = steps.step(
+            model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast,
+            only_followed=True, target=target,
+        )  # fmt: skip
+        trace, probes = probing.followed(work)
+        return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work)
 
 
 def _step_text(work: steps.Step) -> str:
@@ -136,6 +140,9 @@ def _step_text(work: steps.Step) -> str:
     types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
     if work.autocast is not None:
         types += f", autocast to {str(work.autocast).removeprefix('torch.')}"
+    elif torch.is_autocast_enabled(work.runs_on.type):
+        cast_to = torch.get_autocast_dtype(work.runs_on.type)
+        types += f", in the caller's own autocast to {str(cast_to).removeprefix('torch.')}"
     kind = "training" if work.training else "inference without gradients"
     parts = [f"{kind} on {work.input_text}", types]
     if work.training:
@@ -207,9 +214,9 @@ def measure_peak_memory(
     Lesson 11.
     """
     boolean("training", training)
-    work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
-    measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
-    with steps.undisturbed():
+    with records.ONE_AT_A_TIME, steps.undisturbed():
+        work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+        measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
         carried_bytes, step_bytes = measured(work)
     return PeakMeasurement(
         peak_bytes=carried_bytes + step_bytes,
@@ -221,6 +228,11 @@ def measure_peak_memory(
 
 
 def _real_copy(work: steps.Step) -> steps.Step:
+    if any(isinstance(tensor, FakeTensor) for tensor in steps.tensors_of(work.model, work.arguments)):
+        raise steps.ModelError(
+            "the model or its inputs were made under FakeTensorMode and have no data to run on; make them outside of "
+            "it, or ask estimate_peak_memory, which needs none"
+        )
     with torch.inference_mode(False):
         return steps.copied(work, copy_tensor=torch.clone)
 
@@ -234,6 +246,7 @@ def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
         real = _first_step(real)
         record.mark("second step")
         steps.run(real)
+        torch.clear_autocast_cache()
         record.mark("end")
         del real
     kept = records.usage(record.window("first step")).kept_bytes
@@ -254,6 +267,7 @@ def _first_step(work: steps.Step) -> steps.Step:
     ready = steps.with_optimizer(work)
     with steps.in_one_thread(work.model):
         steps.run(ready)
+    torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of this step
     steps.drop_gradients(ready)
     return ready
 
@@ -346,7 +360,8 @@ def max_batch_size(
 
     ``memory_bytes`` is as in :func:`fits`. ``inputs`` (or ``shape``) and the ``options`` are as in
     :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor, is the batch and is
-    replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must take any batch.
+    replaced: rows are left out at the end, or each is repeated, so that masks and lengths keep the values that were
+    given. Tensors of the inputs have the batch first and the same batch. A ``loss`` must take any batch.
 
     The search bisects on the estimate, guided by a straight line through the last two: the result fits, and one more
     does not. It is the largest if the peak grows with the batch, as it does but for a few bytes where a kernel takes
@@ -458,7 +473,7 @@ def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int
 
 
 def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
-    """Return the inputs' batch and what makes them with another one; a tensor's content is not needed: it is zeros."""
+    """Return the inputs' batch and what makes them with another one: the rows of each tensor over and over."""
     batches = {next(iter(leaf.shape), None) for leaf in arguments.leaves}
     batch = next(iter(batches), None)
     if len(batches) != 1 or batch is None:
@@ -468,9 +483,20 @@ def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.
 
     def resized(other: int) -> steps.Arguments:
         def with_batch(leaf: Any) -> Any:
-            sizes = (other, *leaf.shape[1:])
-            return steps.Shape(sizes) if isinstance(leaf, steps.Shape) else leaf.new_zeros(()).expand(sizes)
+            return steps.Shape((other, *leaf.shape[1:])) if isinstance(leaf, steps.Shape) else _repeated(leaf, other)
 
         return arguments.replaced(with_batch)
 
     return batch, resized
+
+
+def _repeated(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+    """Return a tensor of ``batch`` rows: those of ``tensor`` over and over, equal ones side by side.
+
+    So rows that are in order, as lengths are, stay in order. Zeros stand for values that an estimate does not keep.
+    """
+    sizes = (batch, *tensor.shape[1:])
+    if tensor.is_floating_point() or tensor.is_complex() or not len(tensor) or math.prod(sizes) > MOST_ELEMENTS:
+        return tensor.new_zeros(()).expand(sizes)
+    rows = torch.arange(batch, device=tensor.device) % len(tensor)
+    return tensor[rows.sort().values]

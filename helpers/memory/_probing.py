@@ -28,7 +28,8 @@ from helpers import steps
 from helpers.memory import _trace as records, _tracing as tracing
 from helpers.memory._trace import StepTrace, TensorSpec, TracedOperator, as_without_mode, strides_of
 
-_FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default)
+_FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default,
+         torch.ops.aten.resize_.default, torch.ops.aten._efficientzerotensor.default)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,12 @@ class _Runner:
 
     def _made(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
-            return self._opaque[spec.storage][2]
+            return _as_specified(self._opaque[spec.storage][2], spec)
+        if spec.room_bytes:
+            room = zeros((spec.room_bytes,), (1,), torch.uint8, spec.device)
+            return torch.empty(0, dtype=spec.dtype, device=spec.device).set_(
+                room.untyped_storage(), 0, spec.sizes, spec.strides
+            )
         if spec.content is not None:
             values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
             made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)
@@ -209,6 +215,15 @@ class _Runner:
             made = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
         made = made.conj() if spec.is_conj else made
         return torch._neg_view(made) if spec.is_neg else made
+
+
+def _as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Return what another operator made as ``spec`` views it; as it is where only the operator knows its size."""
+    needed_bytes = _extent(spec.sizes, spec.strides) * spec.dtype.itemsize
+    has_room = 0 < needed_bytes <= output.untyped_storage().nbytes()
+    if not has_room or output.dtype != spec.dtype or output.shape == spec.sizes:
+        return output
+    return output.as_strided(spec.sizes, spec.strides, 0)
 
 
 def _needed_bytes(event: TracedOperator, trace: StepTrace) -> int:
@@ -357,9 +372,14 @@ def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many elements lie from a tensor's first to its last, both included."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+
+
 def zeros(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return zeros; large ones on a CPU are pages that the system hands out without taking memory until a write."""
-    extent = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+    extent = _extent(sizes, strides)
     if device.type != "cpu" or extent * dtype.itemsize < _ZERO_PAGES_FROM_BYTES:
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device).zero_()
     pages = torch.from_numpy(np.zeros(extent * dtype.itemsize, dtype=np.uint8))

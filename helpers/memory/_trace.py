@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import profiler
 from torch.utils import _pytree as pytree
+
+ONE_AT_A_TIME = threading.RLock()
+"""Held while a step is traced or measured: PyTorch has one profiler and one set of global hooks for all threads."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class TensorSpec:
     device: torch.device
     is_conj: bool  # a view that conjugates or negates when it is read: some kernels copy it first
     is_neg: bool
+    room_bytes: int  # of the storage of an empty tensor, which an operator may fill without asking for more
     content: bytes | None  # its values, where the operator's results have the sizes that they say
     storage: int | None = field(compare=False)
     is_view: bool = field(compare=False)
@@ -250,6 +255,11 @@ def recorded() -> Iterator[AllocatorLog]:
 
     Raises RuntimeError when a PyTorch profiler is already running, since there can be only one.
     """
+    with ONE_AT_A_TIME:
+        yield from _recorded()
+
+
+def _recorded() -> Iterator[AllocatorLog]:
     if torch.autograd._profiler_enabled():
         raise RuntimeError("a PyTorch profiler is running, and there can be only one: leave it before measuring memory")
     for name, value in _QUIET_KINETO.items():

@@ -9,6 +9,7 @@ that a model may ask for.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import logging
@@ -16,8 +17,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -36,13 +37,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from helpers import steps
 from helpers.memory import _attribution as attribution
 from helpers.memory._trace import Made, Release, StepTrace, TensorSpec, TracedOperator, key_of, strides_of
-from helpers.memory._values import KnownValues
+from helpers.memory._values import KnownValues, written
 from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _BY_VALUES = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default,
               torch.ops.aten._pack_padded_sequence.default)  # fmt: skip
+_BACKWARD_BY_VALUES = ("prod", "cumprod")
 _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
@@ -66,7 +68,7 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
     copying = _Copying(fake_mode, work.runs_on, values)
-    with copying, fake_mode:
+    with copying, fake_mode, _copied_generators():
         fake = steps.copied(work, copy_tensor=copying.copied, refill=values.learn)
     layers = attribution.Layers(fake.model)
     tracer = Tracer(fake_mode, layers, work, values, layouts)
@@ -75,9 +77,20 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
         tracer.trace.uncertain.add(f"a {name} cannot be looked into: tensors that it holds are not counted")
     with (
         steps.in_one_thread(fake.model), steps.uncompiled(), _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work),
-        _seen_generator_states(tracer), _written_lengths(tracer), fake_mode, tracer, layers.watched(),
+        _seen_generator_states(tracer), _written_lengths(tracer), _seen_sizes(tracer), fake_mode, tracer,
+        layers.watched(),
     ):  # fmt: skip
         return _two_steps(fake, tracer, observe(tracer, layers))
+
+
+def _copied_generators() -> AbstractContextManager:
+    """Let :func:`copy.deepcopy` copy a random generator where its state would be a fake tensor."""
+
+    def copied(generator: torch.Generator, memo: dict[int, Any]) -> torch.Generator:
+        with _disable_current_modes():
+            return memo.setdefault(id(generator), generator.clone_state())
+
+    return mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {torch.Generator: copied})
 
 
 class _Copying(TorchFunctionMode):
@@ -89,7 +102,7 @@ class _Copying(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
-            return self._values.learn(self._fake(args[0]), args[0])
+            return self.copied(args[0])
         if function is torch.Tensor.__deepcopy__:
             tensor, memo = args
             if id(tensor) not in memo:
@@ -108,6 +121,23 @@ class _Copying(TorchFunctionMode):
             return self._fake_mode.from_tensor(tensor, static_shapes=True)
         strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
         return strided.requires_grad_(tensor.requires_grad)
+
+
+@dataclass
+class _Alive:
+    """A storage that is alive: its number, what tells of its end, and its size."""
+
+    number: int
+    end: weakref.ref
+    size_bytes: int
+    is_free: bool
+
+
+class _Resized(NamedTuple):
+    """The storages that were given another size: as they are now, and the numbers of what they were."""
+
+    made: tuple[Made, ...]
+    gone: list[int]
 
 
 class Tracer(TorchDispatchMode):
@@ -130,7 +160,7 @@ class Tracer(TorchDispatchMode):
         self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
         self._device, self._runs_on = work.device, work.runs_on
         self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
-        self._alive: dict[int, tuple[int, weakref.ref]] = {}
+        self._alive: dict[int, _Alive] = {}
         self._outside: dict[int, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -138,6 +168,11 @@ class Tracer(TorchDispatchMode):
         self._release(self._numbers.dropped_by(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
+        if function.__name__.startswith("_nested_"):
+            raise steps.ModelError(
+                "the step makes a nested tensor, and only dense tensors are handled: give nn.TransformerEncoder "
+                "enable_nested_tensor=False, or measure the step with measure_peak_memory"
+            )
         if isinstance(function, torch._ops.HigherOrderOperator):
             self.trace.uncertain.add(f"{function} is followed operator by operator: compiled it may keep others alive")
             with self:
@@ -151,9 +186,10 @@ class Tracer(TorchDispatchMode):
                 self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
+        self._note_values(function, args)
         self._check_positions(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
-        describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
+        describe = functools.partial(self._described, by_values=by_values, may_fill=function._schema.is_mutable)
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
         pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
@@ -162,17 +198,53 @@ class Tracer(TorchDispatchMode):
         else:
             self._values.follow(function, args, kwargs, outputs)
         made = tuple(
-            Made(self.add(leaf, on_host=self._is_on_host(leaf, function)), position, strides_of(leaf))
+            Made(self.add(leaf, is_free=self._is_free(leaf, function)), position, strides_of(leaf))
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
-        self.write(function, made, described)
+        resized = self._resized(function, args, kwargs, outputs)
+        self.write(function, made + resized.made, described)
+        self._release(resized.gone)
         number_bytes = self._numbers.saved_bytes(function, args)
         if number_bytes and self._device.type == "cpu":
             storage = self._new_storage(number_bytes)
             self.write(None, (Made(storage),))
             self._numbers.keep(storage)
         return outputs
+
+    def _resized(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> _Resized:
+        """Return the storages to which ``function`` gave another size: each is a new one, and the old one is gone."""
+        storages = {
+            tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in written(function, args, kwargs)
+        }
+        leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+        found = _Resized((), [])
+        for key, storage in storages.items():
+            numbers = self._renumbered(storage)
+            if numbers is not None:
+                places = [place for place, leaf in enumerate(leaves) if leaf.untyped_storage()._cdata == key]
+                made = Made(numbers[1], *((places[0], strides_of(leaves[places[0]])) if places else ()))
+                found = _Resized((*found.made, made), [*found.gone, numbers[0]])
+        return found
+
+    def _renumbered(self, storage: torch.UntypedStorage) -> tuple[int, int] | None:
+        """Return the old and the new number of a storage that has another size than before, None where it has not."""
+        known = self._alive.get(storage._cdata)
+        if known is None or known.size_bytes == storage.nbytes():
+            return None
+        known.size_bytes = storage.nbytes()
+        old, known.number = known.number, self._new_storage(0 if known.is_free else known.size_bytes)
+        if old in self.trace.names:
+            self.trace.names[known.number] = self.trace.names[old]
+        return old, known.number
+
+    def write_resized(self, storage: torch.UntypedStorage) -> None:
+        """Write down that the model gave a storage another size itself, which no operator shows."""
+        numbers = self._renumbered(storage)
+        if numbers is not None:
+            self._values.forget(storage._cdata)
+            self.write(None, (Made(numbers[1]),))
+            self._release([numbers[0]])
 
     def _check_positions(self, function: Any, args: tuple[Any, ...]) -> None:
         """Raise IndexError where a real run would, since fake tensors look up any row of a table and any class."""
@@ -213,6 +285,18 @@ class Tracer(TorchDispatchMode):
     def _note_draws(self, args: Any, kwargs: Any) -> None:
         if self._values.are_drawn(args, kwargs):
             self.trace.uncertain.add("the step asks what a random draw gave: one draw was taken, another may differ")
+
+    def _note_values(self, function: Any, args: Any) -> None:
+        """Note what takes memory by the values that it is given, and what was assumed of them."""
+        name = function._schema.name.removeprefix("aten::")
+        if name == "linalg_matrix_exp":
+            self.trace.uncertain.add(
+                f"{function} takes inside what the values of its operand ask for: counted at zeros"
+            )
+        if name in _BACKWARD_BY_VALUES and torch.is_grad_enabled() and args[0].requires_grad:
+            self.trace.uncertain.add(
+                f"the backward pass of {function} takes less where no factor is zero: counted as if one is"
+            )
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""
@@ -277,7 +361,7 @@ class Tracer(TorchDispatchMode):
 
     def write_state(self, state: torch.Tensor) -> None:
         """Write down that a state of the CPU's generator was made, which takes nothing of a GPU."""
-        self.write(None, (Made(self.add(state, on_host=self._device.type != "cpu")),))
+        self.write(None, (Made(self.add(state, is_free=self._device.type != "cpu")),))
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the step; what only the backward graph kept ends with it."""
@@ -323,25 +407,30 @@ class Tracer(TorchDispatchMode):
     def number(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the tensor's storage, None for one that is not counted."""
         known = self._alive.get(tensor.untyped_storage()._cdata)
-        return known[0] if known else None
+        return known.number if known else None
 
-    def _is_on_host(self, tensor: torch.Tensor, function: Any) -> bool:
-        """Return whether the tensor takes nothing of a GPU: it is on the CPU, as an optimizer's count of steps is."""
+    def _is_free(self, tensor: torch.Tensor, function: Any) -> bool:
+        """Return whether the tensor takes nothing of the device.
+
+        It stands for zeros without having them, or is on the CPU, as an optimizer's count of steps is, and not on the
+        GPU that is meant.
+        """
+        if function is torch.ops.aten._efficientzerotensor.default:
+            return True
         if self._device.type == self._runs_on.type:
             return tensor.device.type != self._device.type
         return function in _CONSTANTS  # a CPU stands in for the GPU: the numbers that nobody moved there
 
-    def add(self, tensor: torch.Tensor, *, on_host: bool = False) -> int:
+    def add(self, tensor: torch.Tensor, *, is_free: bool = False) -> int:
         """Count the tensor's storage from now until its last reference is gone; return its number."""
         storage = tensor.untyped_storage()
-        key, number = storage._cdata, self._new_storage(0 if on_host else storage.nbytes())
+        key, number = storage._cdata, self._new_storage(0 if is_free else storage.nbytes())
 
         def gone(_: weakref.ref) -> None:
-            del self._alive[key]
+            self.trace.events.append(Release(self._alive.pop(key).number))
             self._values.forget(key)
-            self.trace.events.append(Release(number))
 
-        self._alive[key] = (number, weakref.ref(storage, gone))
+        self._alive[key] = _Alive(number, weakref.ref(storage, gone), storage.nbytes(), is_free)
         return number
 
     def _new_storage(self, size_bytes: int) -> int:
@@ -351,9 +440,9 @@ class Tracer(TorchDispatchMode):
 
     def alive(self) -> list[int]:
         """Return the numbers of the storages that are alive."""
-        return [number for number, _ in self._alive.values()]
+        return [known.number for known in self._alive.values()]
 
-    def _described(self, tensor: torch.Tensor, *, by_values: bool = False) -> TensorSpec:
+    def _described(self, tensor: torch.Tensor, *, by_values: bool = False, may_fill: bool = False) -> TensorSpec:
         known = self._values.of(tensor) if by_values else None
         return TensorSpec(
             sizes=tuple(tensor.size()),
@@ -362,6 +451,7 @@ class Tracer(TorchDispatchMode):
             device=tensor.device,
             is_conj=tensor.is_conj(),
             is_neg=tensor.is_neg(),
+            room_bytes=0 if tensor.numel() or not may_fill else tensor.untyped_storage().nbytes(),
             content=None if known is None else _content(known),
             storage=self.number(tensor),
             is_view=tensor._is_view(),
@@ -408,6 +498,7 @@ def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager)
             _name_gradients(fake.model, tracer)
 
     for observed in (nullcontext(), second):
+        torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of the step before
         steps.drop_gradients(fake)
         tracer.enter("preparation")
         _name_optimizer_state(fake, tracer)
@@ -416,6 +507,7 @@ def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager)
         with observed:
             steps.run(fake, enter)
     _name_gradients(fake.model, tracer)
+    torch.clear_autocast_cache()
     return replace(trace, events=list(trace.events))  # the copy's own releases, which follow, are no part of it
 
 
@@ -508,6 +600,20 @@ def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
         return state
 
     with mock.patch.object(torch, "get_rng_state", get_rng_state):
+        yield
+
+
+@contextmanager
+def _seen_sizes(tracer: Tracer) -> Iterator[None]:
+    """See the sizes that a model gives to storages themselves: no operator does it."""
+    real = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        made = real(storage, size)
+        tracer.write_resized(storage)
+        return made
+
+    with mock.patch.object(torch.UntypedStorage, "resize_", resize_, create=True):
         yield
 
 

@@ -82,17 +82,17 @@ class KnownValues:
     def follow(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> None:
         """Keep the values of what ``function`` made or wrote; forget those that it wrote without our knowing what."""
         made = [leaf for leaf in pytree.tree_leaves(outputs) if _is_tensor(leaf)]
-        given = _written(function, args, kwargs)
-        written = [tensor for tensor in given if _key(tensor) in self._storages or _key(tensor) in self._everywhere]
+        given = written(function, args, kwargs)
+        changed = [tensor for tensor in given if _key(tensor) in self._storages or _key(tensor) in self._everywhere]
         small = all(tensor.numel() <= MOST_ELEMENTS for tensor in made)
-        values = self.computed(function, args, kwargs) if small and (made or written) else None
+        values = self.computed(function, args, kwargs) if small and (made or changed) else None
         if values is None:
-            for tensor in written:
+            for tensor in changed:
                 self.forget(_key(tensor))
             self._take_finite(function, args, made)
             return
         if torch.Tag.nondeterministic_seeded in function.tags or self.are_drawn(args, kwargs):
-            self._drawn |= {_key(tensor) for tensor in (*made, *written)}
+            self._drawn |= {_key(tensor) for tensor in (*made, *changed)}
         reals = [leaf for leaf in pytree.tree_leaves(values) if _is_tensor(leaf)]
         for fake, real in zip(made, reals, strict=True):
             if _key(fake) not in self._storages:
@@ -120,7 +120,7 @@ def _key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _written(function: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def written(function: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the tensors among the arguments that ``function`` writes."""
     if not function._schema.is_mutable:
         return []

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from helpers import results, trees
 from helpers.checks import whole_number
+from helpers.memory._trace import ONE_AT_A_TIME
 from helpers.results import Record
 from helpers.timing._runs import check_function, chosen_device, device_in_use
 
@@ -171,7 +172,15 @@ def _is_backward(event: Any) -> bool:
 
 
 def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> list[tuple[list[Any], float]]:
-    """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the call."""
+    """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the call.
+
+    Threads take turns: torch has one profiler for all of them, and the process ends where two start it.
+    """
+    with ONE_AT_A_TIME:
+        return _recorded_here(fn, device, runs)
+
+
+def _recorded_here(fn: Callable[[], object], device: torch.device, runs: int) -> list[tuple[list[Any], float]]:
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)

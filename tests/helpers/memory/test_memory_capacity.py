@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from helpers import hardware, isolation
 from helpers.memory import ModelError, estimate_peak_memory, fits, max_batch_size
@@ -101,6 +102,41 @@ def test_inputs_that_are_tensors_are_resized_together():
     assert found.peak_bytes <= 100_000 < found.next_peak_bytes
     with pytest.raises(ValueError, match="one common batch"):
         max_batch_size(model, (torch.zeros(2, 4), torch.zeros(3, 4)), 100_000)
+
+
+class Masked(nn.Linear):
+    """Stores less where the mask is all ones."""
+
+    def forward(self, x, mask):
+        return super().forward(x) if mask.all() else super().forward(x).exp().exp()
+
+
+class Packed(nn.GRU):
+    """Runs on sequences of the lengths given."""
+
+    def forward(self, x, lengths, *, in_order):
+        return super().forward(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=in_order))
+
+
+@pytest.mark.parametrize(("mask", "batch"), [(torch.ones(3), 3), (torch.tensor([1.0, 1, 0]), 2)])
+def test_a_mask_keeps_the_values_that_were_given(mask, batch):
+    peaks = [
+        estimate_peak_memory(Masked(8, 8), (torch.zeros(size, 8), torch.ones(size).bool())).peak_bytes
+        for size in (batch, batch + 1)
+    ]
+    found = max_batch_size(Masked(8, 8), (torch.zeros(3, 8), mask.bool()), peaks[1] - 1)
+    assert (found.batch_size, found.peak_bytes) == (batch, peaks[0])
+
+
+@pytest.mark.parametrize(("lengths", "in_order"), [([2, 7, 3], False), ([7, 3, 2], True)])
+def test_lengths_are_repeated(lengths, in_order):
+    def given(lengths):
+        return {"x": torch.zeros(len(lengths), 7, 4), "lengths": torch.tensor(lengths), "in_order": in_order}
+
+    doubled = [length for length in lengths for _ in range(2)]
+    peak = estimate_peak_memory(Packed(4, 4), given(doubled)).peak_bytes
+    found = max_batch_size(Packed(4, 4), given(lengths), 10**6, at_most=6)
+    assert (found.batch_size, found.peak_bytes) == (6, peak)
 
 
 @pytest.mark.parametrize("memory_bytes", [-1, math.nan, math.inf, "-2 GB", True])

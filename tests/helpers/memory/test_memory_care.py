@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
 import torch
 from memory_models import Adam, Branches, Raises
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from helpers.memory import (
     ModelError,
@@ -16,6 +18,7 @@ from helpers.memory import (
     fits,
     max_batch_size,
     measure_peak_memory,
+    profile_layer_alexnet,
     profile_layer_mem,
     profile_mem,
 )
@@ -197,3 +200,105 @@ def test_an_operator_that_cannot_run_alone_is_named_and_what_needs_its_workspace
     monkeypatch.setattr("helpers.memory._probing._machine_bytes", lambda: 1e18)
     monkeypatch.setattr("helpers.memory._probing._Runner._finished", lambda *_: None)
     assert estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8)).peak_bytes > 0
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_callers_own_autocast_is_that_of_the_step(training):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    asked = estimate_peak_memory(model, (64, 64), training=training, autocast=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        estimate = estimate_peak_memory(model, (64, 64), training=training)
+        measured = measure_peak_memory(model, (64, 64), training=training)
+        profile_mem(model, (64, 64), training=training)
+    assert estimate.peak_bytes == measured.peak_bytes
+    assert "in the caller's own autocast to bfloat16" in estimate.step
+    if not training:
+        assert estimate.peak_bytes == asked.peak_bytes
+
+
+class Noisy(nn.Linear):
+    """Adds noise from a generator of its own."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, x):
+        return super().forward(x) + torch.rand(x.shape, generator=self.generator)
+
+
+def test_a_generator_of_the_models_own_is_copied():
+    model = Noisy()
+    before = model.generator.get_state()
+    assert estimate_peak_memory(model, (8, 8)).peak_bytes == measure_peak_memory(model, (8, 8)).peak_bytes
+    assert torch.equal(model.generator.get_state(), before)
+
+
+def test_a_nested_tensor_is_refused_with_what_to_do():
+    given = {"src": torch.randn(4, 10, 16), "src_key_padding_mask": torch.arange(10).expand(4, 10) > 6}
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    with pytest.raises(ModelError, match=r"give nn\.TransformerEncoder enable_nested_tensor=False, or measure"):
+        estimate_peak_memory(nn.TransformerEncoder(layer, 2), given, training=False)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    estimate = estimate_peak_memory(encoder, given, training=False)
+    assert estimate.peak_bytes == measure_peak_memory(encoder, given, training=False).peak_bytes
+
+
+def test_a_view_of_what_an_operator_laid_out_its_own_way():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Unflatten(1, (1, 8, 8)), nn.Unfold(3))
+    assert estimate_peak_memory(model, (32, 64)).peak_bytes == measure_peak_memory(model, (32, 64)).peak_bytes
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_that_were_made_in_inference_mode(training):
+    with torch.inference_mode():
+        model = nn.Linear(8, 8)
+    estimate = estimate_peak_memory(model, (8, 8), training=training)
+    assert estimate.peak_bytes == measure_peak_memory(model, (8, 8), training=training).peak_bytes
+
+
+def test_a_model_without_data_is_estimated_and_its_measurement_refused():
+    with FakeTensorMode():
+        model = nn.Linear(8, 8)
+    assert estimate_peak_memory(model, (8, 8)).peak_bytes == estimate_peak_memory(nn.Linear(8, 8), (8, 8)).peak_bytes
+    with pytest.raises(ModelError, match=r"were made under FakeTensorMode and have no data to run on; make them"):
+        measure_peak_memory(model, (8, 8))
+
+
+ENTERED, GO_ON = threading.Event(), threading.Event()
+
+
+class Waits(nn.Linear):
+    """Lets the test go on once it is asked for its shape."""
+
+    @property
+    def example_shape(self):
+        ENTERED.set()
+        GO_ON.wait(timeout=20)
+        return (4, 8)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [estimate_peak_memory, measure_peak_memory, profile_layer_mem, profile_mem, profile_layer_alexnet, fits,
+     max_batch_size],
+)  # fmt: skip
+def test_threads_wait_for_each_other(function):
+    ENTERED.clear()
+    GO_ON.clear()
+    limit = ("1 kB",) if function in (fits, max_batch_size) else ()
+    alone = estimate_peak_memory(network(), (4, 8)).peak_bytes
+    found = []
+    first = threading.Thread(target=lambda: estimate_peak_memory(Waits(8, 8)))
+    second = threading.Thread(target=lambda: found.append(function(network(), (4, 8), *limit)))
+    first.start()
+    assert ENTERED.wait(timeout=20)
+    second.start()
+    second.join(timeout=0.4)
+    waited = second.is_alive()
+    GO_ON.set()
+    first.join()
+    second.join()
+    assert waited
+    if function in (estimate_peak_memory, measure_peak_memory):
+        assert found[0].peak_bytes == alone

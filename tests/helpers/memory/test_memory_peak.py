@@ -220,6 +220,127 @@ def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
     assert max(trace.storage_bytes.values()) == 4 * 10**12
 
 
+# Storages that change their size.
+
+
+class Resizes(nn.Linear):
+    """Gives a tensor another size in its forward pass."""
+
+    def __init__(self, resize):
+        super().__init__(64, 64)
+        self.resize, self.own = resize, torch.empty(0)
+
+    def forward(self, x):
+        return super().forward(x) + self.resize(self, x.detach())[0, 0]
+
+
+def grown(model, x):
+    return model.own.resize_(500, 500).fill_(1.0)
+
+
+def grown_and_shrunk(model, x):
+    grown(model, x)
+    return model.own.resize_(500, 800).fill_(1.0)[:3].clone()
+
+
+def emptied(model, x):
+    first = torch.ones(500, 500)
+    first.untyped_storage().resize_(0)
+    return torch.ones(500, 500)
+
+
+def filled_again(model, x):
+    first = torch.ones(500, 500)
+    first.untyped_storage().resize_(0)
+    first.untyped_storage().resize_(10**6)
+    return first.fill_(2.0)
+
+
+def joined(model, x):
+    return torch.cat([x] * 50, out=torch.empty(0))
+
+
+def stacked(model, x):
+    return torch.stack([x] * 50, out=torch.empty(0)).sum(0)
+
+
+def filled_within_its_room(model, x):
+    return torch.cat([x] * 50, out=model.own.resize_(0))
+
+
+RESIZES = [grown, grown_and_shrunk, emptied, filled_again, joined, stacked, filled_within_its_room]
+
+
+@pytest.mark.parametrize("resize", RESIZES)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_storage_that_is_given_another_size(resize, training):
+    assert assert_exact(Resizes(resize), (64, 64), training=training).uncertain == ()
+
+
+def test_what_a_model_grows_stays_its_own():
+    estimate = estimate_peak_memory(Resizes(grown), (64, 64))
+    assert ("other", "own", 10**6) in {
+        (held.category, held.name, held.size_bytes) for held in estimate.timeline.tensors
+    }
+
+
+# What depends on values, and tensors that share a storage.
+
+
+class Computes(nn.Linear):
+    """A layer, and a function of its outputs."""
+
+    def __init__(self, function):
+        super().__init__(16, 16)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda y: y.prod(1), "aten.prod.dim_int takes less where no factor is zero"),
+        (torch.prod, "aten.prod.default takes less"),
+        (lambda y: y.cumprod(1), "aten.cumprod.default takes less"),
+        (torch.matrix_exp, "aten.linalg_matrix_exp.default takes inside what the values"),
+    ],
+)
+def test_an_operator_that_takes_memory_by_its_values_is_named(function, named):
+    assert named in " ".join(estimate_peak_memory(Computes(function), (16, 16)).uncertain)
+    assert estimate_peak_memory(Computes(lambda y: y.detach().cumprod(1) + y), (16, 16)).uncertain == ()
+
+
+class Pushes(nn.Linear):
+    """Gives the derivative of a layer along its input, forward."""
+
+    def forward(self, x):
+        return torch.func.jvp(super().forward, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_derivative_forward(training):
+    assert assert_exact(Pushes(64, 64), (64, 64), training=training).uncertain == ()
+
+
+class Halves(nn.Module):
+    """Two products with the halves of one storage."""
+
+    def __init__(self):
+        super().__init__()
+        whole = torch.randn(128, 64)
+        self.first, self.second = nn.Parameter(whole[:64]), nn.Parameter(whole[64:])
+
+    def forward(self, x):
+        return x @ self.first @ self.second
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_that_share_a_storage_count_once(training):
+    assert assert_exact(Halves(), (64, 64), training=training).category_bytes["parameter"] == 128 * 64 * 4
+
+
 # Checkpointing and mixed precision: the saving is the measured one.
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 
 import pytest
@@ -41,6 +42,27 @@ def test_calls_are_exact(runs):
     assert (found["aten::mm"], found["aten::relu"], found["aten::sum"]) == (4 * runs, 4 * runs, runs)
     assert len(called) == 1 + runs
     assert table.runs == runs
+
+
+def test_threads_take_turns():
+    called, entered, go_on = [], threading.Event(), threading.Event()
+
+    def slow() -> None:
+        called.append(1)
+        if len(called) == 2:  # the first call is not recorded
+            entered.set()
+            go_on.wait(timeout=20)
+
+    first, second = (threading.Thread(target=kernel_table, args=(fn,)) for fn in (slow, lambda: None))
+    first.start()
+    assert entered.wait(timeout=20)
+    second.start()
+    second.join(timeout=0.4)
+    waited = second.is_alive()
+    go_on.set()
+    first.join()
+    second.join()
+    assert waited
 
 
 def test_calls_of_a_training_step_are_exact():
