@@ -9,6 +9,7 @@ runs are counted themselves. A fused attention and a recurrent layer are followe
 from __future__ import annotations
 
 import sys
+import threading
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,7 @@ from torch.nn import functional
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from helpers import steps
-from helpers.operations import _backward as backward, _tally as tally
+from helpers.operations import _backward as backward, _blocks as blocks, _tally as tally
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
 from helpers.operations._report import OperationProfile
@@ -41,12 +41,18 @@ class OperationCounter:
     def __init__(self) -> None:
         self._run = RunningTrace()
         self._open = ExitStack()
+        self._is_open = False
 
     def __enter__(self) -> OperationCounter:
+        if self._is_open:
+            raise RuntimeError("this count is open already, so its operators would be counted twice; "
+                               "end that block first, or begin another helpers.count_ops()")  # fmt: skip
         self._open.enter_context(self._run.recording())
+        self._is_open = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._is_open = False
         self._open.close()
 
     def profile(self) -> OperationProfile:
@@ -100,7 +106,8 @@ def count_ops() -> OperationCounter:
     :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
     gradient.
 
-    Seen is the thread of the block, and autograd's.
+    Seen is the thread of the block, and autograd's. Blocks may overlap, in one thread or in several, and end in any
+    order; each counts what runs in its thread until it ends.
 
     >>> with count_ops() as ops:
     ...     logits = nn.Linear(784, 10)(torch.ones(64, 784))
@@ -138,10 +145,9 @@ class RunningTrace(OperatorTrace):
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Count what runs inside, and change nothing of it."""
+        self._thread = threading.get_ident()
         with ExitStack() as stack:
-            stack.enter_context(steps.uncompiled())
-            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
+            stack.enter_context(blocks.visible_operators())
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enter),
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -168,11 +174,14 @@ class RunningTrace(OperatorTrace):
         return self._rows[id(module)]
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._is_of_another_thread():
+            return
         self.optimizer = type(optimizer).__name__
         self._step = OptimizerRecorder(owners_of_storages(optimizer, self.parameter_owner))
 
     def _end_step(self, *_: Any) -> None:
-        self._step = None
+        if not self._is_of_another_thread():
+            self._step = None
 
     # The functions of torch, above autograd.
 

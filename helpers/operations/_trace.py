@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as module_hooks
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
+from helpers.operations import _blocks as blocks
 from helpers.operations._shapes import MATRIX_PRODUCTS, check_positions, check_types
 from helpers.operations._specs import (
     META,
@@ -40,7 +40,7 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import tensors_of, uncompiled
+from helpers.steps import tensors_of
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -129,9 +129,7 @@ class OperatorTrace:
             if torch.cuda.is_available():
                 stack.enter_context(torch.autocast("cuda", enabled=False))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
-            stack.enter_context(uncompiled())
+            stack.enter_context(blocks.visible_operators())
             flex = sys.modules.get("torch.nn.attention.flex_attention")
             if flex is not None:  # it refuses to train on a CPU, and nothing is trained
                 stack.enter_context(mock.patch.object(flex, "_validate_device"))
@@ -155,8 +153,12 @@ class OperatorTrace:
 
     # The modules.
 
+    def _is_of_another_thread(self) -> bool:
+        """Tell whether a hook is called for what another thread runs: torch's hooks are those of all threads."""
+        return threading.get_ident() != self._thread
+
     def _enter(self, module: nn.Module, _: Any) -> None:
-        if threading.get_ident() != self._thread:  # another model's
+        if self._is_of_another_thread():
             return
         row = self._rows.get(id(module))
         self._stack.append(self._new_row(module) if row is None else row)
@@ -169,7 +171,7 @@ class OperatorTrace:
         return self._add_row(f"{parent}.{name}" if parent else name, module)
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if self._is_of_another_thread():
             return
         row = self._rows[id(module)]
         self.outputs[row] = shapes_in(outputs)
@@ -346,17 +348,12 @@ def _is_composite(func: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
 
 
-class _DispatchRecorder(TorchDispatchMode):
+class _DispatchRecorder(blocks.DispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Say that nothing in here is compiled: torch would import its compiler to make sure."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
@@ -366,7 +363,7 @@ class _DispatchRecorder(TorchDispatchMode):
             return self._trace.operator(func, args, kwargs or {})
 
 
-class FunctionRecorder(TorchFunctionMode):
+class FunctionRecorder(blocks.FunctionMode):
     def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace

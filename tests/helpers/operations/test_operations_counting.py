@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import model_zoo
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from operation_samples import Functional, HiddenGradient, OwnGradient, weight
 from torch import nn
+from torch.utils import _python_dispatch
 from torch.utils.checkpoint import checkpoint
 
 import helpers
@@ -251,3 +253,58 @@ def test_inference_is_counted_in_every_mode():
         with mode(), count_ops() as ops:
             layer(torch.ones(2, 3))
         assert ops.macs == 24
+
+
+def _blocks_open(layer, x):
+    """Count within a block that stays open between the steps of a generator."""
+    with count_ops() as ops:
+        layer(x)
+        yield ops
+        layer(x)
+        yield ops
+
+
+def test_blocks_end_in_any_order():
+    layer, x = nn.Linear(3, 4), torch.ones(2, 3)
+    fast, flag = torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode
+    first, second = _blocks_open(layer, x), _blocks_open(layer, x)
+    ops, other = next(first), next(second)
+    assert (ops.macs, other.macs) == (48, 24)
+    first.close()
+    assert not torch.backends.mha.get_fastpath_enabled()
+    next(second)
+    assert (ops.macs, other.macs) == (48, 48)
+    second.close()
+    layer(x)
+    assert (ops.macs, other.macs) == (48, 48)
+    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
+    assert (torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode) == (fast, flag)
+
+
+def test_blocks_of_two_threads():
+    layer, x, fast = nn.Linear(3, 4), torch.ones(2, 3), torch.backends.mha.get_fastpath_enabled()
+    flag = _python_dispatch._is_in_torch_dispatch_mode
+    counter, optimizer = count_ops(), torch.optim.SGD(layer.parameters())
+    layer.weight.grad = torch.ones(4, 3)
+    with ThreadPoolExecutor(1) as thread:
+        with count_ops() as ops:
+            thread.submit(counter.__enter__).result()
+            layer(x)
+            optimizer.step()
+        thread.submit(layer, x).result()
+        assert not torch.backends.mha.get_fastpath_enabled()
+        thread.submit(counter.__exit__).result()
+    assert (ops.macs, counter.macs) == (24, 24)
+    assert counter.profile().layer("Linear").forward_macs == 24
+    assert (ops.profile().optimizer, counter.profile().optimizer) == ("SGD", None)
+    assert (torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode) == (fast, flag)
+
+
+def test_a_block_ends_where_it_began_and_is_open_once():
+    with count_ops() as ops, pytest.raises(RuntimeError, match="this count is open already"), ops:
+        pass
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ops.__enter__).result()
+        with pytest.raises(RuntimeError, match="must end in the thread that began it"):
+            ops.__exit__()
+    assert torch.backends.mha.get_fastpath_enabled()
