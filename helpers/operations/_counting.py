@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch
 from torch.nn import functional
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -27,7 +28,7 @@ from helpers.operations import _backward as backward, _blocks as blocks, _tally 
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
 from helpers.operations._report import OperationProfile
-from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of
+from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of, tensors_in
 from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurrence
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
@@ -104,7 +105,7 @@ def count_ops() -> OperationCounter:
     path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
     Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
     :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
-    gradient.
+    gradient. Of torch.func's transformations and of batched gradients the operators that run are counted themselves.
 
     Seen is the thread of the block, and autograd's. Blocks may overlap, in one thread or in several, and end in any
     order; each counts what runs in its thread until it ends.
@@ -134,6 +135,7 @@ class RunningTrace(OperatorTrace):
         self._phase: str | None = "forward"
         self._step: OptimizerRecorder | None = None
         self._is_muted = False
+        self._is_executed = False
         self._inside: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
         self._first = torch._C._autograd._get_sequence_nr()
@@ -189,6 +191,9 @@ class RunningTrace(OperatorTrace):
         """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked into."""
         if not self._is_muted:
             self._note_attention(name, kwargs)
+        if func is torch.autograd.grad and (kwargs.get("is_grads_batched") or _functorch.maybe_current_level()):
+            with self._gradients_executed():
+                return func(*args, **kwargs)
         if self._is_muted or not (is_recurrence(name, args) or name == "flex_attention"):
             return func(*args, **kwargs)
         inside = self._follow(func, args, kwargs)
@@ -205,6 +210,18 @@ class RunningTrace(OperatorTrace):
             yield
         finally:
             self._is_muted = False
+
+    @contextmanager
+    def _gradients_executed(self) -> Iterator[None]:
+        """Count the operators of a backward pass themselves: several at once, of torch.vmap, or of a transformation.
+
+        The nodes of torch.func have no rule of an operator, whose tensors need no gradient outside of it.
+        """
+        before, self._is_executed = self._is_executed, True
+        try:
+            yield
+        finally:
+            self._is_executed = before
 
     def _follow(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> tally.Tally:
         """Return the sums over ``func`` on shapes, and over the gradient of its first result."""
@@ -260,7 +277,8 @@ class RunningTrace(OperatorTrace):
         return self._forward(func, args, kwargs)
 
     def _forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        if not operator_of(func).name.startswith("_scaled_dot_product"):
+        name = operator_of(func).name
+        if not name.startswith("_scaled_dot_product") or name.endswith("_backward"):
             return super().operator(func, args, kwargs)
         named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
         query, key, value = args[:3]
@@ -268,8 +286,9 @@ class RunningTrace(OperatorTrace):
         options = {name: named[name] for name in ("dropout_p", "is_causal", "scale") if name in named}
         options["enable_gqa"] = query.shape[-3] != key.shape[-3]
         inside = self._follow(functional.scaled_dot_product_attention, (query, key, value, mask), options)
-        last = torch._C._autograd._get_sequence_nr() - 1
-        self._note_function(inside, range(last, last + 1))
+        last = torch._C._autograd._get_sequence_nr()
+        nodes = 1 if any(tensor.requires_grad for tensor in tensors_in((*args, *kwargs.values()))) else 0
+        self._note_function(inside, range(last - nodes, last))
         return func(*args, **kwargs)
 
     def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:
@@ -285,10 +304,10 @@ class RunningTrace(OperatorTrace):
         if call.needs_grad and call.sequence is not None:
             self._remember(call.sequence, priced, call.owner)
 
-    def _note_free(self, operator: Operator, owner: int, sequence: int) -> None:
+    def _note_free(self, operator: Operator, args: tuple, owner: int, sequence: int) -> None:
         if self._phase == "forward":
-            super()._note_free(operator, owner, sequence)
-        if torch.is_grad_enabled():
+            super()._note_free(operator, args, owner, sequence)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(args)):
             self._remember(sequence, _FREE, owner)
 
     # What is known of the nodes of autograd's graph: of each one number, which leads to a chain of links.
@@ -333,7 +352,7 @@ class RunningTrace(OperatorTrace):
         chain = self._chain(node)
         is_known = any(what is not None for what, _ in chain)
         is_registered = any(isinstance(what, tally.Priced) and what.is_registered for what, _ in chain)
-        is_gradient = is_known and (is_engine or is_registered)
+        is_gradient = is_known and (is_engine or is_registered) and not self._is_executed
         if is_gradient:
             self._add_gradients(node._sequence_nr(), chain)
             if not torch.is_grad_enabled():

@@ -259,7 +259,7 @@ class OperatorTrace:
             sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
         self._own(sequence, owner)
         if operator.is_free:
-            self._note_free(operator, owner, sequence)
+            self._note_free(operator, args, owner, sequence)
             return self._run(func, operator, args, kwargs)
         noted = functools.partial(spec_of, weights=self._weights, grad=grad)
         specs = [mapped(value, noted) for value in args]
@@ -286,7 +286,7 @@ class OperatorTrace:
     def _note(self, call: Call, _: Operator) -> None:
         self.calls.append(call)
 
-    def _note_free(self, operator: Operator, owner: int, _sequence: int) -> None:
+    def _note_free(self, operator: Operator, _args: tuple, owner: int, _sequence: int) -> None:
         self.free[operator.text, owner] += 1
 
     def _scores(self, name: str, specs: list) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from operation_samples import Functional, HiddenGradient, OwnGradient, weight
 from torch import nn
 from torch.utils import _python_dispatch
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import helpers
 from helpers import operations, steps
@@ -308,3 +309,45 @@ def test_a_block_ends_where_it_began_and_is_open_once():
         with pytest.raises(RuntimeError, match="must end in the thread that began it"):
             ops.__exit__()
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+_X, _W = torch.ones(8, 64), torch.ones(64, 64)
+TRANSFORMATIONS = {
+    "vjp": (lambda: torch.func.vjp(lambda w: _X @ w, _W)[1](torch.ones(8, 64)), 2 * 32768),
+    "jacrev": (lambda: torch.func.jacrev(lambda v: v @ _W)(_X), (8 * 64 + 1) * 32768),
+    "vmap of grad": (
+        lambda: torch.func.vmap(torch.func.grad(lambda w, a: (a @ w).pow(2).sum()), (None, 0))(_W, _X),
+        2 * 32768,
+    ),
+    "grad of a parameter": (lambda: torch.func.grad(lambda w: (_X @ w).sum())(_W.clone().requires_grad_()), 2 * 32768),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_what_transformations_compute_is_counted(name):
+    run, macs = TRANSFORMATIONS[name]
+    with FlopCounterMode(display=False) as counter:
+        run()
+    with count_ops() as ops:
+        run()
+    assert ops.macs == macs == counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("how", ["is_grads_batched", "vmap"])
+def test_batched_gradients_are_counted(how):
+    layer, x = nn.Linear(64, 64).requires_grad_(False), _X.clone().requires_grad_()
+    with count_ops() as ops:
+        y = layer(x).sum(0)
+        if how == "vmap":
+            torch.vmap(lambda gradient: torch.autograd.grad(y, x, gradient, retain_graph=True))(torch.eye(64))
+        else:
+            torch.autograd.grad(y, x, torch.eye(64), is_grads_batched=True)
+    assert (ops.profile().forward_macs, ops.profile().backward_macs) == (32768, 64 * 32768)
+    assert ops.profile().may_hold_products == ()
+
+
+def test_a_transformed_gradient_without_a_rule_is_named():
+    with count_ops() as ops:
+        torch.func.grad(lambda a: F.scaled_dot_product_attention(a, a, a).sum())(torch.ones(1, 2, 3, 4))
+    assert "at least" in str(ops)
+    assert "_backward" in ops.profile().may_hold_products[0]
