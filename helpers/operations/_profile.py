@@ -118,7 +118,7 @@ def _followed(
     trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
     sums = tally.of(trace, reached)
     if optimizer is not None:
-        owners = [trace.parameter_owner[id(p)] for p in trained]
+        owners = [trace.parameter_owner.get(id(p), 0) for p in trained]
         for call in optimizer_calls(trained, owners, optimizer):
             sums.add_executed(sums.priced(call), call.owner, "optimizer")
     shown = steps.described((*arguments.positional, arguments.named))

@@ -102,8 +102,8 @@ class OperatorTrace:
         return tensor
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """Return what computes in place of a parameter or buffer of the model."""
-        return self._stand_ins[id(tensor)]
+        """Return what computes in place of a parameter or buffer: itself if the forward has made it."""
+        return self._stand_ins.get(id(tensor), tensor)
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return what computes in place of a tensor that the caller passes."""
@@ -168,7 +168,11 @@ class OperatorTrace:
         """Return the row of a module that the model does not know."""
         parent = self.paths[self._stack[-1]]
         name = f"({type(module).__name__} {len(self.paths)})"
-        return self._add_row(f"{parent}.{name}" if parent else name, module)
+        row = self._add_row(f"{parent}.{name}" if parent else name, module)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                self.parameter_owner.setdefault(id(parameter), row)
+        return row
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         if self._is_of_another_thread():
