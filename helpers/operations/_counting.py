@@ -28,7 +28,17 @@ from helpers.operations import _backward as backward, _blocks as blocks, _tally 
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
 from helpers.operations._report import OperationProfile
-from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of, tensors_in
+from helpers.operations._specs import (
+    NOTHING,
+    Call,
+    Operator,
+    is_dense,
+    mapped,
+    operator_of,
+    spec_of,
+    storage_of,
+    tensors_in,
+)
 from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurrence
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
@@ -106,6 +116,7 @@ def count_ops() -> OperationCounter:
     Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
     :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
     gradient. Of torch.func's transformations and of batched gradients the operators that run are counted themselves.
+    An operator on a sparse or nested tensor runs, and is named in ``not_counted``.
 
     Seen is the thread of the block, and autograd's. Blocks may overlap, in one thread or in several, and end in any
     order; each counts what runs in its thread until it ends.
@@ -136,6 +147,7 @@ class RunningTrace(OperatorTrace):
         self._step: OptimizerRecorder | None = None
         self._is_muted = False
         self._is_executed = False
+        self._lazy: set[int] = set()
         self._inside: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
         self._first = torch._C._autograd._get_sequence_nr()
@@ -163,13 +175,26 @@ class RunningTrace(OperatorTrace):
 
     # The modules and the optimizer.
 
+    def _add_weight(self, tensor: Tensor, row: int) -> None:
+        if _has_memory(tensor):
+            super()._add_weight(tensor, row)
+        else:
+            self._lazy.add(row)
+
+    def _leave(self, module: nn.Module, given: Any, outputs: Any) -> None:
+        super()._leave(module, given, outputs)
+        row = self._rows.get(id(module), 0)
+        if row in self._lazy:  # its first call has made its weights
+            self._lazy.discard(row)
+            self._add_weights(module, row)
+
     def _new_row(self, module: nn.Module) -> int:
         if len(self._stack) > 1:
             return super()._new_row(module)
         kind, top = type(module).__name__, self.modules[0]
         name = kind if kind not in top._modules else f"{kind} {len(top._modules) + 1}"
         top.add_module(name, module)
-        top.training = module.training
+        top.training = getattr(module, "training", top.training)  # a frozen script does not say
         for path, inner in module.named_modules():
             if id(inner) not in self._rows:
                 self._add_module(f"{name}.{path}".rstrip("."), inner)
@@ -194,7 +219,8 @@ class RunningTrace(OperatorTrace):
         if func is torch.autograd.grad and (kwargs.get("is_grads_batched") or _functorch.maybe_current_level()):
             with self._gradients_executed():
                 return func(*args, **kwargs)
-        if self._is_muted or not (is_recurrence(name, args) or name == "flex_attention"):
+        is_followed = is_recurrence(name, args) or name == "flex_attention"
+        if self._is_muted or not is_followed or not all(map(_has_memory, tensors_in((*args, *kwargs.values())))):
             return func(*args, **kwargs)
         inside = self._follow(func, args, kwargs)
         before = torch._C._autograd._get_sequence_nr()
@@ -265,21 +291,31 @@ class RunningTrace(OperatorTrace):
         """Run one operator, and add it, or the gradient that it belongs to."""
         if self._is_muted or func.namespace in _NOT_OPERATORS:
             return func(*args, **kwargs)
+        if any(tensor.layout == torch.jagged for tensor in tensors_in((*args, *kwargs.values()))):
+            return NotImplemented  # it takes the operator apart, into those on its values, which come here
         if torch._C._current_graph_task_id() != -1:
             return self._in_backward(func, args, kwargs)
         self._visited.clear()
         if self._step is not None and not torch.is_grad_enabled():
+            if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
+                return self._not_counted(operator_of(func), func(*args, **kwargs), "optimizer")
             result = self._step.__torch_dispatch__(func, (), args, kwargs)
             for call in self._step.calls:
                 self.tally.add_executed(self.tally.priced(call), call.owner, "optimizer")
             self._step.calls.clear()
-            return result
+            is_dense_result = all(map(is_dense, tensors_in((result,))))
+            return result if is_dense_result else self._not_counted(operator_of(func), result, "optimizer")
         return self._forward(func, args, kwargs)
 
     def _forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        name = operator_of(func).name
-        if not name.startswith("_scaled_dot_product") or name.endswith("_backward"):
-            return super().operator(func, args, kwargs)
+        operator = operator_of(func)
+        if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
+            return self._not_counted(operator, func(*args, **kwargs), self._phase)
+        if not operator.name.startswith("_scaled_dot_product") or operator.name.endswith("_backward"):
+            try:
+                return super().operator(func, args, kwargs)
+            except _NotDenseError as made:
+                return self._not_counted(operator, made.result, self._phase)
         named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
         query, key, value = args[:3]
         mask = named.get("attn_mask", named.get("attn_bias"))
@@ -292,7 +328,16 @@ class RunningTrace(OperatorTrace):
         return func(*args, **kwargs)
 
     def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if not all(map(is_dense, tensors_in((result,)))):
+            raise _NotDenseError(result)
+        return result
+
+    def _not_counted(self, operator: Operator, result: Any, phase: str | None) -> Any:
+        """Return the result of an operator on tensors that are not dense; it is named, as one without a rule is."""
+        if phase is not None and not operator.is_free:
+            self.tally.add_unknown(operator, self._stack[-1], phase)
+        return result
 
     def _note(self, call: Call, operator: Operator) -> None:
         for part in one_by_one(call, operator, ()):
@@ -399,4 +444,21 @@ class RunningTrace(OperatorTrace):
 
 def _is_accumulation(name: str, args: tuple, kwargs: dict) -> bool:
     """Tell whether the engine adds two gradients that meet; the formula of a gradient adds no two tensors so."""
-    return name == "add" and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape
+    if name != "add" or kwargs or not all(isinstance(value, Tensor) and is_dense(value) for value in args):
+        return False
+    return args[0].shape == args[1].shape
+
+
+class _NotDenseError(Exception):
+    """The end of counting an operator that made a tensor which is not dense."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Tell whether a tensor is dense and shows its memory; the tensors of torch.func and of lazy layers do not."""
+    if nn.parameter.is_lazy(tensor) or _functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return is_dense(tensor)

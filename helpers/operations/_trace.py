@@ -78,7 +78,9 @@ class OperatorTrace:
             self._add_module(path, module)
 
     def _add_module(self, path: str, module: nn.Module) -> None:
-        row = self._add_row(path, module)
+        self._add_weights(module, self._add_row(path, module))
+
+    def _add_weights(self, module: nn.Module, row: int) -> None:
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None and id(tensor) not in self._stand_ins:
                 self._add_weight(tensor, row)
@@ -379,7 +381,7 @@ class FunctionRecorder(blocks.FunctionMode):
 def shapes_in(values: Any) -> str:
     """Return the shapes of the tensors that a module returned, as a report shows them."""
     if isinstance(values, Tensor):
-        return str(tuple(values.shape))
+        return "nested" if values.is_nested else str(tuple(values.shape))
     items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
     return ", ".join(filter(None, map(shapes_in, items)))
 

@@ -351,3 +351,68 @@ def test_a_transformed_gradient_without_a_rule_is_named():
         torch.func.grad(lambda a: F.scaled_dot_product_attention(a, a, a).sum())(torch.ones(1, 2, 3, 4))
     assert "at least" in str(ops)
     assert "_backward" in ops.profile().may_hold_products[0]
+
+
+def _functional_call():
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    torch.func.grad(lambda given: torch.func.functional_call(layer, given, x).sum())(dict(layer.named_parameters()))
+
+
+def _recurrent_gradient():
+    layer = nn.LSTM(4, 4)
+    torch.func.grad(lambda x: layer(x)[0].sum())(torch.ones(3, 2, 4))
+
+
+def _sparse_gradient(optimizer):
+    layer = nn.Embedding(10, 4, sparse=True)
+    running = optimizer(layer.parameters(), lr=0.1)
+    for _ in range(2):
+        running.zero_grad()
+        (layer(torch.tensor([1, 2])) + layer(torch.tensor([2, 3]))).sum().backward()
+        running.step()
+
+
+def _nested(layout):
+    parts = [torch.ones(3, 4), torch.ones(5, 4)]
+    given = torch.nested.nested_tensor(parts, layout=layout, requires_grad=True)
+    y = nn.Linear(4, 4)(given) * 2
+    (y.values() if layout == torch.jagged else y.to_padded_tensor(0.0)).sum().backward()
+
+
+RUNNING = {
+    "functional_call": (_functional_call, 2 * 32, False),
+    "an LSTM that is transformed": (_recurrent_gradient, None, True),
+    "a lazy layer": (lambda: nn.Sequential(nn.LazyLinear(4))(torch.ones(2, 4)), 32, False),
+    "SGD, sparse": (lambda: _sparse_gradient(torch.optim.SGD), 0, False),
+    "SparseAdam": (lambda: _sparse_gradient(torch.optim.SparseAdam), 0, True),
+    "a sparse product": (lambda: torch.sparse.mm(torch.eye(4).to_sparse(), torch.ones(4, 2)), 0, True),
+    "jagged": (lambda: _nested(torch.jagged), None, True),
+    "nested": (lambda: _nested(torch.strided), None, True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_program_runs_and_what_is_not_counted_is_named(name):
+    run, macs, is_named = RUNNING[name]
+    with count_ops() as ops:
+        run()
+    assert macs is None or ops.macs == macs
+    assert ("  total     at least" in str(ops)) == bool(ops.profile().may_hold_products) == is_named
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_frozen_script_runs_and_is_counted():
+    frozen = torch.jit.freeze(torch.jit.script(nn.Sequential(nn.Linear(4, 4)).eval()))
+    with count_ops() as ops:
+        frozen(torch.ones(2, 4))
+    assert ops.macs == 32
+
+
+def test_a_lazy_layer_is_known_after_its_first_call():
+    layer = nn.LazyLinear(4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with count_ops() as ops:
+        layer(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert ops.profile().layer("LazyLinear").optimizer_flops == 2 * (16 + 4)
