@@ -8,13 +8,15 @@ runs are counted themselves. A fused attention and a recurrent layer are followe
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+import weakref
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -136,6 +138,21 @@ class _Everything(nn.Module):
 _Everything.__name__ = "count_ops"
 
 
+class _Size:
+    """Stands for a parameter in a module that only shows how many parameters there are."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self._elements = parameter.numel()
+
+    def numel(self) -> int:
+        return self._elements
+
+
+@functools.cache
+def _empty_class(name: str) -> type[nn.Module]:
+    return type(name, (nn.Module,), {})
+
+
 class RunningTrace(OperatorTrace):
     """The sums over what runs, made while it runs."""
 
@@ -148,6 +165,10 @@ class RunningTrace(OperatorTrace):
         self._is_muted = False
         self._is_executed = False
         self._lazy: set[int] = set()
+        # The models are not kept: what is known of them by their ids goes with them.
+        self._shadows: dict[int, nn.Module] = {}
+        self._sizes: dict[int, _Size] = {}
+        self._references: list[weakref.ref] = []
         self._inside: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
         self._first = torch._C._autograd._get_sequence_nr()
@@ -175,11 +196,54 @@ class RunningTrace(OperatorTrace):
 
     # The modules and the optimizer.
 
+    def _add_row(self, path: str, module: nn.Module) -> int:
+        row = super()._add_row(path, module)
+        if row:
+            self.modules[row] = self._shadow(module)
+        return row
+
+    def _shadow(self, module: nn.Module) -> nn.Module:
+        """Return an empty module of the same name, with the sizes of the parameters, which does not keep ``module``."""
+        key = id(module)
+        if key not in self._shadows:
+            shadow = self._shadows[key] = _empty_class(type(module).__name__)()
+            self._forget_with(module, self._shadows, self._rows)
+            for name, child in module._modules.items():
+                shadow._modules[name] = None if child is None else self._shadow(child)
+            self._add_sizes(module)
+        return self._shadows[key]
+
+    def _add_sizes(self, module: nn.Module) -> None:
+        for name, parameter in module._parameters.items():
+            if parameter is None or nn.parameter.is_lazy(parameter):
+                continue
+            if id(parameter) not in self._sizes:
+                self._sizes[id(parameter)] = _Size(parameter)
+                self._forget_with(parameter, self._sizes)
+            self._shadows[id(module)]._parameters[name] = cast("nn.Parameter", self._sizes[id(parameter)])
+
     def _add_weight(self, tensor: Tensor, row: int) -> None:
-        if _has_memory(tensor):
-            super()._add_weight(tensor, row)
-        else:
+        if not _has_memory(tensor):
             self._lazy.add(row)
+        elif id(tensor) not in self.parameter_owner:
+            self.parameter_owner[id(tensor)] = row
+            storage, weights = storage_of(tensor), self._weights
+            weights.add(storage)
+            self._forget_with(tensor, self.parameter_owner)
+            self._references.append(weakref.ref(tensor, lambda _: weights.discard(storage)))
+
+    def _forget_with(self, thing: Any, *tables: dict[int, Any]) -> None:
+        """Let ``thing`` be forgotten at its end: another one may get its id."""
+        key = id(thing)
+
+        def forget(_: weakref.ref) -> None:
+            for table in tables:
+                table.pop(key, None)
+
+        self._references.append(weakref.ref(thing, forget))
+
+    def _adopt(self, module: nn.Module, row: int) -> None:
+        self._add_weights(module, row)
 
     def _leave(self, module: nn.Module, given: Any, outputs: Any) -> None:
         super()._leave(module, given, outputs)
@@ -187,13 +251,14 @@ class RunningTrace(OperatorTrace):
         if row in self._lazy:  # its first call has made its weights
             self._lazy.discard(row)
             self._add_weights(module, row)
+            self._add_sizes(module)
 
     def _new_row(self, module: nn.Module) -> int:
         if len(self._stack) > 1:
             return super()._new_row(module)
         kind, top = type(module).__name__, self.modules[0]
         name = kind if kind not in top._modules else f"{kind} {len(top._modules) + 1}"
-        top.add_module(name, module)
+        top.add_module(name, self._shadow(module))
         top.training = getattr(module, "training", top.training)  # a frozen script does not say
         for path, inner in module.named_modules():
             if id(inner) not in self._rows:

@@ -171,10 +171,14 @@ class OperatorTrace:
         parent = self.paths[self._stack[-1]]
         name = f"({type(module).__name__} {len(self.paths)})"
         row = self._add_row(f"{parent}.{name}" if parent else name, module)
+        self._adopt(module, row)
+        return row
+
+    def _adopt(self, module: nn.Module, row: int) -> None:
+        """Note whose the parameters of such a module are."""
         for parameter in module._parameters.values():
             if parameter is not None:
                 self.parameter_owner.setdefault(id(parameter), row)
-        return row
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         if self._is_of_another_thread():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import model_zoo
@@ -416,3 +418,25 @@ def test_a_lazy_layer_is_known_after_its_first_call():
         layer(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert ops.profile().layer("LazyLinear").optimizer_flops == 2 * (16 + 4)
+
+
+def test_a_model_is_not_kept():
+    with count_ops() as ops:
+        for _ in range(2):
+            unregistered = Functional(lambda m, x: m.hidden[0](x), hidden=[nn.Linear(4, 4, bias=False)])
+            model = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(), unregistered)
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            left = [
+                weakref.ref(thing)
+                for thing in (model, *unregistered.hidden, model[0], *model.parameters(), *model.buffers())
+            ]
+            del model, unregistered, optimizer
+            gc.collect()
+            assert [ref() for ref in left] == [None] * len(left)
+    profile = ops.profile()
+    assert [row.layer for row in profile.layers if row.depth == 1] == ["Sequential", "Sequential 2", "(functional)"]
+    assert (profile.layer("Sequential").forward_macs, profile.layer("Sequential 2").forward_macs) == (24 + 32,) * 2
+    assert (profile.parameters, profile.layer("Sequential.0").parameters) == (2 * 24, 16)
+    assert profile.layer("Sequential 2").optimizer_flops == profile.layer("Sequential").optimizer_flops > 0
