@@ -89,15 +89,19 @@ def reached(outputs: Any, trace: OperatorTrace) -> Reached:
 
 
 def _followed(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | None:
-    """Run a backward that is code, on gradients of zeros; return its operators, None where it raises.
+    """Run a backward that is code, on gradients of ones; return its operators, None where it raises.
 
-    A result that nothing uses has no gradient, or one of zeros where the code has not asked to be told.
+    Zeros would be no gradients of a loss, and the code may skip them. A result that nothing uses has no gradient, or
+    one of zeros where the code has not asked to be told.
     """
     if node.name() == _REENTRANT:
         return None
-    zeros = [torch.zeros(result.shape, dtype=result.dtype, device=result.device) for result in node._input_metadata]
+    ones = [torch.ones(result.shape, dtype=result.dtype, device=result.device) for result in node._input_metadata]
+    is_used = [bool(uses[node, place]) for place in range(len(ones))]
+    noted = [gradient if used else None for gradient, used in zip(ones, is_used, strict=True)]
+    filled = [gradient if used else torch.zeros_like(gradient) for gradient, used in zip(ones, is_used, strict=True)]
     before = trace.calls, trace.free.copy(), trace.draws.copy()
-    for given in (zero if uses[node, place] else None for place, zero in enumerate(zeros)), zeros:
+    for given in noted, filled:
         trace.calls = []
         try:
             with trace.recording(), torch.no_grad():

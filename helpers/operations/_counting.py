@@ -8,26 +8,39 @@ runs are counted themselves. A fused attention and a recurrent layer are followe
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
+import weakref
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch
 from torch.nn import functional
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from helpers import steps
-from helpers.operations import _backward as backward, _tally as tally
+from helpers.operations import _backward as backward, _blocks as blocks, _tally as tally
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
 from helpers.operations._report import OperationProfile
-from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of
+from helpers.operations._specs import (
+    NOTHING,
+    Call,
+    Operator,
+    is_dense,
+    mapped,
+    operator_of,
+    spec_of,
+    storage_of,
+    tensors_in,
+)
 from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurrence
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
@@ -41,12 +54,18 @@ class OperationCounter:
     def __init__(self) -> None:
         self._run = RunningTrace()
         self._open = ExitStack()
+        self._is_open = False
 
     def __enter__(self) -> OperationCounter:
+        if self._is_open:
+            raise RuntimeError("this count is open already, so its operators would be counted twice; "
+                               "end that block first, or begin another helpers.count_ops()")  # fmt: skip
         self._open.enter_context(self._run.recording())
+        self._is_open = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._is_open = False
         self._open.close()
 
     def profile(self) -> OperationProfile:
@@ -98,9 +117,11 @@ def count_ops() -> OperationCounter:
     path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
     Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
     :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
-    gradient.
+    gradient. Of torch.func's transformations and of batched gradients the operators that run are counted themselves.
+    An operator on a sparse or nested tensor runs, and is named in ``not_counted``.
 
-    Seen is the thread of the block, and autograd's.
+    Seen is the thread of the block, and autograd's. Blocks may overlap, in one thread or in several, and end in any
+    order; each counts what runs in its thread until it ends.
 
     >>> with count_ops() as ops:
     ...     logits = nn.Linear(784, 10)(torch.ones(64, 784))
@@ -117,6 +138,21 @@ class _Everything(nn.Module):
 _Everything.__name__ = "count_ops"
 
 
+class _Size:
+    """Stands for a parameter in a module that only shows how many parameters there are."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self._elements = parameter.numel()
+
+    def numel(self) -> int:
+        return self._elements
+
+
+@functools.cache
+def _empty_class(name: str) -> type[nn.Module]:
+    return type(name, (nn.Module,), {})
+
+
 class RunningTrace(OperatorTrace):
     """The sums over what runs, made while it runs."""
 
@@ -127,6 +163,12 @@ class RunningTrace(OperatorTrace):
         self._phase: str | None = "forward"
         self._step: OptimizerRecorder | None = None
         self._is_muted = False
+        self._is_executed = False
+        self._lazy: set[int] = set()
+        # The models are not kept: what is known of them by their ids goes with them.
+        self._shadows: dict[int, nn.Module] = {}
+        self._sizes: dict[int, _Size] = {}
+        self._references: list[weakref.ref] = []
         self._inside: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
         self._first = torch._C._autograd._get_sequence_nr()
@@ -138,10 +180,9 @@ class RunningTrace(OperatorTrace):
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Count what runs inside, and change nothing of it."""
+        self._thread = threading.get_ident()
         with ExitStack() as stack:
-            stack.enter_context(steps.uncompiled())
-            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
+            stack.enter_context(blocks.visible_operators())
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enter),
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -155,24 +196,84 @@ class RunningTrace(OperatorTrace):
 
     # The modules and the optimizer.
 
+    def _add_row(self, path: str, module: nn.Module) -> int:
+        row = super()._add_row(path, module)
+        if row:
+            self.modules[row] = self._shadow(module)
+        return row
+
+    def _shadow(self, module: nn.Module) -> nn.Module:
+        """Return an empty module of the same name, with the sizes of the parameters, which does not keep ``module``."""
+        key = id(module)
+        if key not in self._shadows:
+            shadow = self._shadows[key] = _empty_class(type(module).__name__)()
+            self._forget_with(module, self._shadows, self._rows)
+            for name, child in module._modules.items():
+                shadow._modules[name] = None if child is None else self._shadow(child)
+            self._add_sizes(module)
+        return self._shadows[key]
+
+    def _add_sizes(self, module: nn.Module) -> None:
+        for name, parameter in module._parameters.items():
+            if parameter is None or nn.parameter.is_lazy(parameter):
+                continue
+            if id(parameter) not in self._sizes:
+                self._sizes[id(parameter)] = _Size(parameter)
+                self._forget_with(parameter, self._sizes)
+            self._shadows[id(module)]._parameters[name] = cast("nn.Parameter", self._sizes[id(parameter)])
+
+    def _add_weight(self, tensor: Tensor, row: int) -> None:
+        if not _has_memory(tensor):
+            self._lazy.add(row)
+        elif id(tensor) not in self.parameter_owner:
+            self.parameter_owner[id(tensor)] = row
+            storage, weights = storage_of(tensor), self._weights
+            weights.add(storage)
+            self._forget_with(tensor, self.parameter_owner)
+            self._references.append(weakref.ref(tensor, lambda _: weights.discard(storage)))
+
+    def _forget_with(self, thing: Any, *tables: dict[int, Any]) -> None:
+        """Let ``thing`` be forgotten at its end: another one may get its id."""
+        key = id(thing)
+
+        def forget(_: weakref.ref) -> None:
+            for table in tables:
+                table.pop(key, None)
+
+        self._references.append(weakref.ref(thing, forget))
+
+    def _adopt(self, module: nn.Module, row: int) -> None:
+        self._add_weights(module, row)
+
+    def _leave(self, module: nn.Module, given: Any, outputs: Any) -> None:
+        super()._leave(module, given, outputs)
+        row = self._rows.get(id(module), 0)
+        if row in self._lazy:  # its first call has made its weights
+            self._lazy.discard(row)
+            self._add_weights(module, row)
+            self._add_sizes(module)
+
     def _new_row(self, module: nn.Module) -> int:
         if len(self._stack) > 1:
             return super()._new_row(module)
         kind, top = type(module).__name__, self.modules[0]
         name = kind if kind not in top._modules else f"{kind} {len(top._modules) + 1}"
-        top.add_module(name, module)
-        top.training = module.training
+        top.add_module(name, self._shadow(module))
+        top.training = getattr(module, "training", top.training)  # a frozen script does not say
         for path, inner in module.named_modules():
             if id(inner) not in self._rows:
                 self._add_module(f"{name}.{path}".rstrip("."), inner)
         return self._rows[id(module)]
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._is_of_another_thread():
+            return
         self.optimizer = type(optimizer).__name__
         self._step = OptimizerRecorder(owners_of_storages(optimizer, self.parameter_owner))
 
     def _end_step(self, *_: Any) -> None:
-        self._step = None
+        if not self._is_of_another_thread():
+            self._step = None
 
     # The functions of torch, above autograd.
 
@@ -180,7 +281,11 @@ class RunningTrace(OperatorTrace):
         """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked into."""
         if not self._is_muted:
             self._note_attention(name, kwargs)
-        if self._is_muted or not (is_recurrence(name, args) or name == "flex_attention"):
+        if func is torch.autograd.grad and (kwargs.get("is_grads_batched") or _functorch.maybe_current_level()):
+            with self._gradients_executed():
+                return func(*args, **kwargs)
+        is_followed = is_recurrence(name, args) or name == "flex_attention"
+        if self._is_muted or not is_followed or not all(map(_has_memory, tensors_in((*args, *kwargs.values())))):
             return func(*args, **kwargs)
         inside = self._follow(func, args, kwargs)
         before = torch._C._autograd._get_sequence_nr()
@@ -196,6 +301,18 @@ class RunningTrace(OperatorTrace):
             yield
         finally:
             self._is_muted = False
+
+    @contextmanager
+    def _gradients_executed(self) -> Iterator[None]:
+        """Count the operators of a backward pass themselves: several at once, of torch.vmap, or of a transformation.
+
+        The nodes of torch.func have no rule of an operator, whose tensors need no gradient outside of it.
+        """
+        before, self._is_executed = self._is_executed, True
+        try:
+            yield
+        finally:
+            self._is_executed = before
 
     def _follow(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> tally.Tally:
         """Return the sums over ``func`` on shapes, and over the gradient of its first result."""
@@ -239,32 +356,53 @@ class RunningTrace(OperatorTrace):
         """Run one operator, and add it, or the gradient that it belongs to."""
         if self._is_muted or func.namespace in _NOT_OPERATORS:
             return func(*args, **kwargs)
+        if any(tensor.layout == torch.jagged for tensor in tensors_in((*args, *kwargs.values()))):
+            return NotImplemented  # it takes the operator apart, into those on its values, which come here
         if torch._C._current_graph_task_id() != -1:
             return self._in_backward(func, args, kwargs)
         self._visited.clear()
         if self._step is not None and not torch.is_grad_enabled():
+            if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
+                return self._not_counted(operator_of(func), func(*args, **kwargs), "optimizer")
             result = self._step.__torch_dispatch__(func, (), args, kwargs)
             for call in self._step.calls:
                 self.tally.add_executed(self.tally.priced(call), call.owner, "optimizer")
             self._step.calls.clear()
-            return result
+            is_dense_result = all(map(is_dense, tensors_in((result,))))
+            return result if is_dense_result else self._not_counted(operator_of(func), result, "optimizer")
         return self._forward(func, args, kwargs)
 
     def _forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        if not operator_of(func).name.startswith("_scaled_dot_product"):
-            return super().operator(func, args, kwargs)
+        operator = operator_of(func)
+        if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
+            return self._not_counted(operator, func(*args, **kwargs), self._phase)
+        if not operator.name.startswith("_scaled_dot_product") or operator.name.endswith("_backward"):
+            try:
+                return super().operator(func, args, kwargs)
+            except _NotDenseError as made:
+                return self._not_counted(operator, made.result, self._phase)
         named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
         query, key, value = args[:3]
         mask = named.get("attn_mask", named.get("attn_bias"))
         options = {name: named[name] for name in ("dropout_p", "is_causal", "scale") if name in named}
         options["enable_gqa"] = query.shape[-3] != key.shape[-3]
         inside = self._follow(functional.scaled_dot_product_attention, (query, key, value, mask), options)
-        last = torch._C._autograd._get_sequence_nr() - 1
-        self._note_function(inside, range(last, last + 1))
+        last = torch._C._autograd._get_sequence_nr()
+        nodes = 1 if any(tensor.requires_grad for tensor in tensors_in((*args, *kwargs.values()))) else 0
+        self._note_function(inside, range(last - nodes, last))
         return func(*args, **kwargs)
 
     def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if not all(map(is_dense, tensors_in((result,)))):
+            raise _NotDenseError(result)
+        return result
+
+    def _not_counted(self, operator: Operator, result: Any, phase: str | None) -> Any:
+        """Return the result of an operator on tensors that are not dense; it is named, as one without a rule is."""
+        if phase is not None and not operator.is_free:
+            self.tally.add_unknown(operator, self._stack[-1], phase)
+        return result
 
     def _note(self, call: Call, operator: Operator) -> None:
         for part in one_by_one(call, operator, ()):
@@ -276,10 +414,10 @@ class RunningTrace(OperatorTrace):
         if call.needs_grad and call.sequence is not None:
             self._remember(call.sequence, priced, call.owner)
 
-    def _note_free(self, operator: Operator, owner: int, sequence: int) -> None:
+    def _note_free(self, operator: Operator, args: tuple, owner: int, sequence: int) -> None:
         if self._phase == "forward":
-            super()._note_free(operator, owner, sequence)
-        if torch.is_grad_enabled():
+            super()._note_free(operator, args, owner, sequence)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(args)):
             self._remember(sequence, _FREE, owner)
 
     # What is known of the nodes of autograd's graph: of each one number, which leads to a chain of links.
@@ -324,7 +462,7 @@ class RunningTrace(OperatorTrace):
         chain = self._chain(node)
         is_known = any(what is not None for what, _ in chain)
         is_registered = any(isinstance(what, tally.Priced) and what.is_registered for what, _ in chain)
-        is_gradient = is_known and (is_engine or is_registered)
+        is_gradient = is_known and (is_engine or is_registered) and not self._is_executed
         if is_gradient:
             self._add_gradients(node._sequence_nr(), chain)
             if not torch.is_grad_enabled():
@@ -371,4 +509,21 @@ class RunningTrace(OperatorTrace):
 
 def _is_accumulation(name: str, args: tuple, kwargs: dict) -> bool:
     """Tell whether the engine adds two gradients that meet; the formula of a gradient adds no two tensors so."""
-    return name == "add" and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape
+    if name != "add" or kwargs or not all(isinstance(value, Tensor) and is_dense(value) for value in args):
+        return False
+    return args[0].shape == args[1].shape
+
+
+class _NotDenseError(Exception):
+    """The end of counting an operator that made a tensor which is not dense."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Tell whether a tensor is dense and shows its memory; the tensors of torch.func and of lazy layers do not."""
+    if nn.parameter.is_lazy(tensor) or _functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return is_dense(tensor)

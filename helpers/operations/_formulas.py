@@ -16,9 +16,13 @@ from contextlib import ExitStack
 from math import prod
 from typing import Any
 
+import torch
+
 from helpers import units
+from helpers.checks import kind_of
 from helpers.operations import _conventions as conventions
-from helpers.operations._specs import NOTHING, Call, Rule, Spec, Work, option, summed, traffic
+from helpers.operations._specs import NOTHING, Call, Rule, Spec, Work, operator_of, option, summed, traffic
+from helpers.steps import first_line
 
 # Operators that compute nothing and move data: what they read and write, and what their gradients cost.
 
@@ -143,26 +147,60 @@ def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Ca
     The last rule for an operator holds. What is returned takes this one back, by ``close()`` or at the end of a
     ``with`` block: ``with operations.register(...): profile_ops(...)`` is for one call.
 
-    Raises TypeError for what names no operator, or a rule that cannot be called. Lesson 11.
+    Raises TypeError for what names no operator, or a rule that cannot be called, and where the rule is applied for one
+    that returns something else than work; RuntimeError there for one that raises. Lesson 11.
     """
-    name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None) or _name_of(operator)
+    name = _name_of(operator)
     if name is None or not callable(rule) or not (backward is None or callable(backward)):
-        given = repr(operator) if name is None else f"the rule {rule!r}" if not callable(rule) else f"{backward!r}"
+        kind, given = ("operator", operator) if name is None else ("rule", backward if callable(rule) else rule)
+        shown = repr(given) if isinstance(given, str | float | int) else kind_of(given)
         raise TypeError(
-            f"{given} cannot be used; pass an operator (torch.ops.aten.sort, what torch.library.custom_op returned, "
+            f"the {kind} {shown} cannot be used; pass an operator that is defined (torch.ops.aten.sort, what "
+            "torch.library.custom_op returned, "
             "or 'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., flops=...)"
         )
-    name = name.removeprefix("aten::")
-    rules, own = _REGISTERED.setdefault(name, []), Rule(rule, backward or (lambda _: NOTHING))
-    rules.append(own)
+    own = Rule(_applied(rule, name), _applied(backward, name) if backward else lambda _: NOTHING)
+    _REGISTERED.setdefault(name, []).append(own)
     registered = ExitStack()
-    registered.callback(rules.remove, own)
+    registered.callback(_take_back, name, own)
     return registered
 
 
+def _take_back(name: str, own: Rule) -> None:
+    _REGISTERED[name] = [rule for rule in _REGISTERED[name] if rule is not own]
+
+
+def _applied(rule: Callable[[Call], Work], name: str) -> Callable[[Call], Work]:
+    """Return ``rule`` with an error that names the operator where it raises, or returns something else than work."""
+
+    def apply(call: Call) -> Work:
+        try:
+            result = rule(call)
+        except Exception as error:
+            raise RuntimeError(
+                f"the rule registered for {name} raised {type(error).__name__}: {first_line(error)}; "
+                "it must return operations.work(call, macs=..., flops=...) for every call"
+            ) from error
+        if not isinstance(result, Work):
+            raise TypeError(
+                f"the rule registered for {name} returned {kind_of(result)}; "
+                "it must return operations.work(call, macs=..., flops=...)"
+            )
+        return result
+
+    return apply
+
+
 def _name_of(operator: Any) -> str | None:
+    """Return the name by which calls of ``operator`` are recorded, None for what is no operator of torch."""
     schema = getattr(operator, "_schema", None)
-    return schema.name if schema is not None else getattr(operator, "_qualified_op_name", None)
+    name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None)
+    name = name or (schema.name if schema is not None else getattr(operator, "_qualified_op_name", None))
+    namespace, _, plain = name.rpartition("::") if isinstance(name, str) else ("", "", "")
+    packet = getattr(getattr(torch.ops, namespace or "aten"), plain, None) if plain.isidentifier() else None
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return None
+    return operator_of(getattr(packet, packet.overloads()[0])).name
 
 
 def work(call: Call, macs: int = 0, flops: int = 0) -> Work:

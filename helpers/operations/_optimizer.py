@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import steps
-from helpers.operations._specs import Call, Operator, mapped, operator_of, shape_only, spec_of, storage_of, tensors_in
+from helpers.operations._specs import (
+    Call,
+    Operator,
+    is_dense,
+    mapped,
+    operator_of,
+    shape_only,
+    spec_of,
+    storage_of,
+    tensors_in,
+)
 
 
 def optimizer_calls(
@@ -54,7 +64,8 @@ def owners_of_storages(optimizer: torch.optim.Optimizer, owner_of: Mapping[int, 
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         state = [value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, Tensor)]
         held = [parameter, parameter.grad, *(value for value in state if value.numel() == parameter.numel())]
-        owners |= {storage_of(tensor): owner_of.get(id(parameter), 0) for tensor in held if tensor is not None}
+        owners |= {storage_of(tensor): owner_of.get(id(parameter), 0) for tensor in held
+                   if tensor is not None and is_dense(tensor)}  # fmt: skip
     return owners
 
 
@@ -80,12 +91,13 @@ class OptimizerRecorder(TorchDispatchMode):
         operator = operator_of(func)
         if operator.name == "_local_scalar_dense" and args[0].is_meta:
             return args[0].new_ones((), device="cpu").item()
-        owners = [
-            self.owner_of[storage_of(tensor)] for tensor in tensors_in(args) if storage_of(tensor) in self.owner_of
-        ]
+        storages = [storage_of(tensor) for tensor in tensors_in(args)]
+        owners = [self.owner_of[storage] for storage in storages if storage in self.owner_of]
         noted = functools.partial(spec_of, weights=self._weights)
         specs, keyword_specs = mapped(args, noted), {key: mapped(value, noted) for key, value in kwargs.items()}
         result = func(*args, **kwargs)
+        if not all(map(is_dense, tensors_in((result,)))):  # whoever counts names it
+            return result
         if not owners:
             for tensor in tensors_in((result,)):  # it may stand where a temporary of a parameter stood
                 self.owner_of.pop(storage_of(tensor), None)

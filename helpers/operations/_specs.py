@@ -147,6 +147,11 @@ def storage_of(tensor: Tensor) -> int:
         raise not_dense(tensor) from error
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Tell whether a tensor has the shape and the memory that are counted: it is neither sparse nor nested."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
 def not_dense(tensor: Tensor) -> ForwardError:
     """Return the error for a tensor of another layout."""
     layout = "quantized" if tensor.is_quantized else tensor.layout

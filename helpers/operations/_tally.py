@@ -13,7 +13,7 @@ from torch import nn
 from helpers import trees
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
 from helpers.operations._report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
-from helpers.operations._specs import NOTHING, Call, Work
+from helpers.operations._specs import NOTHING, Call, Operator, Work
 from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
@@ -107,6 +107,12 @@ class Tally:
     def add_executed(self, call: Priced, owner: int, phase: str) -> None:
         """Add an operator that the backward pass or the optimizer runs itself."""
         self._add(call, owner, phase, call.forward)
+
+    def add_unknown(self, operator: Operator, owner: int, phase: str) -> None:
+        """Add a call of which nothing is known but its operator."""
+        if operator.may_multiply:
+            self.may_hold_products.add(operator.text)
+        self.note(CallGroup(owner, operator.text, phase, "not counted"), NOTHING)
 
     def add_accumulation(self, owner: int, additions: int, elements: int, itemsize: int) -> None:
         """Add gradients that meet."""

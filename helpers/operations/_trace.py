@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as module_hooks
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
+from helpers.operations import _blocks as blocks
 from helpers.operations._shapes import MATRIX_PRODUCTS, check_positions, check_types
 from helpers.operations._specs import (
     META,
@@ -40,7 +40,7 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import tensors_of, uncompiled
+from helpers.steps import tensors_of
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -78,7 +78,9 @@ class OperatorTrace:
             self._add_module(path, module)
 
     def _add_module(self, path: str, module: nn.Module) -> None:
-        row = self._add_row(path, module)
+        self._add_weights(module, self._add_row(path, module))
+
+    def _add_weights(self, module: nn.Module, row: int) -> None:
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None and id(tensor) not in self._stand_ins:
                 self._add_weight(tensor, row)
@@ -102,8 +104,8 @@ class OperatorTrace:
         return tensor
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """Return what computes in place of a parameter or buffer of the model."""
-        return self._stand_ins[id(tensor)]
+        """Return what computes in place of a parameter or buffer: itself if the forward has made it."""
+        return self._stand_ins.get(id(tensor), tensor)
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return what computes in place of a tensor that the caller passes."""
@@ -129,9 +131,7 @@ class OperatorTrace:
             if torch.cuda.is_available():
                 stack.enter_context(torch.autocast("cuda", enabled=False))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
-            stack.enter_context(uncompiled())
+            stack.enter_context(blocks.visible_operators())
             flex = sys.modules.get("torch.nn.attention.flex_attention")
             if flex is not None:  # it refuses to train on a CPU, and nothing is trained
                 stack.enter_context(mock.patch.object(flex, "_validate_device"))
@@ -155,8 +155,12 @@ class OperatorTrace:
 
     # The modules.
 
+    def _is_of_another_thread(self) -> bool:
+        """Tell whether a hook is called for what another thread runs: torch's hooks are those of all threads."""
+        return threading.get_ident() != self._thread
+
     def _enter(self, module: nn.Module, _: Any) -> None:
-        if threading.get_ident() != self._thread:  # another model's
+        if self._is_of_another_thread():
             return
         row = self._rows.get(id(module))
         self._stack.append(self._new_row(module) if row is None else row)
@@ -166,10 +170,18 @@ class OperatorTrace:
         """Return the row of a module that the model does not know."""
         parent = self.paths[self._stack[-1]]
         name = f"({type(module).__name__} {len(self.paths)})"
-        return self._add_row(f"{parent}.{name}" if parent else name, module)
+        row = self._add_row(f"{parent}.{name}" if parent else name, module)
+        self._adopt(module, row)
+        return row
+
+    def _adopt(self, module: nn.Module, row: int) -> None:
+        """Note whose the parameters of such a module are."""
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                self.parameter_owner.setdefault(id(parameter), row)
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if self._is_of_another_thread():
             return
         row = self._rows[id(module)]
         self.outputs[row] = shapes_in(outputs)
@@ -257,7 +269,7 @@ class OperatorTrace:
             sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
         self._own(sequence, owner)
         if operator.is_free:
-            self._note_free(operator, owner, sequence)
+            self._note_free(operator, args, owner, sequence)
             return self._run(func, operator, args, kwargs)
         noted = functools.partial(spec_of, weights=self._weights, grad=grad)
         specs = [mapped(value, noted) for value in args]
@@ -284,7 +296,7 @@ class OperatorTrace:
     def _note(self, call: Call, _: Operator) -> None:
         self.calls.append(call)
 
-    def _note_free(self, operator: Operator, owner: int, _sequence: int) -> None:
+    def _note_free(self, operator: Operator, _args: tuple, owner: int, _sequence: int) -> None:
         self.free[operator.text, owner] += 1
 
     def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
@@ -346,17 +358,12 @@ def _is_composite(func: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
 
 
-class _DispatchRecorder(TorchDispatchMode):
+class _DispatchRecorder(blocks.DispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Say that nothing in here is compiled: torch would import its compiler to make sure."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
@@ -366,7 +373,7 @@ class _DispatchRecorder(TorchDispatchMode):
             return self._trace.operator(func, args, kwargs or {})
 
 
-class FunctionRecorder(TorchFunctionMode):
+class FunctionRecorder(blocks.FunctionMode):
     def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
@@ -378,7 +385,7 @@ class FunctionRecorder(TorchFunctionMode):
 def shapes_in(values: Any) -> str:
     """Return the shapes of the tensors that a module returned, as a report shows them."""
     if isinstance(values, Tensor):
-        return str(tuple(values.shape))
+        return "nested" if values.is_nested else str(tuple(values.shape))
     items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
     return ", ".join(filter(None, map(shapes_in, items)))
 

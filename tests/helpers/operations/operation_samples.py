@@ -93,3 +93,12 @@ class HiddenGradient(OwnGradient):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return OwnGradient.backward(ctx, gradient * float(gradient.max()))
+
+
+class SkippingGradient(OwnGradient):
+    """The same, with a backward that computes nothing where the gradient is zero."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return OwnGradient.backward(ctx, gradient) if gradient.any() else (torch.zeros_like(x), torch.zeros_like(w))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import model_zoo
 import pytest
@@ -10,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from operation_samples import Functional, HiddenGradient, OwnGradient, weight
 from torch import nn
+from torch.utils import _python_dispatch
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import helpers
 from helpers import operations, steps
@@ -251,3 +256,187 @@ def test_inference_is_counted_in_every_mode():
         with mode(), count_ops() as ops:
             layer(torch.ones(2, 3))
         assert ops.macs == 24
+
+
+def _blocks_open(layer, x):
+    """Count within a block that stays open between the steps of a generator."""
+    with count_ops() as ops:
+        layer(x)
+        yield ops
+        layer(x)
+        yield ops
+
+
+def test_blocks_end_in_any_order():
+    layer, x = nn.Linear(3, 4), torch.ones(2, 3)
+    fast, flag = torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode
+    first, second = _blocks_open(layer, x), _blocks_open(layer, x)
+    ops, other = next(first), next(second)
+    assert (ops.macs, other.macs) == (48, 24)
+    first.close()
+    assert not torch.backends.mha.get_fastpath_enabled()
+    next(second)
+    assert (ops.macs, other.macs) == (48, 48)
+    second.close()
+    layer(x)
+    assert (ops.macs, other.macs) == (48, 48)
+    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
+    assert (torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode) == (fast, flag)
+
+
+def test_blocks_of_two_threads():
+    layer, x, fast = nn.Linear(3, 4), torch.ones(2, 3), torch.backends.mha.get_fastpath_enabled()
+    flag = _python_dispatch._is_in_torch_dispatch_mode
+    counter, optimizer = count_ops(), torch.optim.SGD(layer.parameters())
+    layer.weight.grad = torch.ones(4, 3)
+    with ThreadPoolExecutor(1) as thread:
+        with count_ops() as ops:
+            thread.submit(counter.__enter__).result()
+            layer(x)
+            optimizer.step()
+        thread.submit(layer, x).result()
+        assert not torch.backends.mha.get_fastpath_enabled()
+        thread.submit(counter.__exit__).result()
+    assert (ops.macs, counter.macs) == (24, 24)
+    assert counter.profile().layer("Linear").forward_macs == 24
+    assert (ops.profile().optimizer, counter.profile().optimizer) == ("SGD", None)
+    assert (torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode) == (fast, flag)
+
+
+def test_a_block_ends_where_it_began_and_is_open_once():
+    with count_ops() as ops, pytest.raises(RuntimeError, match="this count is open already"), ops:
+        pass
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ops.__enter__).result()
+        with pytest.raises(RuntimeError, match="must end in the thread that began it"):
+            ops.__exit__()
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+_X, _W = torch.ones(8, 64), torch.ones(64, 64)
+TRANSFORMATIONS = {
+    "vjp": (lambda: torch.func.vjp(lambda w: _X @ w, _W)[1](torch.ones(8, 64)), 2 * 32768),
+    "jacrev": (lambda: torch.func.jacrev(lambda v: v @ _W)(_X), (8 * 64 + 1) * 32768),
+    "vmap of grad": (
+        lambda: torch.func.vmap(torch.func.grad(lambda w, a: (a @ w).pow(2).sum()), (None, 0))(_W, _X),
+        2 * 32768,
+    ),
+    "grad of a parameter": (lambda: torch.func.grad(lambda w: (_X @ w).sum())(_W.clone().requires_grad_()), 2 * 32768),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_what_transformations_compute_is_counted(name):
+    run, macs = TRANSFORMATIONS[name]
+    with FlopCounterMode(display=False) as counter:
+        run()
+    with count_ops() as ops:
+        run()
+    assert ops.macs == macs == counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("how", ["is_grads_batched", "vmap"])
+def test_batched_gradients_are_counted(how):
+    layer, x = nn.Linear(64, 64).requires_grad_(False), _X.clone().requires_grad_()
+    with count_ops() as ops:
+        y = layer(x).sum(0)
+        if how == "vmap":
+            torch.vmap(lambda gradient: torch.autograd.grad(y, x, gradient, retain_graph=True))(torch.eye(64))
+        else:
+            torch.autograd.grad(y, x, torch.eye(64), is_grads_batched=True)
+    assert (ops.profile().forward_macs, ops.profile().backward_macs) == (32768, 64 * 32768)
+    assert ops.profile().may_hold_products == ()
+
+
+def test_a_transformed_gradient_without_a_rule_is_named():
+    with count_ops() as ops:
+        torch.func.grad(lambda a: F.scaled_dot_product_attention(a, a, a).sum())(torch.ones(1, 2, 3, 4))
+    assert "at least" in str(ops)
+    assert "_backward" in ops.profile().may_hold_products[0]
+
+
+def _functional_call():
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    torch.func.grad(lambda given: torch.func.functional_call(layer, given, x).sum())(dict(layer.named_parameters()))
+
+
+def _recurrent_gradient():
+    layer = nn.LSTM(4, 4)
+    torch.func.grad(lambda x: layer(x)[0].sum())(torch.ones(3, 2, 4))
+
+
+def _sparse_gradient(optimizer):
+    layer = nn.Embedding(10, 4, sparse=True)
+    running = optimizer(layer.parameters(), lr=0.1)
+    for _ in range(2):
+        running.zero_grad()
+        (layer(torch.tensor([1, 2])) + layer(torch.tensor([2, 3]))).sum().backward()
+        running.step()
+
+
+def _nested(layout):
+    parts = [torch.ones(3, 4), torch.ones(5, 4)]
+    given = torch.nested.nested_tensor(parts, layout=layout, requires_grad=True)
+    y = nn.Linear(4, 4)(given) * 2
+    (y.values() if layout == torch.jagged else y.to_padded_tensor(0.0)).sum().backward()
+
+
+RUNNING = {
+    "functional_call": (_functional_call, 2 * 32, False),
+    "an LSTM that is transformed": (_recurrent_gradient, None, True),
+    "a lazy layer": (lambda: nn.Sequential(nn.LazyLinear(4))(torch.ones(2, 4)), 32, False),
+    "SGD, sparse": (lambda: _sparse_gradient(torch.optim.SGD), 0, False),
+    "SparseAdam": (lambda: _sparse_gradient(torch.optim.SparseAdam), 0, True),
+    "a sparse product": (lambda: torch.sparse.mm(torch.eye(4).to_sparse(), torch.ones(4, 2)), 0, True),
+    "jagged": (lambda: _nested(torch.jagged), None, True),
+    "nested": (lambda: _nested(torch.strided), None, True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_program_runs_and_what_is_not_counted_is_named(name):
+    run, macs, is_named = RUNNING[name]
+    with count_ops() as ops:
+        run()
+    assert macs is None or ops.macs == macs
+    assert ("  total     at least" in str(ops)) == bool(ops.profile().may_hold_products) == is_named
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_frozen_script_runs_and_is_counted():
+    frozen = torch.jit.freeze(torch.jit.script(nn.Sequential(nn.Linear(4, 4)).eval()))
+    with count_ops() as ops:
+        frozen(torch.ones(2, 4))
+    assert ops.macs == 32
+
+
+def test_a_lazy_layer_is_known_after_its_first_call():
+    layer = nn.LazyLinear(4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with count_ops() as ops:
+        layer(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert ops.profile().layer("LazyLinear").optimizer_flops == 2 * (16 + 4)
+
+
+def test_a_model_is_not_kept():
+    with count_ops() as ops:
+        for _ in range(2):
+            unregistered = Functional(lambda m, x: m.hidden[0](x), hidden=[nn.Linear(4, 4, bias=False)])
+            model = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(), unregistered)
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            left = [
+                weakref.ref(thing)
+                for thing in (model, *unregistered.hidden, model[0], *model.parameters(), *model.buffers())
+            ]
+            del model, unregistered, optimizer
+            gc.collect()
+            assert [ref() for ref in left] == [None] * len(left)
+    profile = ops.profile()
+    assert [row.layer for row in profile.layers if row.depth == 1] == ["Sequential", "Sequential 2", "(functional)"]
+    assert (profile.layer("Sequential").forward_macs, profile.layer("Sequential 2").forward_macs) == (24 + 32,) * 2
+    assert (profile.parameters, profile.layer("Sequential.0").parameters) == (2 * 24, 16)
+    assert profile.layer("Sequential 2").optimizer_flops == profile.layer("Sequential").optimizer_flops > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from operation_samples import Functional
@@ -60,6 +62,21 @@ def test_what_a_layer_was_given_by_name():
 def test_a_sparse_tensor_within_the_forward(make, values):
     with pytest.raises(ForwardError, match="only dense tensors are counted"):
         profile_ops(_layer(make), (4, 3), values=values)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_a_thread_that_uses_the_same_model_is_left_alone(values):
+    served, real = nn.Linear(3, 4), torch.ones(2, 3)
+    with ThreadPoolExecutor(1) as server:
+        answers = []
+
+        def serve_meanwhile(model, x):
+            answers.append(server.submit(served, real).exception())
+            return model.served(x)
+
+        with pytest.raises(ForwardError, match=r"calls a Linear in another thread.*not seen; let it.*count a copy"):
+            profile_ops(Functional(serve_meanwhile, served=served), (2, 3), values=values)
+    assert answers == [None]
 
 
 def test_two_types_in_one_product():

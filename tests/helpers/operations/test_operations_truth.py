@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 import torch.nn.functional as F
-from operation_samples import Functional, HiddenGradient, Llama, OwnGradient, weight
+from operation_samples import Functional, HiddenGradient, Llama, OwnGradient, SkippingGradient, weight
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -265,6 +265,12 @@ def test_a_gradient_that_is_code_is_followed(values):
         assert getattr(ours, name) == getattr(known, name)
     assert ours.not_counted == ()
     assert ours.layers[-1].backward_macs == 2 * 18
+
+
+def test_a_gradient_that_is_code_is_followed_on_one_that_is_not_zero():
+    custom = Functional(lambda m, x: SkippingGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    profile = profile_ops(custom, (2, 3), values=True)
+    assert (profile.forward_macs, profile.backward_macs, profile.not_counted) == (36, 36 + 18, ())
 
 
 def test_what_is_not_counted_is_named():

@@ -236,6 +236,21 @@ def test_batch_norm_with_a_cumulative_average():
     assert profile_ops(nn.BatchNorm2d(3, momentum=None), (2, 3, 4, 4)).forward_flops == 7 * 96
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_a_layer_that_the_forward_makes_is_counted(values):
+    def forward(model, x):
+        if not hasattr(model, "made"):
+            model.made = nn.Linear(3, 4)
+        return model.made(x)
+
+    model = Functional(forward)
+    profile = profile_ops(model, (2, 3), values=values, optimizer=torch.optim.SGD)
+    known = profile_ops(nn.Linear(3, 4), (2, 3), values=values, optimizer=torch.optim.SGD)
+    for name in ("forward_macs", "backward_macs", "optimizer_flops", "parameters"):
+        assert getattr(profile, name) == getattr(known, name) > 0
+    assert not hasattr(model, "made")
+
+
 def test_a_module_that_is_not_registered_is_followed():
     hidden = [nn.Linear(3, 3)]
     profile = profile_ops(Functional(lambda m, x: hidden[0](m.layer(x)), layer=nn.Linear(3, 3)), (2, 3))

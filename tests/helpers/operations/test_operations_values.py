@@ -279,9 +279,46 @@ def test_a_rule_can_be_taken_back_in_any_order():
     assert profile_ops(model, (3, 4)) == before
 
 
+def test_one_rule_that_is_given_twice_is_taken_back_in_any_order():
+    def twice(call):
+        return operations.work(call, macs=100)
+
+    first = operations.register("aten::addmm", twice)
+    between = operations.register("aten::addmm", lambda call: operations.work(call, macs=200))
+    last = operations.register(torch.ops.aten.addmm_.default, twice)  # counts in place and out of place
+    assert profile_ops(nn.Linear(3, 4), (2, 3)).forward_macs == 100
+    last.close()
+    assert profile_ops(nn.Linear(3, 4), (2, 3)).forward_macs == 200
+    first.close(), between.close()
+    assert profile_ops(nn.Linear(3, 4), (2, 3)).forward_macs == 24
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "said"),
+    [
+        (lambda call: 3, TypeError, "the rule registered for addmm returned an int; it must return operations.work"),
+        (lambda call: None, TypeError, "the rule registered for addmm returned None; it must return"),
+        (lambda call: call.nosuch, RuntimeError, "for addmm raised AttributeError: 'Call' object has no attribute"),
+    ],
+)
+def test_a_rule_that_gives_no_work_is_named(rule, error, said):
+    for forward, backward in ((rule, None), (operations.work, rule)):
+        with operations.register("aten::addmm", forward, backward), pytest.raises(error, match=said):
+            profile_ops(nn.Linear(3, 4), (2, 3))
+
+
+@pytest.mark.parametrize("name", ["nosuch", "aten::nosuch", "att::nosuch", "aten::sort.stable", "aten::name", "", 3,
+                                  torch.addmm, torch.ops.aten, nn.Linear])  # fmt: skip
+def test_what_names_no_operator(name):
+    with pytest.raises(TypeError, match=r"the operator [^<>]* cannot be used; pass an operator that is defined"):
+        operations.register(name, operations.work)
+
+
 def test_a_rule_needs_an_operator_and_a_function():
     with pytest.raises(TypeError, match="3 cannot be used; pass an operator"):
         operations.register(3, lambda call: None)
+    with pytest.raises(TypeError, match="the rule 6 cannot be used"):
+        operations.register("aten::sort", operations.work, 6)
     with pytest.raises(TypeError, match="the rule 5 cannot be used"):
         operations.register("aten::sort", 5)
 
