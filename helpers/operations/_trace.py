@@ -325,9 +325,10 @@ class OperatorTrace:
 
     def _protect(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
+        self._restoring.callback(_lay_out_again, tensor, tensor.size(), tensor.stride())
         if storage._cdata not in self._protected:
             self._protected.add(storage._cdata)
-            self._restoring.callback(storage.copy_, storage.clone())
+            self._restoring.callback(_fill_again, storage, storage.clone())
         # Each time: tensors that share memory need not share a counter.
         self._restoring.enter_context(torch.autograd._unsafe_preserve_version_counter(tensor))
 
@@ -342,6 +343,19 @@ class OperatorTrace:
             self.draws.add(self.here())
         for tensor in made:
             tensor.untyped_storage().drawn = True  # type: ignore[attr-defined]  # an attribute of ours
+
+
+def _fill_again(storage: torch.UntypedStorage, before: torch.UntypedStorage) -> None:
+    if storage.nbytes() != before.nbytes():
+        storage.resize_(before.nbytes())
+    storage.copy_(before)
+
+
+def _lay_out_again(tensor: Tensor, size: torch.Size, stride: tuple[int, ...]) -> None:
+    """Give a tensor that was resized its old size; its storage keeps what it holds."""
+    if tensor.size() != size:
+        with torch.no_grad():
+            tensor.set_(tensor.untyped_storage(), tensor.storage_offset(), size, stride)
 
 
 def _draws() -> dict[str, Any]:

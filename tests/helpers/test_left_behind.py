@@ -578,6 +578,25 @@ def test_arrays_and_gradients_of_the_model_come_back(values):
     assert [(weight.grad, weight.requires_grad) for weight in model.parameters()] == [(None, True)] * 4
 
 
+class Resizes(nn.Module):
+    """Keeps a buffer that each forward makes as large as it needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("room", torch.empty(0))
+
+    def forward(self, x):
+        return self.layer(x) * self.room.resize_(x.shape).fill_(1)
+
+
+@each_function
+def test_a_buffer_that_the_forward_grows_has_its_size_again(name):
+    model = Resizes()
+    FUNCTIONS[name](model, torch.ones(4, 8))
+    assert model.room.shape == (0,)
+
+
 @pytest.mark.parametrize("name", ON_SHAPES)
 def test_the_callers_own_autocast_is_no_reason_to_refuse(name):
     with torch.autocast("cpu", torch.bfloat16):
