@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 # OrderedDict stands before dict: the methods of dict would lose the order that it keeps beside.
 CONTAINERS = (list, OrderedDict, dict, set, deque)
+_BARE = frozenset({list, OrderedDict, dict, set})
 _HOLDERS, _ORDERED = (tuple, frozenset, *CONTAINERS), (list, tuple)
 _PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
 # Code is no state of an object, and of what stands in these packages some changes on other threads.
@@ -42,16 +43,17 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
     waiting = list(reversed(roots))
     while waiting:
         value = waiting.pop()
-        if type(value) in _PLAIN or id(value) in seen:
+        kind = type(value)
+        if kind in _PLAIN or id(value) in seen:
             continue
         seen.add(id(value))
         yield value
-        if isinstance(value, _ENDS) or (type(value) is OrderedDict and not value and not vars(value)):
+        if kind in _BARE and not value and (kind is not OrderedDict or not vars(value)):
             continue  # a module holds a dozen that are empty
-        if isinstance(value, _HOLDERS) or not is_closed(type(value)):  # type: ignore[arg-type]  # as for slots below
+        if _is_followed(kind):  # type: ignore[arg-type]  # mypy's own fault
             held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
-            if type(value) is OrderedDict and not own:  # their attributes would be most of all
+            if kind is OrderedDict and not own:  # their attributes would be most of all
                 held = [part for part in held if part is not own]
             elif isinstance(own, dict):
                 held.append(own)
@@ -59,6 +61,11 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
                 items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
                 held = [*items, *held]
             waiting += reversed(held)
+
+
+@functools.cache
+def _is_followed(kind: type) -> bool:
+    return not issubclass(kind, _ENDS) and (issubclass(kind, _HOLDERS) or not is_closed(kind))  # type: ignore[arg-type]  # mypy's own fault
 
 
 @functools.cache
@@ -136,13 +143,21 @@ class State:
         self._refill, self.originals = refill, dict(originals)
         self._versions = {tensor: tensor._version for tensor in originals}
         self._leaves = {tensor for tensor in originals if tensor.is_leaf}
+        self._empty: list[Any] = []
         for value in reachable(*roots):
-            if type(value) in _KEEPERS:
-                self._undo.append(_KEEPERS[type(value)](value))
+            kind = type(value)
+            if kind is OrderedDict and not vars(value):  # attributes that it has not are not reached
+                self._empty.append(vars(value))
+            if kind in _BARE:
+                if value:
+                    self._containers.append((value, contents(value)))
+                else:
+                    self._empty.append(value)
+                continue
+            if kind in _KEEPERS:
+                self._undo.append(_KEEPERS[kind](value))
             elif isinstance(value, CONTAINERS):
                 self._containers.append((value, contents(value)))
-                if type(value) is OrderedDict and not vars(value):  # attributes that it has not are not reached
-                    self._undo.append(vars(value).clear)
             names = slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -154,6 +169,8 @@ class State:
             undo()
         for container, before in self._containers:
             put_back(container, before)
+        for container in filter(None, self._empty):
+            container.clear()
         for tensor, version in self._versions.items():
             if tensor._version != version:
                 self._refill_one(tensor)

@@ -66,21 +66,27 @@ def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
     """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and their contents."""
     modules = list(model.modules())
     kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__ if not _is_of_library(base.__module__)}
-    values = [value for module in modules for value in vars(module).values()]
-    values += [inside for value in values if isinstance(value, dict) for inside in value.values()]
-    functions = {value for value in values if isinstance(value, types.FunctionType)}
+    values = [*itertools.chain.from_iterable(vars(module).values() for module in modules)]
+    dicts = [value for value in values if isinstance(value, dict) and value]
+    values += itertools.chain.from_iterable(value.values() for value in dicts)
+    functions = {value for value in values if type(value) is types.FunctionType}
     files: list[Any] = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]
     tables: dict[int, tuple[Any, Any]] = {}
     level: Iterable[Any] = [*kinds, *files, *functions]
+    seen: set[int] = set()
     for depth in range(_DEPTH + 1):
         held: list[Any] = []
         for value in level:
-            for owner, holder in _holders(value, is_near=depth < _NEAR):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            for owner, holder in _holders(value, depth):
                 if id(holder) not in tables:
                     before = _held(holder)
                     tables[id(holder)] = owner, before
                     held += before.values() if isinstance(before, dict) else before
-        level = (value for value in held if _may_hold(type(value)))  # type: ignore[arg-type]  # mypy's own fault
+        sorts = {kind for kind in set(map(type, held)) if _may_hold(kind)}
+        level = itertools.compress(held, map(sorts.__contains__, map(type, held)))
     return tables
 
 
@@ -93,34 +99,38 @@ def _may_hold(kind: type) -> bool:
     return not _is_of_library(kind.__module__) and bool(kind.__dictoffset__ or slots(kind))  # type: ignore[arg-type]  # mypy's own fault
 
 
-def _holders(value: Any, *, is_near: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield what code may keep a tensor in, where it has a name for ``value``: each with its owner.
+def _holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
+    """Return what code may keep a tensor in, where it has a name for ``value``: each with its owner.
 
-    A function names its closure, its attributes and its file's globals, a class or a module what it holds. All but
-    closures, short containers and objects are followed only where ``is_near``: the names of names are thousands.
+    A function names its closure, its attributes and its file's globals, a class or a module what it holds. These and
+    long containers are followed only near the model, and not into other installed packages than its own: the names of
+    names are thousands.
     """
+    is_near = depth < _NEAR
     if isinstance(value, types.FunctionType):
-        yield from ((cell, cell) for cell in value.__closure__ or ())
-        if is_near and not _is_of_library(value.__globals__.get("__name__")):
-            yield value.__globals__, value.__globals__
-            yield vars(value), vars(value)
-    elif isinstance(value, type):
-        if is_near and not _is_of_library(value.__module__):
-            yield value, gc.get_referents(vars(value))[0]
-    elif isinstance(value, types.ModuleType):
-        if is_near and not _is_of_library(value.__name__):
-            yield vars(value), vars(value)
-    elif isinstance(value, CONTAINERS):
-        if is_near or len(value) <= _SHORT:
-            yield value, value
-    else:
-        own = getattr(value, "__dict__", None)
-        if isinstance(own, dict):
-            yield own, own
-        if slots(type(value)):  # type: ignore[arg-type]  # mypy's own fault
-            yield value, value
+        closure = [(cell, cell) for cell in value.__closure__] if value.__closure__ else []
+        if is_near and not (depth and _is_installed(value.__globals__.get("__name__"))):
+            return [*closure, (value.__globals__, value.__globals__), (vars(value), vars(value))]
+        return closure
+    if isinstance(value, type):
+        is_followed = is_near and not (depth and _is_installed(value.__module__))
+        return [(value, gc.get_referents(vars(value))[0])] if is_followed else []
+    if isinstance(value, types.ModuleType):
+        return [(vars(value), vars(value))] if is_near and not _is_installed(value.__name__) else []
+    if isinstance(value, CONTAINERS):
+        return [(value, value)] if is_near or len(value) <= _SHORT else []
+    own = getattr(value, "__dict__", None)
+    attributes = [(own, own)] if isinstance(own, dict) else []
+    return [*attributes, (value, value)] if slots(type(value)) else attributes  # type: ignore[arg-type]  # mypy's own fault
 
 
+@functools.cache
+def _is_installed(module: object) -> bool:
+    package = sys.modules.get(str(module).partition(".")[0])
+    return _is_of_library(module) or "site-packages" in (getattr(package, "__file__", None) or "")
+
+
+@functools.cache
 def _is_of_library(module: object) -> bool:
     return str(module).partition(".")[0] in _LIBRARIES
 
