@@ -18,7 +18,7 @@ import yaml
 from packaging.licenses import canonicalize_license_expression
 
 import helpers
-from tools.authoring import made
+from tools.authoring import pages
 from tools.authoring.course import HERE, Course
 from tools.authoring.lesson import AuthoringError
 from tools.exercises import handout
@@ -227,7 +227,7 @@ def test_one_command_fills_all_in_and_takes_all_out_again(copy):
     cited = yaml.safe_load((copy.root / "CITATION.cff").read_text())
     jsonschema.validate(cited, vendored("citation-file-format"))
     assert cited["repository-code"] == KNOWN
-    assert made.readme(copy, readme, copy.lessons(), address=KNOWN) == readme  # as the check of the pages wants it
+    assert pages.with_table(readme, copy.lessons(), address=KNOWN) == readme  # as the check of the pages wants it
     assert address.fill(copy, KNOWN) == []
     address.fill(copy, "")
     assert before == {path: path.read_text() for path in before}

@@ -55,7 +55,7 @@ def test_the_readme_keeps_all_but_its_table(built):
         "# A small course\n\n<!-- lessons -->\n"
         "| | Lesson | The question that it answers | Minutes | Needs |\n|--|--|--|--:|--|\n"
         "| 90 | [Small counts](course/90_small_counts.ipynb) |  | 5 | nothing |\n\n"
-        "Together the lessons take 0.1 hours, and their exercises 0.0 hours more.\n<!-- /lessons -->\n\n"
+        "Together the lessons take 5 minutes, which is 0.1 hours, without their exercises.\n<!-- /lessons -->\n\n"
         "The end.\n"
     )
     assert audit.current(built) == []

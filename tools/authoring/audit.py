@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import made, order
+from tools.authoring import made, order, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
@@ -127,7 +127,7 @@ def current(course: Course) -> list[Problem]:
     everything = course.lessons()
     readme = course.readme.read_text(encoding="utf-8") if course.readme.is_file() else ""
     expected = {
-        course.readme: made.readme(course, readme, everything),
+        course.readme: pages.with_table(readme, everything, address=course.address),
         course.functions: functions.page(course, everything),
         **made.pages(course, everything),
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 
 from helpers.storage import write_atomically
-from tools.authoring import made, notebook
+from tools.authoring import made, notebook, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Lesson
 from tools.authoring.rules import checks, functions, traces
@@ -52,7 +52,7 @@ def _chosen(course: Course, numbers: Sequence[str], appendices: bool) -> tuple[L
 def refresh(course: Course) -> None:
     """Bring the README's table, the index of functions, formulas and syllabus up to date, without running anything."""
     lessons = course.lessons()
-    write(course.readme, made.readme(course, _readme(course), lessons))
+    write(course.readme, pages.with_table(_readme(course), lessons, address=course.address))
     write(course.functions, functions.page(course, lessons))
     for path, text in made.pages(course, lessons).items():
         path.parent.mkdir(exist_ok=True)

@@ -9,7 +9,6 @@ from tools.authoring import machine_map, minutes, three_numbers, yours
 from tools.authoring.cells import cells_of
 from tools.authoring.course import Course
 from tools.authoring.lesson import Lesson
-from tools.authoring.pages import with_table
 from tools.authoring.rules import formulas, page, syllabus, symbols
 
 
@@ -53,12 +52,6 @@ def rules_of_thumb(lessons: Sequence[Lesson]) -> str:
         lines += ["", f"From [lesson {lesson.number}, {lesson.title}]({lesson.notebook_name}):", ""]
         lines += [f"- {' '.join(rule.split())}" for rule in rules]
     return "\n".join(lines) + "\n"
-
-
-def readme(course: Course, text: str, lessons: Sequence[Lesson], *, address: str | None = None) -> str:
-    """Return the README's ``text`` with the table of ``lessons``; ``address`` is the course's where none is given."""
-    shown = course.address if address is None else address
-    return with_table(text, lessons, exercise_minutes=sum(exercise_minutes(course).values()), address=shown)
 
 
 def exercise_minutes(course: Course) -> dict[str, int]:

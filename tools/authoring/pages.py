@@ -31,14 +31,14 @@ def table(lessons: Sequence[Lesson], *, address: str = "") -> str:
     return "\n".join([head, line, *with_acts(lessons, rows, f"| | **{{}}** |{' |' * (head.count('|') - 3)}")])
 
 
-def total(lessons: Sequence[Lesson], exercise_minutes: int) -> str:
-    """Return the sentence that says how long the lessons and their exercises take together.
+def total(lessons: Sequence[Lesson]) -> str:
+    """Return the sentence that says how long the lessons take together, from the minutes of each.
 
-    >>> total((), 90)
-    'Together the lessons take 0.0 hours, and their exercises 1.5 hours more.'
+    >>> total(())
+    'Together the lessons take 0 minutes, which is 0.0 hours, without their exercises.'
     """
-    hours = sum(lesson.minutes for lesson in lessons) / 60
-    return f"Together the lessons take {hours:.1f} hours, and their exercises {exercise_minutes / 60:.1f} hours more."
+    minutes = sum(lesson.minutes for lesson in lessons)
+    return f"Together the lessons take {minutes:,} minutes, which is {minutes / 60:.1f} hours, without their exercises."
 
 
 def with_acts(lessons: Sequence[Lesson], rows: Sequence[str], heading: str) -> list[str]:
@@ -81,7 +81,7 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def with_table(readme: str, lessons: Sequence[Lesson], *, exercise_minutes: int, address: str = "") -> str:
+def with_table(readme: str, lessons: Sequence[Lesson], *, address: str = "") -> str:
     """Return the README's text with a fresh table and its sum between its two markers; the rest stays to the byte.
 
     Raises AuthoringError when the markers do not stand in it once each, in order.
@@ -90,4 +90,4 @@ def with_table(readme: str, lessons: Sequence[Lesson], *, exercise_minutes: int,
         raise AuthoringError(f"README.md must hold {BEGIN} and then {END}, once each, around the table of lessons")
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(lessons, address=address)}\n\n{total(lessons, exercise_minutes)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table(lessons, address=address)}\n\n{total(lessons)}\n{END}{after}"

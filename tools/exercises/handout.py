@@ -13,7 +13,7 @@ from typing import Any
 
 import nbformat
 
-from tools.authoring import made
+from tools.authoring import pages
 from tools.authoring.build import write
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError
@@ -91,7 +91,7 @@ def fill(course: Course, tree: Path) -> None:
         elif path.exists():
             shutil.copy2(path, tree / path.name)
     readme = (_STUDENTS / "README.md").read_text(encoding="utf-8")
-    (tree / "README.md").write_text(made.readme(course, readme, course.lessons(), address=""), encoding="utf-8")
+    (tree / "README.md").write_text(pages.with_table(readme, course.lessons()), encoding="utf-8")
     shutil.copyfile(_STUDENTS / "Makefile", tree / "Makefile")
     project = course.root / "pyproject.toml"
     if project.is_file():

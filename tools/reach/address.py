@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from helpers.storage import write_atomically
-from tools.authoring import made
+from tools.authoring import pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError
 
@@ -41,7 +41,7 @@ def fill(course: Course, address: str) -> list[Path]:
     texts = {
         project: _with_field(project.read_text(encoding="utf-8"), address),
         cited: _CITED.sub("", cited.read_text(encoding="utf-8")) + (f"repository-code: {address}\n" if address else ""),
-        readme: made.readme(course, page, course.lessons(), address=address),
+        readme: pages.with_table(page, course.lessons(), address=address),
     }
     changed = [path for path, text in texts.items() if text != path.read_text(encoding="utf-8")]
     for path in changed:
