@@ -27,7 +27,7 @@ from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back, sl
 
 _CACHE = type(functools.lru_cache(len))
 _DEPTH, _NEAR, _SHORT = 3, 2, 50  # names from the model's code on, and entries of a container
-_LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "torch", "torchvision", "numpy", "helpers"})
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "torch"})
 _MISSING = object()
 _ONE_AT_A_TIME = threading.RLock()
 _FROZEN: list[int] = []  # how many objects had been frozen, where a run found some
@@ -96,15 +96,15 @@ def _may_hold(kind: type) -> bool:
         return True
     if is_closed(kind):  # type: ignore[arg-type]  # mypy's own fault
         return False
-    return not _is_of_library(kind.__module__) and bool(kind.__dictoffset__ or slots(kind))  # type: ignore[arg-type]  # mypy's own fault
+    return bool(kind.__dictoffset__ or slots(kind))  # type: ignore[arg-type]  # mypy's own fault
 
 
 def _holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
     """Return what code may keep a tensor in, where it has a name for ``value``: each with its owner.
 
     A function names its closure, its attributes and its file's globals, a class or a module what it holds. These and
-    long containers are followed only near the model, and not into other installed packages than its own: the names of
-    names are thousands.
+    long containers are followed only near the model (classes one step further), and not into other installed packages
+    than its own: the names of names are thousands.
     """
     is_near = depth < _NEAR
     if isinstance(value, types.FunctionType):
@@ -113,7 +113,7 @@ def _holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
             return [*closure, (value.__globals__, value.__globals__), (vars(value), vars(value))]
         return closure
     if isinstance(value, type):
-        is_followed = is_near and not (depth and _is_installed(value.__module__))
+        is_followed = depth < _DEPTH and not (depth and _is_installed(value.__module__))
         return [(value, gc.get_referents(vars(value))[0])] if is_followed else []
     if isinstance(value, types.ModuleType):
         return [(vars(value), vars(value))] if is_near and not _is_installed(value.__name__) else []
@@ -126,8 +126,9 @@ def _holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
 
 @functools.cache
 def _is_installed(module: object) -> bool:
-    package = sys.modules.get(str(module).partition(".")[0])
-    return _is_of_library(module) or "site-packages" in (getattr(package, "__file__", None) or "")
+    name = str(module)
+    file = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None) or ""
+    return _is_of_library(name) or name.startswith("helpers.") or "site-packages" in file
 
 
 @functools.cache
@@ -186,7 +187,7 @@ def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> s
     if references and older is not None:
         gc.freeze()
     is_left = any(reference() is not None for reference in references)
-    return (places or {"a place that Python does not show"}) if is_left else set()
+    return places or ({"a place that Python does not show"} if is_left else set())
 
 
 def _take_apart(tensors: list[Tensor]) -> None:
@@ -294,7 +295,7 @@ _ORDINARY = (*CONTAINERS, tuple, types.FrameType, types.CellType, types.Generato
 def _remove(holder: Any, ids: Iterable[int]) -> type | None:
     """Take the objects with these ids out of a container; return the class of the object whose inside it is, if any.
 
-    Attributes of which nobody knows what they were become None, as most were.
+    Its attributes of which nobody knows what they were become None, so that no run meets the tensor.
     """
     if not isinstance(holder, CONTAINERS):
         return type(holder)

@@ -159,9 +159,11 @@ TABLE: dict[int, torch.Tensor] = {}
 LIST: list[torch.Tensor] = []
 TENSOR = None
 OBJECT = types.SimpleNamespace(table=None)
+EMPTY = types.SimpleNamespace()
 PRESET: dict[str, list] = {"tables": [None]}
 ELSEWHERE = types.ModuleType("elsewhere")
 exec("TABLE = {}\ndef cosines(n, make):\n    return TABLE.setdefault(n, make(n))", vars(ELSEWHERE))
+exec("class Tables:\n    table = None\n    class Inner:\n        table = None", vars(ELSEWHERE))
 
 
 def cosines(length):
@@ -243,6 +245,18 @@ class Slots:
 SLOTS = Slots()
 
 
+def in_a_missing_attribute(_, length):
+    if not hasattr(EMPTY, "table"):
+        EMPTY.table = cosines(length)
+    return EMPTY.table
+
+
+def in_a_class_of_another_module(_, length):
+    if ELSEWHERE.Tables.table is None:
+        ELSEWHERE.Tables.table = cosines(length)
+    return ELSEWHERE.Tables.table
+
+
 def in_another_class(_, length):
     if Tables.table is None:
         Tables.table = cosines(length)
@@ -301,6 +315,8 @@ TABLES = {
     "a global list": in_global_list,
     "a global name": in_global_name,
     "a global object": in_global_object,
+    "an attribute that was missing": in_a_missing_attribute,
+    "a class of another module": in_a_class_of_another_module,
     "another class": in_another_class,
     "the only object of a class": lambda _, length: Tables.of(length),
     "an entry that was None": in_an_entry,
@@ -319,6 +335,8 @@ def _empty_tables():
     """Let every test begin before anything has filled a table."""
     global TENSOR
     TENSOR = OBJECT.table = Net.table = Tables.table = Tables.only = SLOTS.table = PRESET["tables"][0] = None
+    vars(EMPTY).clear()
+    ELSEWHERE.Tables.table = ELSEWHERE.Tables.Inner.table = None
     cached.cache_clear(), cached_pair.cache_clear(), Net.of_method.cache_clear()
     TABLE.clear(), LIST.clear(), Net.tables.clear(), in_default.__defaults__[0].clear()
     ELSEWHERE.TABLE.clear(), vars(in_attribute_of_function).clear()
@@ -378,6 +396,21 @@ def test_a_table_that_cannot_be_undone_is_refused():
         with pytest.raises(ModelError, match=r"keeps a tensor that it computes in a _queue\.SimpleQueue, outside"):
             FUNCTIONS[name](Net(find), torch.ones(2, 8))
         hidden.get()
+
+
+@pytest.mark.parametrize("name", ON_SHAPES)
+def test_an_attribute_too_far_away_loses_the_tensor_and_the_model_is_refused(name):
+    def find(_, length):
+        if ELSEWHERE.Tables.Inner.table is None:
+            ELSEWHERE.Tables.Inner.table = cosines(length)
+        return ELSEWHERE.Tables.Inner.table
+
+    net, x = Net(find), torch.ones(2, 8)
+    with pytest.raises(ModelError, match=r"a tensor that it computes in a elsewhere\.Tables\.Inner, outside"):
+        FUNCTIONS[name](net, x)
+    net(x)  # as the sentence says
+    FUNCTIONS[name](net, x)
+    assert type(net(x)) is torch.Tensor
 
 
 @pytest.mark.parametrize("name", ON_SHAPES)
