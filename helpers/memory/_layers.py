@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from helpers import steps
 from helpers.memory import _attribution as attribution, _probing as probing, _timeline as timeline, _tracing as tracing
 from helpers.memory._peak import estimate_peak_memory
-from helpers.memory._trace import ONE_AT_A_TIME, StepTrace, TracedOperator
+from helpers.memory._trace import StepTrace, TracedOperator
 from helpers.results import Record, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
@@ -117,7 +117,7 @@ def profile_layer_mem(
     an identity has none; the path of the model itself is empty, and ``(loss)`` is the loss. Lesson 11.
     """
     seen = _Seen()
-    with ONE_AT_A_TIME:
+    with steps.ONE_AT_A_TIME:
         work = steps.step(model, inputs, shape, only_followed=True, **options)
         trace, probes = probing.followed(work, seen.watched)
     line = timeline.built(trace, probes, work.device)
@@ -176,7 +176,7 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     """
     model = _alexnet() if model is None else model
     seen = _Seen()
-    with ONE_AT_A_TIME:
+    with steps.ONE_AT_A_TIME:
         work = steps.step(model, inputs, training=False, only_followed=True)
         trace = tracing.traced(work, seen.watched)
     owned: Counter[str] = Counter()

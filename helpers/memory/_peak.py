@@ -125,7 +125,7 @@ def estimate_peak_memory(
     Lesson 11.
     """
     boolean("training", training)
-    with records.ONE_AT_A_TIME:
+    with steps.ONE_AT_A_TIME:
         work = steps.step(
             model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast,
             only_followed=True, target=target,
@@ -214,7 +214,7 @@ def measure_peak_memory(
     Lesson 11.
     """
     boolean("training", training)
-    with records.ONE_AT_A_TIME, steps.undisturbed():
+    with steps.ONE_AT_A_TIME, steps.undisturbed():
         work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
         measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
         carried_bytes, step_bytes = measured(work)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,8 +21,7 @@ import torch
 from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
-ONE_AT_A_TIME = threading.RLock()
-"""Held while a step is traced or measured: PyTorch has one profiler and one set of global hooks for all threads."""
+from helpers import steps
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,7 @@ def recorded() -> Iterator[AllocatorLog]:
 
     Raises RuntimeError when a PyTorch profiler is already running, since there can be only one.
     """
-    with ONE_AT_A_TIME:
+    with steps.ONE_AT_A_TIME:
         yield from _recorded()
 
 

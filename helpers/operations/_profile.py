@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -105,7 +103,7 @@ def _followed(
     is_from_shape: bool,
 ) -> OperationProfile:  # fmt: skip
     try:
-        with _in_own_thread(model), trace.recording():
+        with steps.in_one_thread(model), trace.recording():
             outputs = model(*arguments.positional, **arguments.named)
     except Exception as error:
         raise _explained(error, model, trace, arguments, is_from_shape) from error
@@ -123,32 +121,6 @@ def _followed(
             sums.add_executed(sums.priced(call), call.owner, "optimizer")
     shown = steps.described((*arguments.positional, arguments.named))
     return tally.profile(trace, sums, shown, _name_of(optimizer))
-
-
-@contextmanager
-def _in_own_thread(model: nn.Module) -> Iterator[None]:
-    """Raise ForwardError at the end where another thread called a module of ``model`` meanwhile.
-
-    The other thread may be the forward's own, or one that serves with the same model, so its call is let run.
-    """
-    thread, own = threading.get_ident(), {id(module) for module in model.modules()}
-    strays: list[str] = []
-
-    def note(module: nn.Module, _: Any) -> None:
-        is_backward = torch._C._current_graph_task_id() != -1  # on CUDA it has a thread of its own
-        if threading.get_ident() != thread and id(module) in own and not is_backward:
-            strays.append(type(module).__name__)
-
-    hook = nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        yield
-    finally:
-        hook.remove()
-        if strays:
-            raise steps.ForwardError(
-                f"the forward calls a {strays[0]} in another thread, whose operators are not seen; let it call its "
-                "layers one after another, and count a copy of a model that another thread uses"
-            )
 
 
 def _unwrapped(model: Any) -> Any:

@@ -15,9 +15,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from helpers import results, trees
+from helpers import results, steps, trees
 from helpers.checks import whole_number
-from helpers.memory._trace import ONE_AT_A_TIME
 from helpers.results import Record
 from helpers.timing._runs import check_function, chosen_device, device_in_use
 
@@ -176,7 +175,7 @@ def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> list
 
     Threads take turns: torch has one profiler for all of them, and the process ends where two start it.
     """
-    with ONE_AT_A_TIME:
+    with steps.ONE_AT_A_TIME:
         return _recorded_here(fn, device, runs)
 
 

@@ -34,3 +34,4 @@ from ._running import (
     warm_step as warm_step,
     with_optimizer as with_optimizer,
 )
+from ._turns import ONE_AT_A_TIME as ONE_AT_A_TIME

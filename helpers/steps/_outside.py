@@ -10,7 +10,6 @@ import functools
 import gc
 import itertools
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -24,13 +23,14 @@ from torch.autograd.graph import increment_version
 
 from helpers.steps._inputs import ModelError
 from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back, slots
+from helpers.steps._turns import ONE_AT_A_TIME
 
 _CACHE = type(functools.lru_cache(len))
 _DEPTH, _NEAR, _SHORT = 3, 2, 50  # names from the model's code on, and entries of a container
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "torch"})
 _MISSING = object()
-_ONE_AT_A_TIME = threading.RLock()
 _FROZEN: list[int] = []  # how many objects had been frozen, where a run found some
+_is_open = False
 
 
 @contextmanager
@@ -43,18 +43,23 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
 
     Raises ModelError for a tensor in another place, which it names.
     """
-    if _ONE_AT_A_TIME._is_owned():  # type: ignore[attr-defined]  # a run within a run; typeshed leaves the method out
-        yield
-        return
-    with _ONE_AT_A_TIME:
-        tables = _tables(model)
-        older = _set_aside()
-        try:
+    global _is_open
+    with ONE_AT_A_TIME:
+        if _is_open:  # a run within a run
             yield
-        except BaseException:
-            _take_back(tables, older)
-            raise
-        places = _take_back(tables, older)
+            return
+        _is_open = True
+        try:
+            tables = _tables(model)
+            older = _set_aside()
+            try:
+                yield
+            except BaseException:
+                _take_back(tables, older)
+                raise
+            places = _take_back(tables, older)
+        finally:
+            _is_open = False
     if places:
         raise ModelError(
             f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and "

@@ -369,21 +369,28 @@ def _described(error: BaseException) -> str:
 
 @contextmanager
 def in_one_thread(model: nn.Module) -> Iterator[None]:
-    """Raise ForwardError where the forward calls a module of ``model`` in another thread, which nothing here follows.
+    """Raise ForwardError at the end where another thread called a module of ``model``, which nothing here follows.
 
-    It is raised there, where a forward may never look, and again at the end.
+    A thread that the forward has begun is stopped there as well, before it changes anything. One that was there before
+    may be another's, which uses the same model, so it is let run.
     """
-    thread, own, strays = threading.get_ident(), {id(module) for module in model.modules()}, []
+    own, older = {id(module) for module in model.modules()}, set(threading.enumerate())
+    strays: list[ForwardError] = []
 
     def enter(module: nn.Module, _: Any) -> None:
         is_backward = torch._C._current_graph_task_id() != -1  # on CUDA it has a thread of its own
-        if threading.get_ident() != thread and id(module) in own and not is_backward:
-            kind = type(module).__name__
-            strays.append(ForwardError(f"the forward calls a {kind} in another thread, whose operators are not seen; "
-                                       "let it call its layers one after another"))  # fmt: skip
-            raise strays[0]
+        if threading.get_ident() == thread or id(module) not in own or is_backward:
+            return
+        strays.append(
+            ForwardError(
+                f"the forward calls a {type(module).__name__} in another thread, whose operators are not seen; let it "
+                "call its layers one after another, and count a copy of a model that another thread uses"
+            )
+        )
+        if threading.current_thread() not in older:
+            raise strays[-1]
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    thread, hook = threading.get_ident(), torch.nn.modules.module.register_module_forward_pre_hook(enter)
     try:
         yield
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from helpers.memory import (
     profile_layer_mem,
     profile_mem,
 )
+from tests.helpers import turns
 
 FUNCTIONS = (estimate_peak_memory, measure_peak_memory, profile_layer_mem, profile_mem)
 
@@ -265,40 +265,23 @@ def test_a_model_without_data_is_estimated_and_its_measurement_refused():
         measure_peak_memory(model, (8, 8))
 
 
-ENTERED, GO_ON = threading.Event(), threading.Event()
-
-
-class Waits(nn.Linear):
-    """Lets the test go on once it is asked for its shape."""
+class Asks(nn.Linear):
+    """Asks whether another thread would wait: when its shape is looked up, and in its forward pass."""
 
     @property
     def example_shape(self):
-        ENTERED.set()
-        GO_ON.wait(timeout=20)
+        assert turns.is_taken()
         return (4, 8)
+
+    def forward(self, x):
+        assert turns.is_taken()
+        return super().forward(x)
 
 
 @pytest.mark.parametrize(
-    "function",
-    [estimate_peak_memory, measure_peak_memory, profile_layer_mem, profile_mem, profile_layer_alexnet, fits,
-     max_batch_size],
+    ("function", "options"),
+    [(estimate_peak_memory, {}), (measure_peak_memory, {}), (profile_layer_mem, {}), (profile_mem, {}),
+     (profile_layer_alexnet, {"inputs": (4, 8)}), (fits, {"memory_bytes": "1 MB"})],
 )  # fmt: skip
-def test_threads_wait_for_each_other(function):
-    ENTERED.clear()
-    GO_ON.clear()
-    limit = ("1 kB",) if function in (fits, max_batch_size) else ()
-    alone = estimate_peak_memory(network(), (4, 8)).peak_bytes
-    found = []
-    first = threading.Thread(target=lambda: estimate_peak_memory(Waits(8, 8)))
-    second = threading.Thread(target=lambda: found.append(function(network(), (4, 8), *limit)))
-    first.start()
-    assert ENTERED.wait(timeout=20)
-    second.start()
-    second.join(timeout=0.4)
-    waited = second.is_alive()
-    GO_ON.set()
-    first.join()
-    second.join()
-    assert waited
-    if function in (estimate_peak_memory, measure_peak_memory):
-        assert found[0].peak_bytes == alone
+def test_threads_wait_for_each_other(function, options):
+    function(Asks(8, 8), **options)

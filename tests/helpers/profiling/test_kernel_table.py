@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 
 import pytest
@@ -15,6 +14,7 @@ from torch.profiler import record_function
 from helpers.profiling import KernelTable, kernel_table
 from helpers.profiling._kernels import table_rows
 from helpers.results import from_dict
+from tests.helpers import turns
 
 
 def spin(seconds: float) -> None:
@@ -45,24 +45,9 @@ def test_calls_are_exact(runs):
 
 
 def test_threads_take_turns():
-    called, entered, go_on = [], threading.Event(), threading.Event()
-
-    def slow() -> None:
-        called.append(1)
-        if len(called) == 2:  # the first call is not recorded
-            entered.set()
-            go_on.wait(timeout=20)
-
-    first, second = (threading.Thread(target=kernel_table, args=(fn,)) for fn in (slow, lambda: None))
-    first.start()
-    assert entered.wait(timeout=20)
-    second.start()
-    second.join(timeout=0.4)
-    waited = second.is_alive()
-    go_on.set()
-    first.join()
-    second.join()
-    assert waited
+    was_taken = []
+    kernel_table(lambda: was_taken.append(turns.is_taken()), runs=1)
+    assert was_taken[-1]  # in the call that is recorded
 
 
 def test_calls_of_a_training_step_are_exact():
