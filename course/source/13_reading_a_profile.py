@@ -746,7 +746,7 @@ else:
 
 # %% tags=["hide-input"]
 if missing:
-    print("kernels: not counted, because there is no C++ compiler")
+    print(f"kernels: not counted. {missing}")
 else:
     counts = len(program.kernels), program.loops, program.buffers
     print("kernels: {}, loops: {}, buffers: {}".format(*counts))

@@ -60,8 +60,6 @@ def missing_compiler(device: str | torch.device = "cpu") -> str:
     It needs a C++ compiler, and on a CUDA device Triton as well. For a CPU it writes vectors, which PyTorch 2.13 also
     does for a processor that has none of AVX2 or of another kind that it knows: no compiler takes this. Lesson 13.
     """
-    from torch._inductor import cpu_vec_isa
-
     tools: dict[str, Callable[[], object]] = {"C++ compiler": native.find_compiler}
     if torch.device(device).type == "cuda":
         tools["Triton"] = _triton.load
@@ -70,9 +68,15 @@ def missing_compiler(device: str | torch.device = "cpu") -> str:
             find()
         except native.MissingToolError as error:
             return f"No {name}: {error}"
-    if torch.device(device).type == "cpu" and cpu_vec_isa.pick_vec_isa() is cpu_vec_isa.invalid_vec_isa:
+    if torch.device(device).type == "cpu" and not _has_vectors():
         return "No vectors: the programs that torch.compile writes for this processor need AVX2 or the like."
     return ""
+
+
+def _has_vectors() -> bool:
+    from torch._inductor import cpu_vec_isa
+
+    return cpu_vec_isa.pick_vec_isa() is not cpu_vec_isa.invalid_vec_isa
 
 
 def write_program(function: Callable[..., object], *inputs: torch.Tensor) -> Program:
