@@ -1,4 +1,5 @@
-"""Helpers of the course on the hardware under deep learning: profiling, memory and timing on CPU and CUDA.
+"""Helpers of the course on the hardware under deep learning: profiling, memory and timing on CPU
+and CUDA.
 
 ``import helpers`` loads nothing heavy: a name is imported from its module when it is first used.
 """

@@ -47,7 +47,15 @@ from .profiling import (
 )
 from .ranks import Ranks as Ranks
 from .timing import compare as compare, measure as measure, steady_allocator as steady_allocator
-from .training import estimate_training_for as estimate_training_for, gpu_train as gpu_train, train as train
-from .widgets import interactive_figure as interactive_figure, predict as predict, progress as progress
+from .training import (
+    estimate_training_for as estimate_training_for,
+    gpu_train as gpu_train,
+    train as train,
+)
+from .widgets import (
+    interactive_figure as interactive_figure,
+    predict as predict,
+    progress as progress,
+)
 
 __version__: str

@@ -1,4 +1,7 @@
-"""``python -m helpers``: print this machine's card, the versions and what of the course works here. Lesson 00."""
+"""``python -m helpers``: print this machine's card, the versions and what of the course works here.
+
+Lesson 00.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from helpers import doctor
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the diagnosis; return 0 when all that a student needs works, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m helpers", description="See what of the course works here.")
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers", description="See what of the course works here."
+    )
     parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
     as_json = parser.parse_args(arguments).json
     diagnosis = doctor.examine()

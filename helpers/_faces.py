@@ -1,4 +1,6 @@
-"""The face of a package: its public names, listed in ``__init__.pyi`` and imported from their modules at first use."""
+"""The face of a package: its public names, listed in ``__init__.pyi`` and imported from their
+modules at first use.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,19 @@ try:
     import lazy_loader
 except ModuleNotFoundError:  # a Python in which nothing of the library is installed
     remedy = "run `make setup` in the course's folder and use .venv/bin/python"
-    raise ModuleNotFoundError(f"lazy-loader is not installed in {sys.prefix}; {remedy}", name="lazy_loader") from None
+    raise ModuleNotFoundError(
+        f"lazy-loader is not installed in {sys.prefix}; {remedy}", name="lazy_loader"
+    ) from None
 
 
 def attach(
     package: str, file: str, *, moved: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of ``package``; a wrong name is told the right ones.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of ``package``; a wrong name is told the
+    right ones.
 
-    ``moved`` maps a name that was public here to where it is now, "package:name" or a package. It is found there, with
-    a warning the first time.
+    ``moved`` maps a name that was public here to where it is now, "package:name" or a package. It
+    is found there, with a warning the first time.
     """
     lazily, names, public = lazy_loader.attach_stub(package, file)
 
@@ -29,13 +34,17 @@ def attach(
         if name in moved:
             module, _, attribute = moved[name].partition(":")
             new = moved[name].replace(":", ".")
-            warnings.warn(f"{package}.{name} is {new} now; write {new}", FutureWarning, stacklevel=2)
+            warnings.warn(
+                f"{package}.{name} is {new} now; write {new}", FutureWarning, stacklevel=2
+            )
             value = importlib.import_module(module)
             value = getattr(value, attribute) if attribute else value
             setattr(sys.modules[package], name, value)
             return value
         if name not in public:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(public)}")
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(public)}"
+            )
         return lazily(name)
 
     return attribute, names, public

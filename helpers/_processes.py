@@ -1,6 +1,8 @@
-"""Processes that end with their parent and with their group, what they are sent and say, and namespaces of their own.
+"""Processes that end with their parent and with their group, what they are sent and say, and
+namespaces of their own.
 
-For :mod:`helpers.isolation` and the ranks. It imports nothing heavy: a fresh process loads it before its limit is set.
+For :mod:`helpers.isolation` and the ranks. It imports nothing heavy: a fresh process loads it
+before its limit is set.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ _LOOK_S = 0.5
 def end_with_parent(parent: int, number: int = getattr(signal, "SIGKILL", signal.SIGTERM)) -> None:
     """End this process when the process ``parent``, which started it, is gone.
 
-    On Linux the kernel sends the signal ``number`` (prctl(2), PR_SET_PDEATHSIG), also to a process that never comes
-    back from C code. It does so when the *thread* that started this process ends, so the parent starts processes
-    from a thread that lives as long as they shall; where the parent is killed it does so again for each of its threads
-    that takes over. Elsewhere a thread looks twice a second and exits.
+    On Linux the kernel sends the signal ``number`` (prctl(2), PR_SET_PDEATHSIG), also to a process
+    that never comes back from C code. It does so when the *thread* that started this process ends,
+    so the parent starts processes from a thread that lives as long as they shall; where the parent
+    is killed it does so again for each of its threads that takes over. Elsewhere a thread looks
+    twice a second and exits.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
@@ -59,13 +62,17 @@ class OwnGroup(TypedDict, total=False):
 def own_group() -> OwnGroup:
     """Return the arguments of ``subprocess.Popen`` that put a process at the head of its own group.
 
-    Then Ctrl-C in a terminal, and the interrupt that a notebook server sends, reach the caller alone.
+    Then Ctrl-C in a terminal, and the interrupt that a notebook server sends, reach the caller
+    alone.
     """
-    return {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x200}  # a new process group
+    # a new process group
+    return {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x200}
 
 
 def end_group(process: int) -> None:
-    """End ``process``, which leads its own group, and the group with it; what is gone already is no error."""
+    """End ``process``, which leads its own group, and the group with it; what is gone already is no
+    error.
+    """
     if os.name == "posix":
         # macOS answers EPERM for a group in which every process has ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -75,9 +82,13 @@ def end_group(process: int) -> None:
 
 
 def python(code: str, *arguments: str) -> list[str]:
-    """Return the command that runs ``code`` in a fresh interpreter; RuntimeError where Python does not know itself."""
+    """Return the command that runs ``code`` in a fresh interpreter; RuntimeError where Python does
+    not know itself.
+    """
     if not sys.executable:
-        raise RuntimeError("this Python does not know its own program (sys.executable), so it cannot start another")
+        raise RuntimeError(
+            "this Python does not know its own program (sys.executable), so it cannot start another"
+        )
     return [sys.executable, "-P", "-c", code, *arguments]
 
 
@@ -94,27 +105,35 @@ def pickler() -> ModuleType:
 
 
 def packed(
-    function: Callable[..., Any], args: tuple[Any, ...], *, caller: str, pack: Callable[[Any], bytes] | None = None
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    caller: str,
+    pack: Callable[[Any], bytes] | None = None,
 ) -> bytes:
-    """Return the call as bytes, by ``pack`` or :func:`pickler`; raise TypeError where it cannot be sent."""
+    """Return the call as bytes, by ``pack`` or :func:`pickler`; raise TypeError where it cannot be
+    sent.
+    """
     if not callable(function):
         raise TypeError(f"{caller} takes a function and its arguments, not {short(function)}")
     if pickler() is pickle and getattr(function, "__module__", None) == "__main__":
         raise TypeError(
-            "a function defined in a notebook or a script can be sent to another process only with the package "
-            "cloudpickle; install it, or put the function in a module"
+            "a function defined in a notebook or a script can be sent to another process only with "
+            "the package cloudpickle; install it, or put the function in a module"
         )
     try:
         return (pack or pickler().dumps)((function, args))
     except Exception as error:
         raise TypeError(
-            f"{short(function)} or one of its arguments cannot be sent to another process ({error}); make open files, "
-            "locks, generators and the like inside the function"
+            f"{short(function)} or one of its arguments cannot be sent to another process "
+            f"({error}); make open files, locks, generators and the like inside the function"
         ) from None
 
 
 def psutil(purpose: str) -> ModuleType:
-    """Return the package psutil; raise RuntimeError, with its ``purpose``, where it is not installed."""
+    """Return the package psutil; raise RuntimeError, with its ``purpose``, where it is not
+    installed.
+    """
     try:
         import psutil
     except ModuleNotFoundError as error:
@@ -136,8 +155,14 @@ def signal_name(code: int) -> str:
 
 
 def joined_output(head: bytes, left_out_bytes: int, tail: bytes) -> str:
-    """Return the beginning and the end of an output as text, and how much between them was left out."""
-    parts = [head, f"\n... {left_out_bytes:,} bytes left out ...\n".encode(), tail] if left_out_bytes else [head + tail]
+    """Return the beginning and the end of an output as text, and how much between them was left
+    out.
+    """
+    parts = (
+        [head, f"\n... {left_out_bytes:,} bytes left out ...\n".encode(), tail]
+        if left_out_bytes
+        else [head + tail]
+    )
     return "".join(part.decode("utf-8", errors="replace") for part in parts)
 
 
@@ -145,12 +170,16 @@ def joined_output(head: bytes, left_out_bytes: int, tail: bytes) -> str:
 
 
 def namespace_entrances(*kinds: str) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that may put what follows them into namespaces of ``kinds``: as the user, and as root."""
+    """Return the commands that may put what follows them into namespaces of ``kinds``: as the user,
+    and as root.
+    """
     return ("unshare", "--user", "--map-root-user", *kinds), ("unshare", *kinds)
 
 
 def namespace_obstacle(tools: Sequence[str]) -> str:
-    """Return why namespaces cannot be made here, the system or a tool that is missing, "" where neither."""
+    """Return why namespaces cannot be made here, the system or a tool that is missing, "" where
+    neither.
+    """
     if not sys.platform.startswith("linux"):
         return f"it needs Linux's namespaces, and this is {sys.platform}"
     missing = [tool for tool in tools if shutil.which(tool) is None]
@@ -160,8 +189,15 @@ def namespace_obstacle(tools: Sequence[str]) -> str:
 def refusal(command: Sequence[str], *, limit_s: float = 20.0) -> str:
     """Run ``command``; return "" where it ended well, else why not: its last line."""
     try:
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                               timeout=limit_s, check=False)  # fmt: skip
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"{command[0]} had not ended after {limit_s:g} s"
     except OSError as error:

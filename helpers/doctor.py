@@ -1,8 +1,9 @@
 """What of the course works in this environment, and what mends the rest: ``python -m helpers``.
 
-Every check does the thing it speaks of (runs a kernel, loads a compiled function, starts a Jupyter kernel) and never
-raises: it comes back as a :class:`Check` with a line that mends what does not work. A check that breaks says so with
-its exception. No text holds a home folder or a host name, so that a diagnosis may be handed on.
+Every check does the thing it speaks of (runs a kernel, loads a compiled function, starts a Jupyter
+kernel) and never raises: it comes back as a :class:`Check` with a line that mends what does not
+work. A check that breaks says so with its exception. No text holds a home folder or a host name, so
+that a diagnosis may be handed on.
 
 Lesson 00.
 """
@@ -36,15 +37,16 @@ from helpers.hardware import MachineCard, machine_card
 from helpers.results import Record
 
 _COURSE = "deep-learning-hardware-course"
-_PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend", "psutil",
-             "scikit-learn", "scipy", "jupyterlab", "jupyter-client", "nbformat", "ipykernel", "ipython", "ipywidgets",
-             "cloudpickle", "filelock", "jsonschema", "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
+_PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend",
+             "psutil", "scikit-learn", "scipy", "jupyterlab", "jupyter-client", "nbformat",
+             "ipykernel", "ipython", "ipywidgets", "cloudpickle", "filelock", "jsonschema",
+             "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
 _KERNEL_LIMIT_S = 20
 _OPTIONAL_PACKAGES = ("triton",)
 _IMPORTED_AS = {"pillow": "PIL", "ipython": "IPython", "scikit-learn": "sklearn"}
 _SETUP = (
-    "run `make setup --always-make` in the course's folder (Windows: `conda env create -f environment.yml`), "
-    "use its python"
+    "run `make setup --always-make` in the course's folder (Windows: `conda env create -f "
+    "environment.yml`), use its python"
 )
 _NO_GPU = "nothing without an NVIDIA GPU: the course runs on the CPU and shows recorded GPU runs"
 _FEWEST_FILES = 256
@@ -52,12 +54,14 @@ _MORE_FILES = "allow more open files: run `ulimit -n 4096` in this shell, and st
 _CPP_PROGRAM = """#include <cmath>
 #include <vector>
 extern "C" int course_answer(int n) { return static_cast<int>(std::sqrt(std::vector<double>(n, n * 1.0)[0])); }
-"""
+"""  # noqa: E501
 _CUDA_PROGRAM = 'extern "C" __global__ void add_one(float* x) { x[threadIdx.x] += 1.0f; }'
 
 
 class Check(Record):
-    """One thing looked at: whether it works, whether a student needs it, and a line that mends it (None: works)."""
+    """One thing looked at: whether it works, whether a student needs it, and a line that mends it
+    (None: works).
+    """
 
     name: str
     works: bool
@@ -73,7 +77,10 @@ class Check(Record):
 
 
 class Diagnosis(Record):
-    """The machine (None when it cannot be read), the versions of the packages, and every check. Lesson 00."""
+    """The machine (None when it cannot be read), the versions of the packages, and every check.
+
+    Lesson 00.
+    """
 
     card: MachineCard | None
     versions: dict[str, str]
@@ -113,23 +120,33 @@ class _DoesNotWorkError(Exception):
 
 
 def examine() -> Diagnosis:
-    """Return the diagnosis of this environment: its machine card, versions and every check, in about 10 s.
+    """Return the diagnosis of this environment: its machine card, versions and every check, in
+    about 10 s.
 
     Lesson 00.
     """
-    with ThreadPoolExecutor(max_workers=1) as beside:  # a kernel starts while torchvision is imported here
+    # a kernel starts while torchvision is imported here
+    with ThreadPoolExecutor(max_workers=1) as beside:
         kernel = beside.submit(_check_kernel)
         checks = tuple(kernel.result() if look is _check_kernel else look() for look in _CHECKS)
-    return Diagnosis(card=machine_card() if checks[0].works else None, versions=_versions(), checks=checks)
+    return Diagnosis(
+        card=machine_card() if checks[0].works else None, versions=_versions(), checks=checks
+    )
 
 
 def _versions() -> dict[str, str]:
-    """Return Python's version and that of every package the course uses, ``not installed`` where one is missing."""
+    """Return Python's version and that of every package the course uses, ``not installed`` where
+    one is missing.
+    """
     return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
 
 
-def _check(name: str, purpose: str, *, needed: bool = False) -> Callable[[Callable[[], str]], Callable[[], Check]]:
-    """Make a function that returns what it saw, or raises, into a check that always returns a :class:`Check`."""
+def _check(
+    name: str, purpose: str, *, needed: bool = False
+) -> Callable[[Callable[[], str]], Callable[[], Check]]:
+    """Make a function that returns what it saw, or raises, into a check that always returns a
+    :class:`Check`.
+    """
 
     def decorate(look: Callable[[], str]) -> Callable[[], Check]:
         @functools.wraps(look)
@@ -164,20 +181,28 @@ def _check_torch() -> str:
     torch = _imported("torch")
     total = (torch.ones(8, 8) @ torch.ones(8, 8)).sum().item()
     if total != 512:
-        raise _DoesNotWorkError(f"a product of two 8x8 matrices of ones sums to {total}, not to 512", _SETUP)
+        raise _DoesNotWorkError(
+            f"a product of two 8x8 matrices of ones sums to {total}, not to 512", _SETUP
+        )
     return f"torch {torch.__version__} multiplies matrices"
 
 
 @_check("packages", "the notebooks", needed=True)
 def _check_packages() -> str:
     """Find every package the course needs, in the range it needs."""
-    missing = [name for name in _PACKAGES if name not in _OPTIONAL_PACKAGES and _version(name) == "not installed"]
+    missing = [
+        name
+        for name in _PACKAGES
+        if name not in _OPTIONAL_PACKAGES and _version(name) == "not installed"
+    ]
     if missing:
         raise _DoesNotWorkError(f"not installed: {', '.join(missing)}", _SETUP)
     try:
         ranges = importlib.metadata.requires(_COURSE) or []
     except importlib.metadata.PackageNotFoundError:
-        raise _DoesNotWorkError("the packages are here, but `helpers` itself is not installed", _SETUP) from None
+        raise _DoesNotWorkError(
+            "the packages are here, but `helpers` itself is not installed", _SETUP
+        ) from None
     outside = [line for line in ranges if not _is_satisfied(line)]
     if outside:
         raise _DoesNotWorkError(f"installed in another version than: {', '.join(outside)}", _SETUP)
@@ -210,7 +235,10 @@ def _check_cache() -> str:
         tempfile.TemporaryFile(dir=storage.cache_folder()).close()
     except OSError as error:
         repair = "set the environment variable HELPERS_CACHE to a folder that you may write to"
-        reason = f"nothing can be written to {error.filename}: {(error.strerror or str(error)).partition(';')[0]}"
+        reason = (
+            f"nothing can be written to {error.filename}: "
+            f"{(error.strerror or str(error)).partition(';')[0]}"
+        )
         raise _DoesNotWorkError(reason, repair) from error
     return "takes files"
 
@@ -220,31 +248,52 @@ def _check_kernel() -> str:
     """Start a kernel where the lessons are, and import ``helpers`` there."""
     manager = _imported("jupyter_client.manager")
     _imported("ipykernel")
-    options = {"kernel_name": "python3", "startup_timeout": _KERNEL_LIMIT_S, "stdout": subprocess.DEVNULL,
-               "stderr": subprocess.DEVNULL, "cwd": storage.course_folder() or Path.home()}  # fmt: skip
+    options = {
+        "kernel_name": "python3",
+        "startup_timeout": _KERNEL_LIMIT_S,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+        "cwd": storage.course_folder() or Path.home(),
+    }
     asked = {"prefix": "sys.prefix", "file": "str(helpers.__file__ or list(helpers.__path__)[0])"}
     try:
         with manager.run_kernel(**options) as client:
             reply = client.execute_interactive(
-                "import sys, helpers", user_expressions=asked, timeout=_KERNEL_LIMIT_S, store_history=False,
-                allow_stdin=False, output_hook=lambda _: None,
-            )["content"]  # fmt: skip
+                "import sys, helpers",
+                user_expressions=asked,
+                timeout=_KERNEL_LIMIT_S,
+                store_history=False,
+                allow_stdin=False,
+                output_hook=lambda _: None,
+            )["content"]
     except TimeoutError:
-        raise _DoesNotWorkError(f"a kernel starts, but does not answer within {_KERNEL_LIMIT_S} s", _SETUP) from None
+        raise _DoesNotWorkError(
+            f"a kernel starts, but does not answer within {_KERNEL_LIMIT_S} s", _SETUP
+        ) from None
     except Exception as error:
-        mends = _MORE_FILES if _most_files() < _FEWEST_FILES else _SETUP  # a kernel that lacks them dies without a word
-        raise _DoesNotWorkError(f"a kernel does not start: {type(error).__name__}: {error}", mends) from error
+        # a kernel that lacks them dies without a word
+        mends = _MORE_FILES if _most_files() < _FEWEST_FILES else _SETUP
+        raise _DoesNotWorkError(
+            f"a kernel does not start: {type(error).__name__}: {error}", mends
+        ) from error
     if reply["status"] != "ok":
         problem = f"`import helpers` fails in a kernel: {reply['ename']}: {reply['evalue']}"
         raise _DoesNotWorkError(problem, _SETUP)
-    answers = {name: ast.literal_eval(shown["data"]["text/plain"]) for name, shown in reply["user_expressions"].items()}
+    answers = {
+        name: ast.literal_eval(shown["data"]["text/plain"])
+        for name, shown in reply["user_expressions"].items()
+    }
     prefix, imported = Path(answers["prefix"]), Path(answers["file"])
     if prefix.resolve() != Path(sys.prefix).resolve():
         repair = "remove that kernel with `jupyter kernelspec remove python3`, then " + _SETUP
-        raise _DoesNotWorkError("the kernel python3 belongs to another Python than this one", repair)
+        raise _DoesNotWorkError(
+            "the kernel python3 belongs to another Python than this one", repair
+        )
     if imported.resolve() != Path(__file__).with_name("__init__.py").resolve():
         repair = "rename that file or package, or remove it, and restart the kernel"
-        raise _DoesNotWorkError(f"a notebook imports {imported}, which is not the course's `helpers`", repair)
+        raise _DoesNotWorkError(
+            f"a notebook imports {imported}, which is not the course's `helpers`", repair
+        )
     return "starts in this environment and imports helpers"
 
 
@@ -257,7 +306,10 @@ def _check_threads() -> str:
         return f"threads of torch: {threads}; usable cores: unknown"
     seen = f"threads of torch: {threads}; usable cores: {usable:.3g}"
     if threads > usable:
-        repair = f"set OMP_NUM_THREADS={max(1, int(usable))} before Python starts: threads without a core wait"
+        repair = (
+            f"set OMP_NUM_THREADS={max(1, int(usable))} before Python starts: threads without a "
+            "core wait"
+        )
         raise _DoesNotWorkError(seen, repair)
     return seen
 
@@ -267,23 +319,35 @@ def _check_cuda() -> str:
     """Run a small kernel on the first CUDA device."""
     torch = _imported("torch")
     if torch.version.cuda is None and torch.version.hip is None:
-        raise _DoesNotWorkError("this torch is built without CUDA", f"{_NO_GPU}; with one, {_SETUP}")
+        raise _DoesNotWorkError(
+            "this torch is built without CUDA", f"{_NO_GPU}; with one, {_SETUP}"
+        )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        raise _DoesNotWorkError("CUDA_VISIBLE_DEVICES hides every GPU", f"unset CUDA_VISIBLE_DEVICES; {_NO_GPU}")
+        raise _DoesNotWorkError(
+            "CUDA_VISIBLE_DEVICES hides every GPU", f"unset CUDA_VISIBLE_DEVICES; {_NO_GPU}"
+        )
     if not available:
-        reason = str(caught[0].message).split("(Triggered")[0].strip() if caught else "torch sees no CUDA device"
+        reason = (
+            str(caught[0].message).split("(Triggered")[0].strip()
+            if caught
+            else "torch sees no CUDA device"
+        )
         raise _DoesNotWorkError(reason, f"{_NO_GPU}; with one, install or update NVIDIA's driver")
     try:
         total = torch.arange(8, device="cuda").square().sum().item()
     except RuntimeError as error:
         reason = f"a GPU is visible, but a kernel does not run on it: {_first_line(str(error))}"
-        repair = "free the GPU's memory, update NVIDIA's driver, or install a torch built for this GPU"
+        repair = (
+            "free the GPU's memory, update NVIDIA's driver, or install a torch built for this GPU"
+        )
         raise _DoesNotWorkError(reason, repair) from error
     if total != 140:
-        raise _DoesNotWorkError(f"the squares of 0 to 7 sum to {total} on the GPU", "restart the machine; test the GPU")
+        raise _DoesNotWorkError(
+            f"the squares of 0 to 7 sum to {total} on the GPU", "restart the machine; test the GPU"
+        )
     return f"a kernel ran on {torch.cuda.get_device_name(0)}"
 
 
@@ -310,7 +374,8 @@ def _check_nvrtc() -> str:
         counted = native.census(cubin)
     instructions = counted.total - counted.padding
     return (
-        f"{cubin.compiler} compiled a kernel for {cubin.architecture}, nvdisasm lists its {instructions} instructions"
+        f"{cubin.compiler} compiled a kernel for {cubin.architecture}, nvdisasm lists its "
+        f"{instructions} instructions"
     )
 
 
@@ -326,12 +391,15 @@ def _check_disassembler() -> str:
     return _first_line(done.stdout)
 
 
-_CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits, _check_cache, _check_kernel,
-           _check_threads, _check_cuda, _check_compiler, _check_nvrtc, _check_disassembler)  # fmt: skip
+_CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits,
+           _check_cache, _check_kernel, _check_threads, _check_cuda, _check_compiler, _check_nvrtc,
+           _check_disassembler)  # fmt: skip
 
 
 def _most_files() -> float:
-    """Return how many files this process may have open at once, infinity where the system does not tell."""
+    """Return how many files this process may have open at once, infinity where the system does not
+    tell.
+    """
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -375,12 +443,16 @@ def _imported(name: str, remedy: str = _SETUP) -> Any:
     except ModuleNotFoundError as error:
         raise _DoesNotWorkError(f"{error.name or name} is not installed", remedy) from error
     except Exception as error:
-        raise _DoesNotWorkError(f"{name} does not import: {_first_line(str(error))}", remedy) from error
+        raise _DoesNotWorkError(
+            f"{name} does not import: {_first_line(str(error))}", remedy
+        ) from error
 
 
 @contextlib.contextmanager
 def _mended() -> Iterator[None]:
-    """Turn what ``helpers.native`` says into what a check says: the problem's first line, and its remedy."""
+    """Turn what ``helpers.native`` says into what a check says: the problem's first line, and its
+    remedy.
+    """
     from helpers.native import NativeError
 
     try:
@@ -390,7 +462,9 @@ def _mended() -> Iterator[None]:
 
 
 def _public(text: str) -> str:
-    """Return ``text`` on one line, without the home folder, this environment's folder and this machine's name."""
+    """Return ``text`` on one line, without the home folder, this environment's folder and this
+    machine's name.
+    """
     private = {os.path.expanduser("~"): "~", tempfile.gettempdir(): "(temporary folder)"}
     if sys.prefix != sys.base_prefix:
         private[sys.prefix] = "(environment)"

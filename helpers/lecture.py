@@ -1,9 +1,11 @@
-"""The names of the lecture "Hardware Ecosystem" (Cambridge, 2022): its code cells run as it wrote them.
+"""The names of the lecture "Hardware Ecosystem" (Cambridge, 2022): its code cells run as it wrote
+them.
 
-``from helpers.lecture import *`` hands out what the lecture imported from its own module, which was never published:
-torch, nn, the clock, a LeNet with a loader of digits, and ten functions. They return what the functions of the same
-names in helpers return. What the lecture printed or drew, they print or draw as well; plotting draws, and a cell that
-needs a GPU ends without one in a sentence that says so.
+``from helpers.lecture import *`` hands out what the lecture imported from its own module, which was
+never published: torch, nn, the clock, a LeNet with a loader of digits, and ten functions. They
+return what the functions of the same names in helpers return. What the lecture printed or drew,
+they print or draw as well; plotting draws, and a cell that needs a GPU ends without one in a
+sentence that says so.
 
 Lesson 00.
 """
@@ -22,19 +24,21 @@ from helpers import memory, models, operations, plotting, training, units
 from helpers.data import make_MNIST_loader
 from helpers.training._loop import refuse_without_cuda
 
-__all__ = [
-    "BasicFCModel", "LeNet", "MNIST_trainloader", "estimate_training_for", "gpu_train", "lenet", "make_MNIST_loader",
-    "nn", "profile_layer_alexnet", "profile_layer_mem", "profile_mem", "profile_ops", "time", "torch", "train",
-]  # fmt: skip
+__all__ = [ "BasicFCModel", "LeNet", "MNIST_trainloader", "estimate_training_for", "gpu_train",
+    "lenet", "make_MNIST_loader", "nn", "profile_layer_alexnet", "profile_layer_mem", "profile_mem",
+    "profile_ops", "time", "torch", "train"]  # fmt: skip
 
 _BATCH_SIZE = 128
 
-lenet: LeNet  # made, as the loader, when it is asked for: the digits come with a package of their own
+# made, as the loader, when it is asked for: the digits come with a package of their own
+lenet: LeNet
 MNIST_trainloader: DataLoader
 
 
 class _LectureNet(nn.Module):
-    """A network with the lecture's activations (``variant="lecture"``), which says where there is no GPU to go to."""
+    """A network with the lecture's activations (``variant="lecture"``), which says where there is
+    no GPU to go to.
+    """
 
     def cuda(self, device: int | torch.device | None = None) -> Self:
         refuse_without_cuda(f"{type(self).__name__}.cuda()")
@@ -42,7 +46,9 @@ class _LectureNet(nn.Module):
 
 
 class LeNet(_LectureNet, models.LeNet):
-    """LeNet as the lecture had it, with a ReLU on the logits: :class:`helpers.models.LeNet` of that variant."""
+    """LeNet as the lecture had it, with a ReLU on the logits: :class:`helpers.models.LeNet` of that
+    variant.
+    """
 
     def __init__(self, hidden: int = 120) -> None:
         super().__init__(hidden, variant="lecture")
@@ -61,60 +67,92 @@ def __getattr__(name: str) -> object:
         return LeNet()
     if name == "MNIST_trainloader":
         return make_MNIST_loader(_BATCH_SIZE)
-    raise AttributeError(f"module 'helpers.lecture' has no attribute {name!r}; it has {', '.join(__all__)}")
+    raise AttributeError(
+        f"module 'helpers.lecture' has no attribute {name!r}; it has {', '.join(__all__)}"
+    )
 
 
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
-    """Train ``model`` for ``epochs`` of ``loader`` as :func:`.training.train` does, and print a line an epoch."""
+    """Train ``model`` for ``epochs`` of ``loader`` as :func:`.training.train` does, and print a
+    line an epoch.
+    """
     return _with_epochs_printed(training.train(model, loader, epochs))
 
 
 def gpu_train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
-    """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`.training.gpu_train`; print a line an epoch."""
+    """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`.training.gpu_train`; print a
+    line an epoch.
+    """
     return _with_epochs_printed(training.gpu_train(model, loader, epochs))
 
 
 def _with_epochs_printed(run: training.TrainingRun) -> training.TrainingRun:
     for row in run.rows:
-        print(f"Epoch {row.epoch}, {run.steps} steps, loss {row.loss:.3f}, {units.text(row.time_s, 's')}")
+        print(
+            f"Epoch {row.epoch}, {run.steps} steps, loss {row.loss:.3f}, "
+            f"{units.text(row.time_s, 's')}"
+        )
     return run
 
 
-def profile_ops(model: nn.Module, shape: tuple[int, ...] | None = None) -> operations.OperationProfile:
-    """Count as :func:`.operations.profile_ops` does; print the lecture's table, draw the FLOPs by layer."""
+def profile_ops(
+    model: nn.Module, shape: tuple[int, ...] | None = None
+) -> operations.OperationProfile:
+    """Count as :func:`.operations.profile_ops` does; print the lecture's table, draw the FLOPs by
+    layer.
+    """
     profile = operations.profile_ops(model, shape)
     table = profile.lecture_table()
     print(table)
     plotting.show(
         plotting.draw_operations(profile),
-        alt=f"Pies of the FLOPs of {profile.model} by layer: {units.text(profile.forward_flops, 'FLOP')} in "
-        f"inference, {units.text(profile.forward_flops + profile.backward_flops, 'FLOP')} in training.",
+        alt=f"Pies of the FLOPs of {profile.model} by layer: "
+        f"{units.text(profile.forward_flops, 'FLOP')} in "
+        f"inference, {units.text(profile.forward_flops + profile.backward_flops, 'FLOP')} in "
+        "training.",
     )
     return profile
 
 
 def profile_layer_mem(model: nn.Module, inputs: Any = None) -> memory.LayerMemoryProfile:
-    """Return :func:`.memory.profile_layer_mem` of a training step; draw it and that of inference, a bar a layer."""
+    """Return :func:`.memory.profile_layer_mem` of a training step; draw it and that of inference, a
+    bar a layer.
+    """
     name = type(model).__name__
-    inference, step = (memory.profile_layer_mem(model, inputs, training=trains) for trains in (False, True))
-    plotting.show(
-        plotting.draw_layer_memory(inference, training=False, title=f"{name}: the working set of each layer"),
-        alt=f"Bars of the layers of {name}: the bytes of their inputs, outputs and parameters in inference.",
+    inference, step = (
+        memory.profile_layer_mem(model, inputs, training=trains) for trains in (False, True)
     )
     plotting.show(
-        plotting.draw_layer_memory(step, training=True, title=f"{name}: what training keeps for each layer"),
-        alt=f"Bars of the layers of {name}: the bytes of their parameters, gradients and what backward needs.",
+        plotting.draw_layer_memory(
+            inference, training=False, title=f"{name}: the working set of each layer"
+        ),
+        alt=f"Bars of the layers of {name}: the bytes of their inputs, outputs and parameters in "
+        "inference.",
+    )
+    plotting.show(
+        plotting.draw_layer_memory(
+            step, training=True, title=f"{name}: what training keeps for each layer"
+        ),
+        alt=f"Bars of the layers of {name}: the bytes of their parameters, gradients and what "
+        "backward needs.",
     )
     return step
 
 
 def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
-    """Return :func:`.memory.profile_mem` of a training step; draw it and that of inference as shares of a whole."""
+    """Return :func:`.memory.profile_mem` of a training step; draw it and that of inference as
+    shares of a whole.
+    """
     name = type(model).__name__
-    inference, step = (memory.profile_mem(model, inputs, training=trains) for trains in (False, True))
+    inference, step = (
+        memory.profile_mem(model, inputs, training=trains) for trains in (False, True)
+    )
     plotting.show(
-        plotting.draw_memory({"inference": inference, "training": step}, title=f"Memory of {name} by kind"),
-        alt=f"Pies of the memory of {name} by kind: {units.text(inference.whole_bytes, 'B')} in inference, "
+        plotting.draw_memory(
+            {"inference": inference, "training": step}, title=f"Memory of {name} by kind"
+        ),
+        alt=f"Pies of the memory of {name} by kind: {units.text(inference.whole_bytes, 'B')} in "
+        "inference, "
         f"{units.text(step.whole_bytes, 'B')} in training.",
     )
     return step
@@ -126,18 +164,23 @@ def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
     largest = max(sets.layers, key=lambda row: row.working_set_bytes)
     plotting.show(
         plotting.draw_working_sets(sets, title="AlexNet, one image: the working set of each layer"),
-        alt=f"Bars of AlexNet's layers, stacked of inputs, outputs and parameters: {largest.layer} has the largest "
+        alt=f"Bars of AlexNet's layers, stacked of inputs, outputs and parameters: {largest.layer} "
+        "has the largest "
         f"working set, {units.text(largest.working_set_bytes, 'B')}.",
     )
     return sets
 
 
 def estimate_training_for(model_class: type[nn.Module], epochs: int) -> training.TrainingEstimate:
-    """Estimate as :func:`.training.estimate_training_for` does; print and draw the seconds an epoch."""
+    """Estimate as :func:`.training.estimate_training_for` does; print and draw the seconds an
+    epoch.
+    """
     estimate = training.estimate_training_for(model_class, epochs)
     for size in estimate.sizes:
-        print(f"{size.hidden} hidden: {units.text(size.estimated_s / epochs, 's')} an epoch, "
-              f"{units.text(size.estimated_s, 's')} for {epochs:,} epochs")  # fmt: skip
+        print(
+            f"{size.hidden} hidden: {units.text(size.estimated_s / epochs, 's')} an epoch, "
+            f"{units.text(size.estimated_s, 's')} for {epochs:,} epochs"
+        )
     narrowest, widest = estimate.sizes[0], estimate.sizes[-1]
     plotting.show(
         plotting.draw_epoch_times(estimate),

@@ -1,8 +1,10 @@
-"""A link between ranks as two numbers, a port that is busy as long as the link would be, and who did what when.
+"""A link between ranks as two numbers, a port that is busy as long as the link would be, and who
+did what when.
 
-A message of n bytes over a link takes alpha + n beta: alpha is the latency, beta one over the bandwidth (the
-Hockney model, Parallel Computing 20, 1994). Every rank has one port that sends one message and receives one message
-at a time, both at once (full duplex, single port: Thakur, Rabenseifner and Gropp, 2005).
+A message of n bytes over a link takes alpha + n beta: alpha is the latency, beta one over the
+bandwidth (the Hockney model, Parallel Computing 20, 1994). Every rank has one port that sends one
+message and receives one message at a time, both at once (full duplex, single port: Thakur,
+Rabenseifner and Gropp, 2005).
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from helpers.results import Record
 
 
 class Link(Record):
-    """A link: ``bandwidth_bytes_per_s`` (infinite for one that only delays) and ``latency_s`` a message.
+    """A link: ``bandwidth_bytes_per_s`` (infinite for one that only delays) and ``latency_s`` a
+    message.
 
-    Raises ValueError for a bandwidth that is not above 0 and for a latency that is negative or not finite. Lesson 05.
+    Raises ValueError for a bandwidth that is not above 0 and for a latency that is negative or not
+    finite. Lesson 05.
     """
 
     bandwidth_bytes_per_s: float
@@ -29,17 +33,26 @@ class Link(Record):
 
     def __post_init__(self) -> None:
         if not _is_number(self.bandwidth_bytes_per_s) or not self.bandwidth_bytes_per_s > 0:
-            raise ValueError(f"bandwidth_bytes_per_s must be a number above 0; got {self.bandwidth_bytes_per_s!r} "
-                             "(100 Mbit/s are 12.5e6 bytes a second)")  # fmt: skip
+            raise ValueError(
+                "bandwidth_bytes_per_s must be a number above 0; got "
+                f"{self.bandwidth_bytes_per_s!r} (100 Mbit/s are 12.5e6 bytes a second)"
+            )
         if not _is_number(self.latency_s) or not 0 <= self.latency_s < math.inf:
-            raise ValueError(f"latency_s must be a finite number of seconds of at least 0; got {self.latency_s!r}")
+            raise ValueError(
+                "latency_s must be a finite number of seconds of at least 0; got "
+                f"{self.latency_s!r}"
+            )
 
     def transfer_s(self, size_bytes: float) -> float:
-        """Return the seconds of one message of ``size_bytes``: the latency and the bytes over the bandwidth.
+        """Return the seconds of one message of ``size_bytes``: the latency and the bytes over the
+        bandwidth.
 
         Raises TypeError for a size that is no number, ValueError for a negative one. Lesson 05.
         """
-        return self.latency_s + number("size_bytes", size_bytes, at_least=0) / self.bandwidth_bytes_per_s
+        return (
+            self.latency_s
+            + number("size_bytes", size_bytes, at_least=0) / self.bandwidth_bytes_per_s
+        )
 
 
 class PublishedLink(Record):
@@ -52,14 +65,17 @@ class PublishedLink(Record):
 def checked_link(name: str, value: object) -> Link:
     """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
     if not isinstance(value, Link):
-        raise TypeError(f"{name} is a helpers.links.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}")
+        raise TypeError(
+            f"{name} is a helpers.links.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}"
+        )
     return value
 
 
 class Activity(Record):
     """What ``kind`` of thing filled ``lane`` (a rank, a port) from ``start_s`` to ``end_s``.
 
-    It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws it. Lesson 05.
+    It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws
+    it. Lesson 05.
     """
 
     lane: str
@@ -85,7 +101,8 @@ class Activity(Record):
 
 
 class Timeline(Record):
-    """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws it.
+    """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws
+    it.
 
     ``duration_s`` is from the first start to the last end. Lesson 05.
     """
@@ -94,7 +111,8 @@ class Timeline(Record):
     activities: tuple[Activity, ...]
 
     def busy_s(self, lane: str, kind: str | None = None) -> float:
-        """Return the seconds in which ``lane`` did something (of ``kind``, if given): overlaps count once.
+        """Return the seconds in which ``lane`` did something (of ``kind``, if given): overlaps
+        count once.
 
         Raises ValueError for a lane that is not there, naming those that are. Lesson 05.
         """
@@ -110,24 +128,30 @@ class Timeline(Record):
 
 
 def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Timeline:
-    """Return the activities of all ranks as one timeline, the lanes in alphabetical order; ``zero_s`` becomes 0.
+    """Return the activities of all ranks as one timeline, the lanes in alphabetical order;
+    ``zero_s`` becomes 0.
 
     ``zero_s`` is by default the first start.
 
-    The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine. Raises
-    ValueError where there is nothing to join.
+    The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine.
+    Raises ValueError where there is nothing to join.
     """
     ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
     if not ordered:
         raise ValueError("no activities to join: record some first")
     first_s, last_s = min(bar.start_s for bar in ordered), max(bar.end_s for bar in ordered)
     zero_s = first_s if zero_s is None else zero_s
-    moved = tuple(replace(bar, start_s=bar.start_s - zero_s, end_s=bar.end_s - zero_s) for bar in ordered)
+    moved = tuple(
+        replace(bar, start_s=bar.start_s - zero_s, end_s=bar.end_s - zero_s) for bar in ordered
+    )
     return Timeline(last_s - first_s, moved)
 
 
 class Recorder:
-    """Collects what one rank did, in its own process; ``activities`` goes back to the caller. Lesson 05."""
+    """Collects what one rank did, in its own process; ``activities`` goes back to the caller.
+
+    Lesson 05.
+    """
 
     def __init__(self) -> None:
         self.activities: list[Activity] = []
@@ -149,8 +173,8 @@ class Recorder:
 def sleep_until(end_s: float) -> None:
     """Sleep until ``time.perf_counter()`` reads ``end_s``; return at once where it already does.
 
-    A sleep ends late by the timer's slack (50 us on Linux) and what the scheduler adds, and never early: waiting for
-    a moment keeps that from adding up, as it would over sleeps for a duration.
+    A sleep ends late by the timer's slack (50 us on Linux) and what the scheduler adds, and never
+    early: waiting for a moment keeps that from adding up, as it would over sleeps for a duration.
     """
     while (left_s := end_s - time.perf_counter()) > 0:
         time.sleep(left_s)
@@ -162,14 +186,18 @@ def sleep_for(duration_s: float) -> None:
 
 
 class Port:
-    """One direction of a rank's port: messages follow one another, each as long as ``link`` needs. Lesson 05."""
+    """One direction of a rank's port: messages follow one another, each as long as ``link`` needs.
+
+    Lesson 05.
+    """
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.free_s = -math.inf
 
     def occupy(self, size_bytes: int, *, from_s: float) -> tuple[float, float]:
-        """Return when a message that could start at ``from_s`` starts and ends, and keep the port busy until then.
+        """Return when a message that could start at ``from_s`` starts and ends, and keep the port
+        busy until then.
 
         Nothing is waited for here.
         """
@@ -180,20 +208,41 @@ class Port:
 
 def _is_number(value: object) -> bool:
     try:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+        return (
+            isinstance(value, numbers.Real)
+            and not isinstance(value, bool)
+            and not math.isnan(value)
+        )
     except OverflowError:  # a whole number that no float holds
         return False
 
 
-# One direction each. Of PCI Express 128 of 130 bits are data; NVLink is stated for both directions together.
+# One direction each. Of PCI Express 128 of 130 bits are data; NVLink is stated for both directions
+# together.
 PUBLISHED_LINKS = {
     name: PublishedLink(Link(bytes_per_s), source)
     for name, bytes_per_s, source in (
         ("Ethernet, 100 Gbit/s", 100e9 / 8, "IEEE 802.3 (100GBASE)"),
-        ("PCI Express 4.0 x16", 16 * 16e9 * 128 / 130 / 8, "PCI-SIG, specification 4.0: 16 GT/s a lane"),
+        (
+            "PCI Express 4.0 x16",
+            16 * 16e9 * 128 / 130 / 8,
+            "PCI-SIG, specification 4.0: 16 GT/s a lane",
+        ),
         ("InfiniBand NDR", 400e9 / 8, "InfiniBand Trade Association: 400 Gbit/s on 4 lanes"),
-        ("PCI Express 5.0 x16", 16 * 32e9 * 128 / 130 / 8, "PCI-SIG, specification 5.0: 32 GT/s a lane"),
-        ("NVLink 3 (of an A100)", 600e9 / 2, "NVIDIA, Ampere Architecture In-Depth: half of 600 GB/s"),
-        ("NVLink 4 (of an H100)", 900e9 / 2, "NVIDIA, Hopper Architecture In-Depth: half of 900 GB/s"),
+        (
+            "PCI Express 5.0 x16",
+            16 * 32e9 * 128 / 130 / 8,
+            "PCI-SIG, specification 5.0: 32 GT/s a lane",
+        ),
+        (
+            "NVLink 3 (of an A100)",
+            600e9 / 2,
+            "NVIDIA, Ampere Architecture In-Depth: half of 600 GB/s",
+        ),
+        (
+            "NVLink 4 (of an H100)",
+            900e9 / 2,
+            "NVIDIA, Hopper Architecture In-Depth: half of 900 GB/s",
+        ),
     )
 }

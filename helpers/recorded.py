@@ -1,9 +1,10 @@
-"""Result files of real machines: a lesson shows them, under their machine's name, where that hardware is absent.
+"""Result files of real machines: a lesson shows them, under their machine's name, where that
+hardware is absent.
 
-One JSON file a lesson in course/recorded/ holds what :data:`RECORDERS` names for it, with the machine, the
-versions, the date, the commit and the command that made it. ``python -m helpers.recorded 00`` writes lesson
-00's on the machine at hand; it needs what the library itself does, no Jupyter. Lesson 11's needs
-torchvision too.
+One JSON file a lesson in course/recorded/ holds what :data:`RECORDERS` names for it, with the
+machine, the versions, the date, the commit and the command that made it.
+``python -m helpers.recorded 00`` writes lesson 00's on the machine at hand; it needs what the
+library itself does, no Jupyter. Lesson 11's needs torchvision too.
 
 Lesson 00.
 """
@@ -28,11 +29,17 @@ from typing import Any
 from helpers import console, hardware, results, storage, units
 from helpers.checks import one_of, short
 
-# What each lesson records: a name, and the function without arguments that measures it. To register a
-# measurement, add its line here; the function returns a results.Result.
+# What each lesson records: a name, and the function without arguments that measures it. To register
+# a measurement, add its line here; the function returns a results.Result.
 RECORDERS: dict[str, dict[str, str]] = {
-    "00": {"products": "helpers.recorded:measure_products", "first calls": "helpers.recorded:measure_first_call"},
-    "01": {"limits": "helpers.hardware:probe", "links": "helpers.studies.data_movement:measure_links"},
+    "00": {
+        "products": "helpers.recorded:measure_products",
+        "first calls": "helpers.recorded:measure_first_call",
+    },
+    "01": {
+        "limits": "helpers.hardware:probe",
+        "links": "helpers.studies.data_movement:measure_links",
+    },
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
     "10": {"copying": "helpers.studies.input_pipeline:measure_copying"},
     "11": {"peers": "helpers.studies.peers:count_with_peers"},
@@ -50,7 +57,10 @@ _BUDGET_S = 5.0
 
 
 class Recording(results.Record):
-    """What one machine measured for one lesson. ``entries`` maps a name to its result's type and values."""
+    """What one machine measured for one lesson.
+
+    ``entries`` maps a name to its result's type and values.
+    """
 
     lesson: str
     device: str
@@ -69,12 +79,17 @@ class Recording(results.Record):
     def result(self, name: str) -> results.Result:
         """Return the result that was recorded as ``name``, in the type that measured it."""
         if name not in self.entries:
-            raise ValueError(f"lesson {self.lesson} recorded {', '.join(self.entries)}; there is no {name!r}")
-        return results.from_dict(_result_type(self.entries[name]["type"]), self.entries[name]["values"])
+            raise ValueError(
+                f"lesson {self.lesson} recorded {', '.join(self.entries)}; there is no {name!r}"
+            )
+        return results.from_dict(
+            _result_type(self.entries[name]["type"]), self.entries[name]["values"]
+        )
 
 
 def record(lesson: str, *, command: str = "") -> Recording:
-    """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is written.
+    """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is
+    written.
 
     Raises ValueError for a lesson that records nothing.
     """
@@ -97,7 +112,8 @@ def record(lesson: str, *, command: str = "") -> Recording:
 
 
 def save(recording: Recording, *, folder: Path | None = None) -> Path:
-    """Write the recording to ``folder`` under its lesson's number, through a temporary name; return the path.
+    """Write the recording to ``folder`` under its lesson's number, through a temporary name; return
+    the path.
 
     Without a folder it goes to the course's; raises FileNotFoundError outside a course.
     """
@@ -111,8 +127,8 @@ def save(recording: Recording, *, folder: Path | None = None) -> Path:
 def load(lesson: str, *, folder: Path | None = None) -> Recording:
     """Return the recording of ``lesson``.
 
-    Raises FileNotFoundError with the command that makes one, and ValueError for a lesson that records nothing, or when
-    the file is not a recording.
+    Raises FileNotFoundError with the command that makes one, and ValueError for a lesson that
+    records nothing, or when the file is not a recording.
     """
     _require_recorders(lesson)
     path = _folder(folder) / f"{lesson}.json"
@@ -126,12 +142,15 @@ def load(lesson: str, *, folder: Path | None = None) -> Recording:
         if "torch" not in recording.versions:
             raise ValueError("it names no version of torch")
     except (ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
-        raise ValueError(f"{path.name} is not a recording of this library ({error}); {remedy}") from error
+        raise ValueError(
+            f"{path.name} is not a recording of this library ({error}); {remedy}"
+        ) from error
     return recording
 
 
 def machines_html(recordings: Sequence[Recording]) -> str:
-    """Return one line of HTML with a table of the machines, a column each; every text of a card is escaped in it.
+    """Return one line of HTML with a table of the machines, a column each; every text of a card is
+    escaped in it.
 
     Raises ValueError for no recordings.
     """
@@ -147,11 +166,15 @@ def machines_html(recordings: Sequence[Recording]) -> str:
 
 
 def results_html(recording: Recording) -> str:
-    """Return one line of HTML with what a machine measured for a lesson, below its name; every text is escaped in it.
+    """Return one line of HTML with what a machine measured for a lesson, below its name; every text
+    is escaped in it.
 
     Raises ValueError where an entry is no result of this library.
     """
-    shown = [html.escape(recording.source), *(recording.result(name)._repr_html_() for name in recording.entries)]
+    shown = [
+        html.escape(recording.source),
+        *(recording.result(name)._repr_html_() for name in recording.entries),
+    ]
     return _one_line(" ".join(f'<div class="recorded">{block}</div>' for block in shown))
 
 
@@ -175,7 +198,9 @@ def _machine(recordings: Sequence[Recording]) -> dict[str, str]:
 
 
 def _one_line(text: str) -> str:
-    """Return HTML in one line: in a page of Markdown a blank one ends it, and what follows is read as Markdown."""
+    """Return HTML in one line: in a page of Markdown a blank one ends it, and what follows is read
+    as Markdown.
+    """
     return " ".join(text.splitlines())
 
 
@@ -184,9 +209,11 @@ def _html_row(kind: str, cells: Sequence[str]) -> str:
 
 
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
-    """Display what ``lesson`` recorded as ``name`` in ``folder`` (by default the course's), under its machine's name.
+    """Display what ``lesson`` recorded as ``name`` in ``folder`` (by default the course's), under
+    its machine's name.
 
-    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 11.
+    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not
+    recorded. Lesson 11.
     """
     from IPython.display import display
 
@@ -197,13 +224,17 @@ def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
 
 
 def measure_products() -> results.Result:
-    """Compare ``a * b`` with ``a @ b`` on two square float32 matrices of side 1,024, on CUDA if there is one."""
+    """Compare ``a * b`` with ``a @ b`` on two square float32 matrices of side 1,024, on CUDA if
+    there is one.
+    """
     import torch
 
     from helpers import timing
 
     a, b = _matrices()
-    return timing.compare({"a * b": lambda: torch.mul(a, b), "a @ b": lambda: torch.matmul(a, b)}, budget_s=_BUDGET_S)
+    return timing.compare(
+        {"a * b": lambda: torch.mul(a, b), "a @ b": lambda: torch.matmul(a, b)}, budget_s=_BUDGET_S
+    )
 
 
 def measure_first_call() -> results.Result:
@@ -222,9 +253,13 @@ def _matrices() -> Sequence[Any]:
 
 
 def _result_type(place: str) -> type[results.Result]:
-    """Return the class at 'module:Class'; raise ValueError for anything but a result of this library."""
+    """Return the class at 'module:Class'; raise ValueError for anything but a result of this
+    library.
+    """
     module, _, type_name = place.partition(":")
-    registered = {place.partition(":")[0] for places in RECORDERS.values() for place in places.values()}
+    registered = {
+        place.partition(":")[0] for places in RECORDERS.values() for place in places.values()
+    }
     if module.startswith("helpers.") or module in registered:
         found = getattr(importlib.import_module(module), type_name, None)
         if isinstance(found, type) and issubclass(found, results.Result):
@@ -233,7 +268,9 @@ def _result_type(place: str) -> type[results.Result]:
 
 
 def _public_name(kind: type) -> str:
-    """Return 'package:Class' by the package whose face has the class, so that it may move its parts about."""
+    """Return 'package:Class' by the package whose face has the class, so that it may move its parts
+    about.
+    """
     package = kind.__module__
     while "." in package:
         package = package.rpartition(".")[0]
@@ -251,19 +288,34 @@ def _versions() -> dict[str, str]:
     import numpy
     import torch
 
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
-    if torch.cuda.is_available() and torch.version.cuda is not None:  # it is None where PyTorch is built for ROCm
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
+    # it is None where PyTorch is built for ROCm
+    if torch.cuda.is_available() and torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
     return versions
 
 
 def _commit() -> str:
-    """Return the commit of the code that measured, with '+' where files were changed since; 'unknown' outside git."""
+    """Return the commit of the code that measured, with '+' where files were changed since;
+    'unknown' outside git.
+    """
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        subprocess.run([*git, "ls-files", "--error-unmatch", Path(__file__).name], capture_output=True, check=True)
-        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+        subprocess.run(
+            [*git, "ls-files", "--error-unmatch", Path(__file__).name],
+            capture_output=True,
+            check=True,
+        )
+        commit = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(
+            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
@@ -277,16 +329,24 @@ def _folder(folder: Path | None) -> Path:
 
 def _require_recorders(lesson: str) -> None:
     if not isinstance(lesson, str) or lesson not in RECORDERS:
-        raise ValueError(f"lesson {short(lesson)} records nothing; these do: {', '.join(sorted(RECORDERS))}")
+        raise ValueError(
+            f"lesson {short(lesson)} records nothing; these do: {', '.join(sorted(RECORDERS))}"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record the lessons named on the command line; exit status 2 for a lesson that records nothing.
+    """Record the lessons named on the command line; exit status 2 for a lesson that records
+    nothing.
 
-    A lesson whose measuring fails is named, with its traceback, and the rest are recorded; the exit status is then 1.
+    A lesson whose measuring fails is named, with its traceback, and the rest are recorded; the exit
+    status is then 1.
     """
-    parser = argparse.ArgumentParser(prog="python -m helpers.recorded", description=__doc__.splitlines()[0])
-    parser.add_argument("lessons", nargs="+", metavar="NN", help=f"lesson numbers: {', '.join(sorted(RECORDERS))}")
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.recorded", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "lessons", nargs="+", metavar="NN", help=f"lesson numbers: {', '.join(sorted(RECORDERS))}"
+    )
     parser.add_argument("--folder", type=Path, help="where to write (default: course/recorded)")
     chosen = parser.parse_args(arguments)
     try:
@@ -307,12 +367,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for lesson in chosen.lessons:
         try:
             recording = record(lesson)
-        except Exception as error:  # a machine with a GPU may be lent for minutes: the other lessons are still recorded
+        except Exception as error:
+            # a machine with a GPU may be lent for minutes: the other lessons are still recorded
             traceback.print_exc()
             problems.append(f"lesson {lesson} is not recorded: {error or type(error).__name__}")
             continue
         path = save(recording, folder=folder)
-        print(f"lesson {lesson}: {', '.join(recording.entries)} on {recording.device} -> {path.name}")
+        print(
+            f"lesson {lesson}: {', '.join(recording.entries)} on {recording.device} -> {path.name}"
+        )
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -1,7 +1,8 @@
 """How every result of the library is shown and kept: as text, HTML, a pandas DataFrame, JSON.
 
-A result is a class that inherits :class:`Record`, which makes it a frozen dataclass (a frozen dataclass that inherits
-:class:`Result` is one as well). Its field names carry the units, and the suffix alone decides how a value is printed:
+A result is a class that inherits :class:`Record`, which makes it a frozen dataclass (a frozen
+dataclass that inherits :class:`Result` is one as well). Its field names carry the units, and the
+suffix alone decides how a value is printed:
 
 ==========================  ===================  ===============
 field                       printed as           example
@@ -18,9 +19,9 @@ field                       printed as           example
 ``..._ratio``, ``speedup``  ratio                ``1.96x``
 ==========================  ===================  ===============
 
-A whole number anywhere else is printed with thousands separators; None and NaN are ``unknown``. A field that
-holds a tuple of results is a table with one row a member; a field that holds one result is shown below it. A
-field made with ``field(repr=False)`` is kept, and not shown.
+A whole number anywhere else is printed with thousands separators; None and NaN are ``unknown``. A
+field that holds a tuple of results is a table with one row a member; a field that holds one result
+is shown below it. A field made with ``field(repr=False)`` is kept, and not shown.
 
 Lesson 00.
 """
@@ -47,29 +48,51 @@ ResultType = TypeVar("ResultType", bound="Result")
 
 # The order matters: the first suffix that fits is taken.
 _SUFFIX_UNITS: dict[str, str] = {
-    "bytes_per_s": "B/s", "flops_per_s": "FLOP/s", "macs_per_s": "MAC/s", "flops_per_byte": "FLOP/B",
-    "per_s": "", "bytes": "B", "flops": "FLOP", "macs": "MAC", "hz": "Hz", "s": "s", "w": "W", "j": "J",
-}  # fmt: skip
-_PLAIN_SUFFIXES = {"share": lambda value: f"{100 * value:.1f} %", "ratio": lambda value: f"{value:.2f}x",
-                   "speedup": lambda value: f"{value:.2f}x"}  # fmt: skip
+    "bytes_per_s": "B/s",
+    "flops_per_s": "FLOP/s",
+    "macs_per_s": "MAC/s",
+    "flops_per_byte": "FLOP/B",
+    "per_s": "",
+    "bytes": "B",
+    "flops": "FLOP",
+    "macs": "MAC",
+    "hz": "Hz",
+    "s": "s",
+    "w": "W",
+    "j": "J",
+}
+_PLAIN_SUFFIXES = {
+    "share": lambda value: f"{100 * value:.1f} %",
+    "ratio": lambda value: f"{value:.2f}x",
+    "speedup": lambda value: f"{value:.2f}x",
+}
 _EXACT_FLOATS = 2**53
 _PLAIN_TYPES = (bool, int, float, str)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Result:
-    """Base of every result dataclass: prints as text, shows as HTML in a notebook, turns into a table or JSON."""
+    """Base of every result dataclass: prints as text, shows as HTML in a notebook, turns into a
+    table or JSON.
+    """
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # each class of results is a dataclass
+    # each class of results is a dataclass
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __str__(self) -> str:
         scalars = [(label(name), cell(name, value)) for name, value in _scalars(self)]
         width = max((len(name) for name, _ in scalars), default=0)
-        lines = [type(self).__name__, *(f"  {name:<{width}}  {value}".rstrip() for name, value in scalars)]
+        lines = [
+            type(self).__name__,
+            *(f"  {name:<{width}}  {value}".rstrip() for name, value in scalars),
+        ]
         for name, part in _parts(self):
             lines += [f"  {label(name)}", _indent(str(part))]
         for name, rows in _tables(self):
-            lines += [f"  {label(name)}", _indent(printed(_frame(rows)).to_string(index=False, max_colwidth=None))]
+            lines += [
+                f"  {label(name)}",
+                _indent(printed(_frame(rows)).to_string(index=False, max_colwidth=None)),
+            ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -80,19 +103,29 @@ class Result:
         )
         scalars = f"<table><tbody>{rows}</tbody></table>" if rows else ""
         parts = "".join(_titled(label(name), part._repr_html_()) for name, part in _parts(self))
-        tables = "".join(_titled(label(name), _whole_html(printed(_frame(members)))) for name, members in _tables(self))
+        tables = "".join(
+            _titled(label(name), _whole_html(printed(_frame(members))))
+            for name, members in _tables(self)
+        )
         return f"<div><b>{html.escape(type(self).__name__)}</b>{scalars}{parts}{tables}</div>"
 
     def _shown(self) -> list[tuple[str, Any]]:
-        return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self) if field.repr]
+        return [
+            (field.name, getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.repr
+        ]
 
     @classmethod
     def _upgraded(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return recorded ``values`` as those of today's fields; a class whose fields have changed says how."""
+        """Return recorded ``values`` as those of today's fields; a class whose fields have changed
+        says how.
+        """
         return values
 
     def table(self) -> pd.DataFrame:
-        """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it holds.
+        """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it
+        holds.
 
         A result within a row adds its own columns, ``cold`` with ``median_s`` as ``cold_median_s``.
         """
@@ -100,16 +133,23 @@ class Result:
         return _frame(tables[0][1] if len(tables) == 1 else (self,))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain dictionaries, lists, numbers and strings, with the field names as keys.
+        """Return the result as plain dictionaries, lists, numbers and strings, with the field names
+        as keys.
 
-        Raises TypeError for a field that is none of these, nor a NumPy or PyTorch scalar, naming it.
+        Raises TypeError for a field that is none of these, nor a NumPy or PyTorch scalar, naming
+        it.
         """
-        return {field.name: _plain(getattr(self, field.name), field.name) for field in dataclasses.fields(self)}
+        return {
+            field.name: _plain(getattr(self, field.name), field.name)
+            for field in dataclasses.fields(self)
+        }
 
     def to_json(self) -> str:
-        """Return the result as JSON text; :func:`from_dict` reads back what ``json.loads`` makes of it.
+        """Return the result as JSON text; :func:`from_dict` reads back what ``json.loads`` makes of
+        it.
 
-        JSON has no NaN and no infinity: they stand as the strings "NaN", "Infinity" and "-Infinity".
+        JSON has no NaN and no infinity: they stand as the strings "NaN", "Infinity" and
+        "-Infinity".
         """
         return json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
 
@@ -123,31 +163,44 @@ class Record(Result):
 
 
 def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> ResultType:
-    """Build a ``result_type`` from what :meth:`Result.to_dict` gave, nested results and tuples included.
+    """Build a ``result_type`` from what :meth:`Result.to_dict` gave, nested results and tuples
+    included.
 
-    The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a float). What was
-    recorded before a class changed its fields is read as that class says.
-    Raises ValueError when a field is missing, unknown, of another type or shape, naming it.
+    The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a
+    float). What was recorded before a class changed its fields is read as that class says. Raises
+    ValueError when a field is missing, unknown, of another type or shape, naming it.
     """
     if not (isinstance(result_type, type) and issubclass(result_type, Result)):
-        raise TypeError(f"result_type={result_type!r:.80} is no class of results; give one, such as timing.Timing")
+        raise TypeError(
+            f"result_type={result_type!r:.80} is no class of results; give one, such as "
+            "timing.Timing"
+        )
     if not isinstance(values, Mapping):
-        raise ValueError(f"not a {result_type.__name__}: a mapping of field names is needed, not {values!r:.80}")
+        raise ValueError(
+            f"not a {result_type.__name__}: a mapping of field names is needed, not {values!r:.80}"
+        )
     values = result_type._upgraded(values)
     hints = typing.get_type_hints(result_type)
     fields = {field.name: field for field in dataclasses.fields(result_type) if field.init}
     unknown = sorted(set(values) - set(fields), key=str)
-    required = {name for name, field in fields.items()
-                if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING}  # fmt: skip
+    required = {
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
     missing = sorted(required - set(values))
     if unknown or missing:
         problem = f"fields missing {missing or 'none'}, unknown {unknown or 'none'}"
         raise ValueError(f"not a {result_type.__name__}: {problem}")
-    return result_type(**{name: _restore_field(result_type, name, hints[name], values[name]) for name in values})
+    return result_type(
+        **{name: _restore_field(result_type, name, hints[name], values[name]) for name in values}
+    )
 
 
 def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
-    """Return a ``result_type`` with fields ``own``; another field is that of the first of ``sources`` that has it."""
+    """Return a ``result_type`` with fields ``own``; another field is that of the first of
+    ``sources`` that has it.
+    """
     for name in _names(result_type):  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
         if name not in own:
             for source in sources:
@@ -172,12 +225,20 @@ def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:
     if (values := tuple(wanted.values())) in known:
         return rows[known.index(values)]
     asked = ", ".join(f"{name} {value!r}" for name, value in wanted.items())
-    asked, listed = (f"with {asked}", known) if len(values) > 1 else (repr(*values), [each for (each,) in known])
-    raise ValueError(f"there is no {what} {asked}; there are {', '.join(map(repr, listed)) or 'none'}")
+    asked, listed = (
+        (f"with {asked}", known)
+        if len(values) > 1
+        else (repr(*values), [each for (each,) in known])
+    )
+    raise ValueError(
+        f"there is no {what} {asked}; there are {', '.join(map(repr, listed)) or 'none'}"
+    )
 
 
 def label(name: str) -> str:
-    """Return a field's name as a reader sees it: without the unit that the value prints, with spaces."""
+    """Return a field's name as a reader sees it: without the unit that the value prints, with
+    spaces.
+    """
     suffix = _suffix(name)
     stem = name.removesuffix(f"_{suffix}") if suffix in _SUFFIX_UNITS else name
     return stem.replace("_", " ")
@@ -200,7 +261,8 @@ def cell(name: str, value: Any) -> str:
 
 
 def printed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return ``frame`` with every cell as text in its column's unit and the columns labelled for a reader.
+    """Return ``frame`` with every cell as text in its column's unit and the columns labelled for a
+    reader.
 
     Two columns that differ in the unit alone keep their units in the heading.
     """
@@ -208,8 +270,10 @@ def printed(frame: pd.DataFrame) -> pd.DataFrame:
 
     one_of("frame", frame, pd.DataFrame, "a DataFrame, such as a result's table()")
     labels = [label(name) for name in frame.columns]
-    headings = [name.replace("_", " ") if labels.count(short) > 1 else short
-                for name, short in zip(frame.columns, labels, strict=True)]  # fmt: skip
+    headings = [
+        name.replace("_", " ") if labels.count(short) > 1 else short
+        for name, short in zip(frame.columns, labels, strict=True)
+    ]
     columns = [[cell(name, value) for value in frame[name].tolist()] for name in frame.columns]
     return pd.DataFrame(dict(zip(headings, columns, strict=True)), index=frame.index)
 
@@ -235,21 +299,36 @@ def _suffix(name: str) -> str | None:
     one_of("name", name, str, "a field's name as text")
     known = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
     return next(
-        (suffix for suffix in known if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")), None
+        (
+            suffix
+            for suffix in known
+            if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")
+        ),
+        None,
     )
 
 
 def _python_scalar(value: Any) -> Any:
-    """Return a NumPy scalar, or an array or tensor without dimensions, as Python's own number; else ``value``."""
+    """Return a NumPy scalar, or an array or tensor without dimensions, as Python's own number; else
+    ``value``.
+    """
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def _is_rows(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, Result) for item in value)
+    return (
+        isinstance(value, tuple)
+        and len(value) > 0
+        and all(isinstance(item, Result) for item in value)
+    )
 
 
 def _scalars(result: Result) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in result._shown() if not isinstance(value, Result) and not _is_rows(value)]
+    return [
+        (name, value)
+        for name, value in result._shown()
+        if not isinstance(value, Result) and not _is_rows(value)
+    ]
 
 
 def _parts(result: Result) -> list[tuple[str, Result]]:
@@ -261,7 +340,11 @@ def _tables(result: Result) -> list[tuple[str, tuple[Result, ...]]]:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    row = {name: _python_scalar(value) for name, value in result._shown() if not isinstance(value, Result)}
+    row = {
+        name: _python_scalar(value)
+        for name, value in result._shown()
+        if not isinstance(value, Result)
+    }
     for name, part in _parts(result):
         row |= {f"{name}_{inner}": value for inner, value in _row(part).items()}
     return {name: value for name, value in row.items() if not _is_rows(value)}
@@ -299,8 +382,8 @@ def _plain(value: Any, name: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(
-        f"the field {name!r} holds a {type(value).__name__}, which JSON cannot keep; give numbers, text, tuples of "
-        "these, or results"
+        f"the field {name!r} holds a {type(value).__name__}, which JSON cannot keep; give numbers, "
+        "text, tuples of these, or results"
     )
 
 
@@ -310,7 +393,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return next(name for name, number in _NOT_FINITE.items() if repr(number) == repr(float(value)))
+        return next(
+            name for name, number in _NOT_FINITE.items() if repr(number) == repr(float(value))
+        )
     return value
 
 
@@ -318,7 +403,9 @@ def _restore_field(owner: type, name: str, hint: Any, value: Any) -> Any:
     try:
         return _restore(hint, value)
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"not a {owner.__name__}: the field {name!r} does not hold {hint}: {error}") from error
+        raise ValueError(
+            f"not a {owner.__name__}: the field {name!r} does not hold {hint}: {error}"
+        ) from error
 
 
 def _restore(hint: Any, value: Any) -> Any:
@@ -347,7 +434,9 @@ def _restore(hint: Any, value: Any) -> Any:
 
 
 def _is_a(hint: type, value: Any) -> bool:
-    """Return True where ``value`` is a ``hint`` as JSON has it, in which 2.0 is a whole number and true is none."""
+    """Return True where ``value`` is a ``hint`` as JSON has it, in which 2.0 is a whole number and
+    true is none.
+    """
     if hint is int and isinstance(value, float):
         return value.is_integer()
     accepted = (int, float) if hint is float else hint

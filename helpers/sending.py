@@ -1,8 +1,9 @@
-"""A GPU recorded by a reader's hand: one file, without a name of who recorded it, and the checks of a file of others.
+"""A GPU recorded by a reader's hand: one file, without a name of who recorded it, and the checks of
+a file of others.
 
-``python -m helpers.sending`` records on this machine's GPU what the lessons measure on one, shows the whole file, and
-says how to send it; ``python -m helpers.sending take FILE`` checks a file that was sent, and puts it where the course
-finds it.
+``python -m helpers.sending`` records on this machine's GPU what the lessons measure on one, shows
+the whole file, and says how to send it; ``python -m helpers.sending take FILE`` checks a file that
+was sent, and puts it where the course finds it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from helpers.checks import one_of, short
 # What is recorded for each lesson, and the result that it is.
 RESULTS: dict[str, dict[str, str]] = {
     "00": {"products": "helpers.timing:Comparison", "first calls": "helpers.timing:CudaTiming"},
-    "01": {"limits": "helpers.hardware:MachineLimits", "links": "helpers.studies.data_movement._copies:SystemLinks"},
+    "01": {
+        "limits": "helpers.hardware:MachineLimits",
+        "links": "helpers.studies.data_movement._copies:SystemLinks",
+    },
     "02": {"matrix products": "helpers.studies.matrix_product:ProductTimes"},
     "10": {"copying": "helpers.studies.input_pipeline._starvation:CopyingTable"},
     "17": {
@@ -45,18 +49,34 @@ _MOST_BYTES, _MOST_LISTS = 2**20, 20_000
 _SCHEMA = Path(__file__).with_name("sending.schema.json")
 _REMOVED = "(removed)"
 _LONGEST_TEXT = 300
-_NO_TEXT = re.compile(r"[^A-Za-z0-9 .,:;()'/+*@%=?!_-]+")  # what the schema takes in no text: lines, tags, Markdown
+# what the schema takes in no text: lines, tags, Markdown
+_NO_TEXT = re.compile(r"[^A-Za-z0-9 .,:;()'/+*@%=?!_-]+")
 _FIRST_DAY = datetime.date(2020, 1, 1)
 _MOST = 1e15
-# By the end of a field's name, the least and the most that a machine is or measures; the first that fits counts. Of a
-# comparison of few rounds the interval has no upper end.
+# By the end of a field's name, the least and the most that a machine is or measures; the first that
+# fits counts. Of a comparison of few rounds the interval has no upper end.
 _RANGES: dict[str, tuple[float, float]] = {
-    "bytes_per_s": (0, 1e15), "flops_per_s": (0, 1e18), "flops": (0, 1e18), "macs": (0, 1e18), "bytes": (0, 1e16),
-    "hz": (0, 1e12), "total_s": (-1e6, 1e6), "s": (0, 1e6), "ns": (0, 1e15), "error_share": (0, 1e9),
-    "confidence_share": (0, 1), "share": (-1e3, 1e3),
-    "high_ratio": (0, math.inf), "ratio": (0, 1e9), "speedup": (0, 1e9), "cores": (0, 1e5),
-    "threads": (1, 1e5), "level": (1, 9), "ways": (0, 1e6), "bits": (0, 1e5),
-}  # fmt: skip
+    "bytes_per_s": (0, 1e15),
+    "flops_per_s": (0, 1e18),
+    "flops": (0, 1e18),
+    "macs": (0, 1e18),
+    "bytes": (0, 1e16),
+    "hz": (0, 1e12),
+    "total_s": (-1e6, 1e6),
+    "s": (0, 1e6),
+    "ns": (0, 1e15),
+    "error_share": (0, 1e9),
+    "confidence_share": (0, 1),
+    "share": (-1e3, 1e3),
+    "high_ratio": (0, math.inf),
+    "ratio": (0, 1e9),
+    "speedup": (0, 1e9),
+    "cores": (0, 1e5),
+    "threads": (1, 1e5),
+    "level": (1, 9),
+    "ways": (0, 1e6),
+    "bits": (0, 1e5),
+}
 # What tells who or where somebody is, whatever it is called: folders, serial numbers, addresses.
 _REST = r"[^\s'\",;:)]*"
 _PRIVATE = re.compile(
@@ -70,11 +90,14 @@ _PRIVATE = re.compile(
     r"|\b(?:\d{1,3}\.){3}\d{1,3}\b"
     r"|\b[\w.+-]+(?:@| at )(?:[\w-]+\.)+[A-Za-z]\w+\b"
 )
-_OURS = {"type", "lesson", "date", "terms"}  # fields whose text the library writes and reads by itself
+# fields whose text the library writes and reads by itself
+_OURS = {"type", "lesson", "date", "terms"}
 
 
 class GpuRecords(results.Record):
-    """What one GPU measured for several lessons; ``missing`` says what could not be recorded, and why."""
+    """What one GPU measured for several lessons; ``missing`` says what could not be recorded, and
+    why.
+    """
 
     terms: str
     recordings: tuple[recorded.Recording, ...]
@@ -87,47 +110,62 @@ class GpuRecords(results.Record):
 
 
 def record_gpu(lessons: Sequence[str] = LESSONS) -> GpuRecords:
-    """Record ``lessons`` on this machine's GPU; what fails is named in ``missing``, and the rest is recorded.
+    """Record ``lessons`` on this machine's GPU; what fails is named in ``missing``, and the rest is
+    recorded.
 
     Raises RuntimeError where there is no CUDA device, and where nothing could be recorded.
     """
     import torch
 
     if not torch.cuda.is_available():
-        raise RuntimeError("there is no CUDA device here; in Colab choose Runtime, Change runtime type, T4 GPU")
+        raise RuntimeError(
+            "there is no CUDA device here; in Colab choose Runtime, Change runtime type, T4 GPU"
+        )
     recordings, missing = [], []
     for lesson in lessons:
         try:
             recordings.append(recorded.record(lesson))
-        except Exception as error:  # the GPU may be lent for minutes: the other lessons are still recorded
+        except Exception as error:
+            # the GPU may be lent for minutes: the other lessons are still recorded
             traceback.print_exc()
-            missing.append(f"lesson {lesson}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
+            missing.append(
+                f"lesson {lesson}: {type(error).__name__}: "
+                f"{(str(error).splitlines() or [''])[0][:200]}"
+            )
     if not recordings:
         raise RuntimeError(f"nothing could be recorded: {'; '.join(missing)}")
     return without_names(GpuRecords(TERMS, tuple(recordings), tuple(missing)))
 
 
 def without_names(records: GpuRecords) -> GpuRecords:
-    """Return the records without names of host, user and folder, serial numbers and addresses in their texts."""
+    """Return the records without names of host, user and folder, serial numbers and addresses in
+    their texts.
+    """
     return results.from_dict(GpuRecords, _cleaned(records.to_dict(), _names()))
 
 
 def private(text: str) -> list[str]:
-    """Return what in ``text`` tells where it was recorded or by whom: names of this machine, folders, numbers."""
+    """Return what in ``text`` tells where it was recorded or by whom: names of this machine,
+    folders, numbers.
+    """
     return [found[0] for found in re.finditer(_pattern(_names()), text)]
 
 
 def check(text: str) -> GpuRecords:
     """Return the records of a file that somebody sent, read from its ``text``.
 
-    Raises ValueError, saying why, where the file is not of the form (``helpers/sending.schema.json``), holds a number
-    that no machine has, a result that the library does not have, no GPU, or a name of folder, machine or address. A
-    text in it has one line of plain characters, without a sign of HTML or Markdown.
+    Raises ValueError, saying why, where the file is not of the form
+    (``helpers/sending.schema.json``), holds a number that no machine has, a result that the library
+    does not have, no GPU, or a name of folder, machine or address. A text in it has one line of
+    plain characters, without a sign of HTML or Markdown.
     """
     if len(text.encode("utf-8", "replace")) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes, which no recording is")
-    if text.count("[") + text.count("{") > _MOST_LISTS:  # each is held against the schema, which would take minutes
-        raise ValueError(f"it holds more than {_MOST_LISTS:,} lists and objects, which no recording does")
+    # each is held against the schema, which would take minutes
+    if text.count("[") + text.count("{") > _MOST_LISTS:
+        raise ValueError(
+            f"it holds more than {_MOST_LISTS:,} lists and objects, which no recording does"
+        )
     try:
         values = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
@@ -136,28 +174,43 @@ def check(text: str) -> GpuRecords:
         _require_schema(values)
         found = private(_texts(values))
         if found:
-            raise ValueError(f"it holds {found[0]!r}, which tells where it was recorded or by whom; ask for another")
+            raise ValueError(
+                f"it holds {found[0]!r}, which tells where it was recorded or by whom; ask for "
+                "another"
+            )
         records = _typed(values)
     except RecursionError:
         raise ValueError("its lists lie too deep in one another") from None
     lessons = [recording.lesson for recording in records.recordings]
-    if len(set(lessons)) != len(lessons) or len({recording.device for recording in records.recordings}) != 1:
+    if (
+        len(set(lessons)) != len(lessons)
+        or len({recording.device for recording in records.recordings}) != 1
+    ):
         raise ValueError("each lesson is recorded once, on one GPU")
     return records
 
 
 def _typed(values: Mapping[str, Any]) -> GpuRecords:
-    """Return the records of values that are of the form. Raises ValueError unless each is what its lesson records."""
+    """Return the records of values that are of the form.
+
+    Raises ValueError unless each is what its lesson records.
+    """
     try:
         records = results.from_dict(GpuRecords, values)
         for recording in records.recordings:
             types = {name: entry["type"] for name, entry in recording.entries.items()}
             if types != RESULTS[recording.lesson]:
-                raise ValueError(f"lesson {recording.lesson} records {RESULTS[recording.lesson]}, not {types}")
+                raise ValueError(
+                    f"lesson {recording.lesson} records {RESULTS[recording.lesson]}, not {types}"
+                )
             if recording.card.gpus is None or recording.device != recording.card.gpus[0].name:
-                raise ValueError(f"its device, {recording.device}, is not the first GPU of its card")
+                raise ValueError(
+                    f"its device, {recording.device}, is not the first GPU of its card"
+                )
             if recording.command != f"python -m helpers.recorded {recording.lesson}":
-                raise ValueError(f"lesson {recording.lesson} is not recorded by {recording.command}")
+                raise ValueError(
+                    f"lesson {recording.lesson} is not recorded by {recording.command}"
+                )
             _require_ranges(recording)
             for name in recording.entries:
                 _require_ranges(recording.result(name))
@@ -167,7 +220,9 @@ def _typed(values: Mapping[str, Any]) -> GpuRecords:
 
 
 def _require_ranges(value: Any, field: str = "") -> None:
-    """Raise ValueError for a number or a date within ``value``, or its ``field``, that none is or measures."""
+    """Raise ValueError for a number or a date within ``value``, or its ``field``, that none is or
+    measures.
+    """
     if isinstance(value, results.Result):
         for name in (one.name for one in dataclasses.fields(value) if one.name != "entries"):
             _require_ranges(getattr(value, name), name)
@@ -175,7 +230,11 @@ def _require_ranges(value: Any, field: str = "") -> None:
         for item in value.values() if isinstance(value, Mapping) else value:
             _require_ranges(item, field)
     elif field == "date":
-        if not _FIRST_DAY <= datetime.date.fromisoformat(value) <= datetime.date.today() + datetime.timedelta(days=1):
+        if (
+            not _FIRST_DAY
+            <= datetime.date.fromisoformat(value)
+            <= datetime.date.today() + datetime.timedelta(days=1)
+        ):
             raise ValueError(f"date={value} is not a day between {_FIRST_DAY} and tomorrow")
     elif isinstance(value, int | float) and not isinstance(value, bool):
         ends = (end for end in _RANGES if field == end or field.endswith(f"_{end}"))
@@ -195,15 +254,19 @@ def save(records: GpuRecords, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     ends = ("", *(f"_{number}" for number in range(2, 1000)))
     paths = (folder / f"{name}_{records.recordings[0].date}{end}.json" for end in ends)
-    path = next(path for path in paths if not path.exists() or path.read_text(encoding="utf-8") == text)
+    path = next(
+        path for path in paths if not path.exists() or path.read_text(encoding="utf-8") == text
+    )
     storage.write_atomically(path, text)
     return path
 
 
 def take(file: Path, folder: Path) -> Path:
-    """Check a ``file`` that was sent, build what the site shows of it, and write it to ``folder``; return the path.
+    """Check a ``file`` that was sent, build what the site shows of it, and write it to ``folder``;
+    return the path.
 
-    Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be read.
+    Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be
+    read.
     """
     with file.open("rb") as opened:
         content = opened.read(_MOST_BYTES + 1)
@@ -227,7 +290,9 @@ def _read(path: Path) -> GpuRecords:
     try:
         return check(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{FOLDER}/{path.name} is not sound ({error}); delete it, or take another file") from error
+        raise ValueError(
+            f"{FOLDER}/{path.name} is not sound ({error}); delete it, or take another file"
+        ) from error
 
 
 def _names() -> list[str]:
@@ -236,12 +301,22 @@ def _names() -> list[str]:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # no name for this user's number
         user = ""
-    names = [platform.node(), platform.node().partition(".")[0], user, Path.home().as_posix(), Path.cwd().as_posix()]
-    return [name for name in dict.fromkeys(names) if len(name) > 2 and name not in ("localhost", "root")]
+    names = [
+        platform.node(),
+        platform.node().partition(".")[0],
+        user,
+        Path.home().as_posix(),
+        Path.cwd().as_posix(),
+    ]
+    return [
+        name for name in dict.fromkeys(names) if len(name) > 2 and name not in ("localhost", "root")
+    ]
 
 
 def _pattern(names: Sequence[str]) -> str:
-    return "|".join([_PRIVATE.pattern, *(rf"(?<!\w){re.escape(name)}(?!\w)(?:/{_REST})?" for name in names)])
+    return "|".join(
+        [_PRIVATE.pattern, *(rf"(?<!\w){re.escape(name)}(?!\w)(?:/{_REST})?" for name in names)]
+    )
 
 
 def _cleaned(value: Any, names: Sequence[str], field: str = "") -> Any:
@@ -285,8 +360,12 @@ def _require_schema(values: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record this machine's GPU, or take a file that was sent, by ``arguments``; return 1 where it cannot be done."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.sending", description=__doc__.splitlines()[0])
+    """Record this machine's GPU, or take a file that was sent, by ``arguments``; return 1 where it
+    cannot be done.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.sending", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("what", nargs="?", choices=("record", "take"), default="record")
     parser.add_argument("file", nargs="?", type=Path, help="what was sent (take)")
     chosen = parser.parse_args(arguments)
@@ -295,11 +374,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.what == "take":
             path = take(chosen.file, storage.course_file(FOLDER))
-            print(f"it is sound; it is in course/{FOLDER}/{path.name}. Look at its numbers before you commit it.")
+            print(
+                f"it is sound; it is in course/{FOLDER}/{path.name}. Look at its numbers before "
+                "you commit it."
+            )
         else:
             path = save(record_gpu(), Path.cwd())
             print(path.read_text(encoding="utf-8"))
-            print(f"This is all that {path.name} holds. Read it; then send it as course/record_a_gpu.md says.")
+            print(
+                f"This is all that {path.name} holds. Read it; then send it as "
+                "course/record_a_gpu.md says."
+            )
     except (OSError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

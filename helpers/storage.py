@@ -1,7 +1,9 @@
-"""Files that are whole or not there: atomic writes, the folders of the cache and the course, cached results.
+"""Files that are whole or not there: atomic writes, the folders of the cache and the course, cached
+results.
 
-A measurement is worth keeping only for the machine and the versions that it was made with, so a cached result
-carries a key and a checksum; one that does not fit is named in a line and measured again.
+A measurement is worth keeping only for the machine and the versions that it was made with, so a
+cached result carries a key and a checksum; one that does not fit is named in a line and measured
+again.
 
 Lesson 00.
 """
@@ -38,8 +40,8 @@ _NO_GPU = ("", "-1", "none", "NoDevFiles")
 def cache_folder() -> Path:
     """Return the folder for what can be measured again, made if it is not there.
 
-    The environment variable HELPERS_CACHE names it; without it, it is the course's own folder in the platform's
-    folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
+    The environment variable HELPERS_CACHE names it; without it, it is the course's own folder in
+    the platform's folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
 
     Raises OSError, with what to do, when the folder cannot be made.
     """
@@ -67,10 +69,11 @@ def _user_caches() -> Path:
 
 
 def course_folder() -> Path | None:
-    """Return the folder of the course's lessons: the working folder, one above it, or ``course`` in one of these.
+    """Return the folder of the course's lessons: the working folder, one above it, or ``course`` in
+    one of these.
 
-    A notebook works in its own folder, so that its lesson finds what was recorded, and the reader's predictions,
-    wherever the library is installed. None outside a course.
+    A notebook works in its own folder, so that its lesson finds what was recorded, and the reader's
+    predictions, wherever the library is installed. None outside a course.
     """
     here = Path.cwd()
     known = (folder / name for folder in (here, *here.parents) for name in ("", "course"))
@@ -85,25 +88,28 @@ def course_file(*parts: str) -> Path:
     folder = course_folder()
     if folder is None:
         raise FileNotFoundError(
-            f"{'/'.join(parts)} is in the course's folder, and this notebook is in none; open it from a clone of the "
-            "course, for example with `make lab`"
+            f"{'/'.join(parts)} is in the course's folder, and this notebook is in none; open it "
+            "from a clone of the course, for example with `make lab`"
         )
     return folder.joinpath(*parts)
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryview) -> None:
-    """Write ``data`` to ``path`` in one step: afterwards the file is whole and new, or it is as it was.
+    """Write ``data`` to ``path`` in one step: afterwards the file is whole and new, or it is as it
+    was.
 
-    The data goes to a temporary file in the same folder, to the disk, and then takes the name. A new file has
-    the usual permissions, an old one keeps its own; a symbolic link stays and its target is written. Text is
-    written as UTF-8, its line ends as they are.
+    The data goes to a temporary file in the same folder, to the disk, and then takes the name. A
+    new file has the usual permissions, an old one keeps its own; a symbolic link stays and its
+    target is written. Text is written as UTF-8, its line ends as they are.
 
-    Raises TypeError for other data, and OSError, saying what was being written and what to do, when the folder
-    is missing or the disk is full; whatever is raised, no temporary file stays behind, and one that a killed process
-    left in the folder is removed.
+    Raises TypeError for other data, and OSError, saying what was being written and what to do, when
+    the folder is missing or the disk is full; whatever is raised, no temporary file stays behind,
+    and one that a killed process left in the folder is removed.
     """
     if not isinstance(data, str | bytes | bytearray | memoryview):
-        raise TypeError(f"a file holds text or bytes, not {type(data).__name__}; turn it into one of them first")
+        raise TypeError(
+            f"a file holds text or bytes, not {type(data).__name__}; turn it into one of them first"
+        )
     content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
     target = Path(os.path.realpath(path))
     remove_leftovers(target.parent, _WRITING)
@@ -112,7 +118,9 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
         _write_and_rename(temporary, target, content)
     except OSError as error:
         kept = "the old file is as it was" if os.path.lexists(target) else "nothing was written"
-        problem = f"could not write {len(content):,} bytes: {error.strerror}; {kept}. {_remedy(target)}"
+        problem = (
+            f"could not write {len(content):,} bytes: {error.strerror}; {kept}. {_remedy(target)}"
+        )
         raise OSError(error.errno, problem, str(path)) from error
     finally:
         if temporary.exists():
@@ -120,27 +128,34 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
 
 
 def own_prefix(prefix: str) -> str:
-    """Return ``prefix`` with this process's mark, for the name of what :func:`remove_leftovers` may remove one day.
+    """Return ``prefix`` with this process's mark, for the name of what :func:`remove_leftovers` may
+    remove one day.
 
-    The mark is the process's number, and where that number counts: this machine and its namespace of processes, so
-    that containers may share a folder.
+    The mark is the process's number, and where that number counts: this machine and its namespace
+    of processes, so that containers may share a folder.
     """
     return f"{prefix}{_place()}-{os.getpid()}-"
 
 
 def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
-    """Remove what killed processes left in ``folder`` under names from :func:`own_prefix` with ``prefix``.
+    """Remove what killed processes left in ``folder`` under names from :func:`own_prefix` with
+    ``prefix``.
 
     What another user, another machine or a living process made stays.
     """
     if os.name != "posix":  # elsewhere to ask after a process may end it
         return
     pattern = re.compile(rf"{re.escape(prefix + _place())}-(\d+)-.*")
-    # A folder that is not there, or that another process cleans up as well, is no leftover's problem.
+    # A folder that is not there, or that another process cleans up as well, is no leftover's
+    # problem.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             made = pattern.fullmatch(entry.name)
-            if made and entry.stat(follow_symlinks=False).st_uid == os.getuid() and _is_gone(int(made[1])):
+            if (
+                made
+                and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                and _is_gone(int(made[1]))
+            ):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
@@ -149,7 +164,9 @@ def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Give a folder that is gone afterwards, and remove those of ``prefix`` that killed processes left."""
+    """Give a folder that is gone afterwards, and remove those of ``prefix`` that killed processes
+    left.
+    """
     remove_leftovers(tempfile.gettempdir(), prefix)
     with tempfile.TemporaryDirectory(prefix=own_prefix(prefix), ignore_cleanup_errors=True) as name:
         yield Path(name)
@@ -187,7 +204,8 @@ def _sync_folder(folder: Path) -> None:
     """Make the new name itself last through a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Some network and FUSE file systems cannot do this for a folder; the file itself is on the disk by now.
+        # Some network and FUSE file systems cannot do this for a folder; the file itself is on the
+        # disk by now.
         with contextlib.suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -199,20 +217,28 @@ def _remedy(target: Path) -> str:
         return f"The folder {str(target.parent)!r} is not there: make it first."
     if target.is_dir():
         return "A folder has this name: give the name of a file."
-    return "Free some space on the disk or choose a folder that you may write to, then run it again."
+    return (
+        "Free some space on the disk or choose a folder that you may write to, then run it again."
+    )
 
 
 def machine_key() -> str:
-    """Return what a measurement on this machine depends on, as one readable line; the same line in every process.
+    """Return what a measurement on this machine depends on, as one readable line; the same line in
+    every process.
 
-    It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if it is set,
-    the GPUs that are not hidden, and the versions of Python and PyTorch. It takes milliseconds and imports nothing.
+    It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if
+    it is set, the GPUs that are not hidden, and the versions of Python and PyTorch. It takes
+    milliseconds and imports nothing.
     """
     facts = [
         f"{platform.system()} {platform.machine()}",
         _processor(),
         f"{_cores()} cores",
-        *([f"OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}"] if os.environ.get("OMP_NUM_THREADS") else []),
+        *(
+            [f"OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}"]
+            if os.environ.get("OMP_NUM_THREADS")
+            else []
+        ),
         *_gpus(),
         f"Python {platform.python_version()}",
         f"torch {_torch_version()}",
@@ -227,16 +253,22 @@ def _processor() -> str:
         model = _cpuinfo_model(Path("/proc/cpuinfo").read_text(errors="replace"))
     elif sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        model = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
+        model = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=10
+        ).stdout.strip()
     return model or platform.processor() or "unknown processor"
 
 
 def _cpuinfo_model(cpuinfo: str) -> str:
-    """Return the processor's name, or on Arm, where Linux gives none, the numbers of its maker and part."""
+    """Return the processor's name, or on Arm, where Linux gives none, the numbers of its maker and
+    part.
+    """
     values = dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*?)\s*$", cpuinfo, flags=re.MULTILINE))
     if "model name" in values:
         return values["model name"]
-    return " ".join(f"{name} {values[name]}" for name in ("CPU implementer", "CPU part") if name in values)
+    return " ".join(
+        f"{name} {values[name]}" for name in ("CPU implementer", "CPU part") if name in values
+    )
 
 
 def _cores() -> int:
@@ -250,14 +282,20 @@ def _gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in _NO_GPU:
         return []
-    names = _driver_gpus(Path("/proc/driver/nvidia/gpus")) if sys.platform == "linux" else _torch_gpus()
+    names = (
+        _driver_gpus(Path("/proc/driver/nvidia/gpus")) if sys.platform == "linux" else _torch_gpus()
+    )
     return [*names, *([f"CUDA_VISIBLE_DEVICES {visible}"] if names and visible else [])]
 
 
 def _driver_gpus(folder: Path) -> list[str]:
-    """Return the GPUs that the driver lists: asking CUDA itself would take seconds and GPU memory."""
-    models = [re.search(r"^Model:\s*(.+?)\s*$", file.read_text(errors="replace"), flags=re.MULTILINE)
-              for file in sorted(folder.glob("*/information"))]  # fmt: skip
+    """Return the GPUs that the driver lists: asking CUDA itself would take seconds and GPU
+    memory.
+    """
+    models = [
+        re.search(r"^Model:\s*(.+?)\s*$", file.read_text(errors="replace"), flags=re.MULTILINE)
+        for file in sorted(folder.glob("*/information"))
+    ]
     return [model.group(1) if model else "unknown GPU" for model in models]
 
 
@@ -277,13 +315,14 @@ def _torch_version() -> str:
 
 
 def store(name: str, result: results.Result, *, key: str) -> Path:
-    """Keep ``result`` in the cache folder under ``name``, for :func:`load_cached` with the same ``key``.
+    """Keep ``result`` in the cache folder under ``name``, for :func:`load_cached` with the same
+    ``key``.
 
-    The key says what the result depends on: :func:`machine_key`, with whatever else its value rests on (the
-    problem's size, the version of the program that measured it). Returns the file's path.
+    The key says what the result depends on: :func:`machine_key`, with whatever else its value rests
+    on (the problem's size, the version of the program that measured it). Returns the file's path.
 
-    Raises ValueError for a name that is not made of letters, digits, '.', '_' and '-', and OSError as
-    :func:`write_atomically` does.
+    Raises ValueError for a name that is not made of letters, digits, '.', '_' and '-', and OSError
+    as :func:`write_atomically` does.
     """
     path = _cache_file(name, key)
     content = json.loads(result.to_json())
@@ -298,13 +337,17 @@ def store(name: str, result: results.Result, *, key: str) -> Path:
     return path
 
 
-def load_cached(name: str, result_type: type[results.ResultType], *, key: str) -> results.ResultType | None:
-    """Return the ``result_type`` that :func:`store` kept under ``name`` for ``key``, or None when it must be measured.
+def load_cached(
+    name: str, result_type: type[results.ResultType], *, key: str
+) -> results.ResultType | None:
+    """Return the ``result_type`` that :func:`store` kept under ``name`` for ``key``, or None when
+    it must be measured.
 
-    None comes back when nothing was stored, and, with a line that says so, when the file is corrupt, of another
-    key (another machine, other versions) or of another form.
+    None comes back when nothing was stored, and, with a line that says so, when the file is
+    corrupt, of another key (another machine, other versions) or of another form.
 
-    Raises ValueError for a name that :func:`store` would not take, and OSError when the file cannot be read.
+    Raises ValueError for a name that :func:`store` would not take, and OSError when the file cannot
+    be read.
     """
     path = _cache_file(name, key)
     try:
@@ -315,19 +358,31 @@ def load_cached(name: str, result_type: type[results.ResultType], *, key: str) -
         return _open_envelope(content, result_type, key)
     except (ValueError, KeyError, TypeError) as problem:
         reason = f"{problem.args[0] if problem.args else problem}"
-        console.notice(f"The cached {name} is not used: {reason}. It is measured again. (The file is {path}.)")
+        console.notice(
+            f"The cached {name} is not used: {reason}. It is measured again. (The file is {path}.)"
+        )
         return None
 
 
-def _open_envelope(content: bytes, result_type: type[results.ResultType], key: str) -> results.ResultType:
+def _open_envelope(
+    content: bytes, result_type: type[results.ResultType], key: str
+) -> results.ResultType:
     try:
         envelope = json.loads(content.decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"the file is damaged ({type(error).__name__})") from error
-    if not isinstance(envelope, dict) or envelope.keys() != {"format", "type", "key", "sha256", "result"}:
+    if not isinstance(envelope, dict) or envelope.keys() != {
+        "format",
+        "type",
+        "key",
+        "sha256",
+        "result",
+    }:
         raise ValueError("the file is not a cached result of this course")
     if envelope["format"] != _FORMAT or envelope["type"] != _type_name(result_type):
-        raise ValueError(f"it holds a {envelope['type']} in format {envelope['format']}, from another version")
+        raise ValueError(
+            f"it holds a {envelope['type']} in format {envelope['format']}, from another version"
+        )
     if envelope["sha256"] != _checksum(envelope["result"]):
         raise ValueError("the file is damaged (its checksum does not fit)")
     if envelope["key"] != key:
@@ -337,7 +392,10 @@ def _open_envelope(content: bytes, result_type: type[results.ResultType], key: s
 
 def _cache_file(name: str, key: str) -> Path:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} does not name a cached result; use up to 100 letters, digits, '.', '_' and '-'")
+        raise ValueError(
+            f"{name!r} does not name a cached result; use up to 100 letters, digits, '.', '_' and "
+            "'-'"
+        )
     if not isinstance(key, str):
         raise TypeError(f"key is text such as storage.machine_key(), not {type(key).__name__}")
     return cache_folder() / f"{name}.json"

@@ -1,6 +1,8 @@
-"""Rows as a tree that opens and closes, or as a table, each with a bar for its share: for a terminal and a notebook.
+"""Rows as a tree that opens and closes, or as a table, each with a bar for its share: for a
+terminal and a notebook.
 
-HTML is without script and takes its colours from the page. A result that has such rows gives its cells as text.
+HTML is without script and takes its colours from the page. A result that has such rows gives its
+cells as text.
 
 Lesson 11.
 """
@@ -25,14 +27,18 @@ _CLIPPED = "overflow:hidden;text-overflow:ellipsis"
 
 
 class Column(NamedTuple):
-    """A column after the name: numbers, ``width`` letters wide, or text as wide as its longest where that is 0."""
+    """A column after the name: numbers, ``width`` letters wide, or text as wide as its longest
+    where that is 0.
+    """
 
     title: str
     width: int = 0
 
 
 class Row(NamedTuple):
-    """One line of a tree: a name, its ``kind`` (HTML alone shows it), the cells, the bar's share of the whole."""
+    """One line of a tree: a name, its ``kind`` (HTML alone shows it), the cells, the bar's share of
+    the whole.
+    """
 
     name: str
     kind: str
@@ -43,7 +49,9 @@ class Row(NamedTuple):
 
 
 class ColumnLayout(NamedTuple):
-    """How a tree looks: its columns, what its bars are shares of, and in HTML the CSS widths of columns and whole."""
+    """How a tree looks: its columns, what its bars are shares of, and in HTML the CSS widths of
+    columns and whole.
+    """
 
     columns: tuple[Column, ...]
     bar_title: str
@@ -54,13 +62,17 @@ class ColumnLayout(NamedTuple):
 
 
 class LayerProfile(Record):
-    """A result with a row a layer in ``layers``, the path in each row's ``layer``, and a row an operator."""
+    """A result with a row a layer in ``layers``, the path in each row's ``layer``, and a row an
+    operator.
+    """
 
     layers: tuple[Any, ...]
     operators: tuple[Any, ...]
 
     def table(self, by: str = "layer") -> pd.DataFrame:
-        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
+        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator
+        (``by="operator"``).
+        """
         rows = {"layer": self.layers, "operator": self.operators}
         return pd.DataFrame([row.to_dict() for row in rows[choice("by", by, rows)]])
 
@@ -77,11 +89,15 @@ def row_of(layers: Sequence[Any], path: str) -> Any:
     for row in layers:
         if row.layer == path:
             return row
-    raise KeyError(f"no layer {path!r}; the layers are {', '.join(repr(row.layer) for row in layers)}")
+    raise KeyError(
+        f"no layer {path!r}; the layers are {', '.join(repr(row.layer) for row in layers)}"
+    )
 
 
 def children_of(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return the paths right below each path; a shared module in between may stand under another name."""
+    """Return the paths right below each path; a shared module in between may stand under another
+    name.
+    """
     known = dict.fromkeys(paths)
     children: dict[str, list[str]] = defaultdict(list)
     for path in known:
@@ -99,7 +115,9 @@ def last_name(layer: str, kind: str) -> str:
 
 
 class _Branch(NamedTuple):
-    """A row with all that stands below it, and what is equal of two branches of which one is shown."""
+    """A row with all that stands below it, and what is equal of two branches of which one is
+    shown.
+    """
 
     rows: tuple[Row, ...]
     stem: str
@@ -110,8 +128,9 @@ class _Branch(NamedTuple):
 def folded(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with equal blocks shown once: "0-79 x 80" stands for the block 0 and 79 more.
 
-    Three or more branches fold that have one parent, the same rows, and names that differ in a number at their end:
-    those that follow one another, and blocks (with rows of their own below) also where others stand between them.
+    Three or more branches fold that have one parent, the same rows, and names that differ in a
+    number at their end: those that follow one another, and blocks (with rows of their own below)
+    also where others stand between them.
     """
     return [row for branch in _branches(rows) for row in branch.rows]
 
@@ -121,14 +140,21 @@ def _branches(rows: Sequence[Row]) -> list[_Branch]:
     starts = [place for place, row in enumerate(rows) if row.depth == rows[0].depth]
     groups: list[list[_Branch]] = []
     for start, end in zip(starts, [*starts, len(rows)][1:], strict=True):
-        row, below = rows[start], [row for branch in _branches(rows[start + 1 : end]) for row in branch.rows]
+        row, below = (
+            rows[start],
+            [row for branch in _branches(rows[start + 1 : end]) for row in branch.rows],
+        )
         stem = row.name.rstrip("0123456789")
         number = int(row.name[len(stem) :]) if row.name != stem else None
         branch = _Branch((row, *below), stem, number, (row._replace(name=stem), *below))
         known = groups if below else groups[-1:]
-        equal = [group for group in known if number is not None and group[0].likeness == branch.likeness]
+        equal = [
+            group for group in known if number is not None and group[0].likeness == branch.likeness
+        ]
         equal[0].append(branch) if equal else groups.append([branch])
-    return [branch for group in groups for branch in ([_shown_once(group)] if len(group) > 2 else group)]
+    return [
+        branch for group in groups for branch in ([_shown_once(group)] if len(group) > 2 else group)
+    ]
 
 
 def _shown_once(group: Sequence[_Branch]) -> _Branch:
@@ -151,38 +177,59 @@ def text_lines(layout: ColumnLayout, rows: Sequence[Row]) -> list[str]:
     names = [f"{'  ' * row.depth}{row.name}" for row in rows]
     name_width = max(map(len, names), default=0)
     cells = zip(*(row.cells for row in rows), strict=True) if rows else [()] * len(layout.columns)
-    widths = [column.width or max(map(len, texts), default=0)
-              for column, texts in zip(layout.columns, cells, strict=True)]  # fmt: skip
+    widths = [
+        column.width or max(map(len, texts), default=0)
+        for column, texts in zip(layout.columns, cells, strict=True)
+    ]
 
     def line(name: str, texts: Iterable[str], bar: str) -> str:
-        padded = [f"{text:>{column.width}}" if column.width else f"{text:<{width}}"
-                  for text, column, width in zip(texts, layout.columns, widths, strict=True)]  # fmt: skip
+        padded = [
+            f"{text:>{column.width}}" if column.width else f"{text:<{width}}"
+            for text, column, width in zip(texts, layout.columns, widths, strict=True)
+        ]
         return "  ".join([f"{name:<{name_width}}", *padded, bar]).rstrip()
 
     header = line("layer", (column.title for column in layout.columns), "")
-    return [header, *(line(name, row.cells, _text_bar(row.share, layout.bar_letters))
-                      for row, name in zip(rows, names, strict=True))]  # fmt: skip
+    return [
+        header,
+        *(
+            line(name, row.cells, _text_bar(row.share, layout.bar_letters))
+            for row, name in zip(rows, names, strict=True)
+        ),
+    ]
 
 
-def html_tree(layout: ColumnLayout, rows: Sequence[Row], summary: Iterable[str], below: str = "") -> str:
-    """Return ``summary``, a line each, ``rows`` in a ``layout`` as nested details, and ``below`` (HTML) under them."""
+def html_tree(
+    layout: ColumnLayout, rows: Sequence[Row], summary: Iterable[str], below: str = ""
+) -> str:
+    """Return ``summary``, a line each, ``rows`` in a ``layout`` as nested details, and ``below``
+    (HTML) under them.
+    """
     lines = "".join(f"<div>{html.escape(line)}</div>" for line in summary)
     titles = "".join(
-        f"<span style='{_RIGHT}'>{column.title}</span>" if column.width else f"<span>{column.title}</span>"
+        f"<span style='{_RIGHT}'>{column.title}</span>"
+        if column.width
+        else f"<span>{column.title}</span>"
         for column in layout.columns
     )
-    header = (f"<div style='{layout.grid};font-weight:600;padding-left:1.2em'><span>layer</span>{titles}"
-              f"<span>{layout.bar_title}</span></div>")  # fmt: skip
+    header = (
+        f"<div style='{layout.grid};font-weight:600;padding-left:1.2em'><span>layer</span>{titles}"
+        f"<span>{layout.bar_title}</span></div>"
+    )
     body, start = "", 0
     while start < len(rows):
         branch, start = _branch(layout, rows, start)
         body += branch
-    return (f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{lines}</div>"
-            f"<div style='min-width:{layout.width}'>{header}{body}</div>{below}</div>")  # fmt: skip
+    return (
+        f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{lines}</div>"
+        f"<div style='min-width:{layout.width}'>{header}{body}</div>{below}</div>"
+    )
 
 
 def _branch(layout: ColumnLayout, rows: Sequence[Row], start: int) -> tuple[str, int]:
-    """Return the HTML of the row at ``start`` with all below it, and the index of the row after them."""
+    """Return the HTML of the row at ``start`` with all below it, and the index of the row after
+    them.
+    """
     row, children, following = rows[start], [], start + 1
     while following < len(rows) and rows[following].depth > row.depth:
         child, following = _branch(layout, rows, following)
@@ -191,8 +238,11 @@ def _branch(layout: ColumnLayout, rows: Sequence[Row], start: int) -> tuple[str,
     if not children:
         return f"<div style='padding-left:1.2em'>{line}</div>", following
     is_open = "" if row.depth else " open"
-    return (f"<details{is_open}><summary style='list-style-position:outside;margin-left:1.2em;cursor:pointer'>{line}"
-            f"</summary><div style='padding-left:1.2em'>{''.join(children)}</div></details>"), following  # fmt: skip
+    return (
+        f"<details{is_open}><summary "
+        f"style='list-style-position:outside;margin-left:1.2em;cursor:pointer'>{line}"
+        f"</summary><div style='padding-left:1.2em'>{''.join(children)}</div></details>"
+    ), following
 
 
 def _line(layout: ColumnLayout, row: Row) -> str:
@@ -203,15 +253,26 @@ def _line(layout: ColumnLayout, row: Row) -> str:
     kind = f" <span style='opacity:.65'>{html.escape(row.kind)}</span>" if row.kind else ""
     faded = ";opacity:.55" if row.is_faded else ""
     bar = _bar(row.share, layout.share_of)
-    return f"<span style='{layout.grid}{faded}'><span>{html.escape(row.name)}{kind}</span>{cells}{bar}</span>"
+    return (
+        "<span "
+        f"style='{layout.grid}{faded}'><span>{html.escape(row.name)}{kind}</span>{cells}{bar}</span>"
+    )
 
 
 def rows_html(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> str:
-    """Return a table with a bar a row; each row is its cells (the first one text, left) and its share."""
-    head = "".join(f"<th style='{_side(place)}'>{html.escape(title)}</th>" for place, title in enumerate(titles))
+    """Return a table with a bar a row; each row is its cells (the first one text, left) and its
+    share.
+    """
+    head = "".join(
+        f"<th style='{_side(place)}'>{html.escape(title)}</th>"
+        for place, title in enumerate(titles)
+    )
     lines = []
     for cells, share in rows:
-        line = "".join(f"<td style='{_side(place)}'>{html.escape(cell)}</td>" for place, cell in enumerate(cells))
+        line = "".join(
+            f"<td style='{_side(place)}'>{html.escape(cell)}</td>"
+            for place, cell in enumerate(cells)
+        )
         lines.append(f"<tr>{line}<td style='min-width:10em'>{_bar(share, 'the whole')}</td></tr>")
     return f"<table><thead><tr>{head}<th></th></tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
@@ -219,13 +280,20 @@ def rows_html(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
 def rows_text(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> list[str]:
     """Return the same rows as text."""
     rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(titles, *(cells for cells, _ in rows), strict=True)]
+    widths = [
+        max(map(len, column)) for column in zip(titles, *(cells for cells, _ in rows), strict=True)
+    ]
 
     def line(cells: Sequence[str]) -> str:
-        return "  ".join(f"{cell:<{width}}" if not place else f"{cell:>{width}}"
-                         for place, (cell, width) in enumerate(zip(cells, widths, strict=True)))  # fmt: skip
+        return "  ".join(
+            f"{cell:<{width}}" if not place else f"{cell:>{width}}"
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
 
-    return [line(titles).rstrip(), *(f"{line(cells)}  {_text_bar(share, 20)}".rstrip() for cells, share in rows)]
+    return [
+        line(titles).rstrip(),
+        *(f"{line(cells)}  {_text_bar(share, 20)}".rstrip() for cells, share in rows),
+    ]
 
 
 def _side(place: int) -> str:
@@ -235,10 +303,12 @@ def _side(place: int) -> str:
 def _bar(share: float, share_of: str) -> str:
     """Return a bar in the page's own colour of text, so that it shows on light and on dark."""
     width = 100 * min(1.0, max(0.0, share))
-    return (f"<span title='{100 * share:.1f} % of {share_of}' style='display:block;height:.7em;border-radius:2px;"
-            f"box-shadow:inset 0 0 0 1px color-mix(in srgb,currentColor 25%,transparent)'>"
-            f"<span style='display:block;height:100%;width:{width:.2f}%;background:currentColor;opacity:.55;"
-            f"border-radius:2px'></span></span>")  # fmt: skip
+    return (
+        f"<span title='{100 * share:.1f} % of {share_of}' "
+        "style='display:block;height:.7em;border-radius:2px;box-shadow:inset 0 0 0 1px "
+        "color-mix(in srgb,currentColor 25%,transparent)'><span "
+        f"style='display:block;height:100%;width:{width:.2f}%;background:currentColor;opacity:.55;border-radius:2px'></span></span>"
+    )
 
 
 def _text_bar(share: float, letters: int) -> str:

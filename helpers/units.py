@@ -1,9 +1,9 @@
 """Quantities as people write them: parse and print seconds, bytes, operations and rates.
 
-Decimal prefixes (kB = 1,000 bytes) and binary prefixes (KiB = 1,024 bytes) are both read, and never mixed
-up: ``GB`` is 10^9 bytes, ``GiB`` is 2^30 (IEC 80000-13). A multiply-accumulate (MAC) is one multiplication
-and one addition, so two floating-point operations (FLOP); the two are different units here, and a number
-goes from one to the other only through :func:`flops_from_macs`.
+Decimal prefixes (kB = 1,000 bytes) and binary prefixes (KiB = 1,024 bytes) are both read, and never
+mixed up: ``GB`` is 10^9 bytes, ``GiB`` is 2^30 (IEC 80000-13). A multiply-accumulate (MAC) is one
+multiplication and one addition, so two floating-point operations (FLOP); the two are different
+units here, and a number goes from one to the other only through :func:`flops_from_macs`.
 
 Lesson 00.
 """
@@ -17,8 +17,20 @@ from decimal import Decimal
 
 from helpers.checks import boolean, real, whole_number
 
-DECIMAL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1, "k": 10**3, "K": 10**3, "M": 10**6,
-                    "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}  # fmt: skip
+DECIMAL_PREFIXES = {
+    "n": 1e-9,
+    "u": 1e-6,
+    "µ": 1e-6,
+    "m": 1e-3,
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+}
 BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 BASE_UNITS = ("s", "B", "B/s", "FLOP", "FLOP/s", "MAC", "MAC/s", "FLOP/B", "Hz", "W", "J", "")
 
@@ -26,12 +38,29 @@ _FLOPS_PER_MAC = 2
 _OTHER_TIMES_S = {"min": 60, "h": 3600}
 _DIVISIBLE_UNITS = ("s", "W", "J")  # a millibyte is a mistyped megabyte, a millisecond is not
 _SPELLINGS = {
-    "sec": "s", "second": "s", "seconds": "s", "byte": "B", "bytes": "B", "byte/s": "B/s", "bytes/s": "B/s",
-    "FLOPs": "FLOP", "MACs": "MAC", "FLOPS": "FLOP/s", "MACs/s": "MAC/s", "FLOPs/s": "FLOP/s",
-    "FLOP/byte": "FLOP/B", "FLOPs/byte": "FLOP/B", "minute": "min", "minutes": "min", "hour": "h", "hours": "h",
-}  # fmt: skip
+    "sec": "s",
+    "second": "s",
+    "seconds": "s",
+    "byte": "B",
+    "bytes": "B",
+    "byte/s": "B/s",
+    "bytes/s": "B/s",
+    "FLOPs": "FLOP",
+    "MACs": "MAC",
+    "FLOPS": "FLOP/s",
+    "MACs/s": "MAC/s",
+    "FLOPs/s": "FLOP/s",
+    "FLOP/byte": "FLOP/B",
+    "FLOPs/byte": "FLOP/B",
+    "minute": "min",
+    "minutes": "min",
+    "hour": "h",
+    "hours": "h",
+}
 _WHOLE_PART = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+(?:_\d+)*"
-_NUMBER = re.compile(rf"\s*([+-]?(?:(?:{_WHOLE_PART})(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf)(?![\d.,])\s*(.*?)\s*")
+_NUMBER = re.compile(
+    rf"\s*([+-]?(?:(?:{_WHOLE_PART})(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf)(?![\d.,])\s*(.*?)\s*"
+)
 _GREEK_MU = "\N{GREEK SMALL LETTER MU}"  # looks like the micro sign, and is another character
 _EXACT_DIGITS = 27  # what Decimal multiplies without rounding
 
@@ -39,12 +68,14 @@ _EXACT_DIGITS = 27  # what Decimal multiplies without rounding
 def parse(text: str, unit: str, *, bare: bool = False) -> float:
     """Return the value of ``text`` in the base unit ``unit`` (one of :data:`BASE_UNITS`).
 
-    ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05, ``parse("1,024", "")`` is
-    1024. A whole number comes back as an ``int``. A comma separates thousands; the decimal sign is the point.
+    ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05,
+    ``parse("1,024", "")`` is
+    1024. A whole number comes back as an ``int``. A comma separates thousands; the decimal sign is
+          the point.
     With ``bare`` a number alone is in the base unit.
 
-    Raises ValueError when the text holds no number, no unit, or one that is not a multiple of ``unit``, and TypeError
-    when it is no text.
+    Raises ValueError when the text holds no number, no unit, or one that is not a multiple of
+    ``unit``, and TypeError when it is no text.
 
     >>> parse("24 GiB", "B")
     25769803776
@@ -54,11 +85,19 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
     boolean("bare", bare)
     _require_known(unit)
     if not isinstance(text, str):
-        raise TypeError(f"parse reads text such as '3.5 {unit}', not {text!r} ({type(text).__name__})")
+        raise TypeError(
+            f"parse reads text such as '3.5 {unit}', not {text!r} ({type(text).__name__})"
+        )
     match = _NUMBER.fullmatch(text)
     if match is None:
-        comma = " (a comma separates thousands, the decimal sign is the point)" if "," in text else ""
-        wanted = f"a number and a unit, such as '3.5 {unit}'" if unit else "a number alone, such as '3.5'"
+        comma = (
+            " (a comma separates thousands, the decimal sign is the point)" if "," in text else ""
+        )
+        wanted = (
+            f"a number and a unit, such as '3.5 {unit}'"
+            if unit
+            else "a number alone, such as '3.5'"
+        )
         raise ValueError(f"{text!r} is not a quantity{comma}; write {wanted}")
     number, suffix = match.group(1), match.group(2).replace(_GREEK_MU, "µ")
     plain = number.replace(",", "").replace("_", "")
@@ -77,7 +116,9 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
 
 def _require_known(unit: str) -> None:
     if unit not in BASE_UNITS:
-        raise ValueError(f"unit {unit!r} is not known; use one of {', '.join(repr(u) for u in BASE_UNITS)}")
+        raise ValueError(
+            f"unit {unit!r} is not known; use one of {', '.join(repr(u) for u in BASE_UNITS)}"
+        )
 
 
 def _factor(suffix: str, unit: str, text: str) -> float:
@@ -93,12 +134,17 @@ def _factor(suffix: str, unit: str, text: str) -> float:
     if unit == "" and suffix in prefixes:
         return prefixes[suffix]
     raise ValueError(
-        f"{text!r} is not in {unit or 'plain numbers'}{_confusion(suffix, unit, [*filter(None, prefixes)])}"
+        f"{text!r} is not in "
+        f"{unit or 'plain numbers'}{_confusion(suffix, unit, [*filter(None, prefixes)])}"
     )
 
 
 def _decimal_prefixes(unit: str) -> dict[str, float]:
-    return {name: factor for name, factor in DECIMAL_PREFIXES.items() if factor >= 1 or unit in _DIVISIBLE_UNITS}
+    return {
+        name: factor
+        for name, factor in DECIMAL_PREFIXES.items()
+        if factor >= 1 or unit in _DIVISIBLE_UNITS
+    }
 
 
 def _confusion(suffix: str, unit: str, prefixes: Sequence[str]) -> str:
@@ -113,17 +159,26 @@ def _confusion(suffix: str, unit: str, prefixes: Sequence[str]) -> str:
         return ": FLOP and FLOPs are counts; a rate is in FLOP/s"
     if suffix.startswith("m") and unit and unit not in _DIVISIBLE_UNITS:
         return ": a small m means a thousandth; write a capital M for a million"
-    meant = {form.lower(): f"{prefix}{unit}" for prefix in reversed(prefixes) for form in (prefix, f"{prefix}{unit}")}
+    meant = {
+        form.lower(): f"{prefix}{unit}"
+        for prefix in reversed(prefixes)
+        for form in (prefix, f"{prefix}{unit}")
+    }
     example = f"3.5 {meant.get(suffix.lower()) or ('m' if unit == 's' else 'M') + unit}"
-    return f"; write it as, for example, '3.5 {unit}' or '{example}'" if unit else "; write a number alone"
+    return (
+        f"; write it as, for example, '3.5 {unit}' or '{example}'"
+        if unit
+        else "; write a number alone"
+    )
 
 
 def text(value: float | None, unit: str, *, binary: bool = False) -> str:
-    """Return ``value`` in ``unit`` to 3 significant digits, with a prefix that leaves one to three before the point.
+    """Return ``value`` in ``unit`` to 3 significant digits, with a prefix that leaves one to three
+    before the point.
 
-    ``text(7.6e-05, "s")`` is ``'76.0 us'``. ``binary=True`` uses Ki, Mi, Gi and is for bytes only. Counts below
-    10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``. What no prefix reaches keeps its
-    size: ``text(2e-13, "s")`` is ``'0.0002 ns'``.
+    ``text(7.6e-05, "s")`` is ``'76.0 us'``. ``binary=True`` uses Ki, Mi, Gi and is for bytes only.
+    Counts below 10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``. What
+    no prefix reaches keeps its size: ``text(2e-13, "s")`` is ``'0.0002 ns'``.
 
     Raises TypeError for what is no number, ValueError for a unit that is not in :data:`BASE_UNITS`.
 
@@ -156,7 +211,9 @@ def _printed_prefixes(unit: str) -> dict[str, float]:
 
 def _scaled(value: float, unit: str, prefixes: dict[str, float]) -> str:
     ascending = sorted(prefixes.items(), key=lambda item: item[1])
-    fitting = [item for item in ascending if float(f"{abs(value) / item[1]:.6g}") >= 0.9995] or ascending[:1]
+    fitting = [
+        item for item in ascending if float(f"{abs(value) / item[1]:.6g}") >= 0.9995
+    ] or ascending[:1]
     prefix, factor = fitting[-1]
     scaled = value / factor
     return f"{_three_digits(scaled)} {prefix}{unit}".strip()

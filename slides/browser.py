@@ -1,4 +1,6 @@
-"""The one place that starts Chromium: offline, headless, with an empty profile that is gone afterwards."""
+"""The one place that starts Chromium: offline, headless, with an empty profile that is gone
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,14 @@ WIDTH_PX, HEIGHT_PX = 1280, 720
 PRINT_QUERY = {"print-pdf": "yes"}
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-          "--disable-component-update", "--disable-sync")  # fmt: skip
+_QUIET = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 _READY_MS = 30_000
 
 
@@ -29,16 +37,23 @@ class BrowserError(RuntimeError):
 
 
 def find_chromium() -> str:
-    """Return the path of the first Chromium or Chrome on the PATH. Raises BrowserError with the remedy."""
+    """Return the path of the first Chromium or Chrome on the PATH.
+
+    Raises BrowserError with the remedy.
+    """
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
-        raise BrowserError("no Chromium found: install it (Debian: `apt-get install chromium`) and run this again")
+        raise BrowserError(
+            "no Chromium found: install it (Debian: `apt-get install chromium`) and run this again"
+        )
     return found
 
 
 @dataclass(frozen=True)
 class OpenDeck:
-    """A deck in a browser: its page, every address it has asked for, and every complaint of the browser so far."""
+    """A deck in a browser: its page, every address it has asked for, and every complaint of the
+    browser so far.
+    """
 
     page: Page
     requested: list[str]
@@ -47,7 +62,8 @@ class OpenDeck:
 
 @contextmanager
 def running(executable: str | None = None) -> Iterator[Browser]:
-    """Yield a headless Chromium and end it; ``executable`` is by default what :func:`find_chromium` gives.
+    """Yield a headless Chromium and end it; ``executable`` is by default what :func:`find_chromium`
+    gives.
 
     Raises BrowserError when playwright is not installed or Chromium does not start.
     """
@@ -55,7 +71,9 @@ def running(executable: str | None = None) -> Iterator[Browser]:
         from playwright.sync_api import Error, sync_playwright
     except ModuleNotFoundError:
         remedy = "run `uv pip install --group teach`"
-        raise BrowserError(f"playwright, which drives Chromium, is not installed; {remedy}") from None
+        raise BrowserError(
+            f"playwright, which drives Chromium, is not installed; {remedy}"
+        ) from None
     # Chromium's sandbox does not start for root, as in a container.
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     arguments = [*_QUIET, *(["--no-sandbox"] if as_root else [])]
@@ -73,15 +91,22 @@ def running(executable: str | None = None) -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser, deck: Path, *, dark: bool = False, query: Mapping[str, str] = MappingProxyType({})
+    browser: Browser,
+    deck: Path,
+    *,
+    dark: bool = False,
+    query: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[OpenDeck]:
-    """Yield the deck at 1280 by 720 pixels, offline, once its maths is set and its slides are laid out.
+    """Yield the deck at 1280 by 720 pixels, offline, once its maths is set and its slides are laid
+    out.
 
-    ``dark`` is what the system prefers; ``query`` goes behind the address, such as ``{"theme": "dark"}``. Raises
-    BrowserError when the deck does not get ready.
+    ``dark`` is what the system prefers; ``query`` goes behind the address, such as
+    ``{"theme": "dark"}``. Raises BrowserError when the deck does not get ready.
     """
     context = browser.new_context(
-        viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="dark" if dark else "light", offline=True
+        viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
+        color_scheme="dark" if dark else "light",
+        offline=True,
     )
     try:
         opened_deck = _listening(context.new_page())
@@ -99,7 +124,9 @@ def _listening(page: Page) -> OpenDeck:
             complaints.append(f"console {message.type}: {message.text}")
 
     page.on("request", lambda request: requested.append(request.url))
-    page.on("requestfailed", lambda request: complaints.append(f"request failed: {request.url[:100]}"))
+    page.on(
+        "requestfailed", lambda request: complaints.append(f"request failed: {request.url[:100]}")
+    )
     page.on("console", hear)
     page.on("pageerror", lambda error: complaints.append(f"error in the page: {error}"))
     return OpenDeck(page=page, requested=requested, complaints=complaints)

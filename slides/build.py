@@ -1,7 +1,8 @@
-"""``python -m slides.build [NN ...]``: one offline HTML file a lesson, from the cells it marks, into slides/_build/.
+"""``python -m slides.build [NN ...]``: one offline HTML file a lesson, from the cells it marks,
+into slides/_build/.
 
-A deck holds all that it needs (reveal.js, MathJax, figures) and forbids the browser, by its content security
-policy, to load anything else. The same notebook gives the same bytes.
+A deck holds all that it needs (reveal.js, MathJax, figures) and forbids the browser, by its content
+security policy, to load anything else. The same notebook gives the same bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _POLICY = (
     "frame-src 'self' file:; base-uri 'none'; form-action 'none'"
 )
 
-# The machine from outside to inside, each place in the one before: on an act's slide, and on the foot of the lecture's.
+# The machine from outside to inside, each place in the one before: on an act's slide, and on the
+# foot of the lecture's.
 PLACES = ("data centre", "machine", "accelerator", "memory on the chip", "arithmetic unit")
 
 # The theme has its own colours for code, and the template opens and closes each slide by itself.
@@ -58,9 +60,10 @@ class BuiltDeck(Result):
 class DeckFrame(Result):
     """What stands around the slides of a deck, as text.
 
-    ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading and list, ``notes``
-    are for the speaker before it begins, and ``footers`` has a line for each slide, the title slide's first.
-    ``sizes`` are numbers for the places of the machine, in that order, on an act's slide.
+    ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading
+    and list, ``notes`` are for the speaker before it begins, and ``footers`` has a line for each
+    slide, the title slide's first. ``sizes`` are numbers for the places of the machine, in that
+    order, on an act's slide.
     """
 
     page: str
@@ -72,15 +75,20 @@ class DeckFrame(Result):
 
 
 def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[Path]:
-    """Return the notebooks of the lessons ``numbers`` ('7' and '07' are the same), or of all lessons, in order.
+    """Return the notebooks of the lessons ``numbers`` ('7' and '07' are the same), or of all
+    lessons, in order.
 
     Raises SlideError when a number has no notebook, and when there is none at all.
     """
     notebooks = sorted(path for path in course.glob("*.ipynb") if re.match(r"\d\d_", path.name))
     there = ", ".join(path.name[:2] for path in notebooks) or "none"
-    unknown = [number for number in numbers if f"{number:0>2}" not in {path.name[:2] for path in notebooks}]
+    unknown = [
+        number for number in numbers if f"{number:0>2}" not in {path.name[:2] for path in notebooks}
+    ]
     if unknown or not notebooks:
-        raise SlideError(f"no notebook of lesson {', '.join(unknown) or 'NN'} in course/ (there: {there})")
+        raise SlideError(
+            f"no notebook of lesson {', '.join(unknown) or 'NN'} in course/ (there: {there})"
+        )
     wanted = {f"{number:0>2}" for number in numbers}
     return [path for path in notebooks if not wanted or path.name[:2] in wanted]
 
@@ -88,8 +96,9 @@ def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[
 def render(notebook: NotebookNode, *, name: str, folder: Path = COURSE) -> str:
     """Return the HTML of the deck that ``notebook``'s marked cells make; nothing is written.
 
-    ``name`` is the lesson's name in messages, ``folder`` where its pictures in markdown are. Raises SlideError for
-    a cell that cannot be a slide and AssetError when reveal.js or MathJax is not installed.
+    ``name`` is the lesson's name in messages, ``folder`` where its pictures in markdown are. Raises
+    SlideError for a cell that cannot be a slide and AssetError when reveal.js or MathJax is not
+    installed.
     """
     deck = read_deck(notebook, name=name, folder=folder)
     return render_deck(deck, notebook, frame=_lesson_frame(deck))
@@ -100,7 +109,9 @@ def render_deck(deck: Deck, notebook: NotebookNode, *, frame: DeckFrame) -> str:
 
     Raises AssetError when reveal.js or MathJax is not installed.
     """
-    exporter = SlidesExporter(template_name="template", extra_template_basedirs=[str(SLIDES)], config=Config(_EXPORTER))
+    exporter = SlidesExporter(
+        template_name="template", extra_template_basedirs=[str(SLIDES)], config=Config(_EXPORTER)
+    )
     html, _ = exporter.from_notebook_node(
         _deck_notebook(notebook, deck, frame), resources={"deck": _resources(deck, frame)}
     )
@@ -108,13 +119,20 @@ def render_deck(deck: Deck, notebook: NotebookNode, *, frame: DeckFrame) -> str:
 
 
 def build(notebook: Path, *, folder: Path = BUILD) -> BuiltDeck:
-    """Write the deck of ``notebook`` to ``folder`` under its own name with .html, whole or not at all."""
+    """Write the deck of ``notebook`` to ``folder`` under its own name with .html, whole or not at
+    all.
+    """
     content = read_notebook(notebook)
     html = render(content, name=notebook.stem, folder=notebook.parent).encode()
     folder.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(folder / f"{notebook.stem}.html", html)
     deck = read_deck(content, name=notebook.stem, folder=notebook.parent)
-    return BuiltDeck(lesson=notebook.stem, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(html))
+    return BuiltDeck(
+        lesson=notebook.stem,
+        slides=len(deck.slides) + 1,
+        minutes=deck.minutes,
+        file_bytes=len(html),
+    )
 
 
 def read_notebook(notebook: Path) -> NotebookNode:
@@ -123,12 +141,20 @@ def read_notebook(notebook: Path) -> NotebookNode:
         return nbformat.read(notebook, as_version=4)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0][:100]
-        raise SlideError(f"{notebook.name} is not a notebook ({reason}); build it again: `make lessons`") from error
+        raise SlideError(
+            f"{notebook.name} is not a notebook ({reason}); build it again: `make lessons`"
+        ) from error
 
 
 def where(path: Path) -> str:
-    """Return ``path`` as a command prints it: from the repository's root where it lies there, else whole."""
-    return path.relative_to(SLIDES.parent).as_posix() if path.is_relative_to(SLIDES.parent) else str(path)
+    """Return ``path`` as a command prints it: from the repository's root where it lies there, else
+    whole.
+    """
+    return (
+        path.relative_to(SLIDES.parent).as_posix()
+        if path.is_relative_to(SLIDES.parent)
+        else str(path)
+    )
 
 
 def _lesson_frame(deck: Deck) -> DeckFrame:
@@ -152,14 +178,18 @@ def _resources(deck: Deck, frame: DeckFrame) -> dict[str, object]:
         "title": deck.title,
         "objectives": deck.objectives,
         "count": len(deck.slides) + 1,
-        "notes": f"<p>{len(deck.slides) + 1} slides, {clock(deck.minutes)} to talk.</p>{frame.notes}",
+        "notes": (
+            f"<p>{len(deck.slides) + 1} slides, {clock(deck.minutes)} to talk.</p>{frame.notes}"
+        ),
         "policy": _POLICY,
         "assets": {name: asset(name) for name in ASSETS},
     }
 
 
 def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: DeckFrame) -> NotebookNode:
-    """Return a notebook of the cells on slides alone, each with what the template needs in ``metadata.deck``."""
+    """Return a notebook of the cells on slides alone, each with what the template needs in
+    ``metadata.deck``.
+    """
     cells = []
     spoken = 0.0
     for number, slide in enumerate(deck.slides, start=2):
@@ -190,7 +220,8 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: DeckFrame) -> Note
 
 def _notes(slide: Slide, spoken: float, deck: Deck) -> str:
     return (
-        f"<p>{round(60 * slide.minutes)} seconds; {clock(spoken)} of {clock(deck.minutes)} at its end.</p>{slide.notes}"
+        f"<p>{round(60 * slide.minutes)} seconds; {clock(spoken)} of {clock(deck.minutes)} at its "
+        f"end.</p>{slide.notes}"
     )
 
 
@@ -200,14 +231,20 @@ def clock(minutes: float) -> str:
 
 
 def lessons_asked_for(arguments: Sequence[str], description: str) -> list[str]:
-    """Return the lesson numbers on a command line that takes nothing else; ends the program for ``--help``."""
+    """Return the lesson numbers on a command line that takes nothing else; ends the program for
+    ``--help``.
+    """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons, such as 00 (default: all)")
+    parser.add_argument(
+        "lessons", nargs="*", metavar="NN", help="numbers of lessons, such as 00 (default: all)"
+    )
     return parser.parse_args(arguments).lessons
 
 
 def main(arguments: Sequence[str], *, course: Path = COURSE, folder: Path = BUILD) -> int:
-    """Build the decks of the lessons on the command line, or of all; return 1 when one could not be built."""
+    """Build the decks of the lessons on the command line, or of all; return 1 when one could not be
+    built.
+    """
     failures = 0
     numbers = lessons_asked_for(arguments, "Cut one offline deck a lesson into slides/_build.")
     try:
@@ -223,7 +260,10 @@ def main(arguments: Sequence[str], *, course: Path = COURSE, folder: Path = BUIL
             print(error, file=sys.stderr)
         else:
             size = units.text(built.file_bytes, "B")
-            print(f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
+            print(
+                f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:g} "
+                f"minutes, {size}"
+            )
     return min(failures, 1)
 
 

@@ -1,12 +1,14 @@
-"""``python -m slides.check [NN ...] [--pictures]``: opens decks in Chromium, offline, and says what is wrong where.
+"""``python -m slides.check [NN ...] [--pictures]``: opens decks in Chromium, offline, and says what
+is wrong where.
 
-``lecture`` in place of a number is the lecture; ``--pictures`` leaves each slide as a PNG, light and dark, in
-slides/_build/pictures.
+``lecture`` in place of a number is the lecture; ``--pictures`` leaves each slide as a PNG, light
+and dark, in slides/_build/pictures.
 
-Looked at, in light, in dark and as printed: nothing is requested beyond the deck itself, the page does not
-complain, no slide overflows, every formula is drawn, every figure is loaded, large enough and described, every text
-is large enough and has a contrast of 4.5 or more against what stands behind it (WCAG 2.2, criterion 1.4.3, AA). A slide
-is filled and shows no printed lines alone; a deck opens with its bet, says no title twice, ends with what to take home.
+Looked at, in light, in dark and as printed: nothing is requested beyond the deck itself, the page
+does not complain, no slide overflows, every formula is drawn, every figure is loaded, large enough
+and described, every text is large enough and has a contrast of 4.5 or more against what stands
+behind it (WCAG 2.2, criterion 1.4.3, AA). A slide is filled and shows no printed lines alone; a
+deck opens with its bet, says no title twice, ends with what to take home.
 """
 
 from __future__ import annotations
@@ -30,12 +32,21 @@ if TYPE_CHECKING:
 
 MODES = ("light", "dark", "print")
 
-# Sizes in CSS pixels of a slide of 1280 by 720. A figure's pixel is one of these when it is drawn at its own size: its
-# text of 11 points is then 24 pixels high, at the least scale 17.
+# Sizes in CSS pixels of a slide of 1280 by 720. A figure's pixel is one of these when it is drawn
+# at its own size: its text of 11 points is then 24 pixels high, at the least scale 17.
 LIMITS = {
-    "contrast": 4.5, "text": 28, "code": 20, "footer": 18, "figureWidth": 560, "figureHeight": 320, "figureSide": 200,
-    "figureScale": 0.7, "filled": 0.25, "lines": 12, "drawn": 12.5,
-}  # fmt: skip
+    "contrast": 4.5,
+    "text": 28,
+    "code": 20,
+    "footer": 18,
+    "figureWidth": 560,
+    "figureHeight": 320,
+    "figureSide": 200,
+    "figureScale": 0.7,
+    "filled": 0.25,
+    "lines": 12,
+    "drawn": 12.5,
+}
 
 _SCRIPT = Path(__file__).with_name("check.js")
 
@@ -66,7 +77,8 @@ class Examination(Result):
 
 
 def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination:
-    """Return what stands on the slides of ``deck`` and what is wrong with them, in one of :data:`MODES`.
+    """Return what stands on the slides of ``deck`` and what is wrong with them, in one of
+    :data:`MODES`.
 
     Raises BrowserError when the deck does not start, ValueError for another mode.
     """
@@ -77,11 +89,15 @@ def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination
         return look(opened_deck, deck, mode)
 
 
-def examine_all(browser: Browser, deck: Path, pictures: Path | None = None) -> tuple[list[Examination], bytes]:
-    """Return what :func:`examine` does in each of :data:`MODES`, and the deck as PDF; PNGs go to ``pictures``.
+def examine_all(
+    browser: Browser, deck: Path, pictures: Path | None = None
+) -> tuple[list[Examination], bytes]:
+    """Return what :func:`examine` does in each of :data:`MODES`, and the deck as PDF; PNGs go to
+    ``pictures``.
 
-    The deck is opened twice: on a screen, where the system's preference changes from light to dark, and to be printed.
-    Raises BrowserError when it does not start, or is not laid out as one page a slide.
+    The deck is opened twice: on a screen, where the system's preference changes from light to dark,
+    and to be printed. Raises BrowserError when it does not start, or is not laid out as one page a
+    slide.
     """
     with opened(browser, deck) as on_screen:
         found = [look(on_screen, deck, "light", pictures)]
@@ -93,7 +109,8 @@ def examine_all(browser: Browser, deck: Path, pictures: Path | None = None) -> t
 
 
 def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = None) -> Examination:
-    """Return what stands on the slides of a deck that is open in ``mode``, and what is wrong with them.
+    """Return what stands on the slides of a deck that is open in ``mode``, and what is wrong with
+    them.
 
     Each slide is left as a PNG in the folder ``pictures``, where one is given.
     """
@@ -107,7 +124,8 @@ def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = N
         if pictures:
             page.screenshot(path=pictures / f"{deck.stem}_{index + 1:02}_{mode}.png")
     whole = [
-        SlideProblem(slide=0, kind="page", detail=complaint) for complaint in dict.fromkeys(opened_deck.complaints)
+        SlideProblem(slide=0, kind="page", detail=complaint)
+        for complaint in dict.fromkeys(opened_deck.complaints)
     ]
     beyond = [url for url in dict.fromkeys(opened_deck.requested) if url != address]
     whole += [SlideProblem(slide=0, kind="request", detail=url[:200]) for url in beyond]
@@ -133,34 +151,57 @@ def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = N
 def _of_the_deck(slides: Sequence[dict[str, Any]]) -> Iterator[SlideProblem]:
     """What is wrong with the row of slides: its bet, its titles, its end."""
     if slides[1]["layout"] != "question" and slides[1]["title"] != "The bet":
-        yield SlideProblem(slide=2, kind="opening", detail="the deck does not open with its bet, a question")
+        yield SlideProblem(
+            slide=2, kind="opening", detail="the deck does not open with its bet, a question"
+        )
     titles = [slide["title"] for slide in slides]
     for number, title in enumerate(titles, start=1):
         if title in titles[: number - 1]:
             yield SlideProblem(
-                slide=number, kind="title", detail=f"{title!r} is said twice; state what this slide shows"
+                slide=number,
+                kind="title",
+                detail=f"{title!r} is said twice; state what this slide shows",
             )
     if slides[-1]["layout"] != "close":
-        yield SlideProblem(slide=len(slides), kind="close", detail="the deck does not end with what to take home")
+        yield SlideProblem(
+            slide=len(slides), kind="close", detail="the deck does not end with what to take home"
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build and examine the decks on the command line, or all lessons'; return 1 when something is wrong."""
-    parser = argparse.ArgumentParser(description="Open decks in Chromium and say what is wrong on which slide.")
-    parser.add_argument("decks", nargs="*", metavar="NN", help="numbers of lessons, or lecture (default: all lessons)")
-    parser.add_argument("--pictures", action="store_true", help="leave each slide as a PNG, light and dark")
+    """Build and examine the decks on the command line, or all lessons'; return 1 when something is
+    wrong.
+    """
+    parser = argparse.ArgumentParser(
+        description="Open decks in Chromium and say what is wrong on which slide."
+    )
+    parser.add_argument(
+        "decks",
+        nargs="*",
+        metavar="NN",
+        help="numbers of lessons, or lecture (default: all lessons)",
+    )
+    parser.add_argument(
+        "--pictures", action="store_true", help="leave each slide as a PNG, light and dark"
+    )
     asked = parser.parse_args(arguments)
     numbers = [name for name in asked.decks if name != lecture.NAME]
     folder = BUILD / "pictures" if asked.pictures else None
     try:
-        built = [build(notebook) for notebook in (find_lessons(numbers) if numbers or not asked.decks else ())]
+        built = [
+            build(notebook)
+            for notebook in (find_lessons(numbers) if numbers or not asked.decks else ())
+        ]
         built += [lecture.build() for name in asked.decks if name == lecture.NAME]
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
             print(f"the pictures are in {where(folder)}")
         with running() as browser:
-            examinations = [each for one in built
-                            for each in examine_all(browser, BUILD / f"{one.lesson}.html", folder)[0]]  # fmt: skip
+            examinations = [
+                each
+                for one in built
+                for each in examine_all(browser, BUILD / f"{one.lesson}.html", folder)[0]
+            ]
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

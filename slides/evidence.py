@@ -1,4 +1,6 @@
-"""An output on a slide: an answer or a claim in large numbers, a table with a row set off, a player in steps."""
+"""An output on a slide: an answer or a claim in large numbers, a table with a row set off, a player
+in steps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from slides import players, questions
 
 # What ``claim`` of a comparison prints.
 _CLAIM = re.compile(
-    r"(?P<said>[^\n]+?) \([^()\n]*\)\nHere it is (?P<number>[^()\n]+) \((?P<how>\w+)\), so this holds\.\n?"
+    r"(?P<said>[^\n]+?) \([^()\n]*\)\nHere it is (?P<number>[^()\n]+) \((?P<how>\w+)\), so this "
+    r"holds\.\n?"
 )
 
 
@@ -39,23 +42,29 @@ class EvidenceError(ValueError):
     """What a cell asks to be set off or taken out of its output is not there."""
 
 
-def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool = True) -> Mapping[str, Any]:
+def shown(
+    output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool = True
+) -> Mapping[str, Any]:
     """Return ``output`` as a slide shows it; ``asked`` are the notebook's questions.
 
-    An answer that is not ``alone`` on its slide leaves room: its axis stands beside its numbers and not below them.
+    An answer that is not ``alone`` on its slide leaves room: its axis stands beside its numbers and
+    not below them.
     """
     if questions.is_answer(output):
         return _answer(output, asked, alone=alone)
     claims = list(_CLAIM.finditer(output.get("text", "")))
     if claims and "".join(claim[0] for claim in claims).strip() == output["text"].strip():
         said = [
-            f'<p class="of">{html.escape(one["said"])}</p>{numbers([(one["number"], one["how"])])}' for one in claims
+            f'<p class="of">{html.escape(one["said"])}</p>{numbers([(one["number"], one["how"])])}'
+            for one in claims
         ]
         return whole("".join(said))
     return players.for_slide(output)
 
 
-def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool) -> dict[str, Any]:
+def _answer(
+    output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, alone: bool
+) -> dict[str, Any]:
     """Return an answer in large numbers below its question, and on the axis of the guesses."""
     said = questions.as_html(questions.lines(output)[0])
     row = numbers(_found(output)) + _answers_axis(output, asked, low=not alone)
@@ -63,8 +72,12 @@ def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, 
     return whole(f'<p class="of">{said}</p>{row}', text=output["data"]["text/plain"])
 
 
-def _answers_axis(output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, low: bool = False) -> str:
-    """Return the axis of an answer's question with the answer on it, '' where the notebook does not ask it."""
+def _answers_axis(
+    output: Mapping[str, Any], asked: Mapping[str, questions.Guess], *, low: bool = False
+) -> str:
+    """Return the axis of an answer's question with the answer on it, '' where the notebook does not
+    ask it.
+    """
     guess = asked.get(questions.lines(output)[0])
     return guess.axis(questions.values(output, guess.unit), low=low) if guess else ""
 
@@ -83,20 +96,29 @@ def whole(markup: str, *, text: str = "") -> dict[str, Any]:
 def numbers(found: Sequence[tuple[str, str]]) -> str:
     """Return the HTML of one number or more, each with what it is."""
     cells = "".join(
-        f'<div class="{_kind(what)}"><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>'
+        "<div "
+        f'class="{_kind(what)}"><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>'
         for number, what in found
     )
     return f'<div class="number-row">{cells}</div>'
 
 
 def _kind(what: str) -> str:
-    """Return the classes of a number by what it rests on, as ``what`` says: a model, or what was found."""
+    """Return the classes of a number by what it rests on, as ``what`` says: a model, or what was
+    found.
+    """
     words = set(re.findall(r"\w+", what))
-    return "number modelled" if "modelled" in words else "number found" if words & _FOUND else "number"
+    return (
+        "number modelled" if "modelled" in words else "number found" if words & _FOUND else "number"
+    )
 
 
-def numbers_in(outputs: Sequence[Mapping[str, Any]], wanted: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Return the numbers that the patterns of ``wanted`` find in the text of ``outputs``, each with its label."""
+def numbers_in(
+    outputs: Sequence[Mapping[str, Any]], wanted: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """Return the numbers that the patterns of ``wanted`` find in the text of ``outputs``, each with
+    its label.
+    """
     text = _text(outputs)
     found = []
     for pattern, label in wanted:
@@ -113,11 +135,15 @@ def holds(outputs: Sequence[Mapping[str, Any]], pattern: str) -> bool:
 
 
 def _text(outputs: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(one.get("text") or str(one.get("data", {}).get("text/plain", "")) for one in outputs)
+    return "\n".join(
+        one.get("text") or str(one.get("data", {}).get("text/plain", "")) for one in outputs
+    )
 
 
 def code(source: str, *, mark: str = "", lines: Sequence[int] = ()) -> str:
-    """Return Python as HTML: the ``lines`` from first to last, with those that hold ``mark`` set off."""
+    """Return Python as HTML: the ``lines`` from first to last, with those that hold ``mark`` set
+    off.
+    """
     rows = source.splitlines()
     rows = textwrap.dedent("\n".join(rows[lines[0] - 1 : lines[1]])).splitlines() if lines else rows
     marked = [number for number, row in enumerate(rows, start=1) if mark and mark in row]
@@ -125,11 +151,12 @@ def code(source: str, *, mark: str = "", lines: Sequence[int] = ()) -> str:
 
 
 def table(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``output`` with its table as a slide shows it; an answer, a player and what has no table as they are.
+    """Return ``output`` with its table as a slide shows it; an answer, a player and what has no
+    table as they are.
 
-    ``stated`` may hold ``rows`` and ``columns``, how those begin that are shown (by default all), and ``mark``, how
-    the rows begin that are set off, or else what they hold. The name of a table's index stands above its column.
-    Raises EvidenceError for a row or a column that is not there.
+    ``stated`` may hold ``rows`` and ``columns``, how those begin that are shown (by default all),
+    and ``mark``, how the rows begin that are set off, or else what they hold. The name of a table's
+    index stands above its column. Raises EvidenceError for a row or a column that is not there.
     """
     page = output.get("data", {}).get("text/html", "")
     if "<tr" not in page or questions.is_answer(output) or players.held(output):
@@ -163,12 +190,16 @@ def _starting(texts: Sequence[str], begin: str, what: str) -> int:
     """Return the place of the first of ``texts`` that begins so."""
     place = next((place for place, text in enumerate(texts) if text.startswith(begin)), None)
     if place is None:
-        raise EvidenceError(f"has no {what} of its table that begins with {begin!r}: {', '.join(texts)[:300]}")
+        raise EvidenceError(
+            f"has no {what} of its table that begins with {begin!r}: {', '.join(texts)[:300]}"
+        )
     return place
 
 
 def _join_names(soup: BeautifulSoup) -> None:
-    """Give pandas' second row of headings, which names the index alone, to the empty first cell of the row above."""
+    """Give pandas' second row of headings, which names the index alone, to the empty first cell of
+    the row above.
+    """
     headings = soup.select("thead tr")
     if len(headings) != 2:
         return
@@ -182,18 +213,24 @@ def _set_off(soup: BeautifulSoup, mark: str) -> None:
     texts = {row: _words(row) + " " for row in soup.find_all("tr")}
     begin = [row for row, text in texts.items() if text.startswith(mark)]
     for row in begin or [row for row, text in texts.items() if mark in text]:
-        row["class"] = " ".join([*(row.get_attribute_list("class") if row.has_attr("class") else []), "set-off"])
+        row["class"] = " ".join(
+            [*(row.get_attribute_list("class") if row.has_attr("class") else []), "set-off"]
+        )
 
 
 def is_set_off(code: str, outputs: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a line of shown code or a row of a shown table is set off."""
-    return 'class="hll"' in code or any("set-off" in one.get("data", {}).get("text/html", "") for one in outputs)
+    return 'class="hll"' in code or any(
+        "set-off" in one.get("data", {}).get("text/html", "") for one in outputs
+    )
 
 
 def untitled(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``output`` with its figure cut to what is drawn below the title; another output as it is.
+    """Return ``output`` with its figure cut to what is drawn below the title; another output as it
+    is.
 
-    The title is the first row of ink. Raises EvidenceError for a figure with nothing below its first row.
+    The title is the first row of ink. Raises EvidenceError for a figure with nothing below its
+    first row.
     """
     if "image/png" not in output.get("data", {}):
         return output
@@ -205,7 +242,12 @@ def untitled(output: Mapping[str, Any]) -> Mapping[str, Any]:
         raise EvidenceError("shows a figure without a title to leave out")
     top, bottom = int(rows[gaps[0] + 1]), int(rows[-1])
     columns = np.flatnonzero(drawn[top:].any(axis=0))
-    ends = (int(columns[0]) - _BORDER_PX, top - _BORDER_PX, int(columns[-1]) + _BORDER_PX, bottom + _BORDER_PX)
+    ends = (
+        int(columns[0]) - _BORDER_PX,
+        top - _BORDER_PX,
+        int(columns[-1]) + _BORDER_PX,
+        bottom + _BORDER_PX,
+    )
     with io.BytesIO() as cut:
         picture.convert("RGB").crop(
             (max(ends[0], 0), ends[1], min(ends[2], picture.width), min(ends[3], picture.height))
@@ -215,7 +257,8 @@ def untitled(output: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _own_names(frame: str, step: int) -> str:
-    """Return an SVG whose names no other one has: what is clipped by a name in a hidden frame would not be seen.
+    """Return an SVG whose names no other one has: what is clipped by a name in a hidden frame would
+    not be seen.
 
     Two steps may show the same drawing, so ``step`` is a part of the names.
     """
@@ -228,9 +271,10 @@ def steps(
 ) -> Mapping[str, Any]:
     """Return a player as fragments of reveal.js, a frame each; another output as it is.
 
-    ``stated`` may hold ``frames``, the places of those that are wanted, ``captions`` for them, ``crop``, the part
-    of the drawing that is shown: left, top, width and height, and ``smallest``, to which its texts grow. On paper the
-    frame in the middle stands alone. An answer stands above the steps in large numbers, beside a low axis.
+    ``stated`` may hold ``frames``, the places of those that are wanted, ``captions`` for them,
+    ``crop``, the part of the drawing that is shown: left, top, width and height, and ``smallest``,
+    to which its texts grow. On paper the frame in the middle stands alone. An answer stands above
+    the steps in large numbers, beside a low axis.
     """
     if questions.is_answer(output):
         axis = _answers_axis(output, asked, low=True)
@@ -239,7 +283,9 @@ def steps(
     if held is None:
         return output
     places = stated.get("frames") or range(len(held["frames"]))
-    captions = stated.get("captions") or [held["captions"][place] for place in places if held["captions"]]
+    captions = stated.get("captions") or [
+        held["captions"][place] for place in places if held["captions"]
+    ]
     last = len(places) - 1
     frames = []
     for step, place in enumerate(places):
@@ -247,18 +293,24 @@ def steps(
         paper = " on-paper" if step == (last + 1) // 2 else ""
         said = f"<p>{html.escape(captions[step])}</p>" if captions else ""
         drawn = _own_names(held["frames"][place], step)
-        drawn = _FONT_SIZE.sub(lambda size: f"{max(float(size[0]), stated.get('smallest', 0)):g}", drawn)
+        drawn = _FONT_SIZE.sub(
+            lambda size: f"{max(float(size[0]), stated.get('smallest', 0)):g}", drawn
+        )
         if "crop" in stated:
             drawn = _VIEW_BOX.sub(f'viewBox="{" ".join(map(str, stated["crop"]))}"', drawn, count=1)
         frames.append(
-            f'<div class="frame fragment {moves}{paper}" data-fragment-index="{max(step - 1, 0)}">{drawn}{said}</div>'
+            f'<div class="frame fragment {moves}{paper}" '
+            f'data-fragment-index="{max(step - 1, 0)}">{drawn}{said}</div>'
         )
     box = _VIEW_BOX.search(drawn)
     if box is None:
-        raise EvidenceError(f"shows steps with crop={stated.get('crop')}, which must be left, top, width and height")
+        raise EvidenceError(
+            f"shows steps with crop={stated.get('crop')}, which must be left, top, width and height"
+        )
     shape = "steps tall" if float(box[1]) / float(box[2]) < _TALL else "steps"
     made = whole("", text=held["alt"])
     made["data"]["text/html"] = (
-        f'<div class="part {shape}" role="img" aria-label="{html.escape(held["alt"])}">{"".join(frames)}</div>'
+        f'<div class="part {shape}" role="img" '
+        f'aria-label="{html.escape(held["alt"])}">{"".join(frames)}</div>'
     )
     return made

@@ -1,9 +1,10 @@
-"""``python -m slides.lecture``: the lecture "Hardware ecosystem", 45 minutes, as one HTML file, PDF and handout.
+"""``python -m slides.lecture``: the lecture "Hardware ecosystem", 45 minutes, as one HTML file, PDF
+and handout.
 
-``lecture.toml`` has its slides in order: each a statement, the cell of a lesson that shows it, what to say. Its topics
-are those of the lecture that the course grew from ("Hardware Ecosystem", Cambridge, 2022). Its short slides make a
-lecture of 25 minutes. Some of the minutes are left for what the room asks, and the notes say which slides a lecturer
-who is late leaves out.
+``lecture.toml`` has its slides in order: each a statement, the cell of a lesson that shows it, what
+to say. Its topics are those of the lecture that the course grew from ("Hardware Ecosystem",
+Cambridge, 2022). Its short slides make a lecture of 25 minutes. Some of the minutes are left for
+what the room asks, and the notes say which slides a lecturer who is late leaves out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from helpers import hardware, storage, units
 from slides import evidence
 from slides.browser import BrowserError, running
-from slides.build import BUILD, COURSE, BuiltDeck, DeckFrame, find_lessons, read_notebook, render_deck, where
+from slides.build import (
+    BUILD,
+    COURSE,
+    BuiltDeck,
+    DeckFrame,
+    find_lessons,
+    read_notebook,
+    render_deck,
+    where,
+)
 from slides.cells import KEYS, Deck, SlideError, read_slides
 from slides.pdf import print_deck
 
@@ -33,18 +43,32 @@ FILLED = 0.9, 0.96  # the least and the most of the minutes that the slides take
 NAME, SHORT_NAME, HANDOUT = "lecture", "lecture_25_minutes", "lecture_handout"
 
 _BEFORE = (
-    "<p>F is full screen, T switches light and dark, S opened this window. Where a slide has an axis, press R (or "
-    "click into the line below it), type the numbers that you hear (10, 300, 2k), and press Enter or your remote: the "
-    "slide turns, and the guesses stand on the answer's axis, too. G and a number go to the slide of that number. The "
-    "acts may be held apart; ask before you tell, and let a neighbour's guess be defended.</p>"
-    "<p>Say first: Welcome. Training a large network takes a data centre, and we ask why. You will guess "
-    "first, and then see what was computed or measured, so keep a pen ready. At the end you vote on what to build.</p>"
+    "<p>F is full screen, T switches light and dark, S opened this window. Where a slide has an "
+    "axis, press R (or click into the line below it), type the numbers that you hear (10, 300, "
+    "2k), and press Enter or your remote: the slide turns, and the guesses stand on the answer's "
+    "axis, too. G and a number go to the slide of that number. The acts may be held apart; ask "
+    "before you tell, and let a neighbour's guess be defended.</p><p>Say first: Welcome. Training "
+    "a large network takes a data centre, and we ask why. You will guess first, and then see what "
+    "was computed or measured, so keep a pen ready. At the end you vote on what to build.</p>"
 )
 _PLAN = Path(__file__).with_name("lecture.toml")
 _APPENDIX = "appendix "
 _SHOWN = {"output": "slide-output", "code": "slide-code", "both": "slide-more"}
-_FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", "late", "if_asked",
-           *KEYS} - {"headline"}  # fmt: skip
+_FIELDS = {
+    "title",
+    "topics",
+    "short",
+    "seconds",
+    "cells",
+    "text",
+    "ask",
+    "answer",
+    "first",
+    "live",
+    "late",
+    "if_asked",
+    *KEYS,
+} - {"headline"}
 
 Slide = Mapping[str, Any]
 
@@ -60,33 +84,48 @@ def plan(path: Path = _PLAN, *, short: bool = False) -> list[Slide]:
 
 
 def _late(slides: Sequence[Slide]) -> list[str]:
-    """Return what the notes of each slide say to a lecturer who is late: how far to skip, and what it saves."""
+    """Return what the notes of each slide say to a lecturer who is late: how far to skip, and what
+    it saves.
+    """
     said = []
     for place, slide in enumerate(slides):
-        stays = next((later for later in range(place, len(slides)) if not slides[later].get("late")), None)
+        stays = next(
+            (later for later in range(place, len(slides)) if not slides[later].get("late")), None
+        )
         if slide.get("late") and stays is None:
-            raise SlideError(f"{_PLAN.name}, {slide['title']!r}: late, and no slide after it stays; take its late away")
+            raise SlideError(
+                f"{_PLAN.name}, {slide['title']!r}: late, and no slide after it stays; take its "
+                "late away"
+            )
         saved = sum(skipped["seconds"] for skipped in slides[place:stays])
         number = (stays or 0) + 2  # the title slide is the first
         said.append(f"Late? Skip to slide {number}; it saves {saved} seconds." if saved else "")
     return said
 
 
-def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) -> tuple[Deck, NotebookNode, DeckFrame]:
+def assemble(
+    slides: Sequence[Slide], *, minutes: float, course: Path = COURSE
+) -> tuple[Deck, NotebookNode, DeckFrame]:
     """Return the deck of ``slides``, a notebook of the cells on it, and what stands around them.
 
-    ``course`` holds the lessons' notebooks and, in its folder appendix, those of appendices. Raises SlideError for a
-    cell that its lesson does not have once, and where the slides take more or less of the ``minutes`` than
-    :data:`FILLED`.
+    ``course`` holds the lessons' notebooks and, in its folder appendix, those of appendices. Raises
+    SlideError for a cell that its lesson does not have once, and where the slides take more or less
+    of the ``minutes`` than :data:`FILLED`.
     """
     seconds = sum(slide["seconds"] for slide in slides)
     least, most = (round(60 * minutes * share) for share in FILLED)
     if not least <= seconds <= most:
-        raise SlideError(f"the lecture takes {seconds} seconds, not {least} to {most}; mend slides/lecture.toml")
+        raise SlideError(
+            f"the lecture takes {seconds} seconds, not {least} to {most}; mend slides/lecture.toml"
+        )
     numbers = sorted({number for slide in slides for number, *_ in slide.get("cells", ())})
     lessons = {number: _lesson(number, course) for number in numbers}
     late = _late(slides)
-    cells = [cell for slide, said in zip(slides, late, strict=True) for cell in _cells(slide, lessons, late=said)]
+    cells = [
+        cell
+        for slide, said in zip(slides, late, strict=True)
+        for cell in _cells(slide, lessons, late=said)
+    ]
     acts = [slide["title"] for slide in slides if slide.get("layout") == "act"]
     deck = Deck(
         number="",
@@ -95,7 +134,10 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
         objectives=tuple(html.escape(act.partition(". ")[2]) for act in acts),
         slides=read_slides(cells, title=TITLE, name=_PLAN.name, folder=course),
     )
-    footers = [", ".join(dict.fromkeys(number for number, *_ in slide.get("cells", ()))) for slide in slides]
+    footers = [
+        ", ".join(dict.fromkeys(number for number, *_ in slide.get("cells", ())))
+        for slide in slides
+    ]
     frame = DeckFrame(
         page=TITLE,
         eyebrow=f"Lecture · {deck.facts}",
@@ -112,13 +154,23 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
 def _sizes(name: str) -> tuple[str, str, str]:
     """Return what is published of an accelerator: its memory, what lies on its chip, its rate."""
     card = hardware.device(name)
-    on_chip = [size for size in (card.register_bytes, card.l1_bytes, card.l2_bytes) if size is not None]
+    on_chip = [
+        size for size in (card.register_bytes, card.l1_bytes, card.l2_bytes) if size is not None
+    ]
     assert len(on_chip) == 3  # the file of devices has them
     near = sum(on_chip)
-    (rate,) = [peak.dense_flops_per_s for peak in card.peaks if (peak.dtype, peak.unit) == ("float16", "matrix")]
+    (rate,) = [
+        peak.dense_flops_per_s
+        for peak in card.peaks
+        if (peak.dtype, peak.unit) == ("float16", "matrix")
+    ]
     memory = units.text(card.memory_bytes, "B", binary=True)
     moved = units.text(card.memory_bandwidth_bytes_per_s, "B/s")
-    return (f"H100, published: {memory} at {moved}", units.text(near, "B"), units.text(rate, "FLOP/s"))
+    return (
+        f"H100, published: {memory} at {moved}",
+        units.text(near, "B"),
+        units.text(rate, "FLOP/s"),
+    )
 
 
 def _footer(numbers: str) -> str:
@@ -127,7 +179,9 @@ def _footer(numbers: str) -> str:
 
 
 def _lesson(number: str, course: Path) -> NotebookNode:
-    """Return the notebook of a lesson by its number, "01", or that of its appendix, "appendix 01"."""
+    """Return the notebook of a lesson by its number, "01", or that of its appendix, "appendix
+    01".
+    """
     is_appendix = number.startswith(_APPENDIX)
     folder = course / _APPENDIX.strip() if is_appendix else course
     (path,) = find_lessons([number.removeprefix(_APPENDIX)], course=folder)
@@ -138,28 +192,43 @@ def _lesson(number: str, course: Path) -> NotebookNode:
 
 def _cells(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> list[NotebookNode]:
     """Return the slide's text and cells, tagged as those of a lesson's slide are."""
-    picked = [(lessons[number], _find(slide, number, lessons[number], text), shown)
-              for number, text, shown in slide.get("cells", ())]  # fmt: skip
+    picked = [
+        (lessons[number], _find(slide, number, lessons[number], text), shown)
+        for number, text, shown in slide.get("cells", ())
+    ]
     cells = [new_markdown_cell(slide["text"])] if "text" in slide else []
-    own = {key: slide[key] for key in KEYS if key in slide and key not in ("say", "layout", "here", "numbers")}
+    own = {
+        key: slide[key]
+        for key in KEYS
+        if key in slide and key not in ("say", "layout", "here", "numbers")
+    }
     wanted = list(slide.get("numbers", ()))
     for _, cell, shown in picked:
         half, _, nth = shown.partition(" ")
         made = cell.copy()
-        made.id = f"{cell.id}-{shown.replace(' ', '-')}"  # two slides may show two outputs of one cell
+        # two slides may show two outputs of one cell
+        made.id = f"{cell.id}-{shown.replace(' ', '-')}"
         made.metadata = nbformat.from_dict({**own, "tags": [_SHOWN[half]]})
         made.outputs = cell.outputs[int(nth) - 1 : int(nth)] if nth else cell.outputs
-        here = [one for one in wanted if evidence.holds(made.outputs, one[0])] if len(picked) > 1 else wanted
+        here = (
+            [one for one in wanted if evidence.holds(made.outputs, one[0])]
+            if len(picked) > 1
+            else wanted
+        )
         if here:
             made.metadata["numbers"] = here
             wanted = [one for one in wanted if one not in here]
         cells.append(made)
     if wanted and len(picked) > 1:
-        raise SlideError(f"{_PLAN.name}, {slide['title']!r}: no cell of the slide prints {wanted[0][0]!r}")
+        raise SlideError(
+            f"{_PLAN.name}, {slide['title']!r}: no cell of the slide prints {wanted[0][0]!r}"
+        )
     opening = cells[0].metadata
     opening["tags"] = ["slide", *(tag for tag in opening.get("tags", []) if tag != "slide-more")]
     opening.update({key: slide[key] for key in ("layout", "here", "source") if key in slide})
-    opening.update(headline=slide["title"], minutes=slide["seconds"] / 60, say=_say(slide, lessons, late=late))
+    opening.update(
+        headline=slide["title"], minutes=slide["seconds"] / 60, say=_say(slide, lessons, late=late)
+    )
     return cells
 
 
@@ -167,14 +236,16 @@ def _find(slide: Slide, number: str, lesson: NotebookNode, text: str) -> Noteboo
     found = [cell for cell in lesson.cells if cell.cell_type == "code" and text in cell.source]
     if len(found) != 1:
         raise SlideError(
-            f"{_PLAN.name}, {slide['title']!r}: {len(found)} code cells of lesson {number} hold {text!r}, not one; "
-            "name a text of the cell that is meant"
+            f"{_PLAN.name}, {slide['title']!r}: {len(found)} code cells of lesson {number} hold "
+            f"{text!r}, not one; name a text of the cell that is meant"
         )
     return found[0]
 
 
 def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str:
-    """Return the notes: whether to skip, what to say, what to ask and its answer, and which cell to run live."""
+    """Return the notes: whether to skip, what to say, what to ask and its answer, and which cell to
+    run live.
+    """
     said = html.escape(" ".join(slide["say"].split()))
     answer = f" <em>Answer: {html.escape(slide['answer'])}</em>" if "answer" in slide else ""
     asked = [f"<strong>Ask:</strong> {html.escape(slide['ask'])}{answer}"] if "ask" in slide else []
@@ -186,8 +257,9 @@ def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str
         number, text = live["cell"]
         cell = _find(slide, number, lessons[number], text)
         notes.append(
-            f"<strong>Live, {live['seconds']} s:</strong> {lessons[number].metadata['stem']}.ipynb, open in "
-            f"<code>make lab</code> and run once before the lecture; cell [{cell.execution_count}] under "
+            f"<strong>Live, {live['seconds']} s:</strong> "
+            f"{lessons[number].metadata['stem']}.ipynb, open in <code>make lab</code> and run once "
+            f"before the lecture; cell [{cell.execution_count}] under "
             f"“{_heading(lessons[number], cell)}”. {html.escape(live['do'])}"
         )
     skip = [f"<strong>{late}</strong>"] if late else []
@@ -196,7 +268,9 @@ def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str
 
 def _heading(lesson: NotebookNode, cell: NotebookNode) -> str:
     above = lesson.cells[: lesson.cells.index(cell)]
-    lines = [line for one in above if one.cell_type == "markdown" for line in one.source.splitlines()]
+    lines = [
+        line for one in above if one.cell_type == "markdown" for line in one.source.splitlines()
+    ]
     return html.escape([line.lstrip("# ") for line in lines if re.match("#+ ", line)][-1])
 
 
@@ -207,16 +281,23 @@ def build(*, short: bool = False, course: Path = COURSE, folder: Path = BUILD) -
     written = render_deck(deck, notebook, frame=frame).encode()
     folder.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(folder / f"{name}.html", written)
-    return BuiltDeck(lesson=name, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(written))
+    return BuiltDeck(
+        lesson=name, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(written)
+    )
 
 
 def main(*, course: Path = COURSE, folder: Path = BUILD) -> int:
-    """Build both decks, print the lecture as PDF and as a handout with notes; return 1 when one is not possible."""
+    """Build both decks, print the lecture as PDF and as a handout with notes; return 1 when one is
+    not possible.
+    """
     try:
         for short in (False, True):
             built = build(short=short, course=course, folder=folder)
             size = units.text(built.file_bytes, "B")
-            print(f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:.0f} minutes, {size}")
+            print(
+                f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:.0f} "
+                f"minutes, {size}"
+            )
         with running() as browser:
             for name, notes in ((NAME, False), (HANDOUT, True)):
                 printed = print_deck(browser, folder / f"{NAME}.html", notes=notes)

@@ -1,4 +1,6 @@
-"""A marked markdown cell cut in two: its heading and first block for the slide, the rest for the speaker."""
+"""A marked markdown cell cut in two: its heading and first block for the slide, the rest for the
+speaker.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,20 @@ from pygments.token import Comment, String
 from helpers.results import Result
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-_BLOCKS = (*_HEADINGS, "p", "li", "td", "th", "div", "br", "pre", "blockquote", "summary", "dt", "dd")
+_BLOCKS = (
+    *_HEADINGS,
+    "p",
+    "li",
+    "td",
+    "th",
+    "div",
+    "br",
+    "pre",
+    "blockquote",
+    "summary",
+    "dt",
+    "dd",
+)
 _FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+?\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _OUTSIDE_STYLE = re.compile(r"@import|url\(\s*['\"]?(?!data:|#)", re.IGNORECASE)
 _LOADING_TAGS = ("script", "iframe", "link", "object", "embed", "base", "meta")
@@ -24,7 +39,8 @@ _LOADING_ATTRIBUTES = ("src", "srcset", "poster", "data", "background")
 _NO_DESCRIPTION = "no description has been provided for this image"
 _SHOWN_BLOCKS = ("p", "ul", "ol", "table", "img", "figure", "svg")
 
-# A time, a rate or a ratio of them varies from machine to machine, so a slide takes it from an output.
+# A time, a rate or a ratio of them varies from machine to machine, so a slide takes it from an
+# output.
 _RATE = r"(?:\s*/\s*s(?:ec(?:ond)?)?\b|\s+(?:a|per|each)\s+(?:second|minute|hour)\b)"
 _COMPARED = r"(?:fast|slow|long|short|quick)(?:er)?"
 _MEASUREMENT = re.compile(
@@ -34,13 +50,14 @@ _MEASUREMENT = re.compile(
       | \s* [kMGTPE]?(?:FLOPS|bps)\b
       | \s* (?:%|(?:percent|per\s+cent)\b)
       | (?:\s*|-) (?:x|×|times|fold)\s+(?:as\s+)?{_COMPARED}\b
-      | \s* (?:x|×|times|-?fold)\s+(?:speed-?up|slow-?down)\b )""",
+      | \s* (?:x|×|times|-?fold)\s+(?:speed-?up|slow-?down)\b )""",  # noqa: E501
     re.VERBOSE,
 )
 
 # What remains of a formula's source when its measurement, if any, is read as text.
 _TEX_AS_TEXT = (
-    # In a formula a number beside one letter is a product (5 s); a unit stands behind a space of TeX or upright.
+    # In a formula a number beside one letter is a product (5 s); a unit stands behind a space of
+    # TeX or upright.
     (re.compile(r"(?<=\d)\s*(?=[A-Za-z](?![A-Za-z]|\s*/))"), "·"),
     (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"\1/\2"),
     (re.compile(r"(?<=\d)\s*/\s*(?=[A-Za-z](?![A-Za-z]))"), "÷"),
@@ -51,16 +68,29 @@ _TEX_AS_TEXT = (
     (re.compile(r"\\%"), "%"),
     (re.compile(r"[{}]"), ""),
 )
-_UPRIGHT = re.compile(r"\\(?:text\w*|math[a-z]+|operatorname|mbox|begin|end|label|tag)\*?\s*\{[^{}]*\}")
+_UPRIGHT = re.compile(
+    r"\\(?:text\w*|math[a-z]+|operatorname|mbox|begin|end|label|tag)\*?\s*\{[^{}]*\}"
+)
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)")
 _TWO_WORDS = re.compile(r"(?<![A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}")
 # Where MathJax looks for no formula.
-_WITHOUT_MATHS = ("script", "noscript", "style", "textarea", "pre", "code", "annotation", "annotation-xml")
+_WITHOUT_MATHS = (
+    "script",
+    "noscript",
+    "style",
+    "textarea",
+    "pre",
+    "code",
+    "annotation",
+    "annotation-xml",
+)
 
 
 @dataclass(frozen=True)
 class CutCell(Result):
-    """A markdown cell as HTML: the heading's inside, the first paragraph or list, and everything after it."""
+    """A markdown cell as HTML: the heading's inside, the first paragraph or list, and everything
+    after it.
+    """
 
     heading: str
     text: str
@@ -68,16 +98,22 @@ class CutCell(Result):
 
 
 def cut_markdown(source: str, *, folder: Path, attachments: dict | None = None) -> CutCell:
-    """Return the cell's heading, its first other block, and the rest, each as HTML ('' where there is none).
+    """Return the cell's heading, its first other block, and the rest, each as HTML ('' where there
+    is none).
 
-    A part of a lesson asks its question in a paragraph above its list: the list is shown, and the question is said.
-    A formula on its own lines counts as a paragraph. Images are inlined, read from ``folder`` where they are files.
-    A link to another file of the course becomes its text, for a deck stands alone.
+    A part of a lesson asks its question in a paragraph above its list: the list is shown, and the
+    question is said. A formula on its own lines counts as a paragraph. Images are inlined, read
+    from ``folder`` where they are files. A link to another file of the course becomes its text, for
+    a deck stands alone.
     """
     blocks = _blocks(render_markdown(source, folder=folder, attachments=attachments))
     heading = next((block for block in blocks if block.name in _HEADINGS), None)
     others = [block for block in blocks if block is not heading]
-    asks = heading is not None and [block.name for block in others[:2]] == ["p", "ul"] and "?" in others[0].get_text()
+    asks = (
+        heading is not None
+        and [block.name for block in others[:2]] == ["p", "ul"]
+        and "?" in others[0].get_text()
+    )
     shown = others[asks : asks + 1]
     return CutCell(
         heading=heading.decode_contents().strip() if heading is not None else "",
@@ -87,9 +123,15 @@ def cut_markdown(source: str, *, folder: Path, attachments: dict | None = None) 
 
 
 def render_markdown(source: str, *, folder: Path, attachments: dict | None = None) -> str:
-    """Return markdown as HTML the way nbconvert renders it, formulas untouched, images of ``folder`` inlined."""
+    """Return markdown as HTML the way nbconvert renders it, formulas untouched, images of
+    ``folder`` inlined.
+    """
     renderer = IPythonRenderer(
-        escape=False, embed_images=True, exclude_anchor_links=True, path=str(folder), attachments=attachments or {}
+        escape=False,
+        embed_images=True,
+        exclude_anchor_links=True,
+        path=str(folder),
+        attachments=attachments or {},
     )
     return MarkdownWithMath(renderer=renderer).render(source)
 
@@ -117,24 +159,35 @@ def plain_text(html: str) -> str:
 
 
 def count_words(html: str) -> int:
-    """Return how many words a reader sees: a formula is one word, punctuation standing alone is none."""
+    """Return how many words a reader sees: a formula is one word, punctuation standing alone is
+    none.
+    """
     words = _FORMULA.sub(" formula ", plain_text(html)).split()
     return sum(any(character.isalnum() for character in word) for word in words)
 
 
 def typed_measurement(html: str) -> str | None:
-    """Return the first time, rate, percentage or speedup typed in the text or its formulas, or None.
+    """Return the first time, rate, percentage or speedup typed in the text or its formulas, or
+    None.
 
-    In a formula a number beside a single letter is a product: ``$5 s$`` is none, ``$5\\,s$`` is one. A comparison
-    of counts, such as '3 times as many', is exact and none.
+    In a formula a number beside a single letter is a product: ``$5 s$`` is none, ``$5\\,s$`` is
+    one. A comparison of counts, such as '3 times as many', is exact and none.
     """
-    match = _MEASUREMENT.search(_FORMULA.sub(lambda formula: _as_text(formula.group()), plain_text(html)))
+    match = _MEASUREMENT.search(
+        _FORMULA.sub(lambda formula: _as_text(formula.group()), plain_text(html))
+    )
     return match.group().strip() if match else None
 
 
 def measurement_in_comments(code: str) -> str | None:
-    """Return the first measurement typed in a comment or docstring of Python code, or None; magics may stand in it."""
-    comments = [value for kind, value in PythonLexer().get_tokens(code) if kind in Comment or kind in String.Doc]
+    """Return the first measurement typed in a comment or docstring of Python code, or None; magics
+    may stand in it.
+    """
+    comments = [
+        value
+        for kind, value in PythonLexer().get_tokens(code)
+        if kind in Comment or kind in String.Doc
+    ]
     found = (_MEASUREMENT.search(comment) for comment in comments)
     return next((match.group().strip() for match in found if match), None)
 
@@ -146,13 +199,15 @@ def _as_text(formula: str) -> str:
 
 
 def formula_of_words(html: str) -> str | None:
-    """Return the first formula that MathJax would make of plain text, such as an amount in dollars, or None.
+    """Return the first formula that MathJax would make of plain text, such as an amount in dollars,
+    or None.
 
-    That is one with two words side by side, or one between single dollars with a space at its inside edge or a
-    digit behind it, as in 'costs $5, then $6'. Code holds no formulas.
+    That is one with two words side by side, or one between single dollars with a space at its
+    inside edge or a digit behind it, as in 'costs $5, then $6'. Code holds no formulas.
     """
     soup = BeautifulSoup(html, "html.parser")
-    # MathJax reads on over a <br> and over what is no text, such as an HTML comment, and stops at other tags.
+    # MathJax reads on over a <br> and over what is no text, such as an HTML comment, and stops at
+    # other tags.
     for line_break in soup.find_all("br"):
         line_break.replace_with("\n")
     for beside in soup.find_all(string=lambda text: type(text) is not NavigableString):
@@ -173,15 +228,22 @@ def formula_of_words(html: str) -> str | None:
 
 
 def is_described(alt: str) -> bool:
-    """Return whether ``alt`` says something: not nothing, nor what a program writes when nobody has said anything."""
+    """Return whether ``alt`` says something: not nothing, nor what a program writes when nobody has
+    said anything.
+    """
     said = alt.strip()
-    return bool(said) and not said.startswith(("<", "Figure(")) and said.rstrip(".").lower() != _NO_DESCRIPTION
+    return (
+        bool(said)
+        and not said.startswith(("<", "Figure("))
+        and said.rstrip(".").lower() != _NO_DESCRIPTION
+    )
 
 
 def undescribed_figure(html: str) -> str | None:
     """Return the name of the first tag, <img> or <svg>, that has no alt text, or None.
 
-    An <svg> is described by ``aria-label`` or by its <title>; one that is ``aria-hidden`` is no figure.
+    An <svg> is described by ``aria-label`` or by its <title>; one that is ``aria-hidden`` is no
+    figure.
     """
     for tag in BeautifulSoup(html, "html.parser").find_all(["img", "svg"]):
         alt = str(tag.get("alt" if tag.name == "img" else "aria-label", ""))
@@ -192,7 +254,9 @@ def undescribed_figure(html: str) -> str | None:
 
 
 def refused_block(text: str) -> str | None:
-    """Return what ``text``, the block of a cut cell, is when it is no paragraph, list, table or figure, else None."""
+    """Return what ``text``, the block of a cut cell, is when it is no paragraph, list, table or
+    figure, else None.
+    """
     block = BeautifulSoup(text, "html.parser").find(True)
     if block is None or block.name in _SHOWN_BLOCKS:
         return None
@@ -202,7 +266,9 @@ def refused_block(text: str) -> str | None:
 
 
 def outside_reference(html: str) -> str | None:
-    """Return the first thing in ``html`` that would run code or make a browser load something, or None."""
+    """Return the first thing in ``html`` that would run code or make a browser load something, or
+    None.
+    """
     soup = BeautifulSoup(html, "html.parser")
     for tag in soup.find_all(True):
         if tag.name in _LOADING_TAGS:
@@ -210,7 +276,9 @@ def outside_reference(html: str) -> str | None:
         if any(name.startswith("on") for name in tag.attrs):
             return f"<{tag.name}> with code in it"
         loading = [tag[name] for name in _LOADING_ATTRIBUTES if name in tag.attrs]
-        loading += [tag[name] for name in ("href", "xlink:href") if name in tag.attrs and tag.name != "a"]
+        loading += [
+            tag[name] for name in ("href", "xlink:href") if name in tag.attrs and tag.name != "a"
+        ]
         outside = [value for value in loading if not str(value).startswith(("data:", "#"))]
         if outside:
             return f"<{tag.name}> from {str(outside[0])[:80]}"

@@ -1,4 +1,6 @@
-"""``python -m slides.pdf [NN ...]``: builds a lesson's deck and prints it with Chromium, one page a slide."""
+"""``python -m slides.pdf [NN ...]``: builds a lesson's deck and prints it with Chromium, one page a
+slide.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _HANDOUT = """
 @page { size: 1280px 1810px; margin: 0; }
 html.print-pdf .reveal .slides .pdf-page { page-break-after: avoid !important; break-after: avoid !important; }
-"""
+"""  # noqa: E501
 
 
 def print_deck(browser: Browser, deck: Path, *, notes: bool = False) -> bytes:
@@ -29,7 +31,8 @@ def print_deck(browser: Browser, deck: Path, *, notes: bool = False) -> bytes:
 
     Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
     """
-    asked = {"showNotes": "separate-page"} if notes else {}  # what reveal.js is asked in the address
+    # what reveal.js is asked in the address
+    asked = {"showNotes": "separate-page"} if notes else {}
     with opened(browser, deck, query=PRINT_QUERY | asked) as opened_deck:
         if notes:
             opened_deck.page.add_style_tag(content=_HANDOUT)
@@ -44,18 +47,26 @@ def printed(opened_deck: OpenDeck, deck: Path) -> bytes:
         page.evaluate("Reveal.getTotalSlides()"),
     )
     if pages != slides:
-        raise BrowserError(f"{deck.name}: {slides} slides became {pages} pages; run `python -m slides.check`")
+        raise BrowserError(
+            f"{deck.name}: {slides} slides became {pages} pages; run `python -m slides.check`"
+        )
     return page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the decks of the lessons on the command line, or of all, beside the HTML; return 1 when one cannot be."""
-    numbers = lessons_asked_for(arguments, "Print each lesson's deck as PDF, one page a slide, into slides/_build.")
+    """Print the decks of the lessons on the command line, or of all, beside the HTML; return 1 when
+    one cannot be.
+    """
+    numbers = lessons_asked_for(
+        arguments, "Print each lesson's deck as PDF, one page a slide, into slides/_build."
+    )
     try:
         lessons = [build(notebook).lesson for notebook in find_lessons(numbers)]
         with running() as browser:
             for lesson in lessons:
-                storage.write_atomically(BUILD / f"{lesson}.pdf", print_deck(browser, BUILD / f"{lesson}.html"))
+                storage.write_atomically(
+                    BUILD / f"{lesson}.pdf", print_deck(browser, BUILD / f"{lesson}.html")
+                )
                 print(where(BUILD / f"{lesson}.pdf"))
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)

@@ -1,4 +1,6 @@
-"""Players of ``plotting.play`` on slides: the library's script runs, and the frames are looked at as all HTML is."""
+"""Players of ``plotting.play`` on slides: the library's script runs, and the frames are looked at
+as all HTML is.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ from typing import Any
 
 from helpers.plotting.player import BEGINS, SCRIPT
 
-# On a slide and on the site a frame takes the colours of drawings.css, through the shadow tree: white becomes the page.
+# On a slide and on the site a frame takes the colours of drawings.css, through the shadow tree:
+# white becomes the page.
 _ON_A_SLIDE = SCRIPT.replace("background: white", "background: var(--figure-page, white)").replace(
-    ".stage > svg {", ".stage > svg { filter: var(--figure-filter, none); mix-blend-mode: var(--figure-blend, normal);"
+    ".stage > svg {",
+    ".stage > svg { filter: var(--figure-filter, none); mix-blend-mode: var(--figure-blend, "
+    "normal);",
 )
 
 _RUN = re.compile(r"<script>.*?</script>", re.DOTALL)
@@ -30,14 +35,18 @@ def held(output: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def opened(html: str) -> str:
-    """Return the HTML of a player with its frames in the open and without its script; other HTML as it is."""
+    """Return the HTML of a player with its frames in the open and without its script; other HTML as
+    it is.
+    """
     if not html.startswith(BEGINS):
         return html
     return _HELD.sub(lambda match: "".join(json.loads(match[1])["frames"]), _RUN.sub("", html))
 
 
 def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``output`` as a slide or the site shows it: a player in the page's colours; other outputs as they are."""
+    """Return ``output`` as a slide or the site shows it: a player in the page's colours; other
+    outputs as they are.
+    """
     html = output.get("data", {}).get("text/html", "")
     if not html.startswith(BEGINS):
         return output

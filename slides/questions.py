@@ -1,8 +1,9 @@
 """Questions and their answers on slides: what is shown of each, and on which slide.
 
-``helpers.predict`` asks and ``reveal`` answers. In a built notebook both say that no prediction was made. On a slide
-the question stands alone with an axis to guess on, so that a room can predict; the lecturer types its guesses in.
-The answer keeps its model and its measurement, as large numbers and on the same axis, where the guesses stand, too.
+``helpers.predict`` asks and ``reveal`` answers. In a built notebook both say that no prediction was
+made. On a slide the question stands alone with an axis to guess on, so that a room can predict; the
+lecturer types its guesses in. The answer keeps its model and its measurement, as large numbers and
+on the same axis, where the guesses stand, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from slides.markdown import plain_text
 
 @dataclass(frozen=True)
 class Guess(Result):
-    """A question of a notebook: the unit of its answer, and the axis to guess on, from ``low`` to ``high``."""
+    """A question of a notebook: the unit of its answer, and the axis to guess on, from ``low`` to
+    ``high``.
+    """
 
     question: str
     unit: str
@@ -32,16 +35,23 @@ class Guess(Result):
     high: float
 
     def axis(self, marks: Sequence[tuple[str, float]] = (), *, low: bool = False) -> str:
-        """Return the HTML of the axis, with ``marks`` on it, or without them a place for the room's guesses.
+        """Return the HTML of the axis, with ``marks`` on it, or without them a place for the room's
+        guesses.
 
         A ``low`` one takes half of the height.
         """
         unit = f" ({html.escape(self.unit)})" if self.unit else ""
-        typed = "" if marks else f"<label>The room's guesses{unit}, with commas:<input type=text></label>"
+        typed = (
+            ""
+            if marks
+            else f"<label>The room's guesses{unit}, with commas:<input type=text></label>"
+        )
         return (
-            f'<div class="guess{" low" if low else ""}" data-question="{html.escape(self.question)}" '
+            f'<div class="guess{" low" if low else ""}" '
+            f'data-question="{html.escape(self.question)}" '
             f'data-unit="{html.escape(self.unit)}" '
-            f'data-low="{self.low:g}" data-high="{self.high:g}" data-marks="{html.escape(json.dumps(marks))}">'
+            f'data-low="{self.low:g}" data-high="{self.high:g}" '
+            f'data-marks="{html.escape(json.dumps(marks))}">'
             f"{typed}</div>"
         )
 
@@ -49,7 +59,8 @@ class Guess(Result):
 def read(cells: Sequence[Mapping[str, Any]]) -> dict[str, Guess]:
     """Return the questions that the cells ask, by their text.
 
-    Where a predict cell states no ``axis`` it is wide enough for the answer and does not have it in its middle.
+    Where a predict cell states no ``axis`` it is wide enough for the answer and does not have it in
+    its middle.
     """
     outputs = [(cell, output) for cell in cells for output in cell.get("outputs", [])]
     answers = {lines(output)[0]: output for _, output in outputs if is_answer(output)}

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with a browser ``ci`` unless they are marked ``in_test``, before pytest looks at the marks."""
+    """Mark tests with a browser ``ci`` unless they are marked ``in_test``, before pytest looks at
+    the marks.
+    """
     for item in items:
-        if "chromium" in getattr(item, "fixturenames", ()) and item.get_closest_marker("in_test") is None:
+        if (
+            "chromium" in getattr(item, "fixturenames", ())
+            and item.get_closest_marker("in_test") is None
+        ):
             item.add_marker("ci")
 
 

@@ -1,10 +1,12 @@
-"""A GPU that is none: what asks for CUDA is done by the processor, so that the code for a GPU runs to its end here.
+"""A GPU that is none: what asks for CUDA is done by the processor, so that the code for a GPU runs
+to its end here.
 
-Tensors on it lie in this process's memory and say that they are on ``cuda:0``; its kernels are those of the library,
-compiled for it by NVRTC, and what they compute is computed in NumPy from the addresses that they are launched with.
-Its times are a processor's and mean nothing. It lives in a process of its own: ``python -m tests.fake_cuda FOLDER``
-records it there as a reader records a GPU, and ``python -m tests.fake_cuda FOLDER 02`` for lesson 02 alone.
-:func:`walk` runs the cells of a lesson.
+Tensors on it lie in this process's memory and say that they are on ``cuda:0``; its kernels are
+those of the library, compiled for it by NVRTC, and what they compute is computed in NumPy from the
+addresses that they are launched with. Its times are a processor's and mean nothing. It lives in a
+process of its own: ``python -m tests.fake_cuda FOLDER`` records it there as a reader records a GPU,
+and ``python -m tests.fake_cuda FOLDER 02`` for lesson 02 alone. :func:`walk` runs the cells of a
+lesson.
 """
 
 from __future__ import annotations
@@ -27,12 +29,23 @@ import torch
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 
 GPU = "cuda:0"
-PROPERTIES = SimpleNamespace(name="Tesla T4", major=7, minor=5, multi_processor_count=40, total_memory=15 * 2**30,
-                             L2_cache_size=4 * 2**20, clock_rate=1_590_000)  # fmt: skip
+PROPERTIES = SimpleNamespace(
+    name="Tesla T4",
+    major=7,
+    minor=5,
+    multi_processor_count=40,
+    total_memory=15 * 2**30,
+    L2_cache_size=4 * 2**20,
+    clock_rate=1_590_000,
+)
 FREE_BYTES = 2**28
 
 _MARK = "_lies_on_the_fake"
-_DEVICE, _IS_CUDA, _DATA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__, torch.Tensor.data.__set__
+_DEVICE, _IS_CUDA, _DATA = (
+    torch.Tensor.device.__get__,
+    torch.Tensor.is_cuda.__get__,
+    torch.Tensor.data.__set__,
+)
 
 
 def _is_gpu(value: Any) -> bool:
@@ -57,7 +70,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 class Placement(TorchFunctionMode):
     """Marks the tensors that are on the fake, and what is computed from them."""
 
-    def __torch_function__(self, func: Any, _types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, _types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         marked = any(getattr(one, _MARK, False) for one in _tensors(args))
         name = getattr(func, "__name__", "")
@@ -79,15 +94,23 @@ class Placement(TorchFunctionMode):
             made = torch.relu(torch.conv2d(x, weight, bias, stride, padding, dilation, groups))
         else:
             asked = [value for value in (*args[1:], kwargs.get("device")) if _is_gpu(value)]
-            left = name == "cpu" or any(_is_cpu(value) for value in (*args[1:], kwargs.get("device")))
+            left = name == "cpu" or any(
+                _is_cpu(value) for value in (*args[1:], kwargs.get("device"))
+            )
             marked = bool(asked) or name == "cuda" or (marked and not left)
             args = tuple("cpu" if _is_gpu(value) else value for value in args)
             if kwargs.get("device") is not None:
                 kwargs["device"] = "cpu"
             kwargs.pop("pin_memory", None)
             made = args[0] if name == "cuda" else func(*args, **kwargs)
-            if (asked or left) and args and made is args[0] and getattr(made, _MARK, False) != marked:
-                made = made.detach().clone().requires_grad_(made.requires_grad)  # on the other side it is another
+            if (
+                (asked or left)
+                and args
+                and made is args[0]
+                and getattr(made, _MARK, False) != marked
+            ):
+                # on the other side it is another
+                made = made.detach().clone().requires_grad_(made.requires_grad)
         for tensor in _tensors(made):
             if name.endswith("_") or not left_alone(name):
                 setattr(tensor, _MARK, marked)
@@ -153,12 +176,19 @@ class NoGraph:
 
 
 class Driver:
-    """CUDA's driver: modules and kernels by their numbers; a launch is looked up in ``KERNELS`` by its name."""
+    """CUDA's driver: modules and kernels by their numbers; a launch is looked up in ``KERNELS`` by
+    its name.
+    """
 
     def __init__(self) -> None:
         self.images: list[bytes] = []
         self.kernels: list[tuple[str, bytes]] = []
-        for name in ("cuGetErrorString", "cuFuncSetAttribute", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"):
+        for name in (
+            "cuGetErrorString",
+            "cuFuncSetAttribute",
+            "cuCtxPushCurrent_v2",
+            "cuCtxPopCurrent_v2",
+        ):
             setattr(self, name, _function(lambda *_: 0))
         self.cuCtxGetCurrent = _function(lambda place: _set(place, 1))
         self.cuModuleLoadData = _function(self._load)
@@ -180,7 +210,8 @@ class Driver:
         name, image = self.kernels[kernel - 1]
         compute, kinds = KERNELS[name]
         values = [
-            ctypes.cast(place, ctypes.POINTER(kind)).contents.value for place, kind in zip(places, kinds, strict=False)
+            ctypes.cast(place, ctypes.POINTER(kind)).contents.value
+            for place, kind in zip(places, kinds, strict=False)
         ]
         compute(image, *values)
         return 0
@@ -223,9 +254,17 @@ def _evaluate(image: bytes, inputs: int, outputs: int, candidates: int) -> None:
 
     network, layout = NETWORKS[image]
     width, out = network.inputs, network.outputs
-    rows = _floats(inputs, candidates, width) if layout == "rows" else _floats(inputs, width, candidates).T
+    rows = (
+        _floats(inputs, candidates, width)
+        if layout == "rows"
+        else _floats(inputs, width, candidates).T
+    )
     found = exact_outputs(network, torch.from_numpy(np.ascontiguousarray(rows))).numpy()
-    target = _floats(outputs, candidates, out) if layout == "rows" else _floats(outputs, out, candidates).T
+    target = (
+        _floats(outputs, candidates, out)
+        if layout == "rows"
+        else _floats(outputs, out, candidates).T
+    )
     target[:] = found
 
 
@@ -233,7 +272,9 @@ _ADDRESS, _INT = ctypes.c_uint64, ctypes.c_int
 KERNELS = {
     "naive_product": (_product, (*[_ADDRESS] * 3, *[_INT] * 3)),
     "tiled_product": (_product, (*[_ADDRESS] * 3, *[_INT] * 3)),
-    **dict.fromkeys(("one_line", "tiled", "padded", "four_values"), (_transpose, (*[_ADDRESS] * 2, _INT))),
+    **dict.fromkeys(
+        ("one_line", "tiled", "padded", "four_values"), (_transpose, (*[_ADDRESS] * 2, _INT))
+    ),
     "chase": (_chase, (*[_ADDRESS] * 2, ctypes.c_uint64)),
     "evaluate": (_evaluate, (*[_ADDRESS] * 2, ctypes.c_longlong)),
 }
@@ -257,11 +298,21 @@ def install() -> None:
 
     cuda = torch.cuda
     answers = {
-        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
-        "get_device_properties": PROPERTIES, "get_device_name": PROPERTIES.name, "get_device_capability": (7, 5),
-        "mem_get_info": (FREE_BYTES, PROPERTIES.total_memory), "synchronize": None, "empty_cache": None,
-        "current_stream": Stream(), "manual_seed_all": None, "_lazy_init": None, "set_device": None,
-    }  # fmt: skip
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": PROPERTIES,
+        "get_device_name": PROPERTIES.name,
+        "get_device_capability": (7, 5),
+        "mem_get_info": (FREE_BYTES, PROPERTIES.total_memory),
+        "synchronize": None,
+        "empty_cache": None,
+        "current_stream": Stream(),
+        "manual_seed_all": None,
+        "_lazy_init": None,
+        "set_device": None,
+    }
     for name, answer in answers.items():
         setattr(cuda, name, lambda *_, _answer=answer, **__: _answer)
     cuda.Event, cuda.Stream, cuda.CUDAGraph = Event, Stream, NoGraph
@@ -294,18 +345,35 @@ def install() -> None:
 
 
 def shorten_probe(*types: str) -> None:
-    """Let the probe of a GPU take little: small buffers, no time to spend, products of these types alone."""
+    """Let the probe of a GPU take little: small buffers, no time to spend, products of these types
+    alone.
+    """
     from helpers.hardware.limits import _cuda as limits, _library as library
 
-    plan = replace(limits.cuda_plan(), latency_s=0.2, whole_s=0.4, kernel_s=1e-4, most_bytes=2**22, types=types,
-                   products=library.Budget())  # fmt: skip
+    plan = replace(
+        limits.cuda_plan(),
+        latency_s=0.2,
+        whole_s=0.4,
+        kernel_s=1e-4,
+        most_bytes=2**22,
+        types=types,
+        products=library.Budget(),
+    )
     limits.cuda_plan = lambda: plan
 
 
 def shorten() -> None:
-    """Let the recorders take the same path on little: few candidates, small matrices, no time to spend."""
+    """Let the recorders take the same path on little: few candidates, small matrices, no time to
+    spend.
+    """
     from helpers import hardware, recorded
-    from helpers.studies import constant_weights, data_movement, fused_bias, input_pipeline, matrix_product
+    from helpers.studies import (
+        constant_weights,
+        data_movement,
+        fused_bias,
+        input_pipeline,
+        matrix_product,
+    )
     from helpers.studies.constant_weights import _cuda_timing as cuda_timing
     from helpers.studies.input_pipeline import _starvation as starvation
 
@@ -329,15 +397,20 @@ def shorten() -> None:
         "02": {"matrix products": "fake_recorders:products"},
         "10": {"copying": "fake_recorders:copying"},
         "18": {"story": "fake_recorders:story"},
-        "17": {"placements on CUDA": "fake_recorders:placements", "growing networks on CUDA": "fake_recorders:growth"},
+        "17": {
+            "placements on CUDA": "fake_recorders:placements",
+            "growing networks on CUDA": "fake_recorders:growth",
+        },
     }
 
 
 def walk(notebook: Path) -> None:
-    """Run the cells of a lesson in this process as on a machine with a GPU, and stop at the first that fails.
+    """Run the cells of a lesson in this process as on a machine with a GPU, and stop at the first
+    that fails.
 
-    What the processor did counts as what the GPU ran, because the fake has no kernels in a trace. While a compiled
-    function runs no GPU is seen, because the compiler asks CUDA itself for random numbers.
+    What the processor did counts as what the GPU ran, because the fake has no kernels in a trace.
+    While a compiled function runs no GPU is seen, because the compiler asks CUDA itself for random
+    numbers.
     """
     import nbformat
     from IPython.core.interactiveshell import InteractiveShell
@@ -360,7 +433,9 @@ def walk(notebook: Path) -> None:
     lacks, compiled = _programs.missing_compiler, torch.compile
     from helpers.studies import traces
 
-    traces.missing_compiler = lambda device="cpu": lacks() if _is_cpu(torch.device(device)) else "none for the fake"
+    traces.missing_compiler = lambda device="cpu": (
+        lacks() if _is_cpu(torch.device(device)) else "none for the fake"
+    )
 
     def compile_on_cpu(*given: Any, **how: Any) -> Any:
         function = compiled(*given, **how)

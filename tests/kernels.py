@@ -1,11 +1,13 @@
-"""A plugin of pytest: notebooks run in kernels that have the large packages from the start. Loaded by conftest.py.
+"""A plugin of pytest: notebooks run in kernels that have the large packages from the start.
 
-A kernel that imports PyTorch, pandas and matplotlib by itself spends seconds on it, in each of thirty notebooks. Here
-a kernel is forked from a process that has imported them, and imports the library itself. That a lesson runs in a kernel
-of its own from the first import on, see tests/course/test_copies_run.py and tests/helpers/widgets/test_in_the_lab.py.
+Loaded by conftest.py. A kernel that imports PyTorch, pandas and matplotlib by itself spends seconds
+on it, in each of thirty notebooks. Here a kernel is forked from a process that has imported them,
+and imports the library itself. That a lesson runs in a kernel of its own from the first import on,
+see tests/course/test_copies_run.py and tests/helpers/widgets/test_in_the_lab.py.
 
-What a notebook measures is not compared, so each measurement ends early; with ``--whole-budgets`` it takes the time
-that the notebook gives it, as in a build, and more claims about times are decided (``make release``).
+What a notebook measures is not compared, so each measurement ends early; with ``--whole-budgets``
+it takes the time that the notebook gives it, as in a build, and more claims about times are decided
+(``make release``).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _FOLDER = pytest.StashKey[Path]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that ``make release`` gives."""
-    parser.addoption("--whole-budgets", action="store_true", help="notebooks measure for as long as they state")
+    parser.addoption(
+        "--whole-budgets", action="store_true", help="notebooks measure for as long as they state"
+    )
 
 
 def folder(config: pytest.Config) -> Path:

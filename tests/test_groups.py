@@ -1,4 +1,6 @@
-"""Among the processes a file stays in one, or several do, unless it is ``BY_LESSON``; slow groups come first."""
+"""Among the processes a file stays in one, or several do, unless it is ``BY_LESSON``; slow groups
+come first.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ GROUPED = """
     def test_slow(name): pass
 
     def test_other(): pass
-"""
+"""  # noqa: E501
 ALONE = "def test_alone(): pass"
 
 
 QUICK = (planted.ROOT / "tests" / "quick.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("names", [BY_LESSON, QUICK, *TOGETHER.values()], ids=["by lesson", "quick", *TOGETHER])
+@pytest.mark.parametrize(
+    "names", [BY_LESSON, QUICK, *TOGETHER.values()], ids=["by lesson", "quick", *TOGETHER]
+)
 def test_the_files_that_are_named_exist(names):
     assert names
     assert [name for name in names if not (planted.ROOT / name).is_file()] == []
@@ -40,7 +44,10 @@ def test_the_files_that_are_named_exist(names):
 
 def test_the_files_that_use_the_ranks_are_together():
     folder = planted.ROOT / "tests" / "helpers"
-    texts = {path.relative_to(planted.ROOT).as_posix(): path.read_text() for path in folder.rglob("test_*.py")}
+    texts = {
+        path.relative_to(planted.ROOT).as_posix(): path.read_text()
+        for path in folder.rglob("test_*.py")
+    }
     assert {path for path, text in texts.items() if re.search("two_ranks|four_ranks", text)} == set(
         TOGETHER["the ranks of conftest.py"]
     )
@@ -62,11 +69,23 @@ def ran(tmp_path_factory) -> list[tuple[str, str]]:
     """The process that ran each planted test, in the order in which the tests ended."""
     folder = tmp_path_factory.mktemp("planted")
     together = TOGETHER["transformers"]
-    planted.plant(folder, {"test_shared.py": SHARED, min(BY_LESSON): GROUPED, **dict.fromkeys(together, ALONE)})
-    cells = [nbformat.v4.new_code_cell(source) for source in ("state = 1", "state += 1", "assert state == 2")]
+    planted.plant(
+        folder,
+        {"test_shared.py": SHARED, min(BY_LESSON): GROUPED, **dict.fromkeys(together, ALONE)},
+    )
+    cells = [
+        nbformat.v4.new_code_cell(source)
+        for source in ("state = 1", "state += 1", "assert state == 2")
+    ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "notebook.ipynb")
-    text = planted.run(folder, "-v", "--numprocesses=2", "--nbval-lax", "--nbval-current-env",
-                       plugins=("xdist", "nbval.plugin"))  # fmt: skip
+    text = planted.run(
+        folder,
+        "-v",
+        "--numprocesses=2",
+        "--nbval-lax",
+        "--nbval-current-env",
+        plugins=("xdist", "nbval.plugin"),
+    )
     return re.findall(r"^\[(gw\d)\].*PASSED (.+?) *$", text, flags=re.MULTILINE)
 
 
@@ -90,4 +109,6 @@ def test_a_group_stays_in_one_process_in_its_order(ran, words):
 def test_the_lessons_of_a_file_by_lesson_are_shared_and_slow_ones_come_first(ran):
     assert processes(ran, GROUPS[0]) | processes(ran, GROUPS[1]) == {"gw0", "gw1"}
     first = dict(reversed(ran))
-    assert set(first.values()) == {f"{min(BY_LESSON)}::test_slow[{lesson}-0]" for lesson in ("00", "appendix/01")}
+    assert set(first.values()) == {
+        f"{min(BY_LESSON)}::test_slow[{lesson}-0]" for lesson in ("00", "appendix/01")
+    }

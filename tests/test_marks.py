@@ -14,7 +14,11 @@ def marks(**options) -> dict[str, str]:
 
 
 def test_one_lesson_is_for_make_test_and_the_others_for_ci():
-    assert marks(lesson="sums") == {"04_sums": "in_test", "05_rings": "ci", "appendix/05_rings": "ci"}
+    assert marks(lesson="sums") == {
+        "04_sums": "in_test",
+        "05_rings": "ci",
+        "appendix/05_rings": "ci",
+    }
 
 
 def test_where_ci_names_some_the_rest_waits_for_a_release():

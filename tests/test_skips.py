@@ -37,10 +37,16 @@ FILE = """
 
 
 def outcomes(folder: Path, ci: str) -> tuple[dict[str, str], list[str]]:
-    """Return the reasons for which tests and files failed, by name, and the reasons of skips that the end lists."""
+    """Return the reasons for which tests and files failed, by name, and the reasons of skips that
+    the end lists.
+    """
     planted.plant(folder, {"test_some.py": TESTS, "test_file.py": FILE})
     text = planted.run(folder, "-rfEs", "-q", "--continue-on-collection-errors", CI=ci)
-    failed = [line.split(maxsplit=2) for line in text.splitlines() if line.startswith(("FAILED", "ERROR "))]
+    failed = [
+        line.split(maxsplit=2)
+        for line in text.splitlines()
+        if line.startswith(("FAILED", "ERROR "))
+    ]
     skipped = re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", text, flags=re.MULTILINE)
     return {name.rpartition("::")[2]: reason for _, name, reason in failed}, skipped
 
@@ -57,7 +63,14 @@ def test_on_a_desk_a_test_skips_for_any_reason_and_the_end_lists_them(tmp_path, 
     assert failed == {}
     absent = "could not import 'no_such_module': No module named 'no_such_module'"
     assert sorted(skipped) == sorted(
-        ["needs a CUDA device", "signals are POSIX's", "no NVRTC", "unstable: L1 latency", absent, absent]
+        [
+            "needs a CUDA device",
+            "signals are POSIX's",
+            "no NVRTC",
+            "unstable: L1 latency",
+            absent,
+            absent,
+        ]
     )
 
 

@@ -1,4 +1,6 @@
-"""A test marked ``timed`` has failed where nothing else ran; beside other programs it runs again, alone, after all."""
+"""A test marked ``timed`` has failed where nothing else ran; beside other programs it runs again,
+alone, after all.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ FAKE_LOAD = """
 
     timed.elsewhere = lambda begin, end: float(os.environ["ALONE" if timed.REPORTS in os.environ else "BESIDE"])
     timed.PAUSE_S = timed.LEAST_S = 0
-"""
+"""  # noqa: E501
 TESTS = """
     import os
     import pytest
@@ -65,30 +67,56 @@ ONCE = ["disturbed", "wrong", "error", "unmarked", "fixture", "last"]
 FAILED, PASSED = "failed", "passed"
 
 
-def ran(folder: Path, *options: str, tests: str = TESTS, **environment: str) -> tuple[dict[str, str], list[str], str]:
-    """Return what became of each planted test, the names of all runs in their order, and what pytest printed."""
+def ran(
+    folder: Path, *options: str, tests: str = TESTS, **environment: str
+) -> tuple[dict[str, str], list[str], str]:
+    """Return what became of each planted test, the names of all runs in their order, and what
+    pytest printed.
+    """
     planted.plant(folder, {"test_some.py": tests, "fake_load.py": FAKE_LOAD})
     text = planted.run(folder, "-rA", *options, PYTEST_PLUGINS="xdist,fake_load", **environment)
     summary = text.rpartition("short test summary info")[2]
     became = re.findall(r"^(FAILED|PASSED|ERROR) \S+::test_(\w+)", summary, flags=re.MULTILINE)
     runs = folder / "runs"
-    return {name: word.lower() for word, name in became}, runs.read_text().split() if runs.exists() else [], text
+    return (
+        {name: word.lower() for word, name in became},
+        runs.read_text().split() if runs.exists() else [],
+        text,
+    )
 
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_beside_other_programs_it_is_run_again_alone_after_all_others(tmp_path, processes):
     became, runs, text = ran(tmp_path, f"-n{processes}", BESIDE="0.9", ALONE="0.02", CI="")
-    assert became == {"disturbed": PASSED, "wrong": FAILED, "error": FAILED, "unmarked": FAILED, "fixture": "error",
-                      "last": PASSED}  # fmt: skip
+    assert became == {
+        "disturbed": PASSED,
+        "wrong": FAILED,
+        "error": FAILED,
+        "unmarked": FAILED,
+        "fixture": "error",
+        "last": PASSED,
+    }
     assert runs == [*ONCE, "disturbed", "wrong", "fixture"]
-    assert "test_some.py::test_wrong[a b]: failed (90% elsewhere); alone: failed (2% elsewhere)" in text
+    assert (
+        "test_some.py::test_wrong[a b]: failed (90% elsewhere); alone: failed (2% elsewhere)"
+        in text
+    )
     assert "test_some.py::test_disturbed: failed (90% elsewhere); alone: passed" in text
     assert "3 failed, 2 passed" in text
 
 
 def test_a_test_that_only_ci_runs_is_run_again_as_well(tmp_path):
-    became, runs, _ = ran(tmp_path, "-m", "", "-k", "disturbed", PYTEST_ADDOPTS="-m 'not timed'", BESIDE="0.9",
-                          ALONE="0.02", CI="")  # fmt: skip
+    became, runs, _ = ran(
+        tmp_path,
+        "-m",
+        "",
+        "-k",
+        "disturbed",
+        PYTEST_ADDOPTS="-m 'not timed'",
+        BESIDE="0.9",
+        ALONE="0.02",
+        CI="",
+    )
     assert became == {"disturbed": PASSED}
     assert runs == ["disturbed"] * 2
 
@@ -108,7 +136,9 @@ def test_where_other_programs_stay_it_is_undecided_on_a_desk_and_has_failed_in_c
         assert became == {"wrong": FAILED}
         assert "AssertionError: run 3" in text
     else:
-        reason = "failed (90% elsewhere); alone: failed (50% elsewhere); alone: failed (50% elsewhere)"
+        reason = (
+            "failed (90% elsewhere); alone: failed (50% elsewhere); alone: failed (50% elsewhere)"
+        )
         line = re.search(r"^SKIPPED \[1\] test_some\.py:\d+: (.*)", text, flags=re.MULTILINE)[1]
         assert line.startswith(f"undecided beside other programs: {reason}; ")
         assert line.endswith("AssertionError: run 3")
@@ -122,13 +152,19 @@ def test_a_run_alone_that_does_not_end_has_failed(tmp_path):
 
 
 def test_own_processes_are_told_from_others():
-    """A child's time is this process's own, also when it has ended; that of a program that init adopted is not."""
+    """A child's time is this process's own, also when it has ended; that of a program that init
+    adopted is not.
+    """
     burn = "import time\nbegin = time.process_time()\nwhile time.process_time() < begin + 0.5: pass"
     begin = timed.moment()
     subprocess.run([sys.executable, "-c", burn], check=True)
     middle = timed.moment()
-    adopted = f"import os, sys\nif os.fork() == 0:\n    os.setsid()\n    exec({burn!r})\n    print('burnt', flush=True)"
-    subprocess.run([sys.executable, "-c", adopted], check=True, stdout=subprocess.PIPE)  # until both have closed it
+    adopted = (
+        f"import os, sys\nif os.fork() == 0:\n    os.setsid()\n    exec({burn!r})\n    "
+        "print('burnt', flush=True)"
+    )
+    # until both have closed it
+    subprocess.run([sys.executable, "-c", adopted], check=True, stdout=subprocess.PIPE)
     end = timed.moment()
     assert middle.own_s - begin.own_s >= 0.45
     assert middle.busy_s - begin.busy_s >= 0.45

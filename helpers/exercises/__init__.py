@@ -1,8 +1,10 @@
-"""What the reader's own functions are checked with: known inputs, and a machine with a made-up clock.
+"""What the reader's own functions are checked with: known inputs, and a machine with a made-up
+clock.
 
-The checks stand in the notebook, one call a line: what is asked (the *goal*), the arguments, what must come back, and
-what a common mistake would give instead. :meth:`Checks.report` ends the checks of an exercise, :meth:`Checks.settle`
-those of a cell in a lesson, which goes on with the course's version where the reader's does not reach its goals.
+The checks stand in the notebook, one call a line: what is asked (the *goal*), the arguments, what
+must come back, and what a common mistake would give instead. :meth:`Checks.report` ends the checks
+of an exercise, :meth:`Checks.settle` those of a cell in a lesson, which goes on with the course's
+version where the reader's does not reach its goals.
 
 Lesson 00.
 """

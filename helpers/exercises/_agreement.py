@@ -22,13 +22,15 @@ _DIGITS = (6, 9, 12, 17)  # of a number, as many as show that two differ
 def agree(got: object, expected: object) -> bool:
     """Return True when ``got`` is ``expected``, numbers to nine digits, sequences item by item.
 
-    A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of a fraction are
-    enough then. Whole numbers are exact. Of a class made from Python's own, such as torch.Size or a named tuple, what
-    it holds counts, and nothing that it says of itself.
+    A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of
+    a fraction are enough then. Whole numbers are exact. Of a class made from Python's own, such as
+    torch.Size or a named tuple, what it holds counts, and nothing that it says of itself.
     """
     got, expected = _plain(got), _plain(expected)
     if type(expected) is tuple and type(got) is tuple:
-        return len(got) == len(expected) and all(agree(*pair) for pair in zip(got, expected, strict=True))
+        return len(got) == len(expected) and all(
+            agree(*pair) for pair in zip(got, expected, strict=True)
+        )
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, numbers.Real) and isinstance(got, numbers.Real):
@@ -41,7 +43,9 @@ def _close(got: Any, expected: Any) -> bool:
         return int.__eq__(got, expected)  # not what a class made from it says of itself
     try:
         coarse = not isinstance(expected, numbers.Integral) and _is_float32(float(got))
-        return math.isclose(got, expected, rel_tol=_FLOAT32_TOLERANCE if coarse else _RELATIVE_TOLERANCE)
+        return math.isclose(
+            got, expected, rel_tol=_FLOAT32_TOLERANCE if coarse else _RELATIVE_TOLERANCE
+        )
     except OverflowError:  # a whole number beyond what a float holds is close to nothing but itself
         return type(got) is type(expected) and got == expected
 
@@ -54,7 +58,9 @@ def _is_float32(number: float) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return arrays, tensors, their scalars and what is made from Python's own as that, a list as a tuple."""
+    """Return arrays, tensors, their scalars and what is made from Python's own as that, a list as a
+    tuple.
+    """
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
     kind = type(value)
@@ -80,24 +86,33 @@ def apart(got: object, expected: object) -> tuple[str, str]:
 
 
 def short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
-    """Return a value in one line, cut where it is long; ``depth`` is how deep it lies in what is shown."""
+    """Return a value in one line, cut where it is long; ``depth`` is how deep it lies in what is
+    shown.
+    """
     if callable(value):
         return name(value)
     if isinstance(value, tuple | list):
         ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
-        return f"{ends[0]}{_joined((short(item, depth + 1, digits) for item in value), depth)}{ends[1]}"
+        items = _joined((short(item, depth + 1, digits) for item in value), depth)
+        return f"{ends[0]}{items}{ends[1]}"
     if isinstance(value, Mapping):
-        pairs = (f"{short(key, depth + 1, digits)}: {short(item, depth + 1, digits)}" for key, item in value.items())
+        pairs = (
+            f"{short(key, depth + 1, digits)}: {short(item, depth + 1, digits)}"
+            for key, item in value.items()
+        )
         return f"{{{_joined(pairs, depth)}}}"
     try:
         shown = f"{value:.{digits}g}" if isinstance(value, float) else " ".join(repr(value).split())
-    except Exception as error:  # a whole number too long to print, or what a reader's own class raises
+    except Exception as error:
+        # a whole number too long to print, or what a reader's own class raises
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _joined(shown: Iterable[str], depth: int) -> str:
-    """Return the first items, and dots for what is left out: no answer fills the page, however long or deep."""
+    """Return the first items, and dots for what is left out: no answer fills the page, however long
+    or deep.
+    """
     if depth == _DEEPEST_SHOWN:
         return "..."
     first = list(itertools.islice(shown, _MOST_SHOWN + 1))

@@ -1,7 +1,8 @@
 """The checks of one function that the reader writes, and what they say.
 
-``report`` says which goals are reached, and that the hidden checks were not run; ``score`` counts the goals that every
-check, hidden ones included, found reached; ``settle`` says which version of the function a lesson goes on with.
+``report`` says which goals are reached, and that the hidden checks were not run; ``score`` counts
+the goals that every check, hidden ones included, found reached; ``settle`` says which version of
+the function a lesson goes on with.
 
 Lesson 00.
 """
@@ -41,7 +42,9 @@ class Checks:
 
     def __init__(self, title: str, function: Callable[..., object]) -> None:
         if not callable(function):
-            raise TypeError(f"the answer to {title!r} must be a function, not {function!r}: run its cell again")
+            raise TypeError(
+                f"the answer to {title!r} must be a function, not {function!r}: run its cell again"
+            )
         self._title = title
         self._function = function
         self._is_stub = worked.is_stub(function)
@@ -62,16 +65,19 @@ class Checks:
     ) -> None:
         """Call the function with copies of ``arguments`` and hold what it returns to ``expected``.
 
-        Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do. ``mistakes`` maps
-        what a common mistake returns to the sentence that explains it. An exception in the function is a failed check.
-        ``call(function, *arguments)`` calls it in another way, such as on ranks. ``kind`` is what the lesson goes on
-        with, for example a tensor: a right value of another type has not reached the goal, and the report says which
-        type is needed. With ``unchanged`` the function must leave lists, dicts, sets and arrays as they were; the
-        caller's own stay so in any case. A function without a body, and the course's version, are not called. Raises
-        TypeError where ``arguments`` is no list and no tuple.
+        Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do.
+        ``mistakes`` maps what a common mistake returns to the sentence that explains it. An
+        exception in the function is a failed check. ``call(function, *arguments)`` calls it in
+        another way, such as on ranks. ``kind`` is what the lesson goes on with, for example a
+        tensor: a right value of another type has not reached the goal, and the report says which
+        type is needed. With ``unchanged`` the function must leave lists, dicts, sets and arrays as
+        they were; the caller's own stay so in any case. A function without a body, and the course's
+        version, are not called. Raises TypeError where ``arguments`` is no list and no tuple.
         """
         boolean("unchanged", unchanged)
-        one_of("arguments", arguments, (list, tuple), "what the function is called with, such as (5,)")
+        one_of(
+            "arguments", arguments, (list, tuple), "what the function is called with, such as (5,)"
+        )
         if self._is_the_courses:
             return
         asked = f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
@@ -83,7 +89,9 @@ class Checks:
             got = call(self._function, *handed) if call else self._function(*handed)
         except Exception as error:
             self._answered = False
-            self._outcomes.append(_Outcome(goal, f"{asked} raised {_raised(error, (self._function, *arguments))}"))
+            self._outcomes.append(
+                _Outcome(goal, f"{asked} raised {_raised(error, (self._function, *arguments))}")
+            )
             return
         self._answered = not isinstance(got, NotYet)
         if not self._answered:
@@ -93,39 +101,54 @@ class Checks:
             problem = _difference(asked, got, expected, mistakes or {})
             problem = problem or _unusable(asked, got, kind)
             problem = problem or (_change(arguments, handed) if unchanged else "")
-        except Exception as error:  # of what the reader returned, such as a tensor without elements to read
+        except Exception as error:
+            # of what the reader returned, such as a tensor without elements to read
             of_type = f"an answer of type {type(got).__name__}"
             problem = f"{asked} gave {of_type} that cannot be compared: {type(error).__name__}"
         self._outcomes.append(_Outcome(goal, problem))
 
     def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
-        """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says what to mend.
+        """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says
+        what to mend.
 
-        A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition says.
+        A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition
+        says.
         """
         if not self._answered:
             otherwise = "the call above gave no answer"
         passed = bool(condition) and self._answered
-        self._outcomes.append(_Outcome(goal, "" if passed else otherwise, unwritten=self._all_unwritten()))
+        self._outcomes.append(
+            _Outcome(goal, "" if passed else otherwise, unwritten=self._all_unwritten())
+        )
 
     def report(self) -> None:
-        """Print "not yet", or a line a goal with what is wrong, and in the end that the hidden checks were not run."""
+        """Print "not yet", or a line a goal with what is wrong, and in the end that the hidden
+        checks were not run.
+        """
         if self._all_unwritten():
             print(f"{self._title}: not yet")
             return
         missed = self._print_goals()
-        public = f"{missed} of {len(self._problems())} goals not reached" if missed else "public checks passed"
+        public = (
+            f"{missed} of {len(self._problems())} goals not reached"
+            if missed
+            else "public checks passed"
+        )
         print(f"{public}, hidden not run")
 
     def settle(self) -> Callable[..., Any]:
-        """Print "not written yet" or a line a goal, then which version the cells below use, and return that one.
+        """Print "not written yet" or a line a goal, then which version the cells below use, and
+        return that one.
 
-        It is the reader's where all goals are reached, else the course's, which lies in the reader's copy of the
-        lesson. A live notebook shows the course's below, folded. Raises LookupError where it is needed and no notebook
-        in the working folder holds it.
+        It is the reader's where all goals are reached, else the course's, which lies in the
+        reader's copy of the lesson. A live notebook shows the course's below, folded. Raises
+        LookupError where it is needed and no notebook in the working folder holds it.
         """
         if self._is_the_courses:
-            print(f"{self._title}: this is the course's version already; to check yours, run the cell above first")
+            print(
+                f"{self._title}: this is the course's version already; to check yours, run the "
+                "cell above first"
+            )
             worked.show(worked.own_source(self._function))
             return self._function
         if self._is_stub or self._all_unwritten():
@@ -135,8 +158,10 @@ class Checks:
             reached = self._print_goals() == 0
         called, source = worked.source_of(self._function) or (name(self._function), "")
         if not reached and not source:
-            raise LookupError(f"the notebooks in this folder do not hold the course's {called}: open your copy of the "
-                              f"lesson in its own folder (make lab), or mend your {called}")  # fmt: skip
+            raise LookupError(
+                f"the notebooks in this folder do not hold the course's {called}: open your copy "
+                f"of the lesson in its own folder (make lab), or mend your {called}"
+            )
         whose = "your" if reached else "the course's"
         print(f"Below, {whose} {called} is used.")
         if source:
@@ -144,7 +169,9 @@ class Checks:
         return self._function if reached else worked.made(called, source, self._function)
 
     def _print_goals(self) -> int:
-        """Print the title and a line a goal with what is wrong; return how many goals are not reached."""
+        """Print the title and a line a goal with what is wrong; return how many goals are not
+        reached.
+        """
         problems = self._problems()
         print(self._title)
         for goal, problem in problems.items():
@@ -154,7 +181,9 @@ class Checks:
         return sum(bool(problem) for problem in problems.values())
 
     def score(self) -> float:
-        """Return how many goals every check so far found reached: what nbgrader takes as the points."""
+        """Return how many goals every check so far found reached: what nbgrader takes as the
+        points.
+        """
         return float(sum(not problem for problem in self._problems().values()))
 
     def _problems(self) -> dict[str, str]:
@@ -169,7 +198,9 @@ class Checks:
 
 
 def _difference(asked: str, got: object, expected: object, mistakes: Mapping[Any, str]) -> str:
-    """Return how ``got`` differs from ``expected``, "" where it does not, and the sentence on a common mistake."""
+    """Return how ``got`` differs from ``expected``, "" where it does not, and the sentence on a
+    common mistake.
+    """
     if agree(got, expected):
         return ""
     gave, wanted = apart(got, expected)
@@ -177,25 +208,38 @@ def _difference(asked: str, got: object, expected: object, mistakes: Mapping[Any
 
 
 def _change(arguments: Sequence[object], handed: Sequence[object]) -> str:
-    """Return a sentence on the first of ``arguments`` that is another in ``handed``, "" where none is."""
+    """Return a sentence on the first of ``arguments`` that is another in ``handed``, "" where none
+    is.
+    """
     for before, after in zip(arguments, handed, strict=True):
         if not agree(after, before):
-            return f"Your function turned {short(before)} into {short(after)}: leave what it is given as it is"
+            return (
+                f"Your function turned {short(before)} into {short(after)}: leave what it is given "
+                "as it is"
+            )
     return ""
 
 
 def _unusable(asked: str, got: object, kind: type | tuple[type, ...]) -> str:
-    """Return a sentence about a right value of a type with which the lesson cannot go on, "" for another."""
+    """Return a sentence about a right value of a type with which the lesson cannot go on, "" for
+    another.
+    """
     if isinstance(got, kind):
         return ""
-    needed = " or ".join(_type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,)))
+    needed = " or ".join(
+        _type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,))
+    )
     had = _type_name(type(got))
     return f"{asked} gave the right value as {had}, but the cells below need {needed}: return that"
 
 
 def _type_name(kind: type) -> str:
     """Return the name of a type with its module: int, but torch.Tensor and numpy.ndarray."""
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
+    return (
+        kind.__name__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
+    )
 
 
 def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
@@ -210,14 +254,16 @@ def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
 def _raised(error: Exception, given: Sequence[object]) -> str:
     """Return the exception in one line, and below it the reader's own line where it happened.
 
-    ``given`` is what was called and its arguments: the cells in which its functions stand are the reader's. Ranks say
-    themselves what happened in which line.
+    ``given`` is what was called and its arguments: the cells in which its functions stand are the
+    reader's. Ranks say themselves what happened in which line.
     """
     from helpers.ranks import RankError
 
     if isinstance(error, RankError):
         said = str(error).splitlines()[0]
-        return f"RankError: {said}\nin your line: {error.text}" if error.text else f"RankError: {said}"
+        return (
+            f"RankError: {said}\nin your line: {error.text}" if error.text else f"RankError: {said}"
+        )
     cells = {value.__code__.co_filename for value in given if hasattr(value, "__code__")}
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells]
     line = f"\nin your line: {own[-1].line}" if own and own[-1].line else ""

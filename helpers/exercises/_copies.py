@@ -10,7 +10,8 @@ from typing import Any
 
 
 def copy_data(value: Any) -> Any:
-    """Return a copy of data: lists, tuples, dicts and sets with what they hold, arrays and tensors; else ``value``.
+    """Return a copy of data: lists, tuples, dicts and sets with what they hold, arrays and tensors;
+    else ``value``.
 
     A function, and an object that counts what is done with it, is handed on as it is.
     """
@@ -21,5 +22,6 @@ def copy_data(value: Any) -> Any:
     if isinstance(value, bytearray):
         return value[:]
     if type(value).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(value, "shape"):
-        return copy.deepcopy(value) if getattr(value, "is_leaf", True) else value.clone()  # PyTorch copies no other
+        # PyTorch copies no other
+        return copy.deepcopy(value) if getattr(value, "is_leaf", True) else value.clone()
     return value

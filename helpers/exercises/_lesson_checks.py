@@ -1,4 +1,6 @@
-"""The checks of a lesson: a file beside the notebook, with a function for each that the reader writes."""
+"""The checks of a lesson: a file beside the notebook, with a function for each that the reader
+writes.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,22 @@ from typing import Any
 from helpers.exercises._checks import Checks
 from helpers.exercises._worked import names_of
 
-FOLDERS = ("checks", "source/checks")  # in the reader's copy of the course, and in the course itself
+# in the reader's copy of the course, and in the course itself
+FOLDERS = ("checks", "source/checks")
 
 
 def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
     """Return ``check`` of the lesson ``title``, such as "decoding", whatever its number is.
 
-    ``attend = check(attend)`` checks what the reader wrote, says which goals it reaches, and returns the version
-    with which the lesson goes on: the reader's own if all goals are reached, otherwise the course's. What a check needs
-    from the notebook, for example ranks that run already, is given by name: ``check(attend, ranks=ranks)``.
+    ``attend = check(attend)`` checks what the reader wrote, says which goals it reaches, and
+    returns the version with which the lesson goes on: the reader's own if all goals are reached,
+    otherwise the course's. What a check needs from the notebook, for example ranks that run
+    already, is given by name: ``check(attend, ranks=ranks)``.
 
-    The file ``NN_title.py`` in the folder ``checks`` has a function of the same name, which takes the
-    :class:`Checks` and calls them; its docstring heads the report. Raises LookupError where the working folder
-    has no such file. ``check`` raises LookupError for a function that the file does not know.
+    The file ``NN_title.py`` in the folder ``checks`` has a function of the same name, which takes
+    the :class:`Checks` and calls them; its docstring heads the report. Raises LookupError where the
+    working folder has no such file. ``check`` raises LookupError for a function that the file does
+    not know.
 
     >>> check = checks_of("decoding")  # doctest: +SKIP
     >>> attend_new = check(attend_new)  # doctest: +SKIP
@@ -39,7 +44,8 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
         name = next((name for name in names_of(function) if name in known), "")
         if not name:
             raise LookupError(
-                f"no check of this lesson is for {function!r}; it checks {', '.join(known)}: run the cell above again"
+                f"no check of this lesson is for {function!r}; it checks {', '.join(known)}: run "
+                "the cell above again"
             )
         checks = Checks(inspect.cleandoc(known[name].__doc__ or name), function)
         known[name](checks, **given)
@@ -49,16 +55,22 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
 
 
 def _is_check(made: object, module: ModuleType) -> bool:
-    return inspect.isfunction(made) and made.__module__ == module.__name__ and not made.__name__.startswith("_")
+    return (
+        inspect.isfunction(made)
+        and made.__module__ == module.__name__
+        and not made.__name__.startswith("_")
+    )
 
 
 def _load(title: str) -> ModuleType:
     """Return the file of checks of a lesson as a module, read again at each call."""
-    found = [path for folder in FOLDERS for path in sorted(Path(folder).glob(f"[0-9][0-9]_{title}.py"))]
+    found = [
+        path for folder in FOLDERS for path in sorted(Path(folder).glob(f"[0-9][0-9]_{title}.py"))
+    ]
     if not found:
         raise LookupError(
-            f"no checks of the lesson {title!r} are in the folder {FOLDERS[0]} beside this notebook; open your copy of "
-            "the lesson in its own folder (make lab)"
+            f"no checks of the lesson {title!r} are in the folder {FOLDERS[0]} beside this "
+            "notebook; open your copy of the lesson in its own folder (make lab)"
         )
     spec = importlib.util.spec_from_file_location(f"checks_{title}", found[0])
     assert spec is not None

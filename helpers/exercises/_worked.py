@@ -1,7 +1,7 @@
 """The course's version of a function that the reader writes in a lesson: found, made and shown.
 
-It lies in the notebook that the reader runs, in the metadata of the cell that the reader writes: its name under
-``yours``, and its source, packed, under ``worked``.
+It lies in the notebook that the reader runs, in the metadata of the cell that the reader writes:
+its name under ``yours``, and its source, packed, under ``worked``.
 
 Lesson 00.
 """
@@ -31,7 +31,8 @@ def is_stub(function: Callable[..., object]) -> bool:
     """Return True when nothing is written yet: the body is no more than a docstring and ``...``."""
     try:
         [made] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    except (OSError, TypeError, SyntaxError, ValueError):  # no Python, or no cell in which it stands
+    except (OSError, TypeError, SyntaxError, ValueError):
+        # no Python, or no cell in which it stands
         return False
     if not isinstance(made, ast.FunctionDef):
         return False
@@ -49,10 +50,12 @@ def is_the_courses(function: Callable[..., object]) -> bool:
 
 
 def source_of(function: Callable[..., object]) -> tuple[str, str] | None:
-    """Return the name under which the notebooks of the working folder hold the function, and the course's source.
+    """Return the name under which the notebooks of the working folder hold the function, and the
+    course's source.
 
-    A function goes by its own name, or by one that it is bound to where it stands. The notebook that the reader runs
-    comes before others, such as an older copy. None where no notebook holds it.
+    A function goes by its own name, or by one that it is bound to where it stands. The notebook
+    that the reader runs comes before others, such as an older copy. None where no notebook holds
+    it.
     """
     names = names_of(function)
     for cell in _cells(Path.cwd()):
@@ -62,7 +65,9 @@ def source_of(function: Callable[..., object]) -> tuple[str, str] | None:
 
 
 def names_of(function: Callable[..., object]) -> list[str]:
-    """Return the names of a function: its own, and those to which it is bound where it was written."""
+    """Return the names of a function: its own, and those to which it is bound where it was
+    written.
+    """
     inner = inspect.unwrap(function)
     bound = [name for name, value in _namespace(inner).items() if value is function]
     return list(dict.fromkeys([getattr(inner, "__name__", ""), *bound]))
@@ -70,9 +75,11 @@ def names_of(function: Callable[..., object]) -> list[str]:
 
 def _cells(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the metadata of all cells of the notebooks in a folder."""
-    running = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # JupyterLab tells the kernel which notebook is its
+    # JupyterLab tells the kernel which notebook is its
+    running = Path(os.environ.get("JPY_SESSION_NAME", "")).name
     for path in sorted(folder.glob("*.ipynb"), key=lambda path: (path.name != running, path.name)):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # it is no notebook, or half of one
+        # it is no notebook, or half of one
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             text = path.read_text(encoding="utf-8")
             cells = json.loads(text)["cells"] if '"worked"' in text else []
             yield from (cell["metadata"] for cell in cells)
@@ -83,7 +90,9 @@ def _namespace(function: Callable[..., object]) -> dict[str, Any]:
 
 
 def made(name: str, source: str, function: Callable[..., object]) -> Callable[..., object]:
-    """Return the course's version, which takes the names that the reader's ``function`` takes; none is bound anew."""
+    """Return the course's version, which takes the names that the reader's ``function`` takes; none
+    is bound anew.
+    """
     file = f"<the course's {name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     bound: dict[str, Any] = {}

@@ -1,6 +1,8 @@
-"""The machine under the notebook: as its system describes it (:func:`machine_card`), as measured (:func:`probe`).
+"""The machine under the notebook: as its system describes it (:func:`machine_card`), as measured
+(:func:`probe`).
 
-A name is imported from its module when it is first used: the card is read also where PyTorch does not load.
+A name is imported from its module when it is first used: the card is read also where PyTorch does
+not load.
 
 Lesson 00.
 """

@@ -1,6 +1,8 @@
-"""What a machine is: its processor, caches, memory, limits and GPUs, as one result that prints for a reader.
+"""What a machine is: its processor, caches, memory, limits and GPUs, as one result that prints for
+a reader.
 
-A card holds no host name, user name or serial number, so it may stand in a recorded file. Lesson 00.
+A card holds no host name, user name or serial number, so it may stand in a recorded file. Lesson
+00.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ CACHE_KINDS = ("data", "instruction", "unified")
 
 
 class Cache(Record):
-    """One sort of cache: ``size_bytes`` is one instance's, ``shared_by`` the logical processors that share one.
+    """One sort of cache: ``size_bytes`` is one instance's, ``shared_by`` the logical processors
+    that share one.
 
-    ``kind`` is data, instruction or unified. Where instances of one sort are shared by unlike numbers of
-    processors (some are offline), ``shared_by`` is the largest. None is unknown. Lesson 00.
+    ``kind`` is data, instruction or unified. Where instances of one sort are shared by unlike
+    numbers of processors (some are offline), ``shared_by`` is the largest. None is unknown. Lesson
+    00.
     """
 
     level: int
@@ -35,7 +39,10 @@ class Cache(Record):
 
 
 class Gpu(Record):
-    """One GPU as its driver describes it; ``backend`` is CUDA, ROCm or MPS. None is unknown. Lesson 00."""
+    """One GPU as its driver describes it; ``backend`` is CUDA, ROCm or MPS.
+
+    None is unknown. Lesson 00.
+    """
 
     name: str
     backend: str
@@ -48,12 +55,14 @@ class Gpu(Record):
 
 
 class MachineCard(Record):
-    """What one machine is. None is unknown, but for the two limits, where it means that none can be seen.
+    """What one machine is.
 
-    ``allowed_cores`` are the logical processors that the process may run on, ``quota_cores`` the processor time,
-    in cores, that its control groups give it, ``usable_cores`` the smaller of the two. ``memory_limit_bytes`` is
-    the smallest limit of its control groups. ``extensions`` are the instruction sets that matter to deep
-    learning and that every processor has. ``caches`` is None where the system lists none. Lesson 00.
+    None is unknown, but for the two limits, where it means that none can be seen. ``allowed_cores``
+    are the logical processors that the process may run on, ``quota_cores`` the processor time, in
+    cores, that its control groups give it, ``usable_cores`` the smaller of the two.
+    ``memory_limit_bytes`` is the smallest limit of its control groups. ``extensions`` are the
+    instruction sets that matter to deep learning and that every processor has. ``caches`` is None
+    where the system lists none. Lesson 00.
     """
 
     model: str | None = None
@@ -77,20 +86,35 @@ class MachineCard(Record):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        blocks = [*_lines(self), ("caches", _aligned(_cache_rows(self))), *_gpu_lines(self), *_notes(self)]
-        labelled = [
-            (name if row == 0 else "", line) for name, block in blocks for row, line in enumerate(block.split("\n"))
+        blocks = [
+            *_lines(self),
+            ("caches", _aligned(_cache_rows(self))),
+            *_gpu_lines(self),
+            *_notes(self),
         ]
-        return "\n".join(["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in labelled)])
+        labelled = [
+            (name if row == 0 else "", line)
+            for name, block in blocks
+            for row, line in enumerate(block.split("\n"))
+        ]
+        return "\n".join(
+            ["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in labelled)]
+        )
 
     def _repr_html_(self) -> str:
-        lines = "".join(_html_row(line, heads=1) for line in (*_lines(self), *_gpu_lines(self), *_notes(self)))
+        lines = "".join(
+            _html_row(line, heads=1) for line in (*_lines(self), *_gpu_lines(self), *_notes(self))
+        )
         header, *caches = _cache_rows(self)
-        rows = _html_row(header, heads=len(header)) + "".join(_html_row(row, heads=1) for row in caches)
+        rows = _html_row(header, heads=len(header)) + "".join(
+            _html_row(row, heads=1) for row in caches
+        )
         return f"<div><b>Machine card</b><table>{lines}</table><table>{rows}</table></div>"
 
     def table(self) -> pd.DataFrame:
-        """Return the caches as a DataFrame of plain numbers, one row a sort of cache; see :class:`Cache`."""
+        """Return the caches as a DataFrame of plain numbers, one row a sort of cache; see
+        :class:`Cache`.
+        """
         import pandas as pd
 
         columns = [field.name for field in dataclasses.fields(Cache)]
@@ -98,7 +122,9 @@ class MachineCard(Record):
 
 
 def binary(size_bytes: int | None) -> str:
-    """Return a size as it is built, in powers of two and without empty decimals: ``32 KiB``, ``1.25 MiB``."""
+    """Return a size as it is built, in powers of two and without empty decimals: ``32 KiB``,
+    ``1.25 MiB``.
+    """
     number, _, unit = units.text(size_bytes, "B", binary=True).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}".strip()
 
@@ -113,9 +139,18 @@ def _lines(card: MachineCard) -> list[tuple[str, str]]:
     return [
         ("processor", _known(card.model) + (f" ({named})" if named else "")),
         ("instructions", "unknown" if card.extensions is None else known),
-        ("cores", "{} physical, {} logical, {} usable{}".format(*map(_known, cores), usable, quota)),
-        ("clock", f"base {units.text(card.base_hz, 'Hz')}, maximum {units.text(card.maximum_hz, 'Hz')}"),
-        ("memory", f"{binary(card.ram_bytes)}, of which {binary(card.ram_available_bytes)} available"),
+        (
+            "cores",
+            "{} physical, {} logical, {} usable{}".format(*map(_known, cores), usable, quota),
+        ),
+        (
+            "clock",
+            f"base {units.text(card.base_hz, 'Hz')}, maximum {units.text(card.maximum_hz, 'Hz')}",
+        ),
+        (
+            "memory",
+            f"{binary(card.ram_bytes)}, of which {binary(card.ram_available_bytes)} available",
+        ),
         ("memory limit", limit),
         ("swap", "none" if card.swap_bytes == 0 else binary(card.swap_bytes)),
         ("system", _known(card.system)),
@@ -141,9 +176,12 @@ def _gpu_lines(card: MachineCard) -> list[tuple[str, str]]:
 
 
 def _gpu_line(gpu: Gpu) -> str:
-    return (f"{gpu.name} ({gpu.backend}): {_known(gpu.multiprocessors)} multiprocessors, "
-            f"memory {binary(gpu.memory_bytes)}, L2 {binary(gpu.l2_bytes)}, capability {_known(gpu.capability)}, "
-            f"clock {units.text(gpu.clock_hz, 'Hz')}, driver {_known(gpu.driver)}")  # fmt: skip
+    return (
+        f"{gpu.name} ({gpu.backend}): {_known(gpu.multiprocessors)} multiprocessors, memory "
+        f"{binary(gpu.memory_bytes)}, L2 {binary(gpu.l2_bytes)}, capability "
+        f"{_known(gpu.capability)}, clock {units.text(gpu.clock_hz, 'Hz')}, driver "
+        f"{_known(gpu.driver)}"
+    )
 
 
 def _notes(card: MachineCard) -> list[tuple[str, str]]:
@@ -156,7 +194,10 @@ def _known(value: object) -> str:
 
 def _aligned(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
 
 
 def _html_row(cells: tuple[str, ...] | list[str], *, heads: int) -> str:

@@ -1,8 +1,10 @@
-"""Known processors and accelerators as data: peaks, memory, caches, registers, each figure with where it was read.
+"""Known processors and accelerators as data: peaks, memory, caches, registers, each figure with
+where it was read.
 
-The figures stand in ``devices.toml`` beside this module. A figure that no source was found for is None and is shown as
-unknown. Peaks are kept dense and sparse apart: published tables mix the two, and are then wrong by a factor of two
-(:func:`helpers.hardware._devices.published_errors`). Lessons 01 and 02.
+The figures stand in ``devices.toml`` beside this module. A figure that no source was found for is
+None and is shown as unknown. Peaks are kept dense and sparse apart: published tables mix the two,
+and are then wrong by a factor of two (:func:`helpers.hardware._devices.published_errors`). Lessons
+01 and 02.
 """
 
 from __future__ import annotations
@@ -26,15 +28,39 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNITS = ("vector", "matrix")
-DTYPES = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8", "int4")
+DTYPES = (
+    "float64",
+    "float32",
+    "tfloat32",
+    "bfloat16",
+    "float16",
+    "float8",
+    "float4",
+    "int8",
+    "int4",
+)
 SOURCE_KINDS = ("vendor", "paper", "reference", "community")
 
-_MARKETING = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "r", "tm", "processor", "cpu")
+_MARKETING = (
+    "nvidia",
+    "geforce",
+    "tesla",
+    "amd",
+    "instinct",
+    "intel",
+    "r",
+    "tm",
+    "processor",
+    "cpu",
+)
 _BITS_PER_BYTE = 8
 
 
 class Source(Record):
-    """Where a figure was read: ``kind`` is vendor, paper, reference (database, press) or community. Lesson 02."""
+    """Where a figure was read: ``kind`` is vendor, paper, reference (database, press) or community.
+
+    Lesson 02.
+    """
 
     title: str
     address: str
@@ -43,7 +69,11 @@ class Source(Record):
 
 
 class Fact(Record):
-    """One figure of a device: its field, the value in the field's unit, the source and a note on it. Lesson 02."""
+    """One figure of a device: its field, the value in the field's unit, the source and a note on
+    it.
+
+    Lesson 02.
+    """
 
     name: str
     value: float | str
@@ -52,11 +82,13 @@ class Fact(Record):
 
 
 class Peak(Record):
-    """The most operations a second in one format; for int8 and int4 they are operations on whole numbers.
+    """The most operations a second in one format; for int8 and int4 they are operations on whole
+    numbers.
 
-    ``unit`` is vector (ordinary cores) or matrix (tensor or matrix cores, systolic arrays). ``dense_flops_per_s`` is
-    the rate for any matrix, ``sparse_flops_per_s`` the one for matrices with two zeros in every four values; a
-    multiply-add counts as two operations. None is unknown. Lesson 02.
+    ``unit`` is vector (ordinary cores) or matrix (tensor or matrix cores, systolic arrays).
+    ``dense_flops_per_s`` is the rate for any matrix, ``sparse_flops_per_s`` the one for matrices
+    with two zeros in every four values; a multiply-add counts as two operations. None is unknown.
+    Lesson 02.
     """
 
     dtype: str
@@ -68,14 +100,17 @@ class Peak(Record):
 
 
 class Device(Record):
-    """One processor or accelerator as published; None is unknown, and ``facts`` holds the source of every figure.
+    """One processor or accelerator as published; None is unknown, and ``facts`` holds the source of
+    every figure.
 
-    ``kind`` is gpu, cpu, tpu or soc, ``introduced`` a year. ``cores`` are the multiprocessors or compute units of a
-    GPU, the TensorCores of a TPU. What begins with ``core_`` is one core's: registers, first-level cache, and the most
-    of it (or beside it) that a program may use as shared memory. ``array_rows`` by ``array_columns`` elements are one
-    systolic array of a TPU, of which a core may have several; ``clock_hz`` are its cycles a second. ``l3_bytes`` is the
-    last level where it is not L2, ``on_chip_bytes`` a TPU's memory on the chip. ``memory_bus_bits`` times
-    ``memory_rate_per_s`` (transfers a second on each wire) is eight times the bandwidth. Lessons 01, 02 and 14.
+    ``kind`` is gpu, cpu, tpu or soc, ``introduced`` a year. ``cores`` are the multiprocessors or
+    compute units of a GPU, the TensorCores of a TPU. What begins with ``core_`` is one core's:
+    registers, first-level cache, and the most of it (or beside it) that a program may use as shared
+    memory. ``array_rows`` by ``array_columns`` elements are one systolic array of a TPU, of which a
+    core may have several; ``clock_hz`` are its cycles a second. ``l3_bytes`` is the last level
+    where it is not L2, ``on_chip_bytes`` a TPU's memory on the chip. ``memory_bus_bits`` times
+    ``memory_rate_per_s`` (transfers a second on each wire) is eight times the bandwidth. Lessons
+    01, 02 and 14.
     """
 
     name: str
@@ -112,12 +147,16 @@ class Device(Record):
 
     @property
     def l1_bytes(self) -> int | None:
-        """First-level data caches of all cores together (on NVIDIA's since Volta, with the shared memory in them)."""
+        """First-level data caches of all cores together (on NVIDIA's since Volta, with the shared
+        memory in them).
+        """
         return _product(self.cores, self.core_l1_bytes)
 
     @property
     def shared_bytes(self) -> int | None:
-        """The shared memory that all cores together can give to programs; None for what has none or is unknown."""
+        """The shared memory that all cores together can give to programs; None for what has none or
+        is unknown.
+        """
         return _product(self.cores, self.core_shared_bytes)
 
     @property
@@ -136,9 +175,11 @@ class Device(Record):
         return next((fact for fact in self.facts if fact.name == name), None)
 
     def peak(self, dtype: str, *, unit: str | None = None) -> Peak | None:
-        """Return the peak in ``dtype`` of ``unit``, or of the faster unit; None where none is known.
+        """Return the peak in ``dtype`` of ``unit``, or of the faster unit; None where none is
+        known.
 
-        Raises ValueError for a dtype that is not in :data:`DTYPES` or a unit that is not in :data:`UNITS`.
+        Raises ValueError for a dtype that is not in :data:`DTYPES` or a unit that is not in
+        :data:`UNITS`.
         """
         _require(dtype, DTYPES, "dtype")
         if unit is not None:
@@ -147,25 +188,42 @@ class Device(Record):
         return max(known, key=lambda peak: peak.dense_flops_per_s or 0.0, default=None)
 
     def sources(self) -> pd.DataFrame:
-        """Return every figure and peak as printed, with the source's title, kind, address, date and note; one a row."""
+        """Return every figure and peak as printed, with the source's title, kind, address, date and
+        note; one a row.
+        """
         import pandas as pd
 
         rows: list[tuple[str, str, Fact | Peak | None]]
-        rows = [(results.label(name), results.cell(name, getattr(self, name)), self.fact(name)) for name in FIGURES]
-        rows += [(f"{peak.dtype} {peak.unit} {state}", results.cell("flops_per_s", rate), peak)
-                 for peak in self.peaks
-                 for state, rate in (("dense", peak.dense_flops_per_s), ("sparse", peak.sparse_flops_per_s))
-                 if rate is not None]  # fmt: skip
-        return pd.DataFrame([{"figure": figure, "value": value, **_origin(fact)} for figure, value, fact in rows])
+        rows = [
+            (results.label(name), results.cell(name, getattr(self, name)), self.fact(name))
+            for name in FIGURES
+        ]
+        rows += [
+            (f"{peak.dtype} {peak.unit} {state}", results.cell("flops_per_s", rate), peak)
+            for peak in self.peaks
+            for state, rate in (
+                ("dense", peak.dense_flops_per_s),
+                ("sparse", peak.sparse_flops_per_s),
+            )
+            if rate is not None
+        ]
+        return pd.DataFrame(
+            [{"figure": figure, "value": value, **_origin(fact)} for figure, value, fact in rows]
+        )
 
 
 FIGURES = tuple(
-    member.name for member in fields(Device) if member.name not in ("name", "kind", "peaks", "aliases", "facts")
+    member.name
+    for member in fields(Device)
+    if member.name not in ("name", "kind", "peaks", "aliases", "facts")
 )
 
 
 class KnownDevice(Record):
-    """What the table has for a machine's device: the device, or None and the reason in words. Lesson 02."""
+    """What the table has for a machine's device: the device, or None and the reason in words.
+
+    Lesson 02.
+    """
 
     asked: str
     device: Device | None
@@ -174,20 +232,27 @@ class KnownDevice(Record):
 
 @functools.cache
 def devices() -> tuple[Device, ...]:
-    """Return every device of the table, in its order: GPUs, TPUs, processors, Apple's chips. Lesson 02."""
+    """Return every device of the table, in its order: GPUs, TPUs, processors, Apple's chips.
+
+    Lesson 02.
+    """
     data = device_data()
     return tuple(_device(entry, device_sources(data)) for entry in data["device"])
 
 
 def device(name: str) -> Device:
-    """Return the device called ``name``: the table's name, an alias, or what ``torch.cuda.get_device_name`` says.
+    """Return the device called ``name``: the table's name, an alias, or what
+    ``torch.cuda.get_device_name`` says.
 
-    Makers' names, case and punctuation do not count; everything else does, so an H200 is never taken for an H100, nor
-    an RTX 3090 Ti for an RTX 3090. Raises TypeError for what is no text, ValueError for a name that is unknown or that
-    several devices go by, with the names that are near. Lesson 02.
+    Makers' names, case and punctuation do not count; everything else does, so an H200 is never
+    taken for an H100, nor an RTX 3090 Ti for an RTX 3090. Raises TypeError for what is no text,
+    ValueError for a name that is unknown or that several devices go by, with the names that are
+    near. Lesson 02.
     """
     if not isinstance(name, str):
-        raise TypeError(f"device takes a name such as 'NVIDIA H200', not {name!r} ({type(name).__name__})")
+        raise TypeError(
+            f"device takes a name such as 'NVIDIA H200', not {name!r} ({type(name).__name__})"
+        )
     asked = _normal(name)
     for known in devices():
         if asked and asked in {_normal(alias) for alias in (known.name, *known.aliases)}:
@@ -195,19 +260,34 @@ def device(name: str) -> Device:
     near = _near(asked)
     if len(near) > 1 and all(_normal(other)[: len(asked)] == asked for other in near):
         raise ValueError(f"{name!r} may be {' or '.join(near)}, and they differ; say which")
-    listed = f"near it: {', '.join(near)}" if near else f"known: {', '.join(known.name for known in devices())}"
+    listed = (
+        f"near it: {', '.join(near)}"
+        if near
+        else f"known: {', '.join(known.name for known in devices())}"
+    )
     raise ValueError(f"{name!r} is not in the table of devices; {listed}")
 
 
 def known_device(machine: str | MachineCard) -> KnownDevice:
-    """Return what the table has for a device's name, or for a machine card's first GPU or else its processor.
+    """Return what the table has for a device's name, or for a machine card's first GPU or else its
+    processor.
 
-    Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason`` says why, so a
-    roofline is drawn without data-sheet roofs. Raises TypeError for what is neither text nor a card.
+    Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason``
+    says why, so a roofline is drawn without data-sheet roofs. Raises TypeError for what is neither
+    text nor a card.
     """
     if not isinstance(machine, str | MachineCard):
-        raise TypeError(f"known_device takes a name or a machine card, not {machine!r:.40} ({type(machine).__name__})")
-    asked = machine if isinstance(machine, str) else machine.gpus[0].name if machine.gpus else machine.model
+        raise TypeError(
+            f"known_device takes a name or a machine card, not {machine!r:.40} "
+            f"({type(machine).__name__})"
+        )
+    asked = (
+        machine
+        if isinstance(machine, str)
+        else machine.gpus[0].name
+        if machine.gpus
+        else machine.model
+    )
     if not asked:
         return KnownDevice("", None, "the system does not say what its processor is called")
     try:
@@ -218,15 +298,20 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
 
 
 def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None) -> float | None:
-    """Return the arithmetic intensity at which ``device`` is as busy computing as moving: dense peak over bandwidth.
+    """Return the arithmetic intensity at which ``device`` is as busy computing as moving: dense
+    peak over bandwidth.
 
-    The peak is that in ``dtype`` of ``unit``, as :meth:`Device.peak` gives it. None where it or the bandwidth is
-    unknown. Raises TypeError for what is no device, ValueError as :meth:`Device.peak`. The ridge point of the roofline
-    model (Williams, Waterman and Patterson 2009).
+    The peak is that in ``dtype`` of ``unit``, as :meth:`Device.peak` gives it. None where it or the
+    bandwidth is unknown. Raises TypeError for what is no device, ValueError as :meth:`Device.peak`.
+    The ridge point of the roofline model (Williams, Waterman and Patterson 2009).
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
-    if peak is None or peak.dense_flops_per_s is None or device.memory_bandwidth_bytes_per_s is None:
+    if (
+        peak is None
+        or peak.dense_flops_per_s is None
+        or device.memory_bandwidth_bytes_per_s is None
+    ):
         return None
     return peak.dense_flops_per_s / device.memory_bandwidth_bytes_per_s
 
@@ -234,8 +319,10 @@ def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None)
 def require_device(given: object) -> None:
     """Raise TypeError unless ``given`` is a device."""
     if not isinstance(given, Device):
-        raise TypeError(f"this takes a device of the table, such as device('NVIDIA H200'), not {given!r:.40} "
-                        f"({type(given).__name__})")  # fmt: skip
+        raise TypeError(
+            f"this takes a device of the table, such as device('NVIDIA H200'), not {given!r:.40} "
+            f"({type(given).__name__})"
+        )
 
 
 def _product(*factors: float | None) -> Any:
@@ -251,20 +338,31 @@ def _origin(fact: Fact | Peak | None) -> dict[str, str]:
     if fact is None:
         return dict.fromkeys(("source", "kind", "address", "read", "note"), "")
     source = fact.source
-    return {"source": source.title, "kind": source.kind, "address": source.address, "read": source.read,
-            "note": fact.note}  # fmt: skip
+    return {
+        "source": source.title,
+        "kind": source.kind,
+        "address": source.address,
+        "read": source.read,
+        "note": fact.note,
+    }
 
 
 @functools.cache
 def device_data() -> Mapping[str, Any]:
     """Return ``devices.toml`` as it stands."""
-    return tomllib.loads(resources.files("helpers.hardware").joinpath("devices.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        resources.files("helpers.hardware").joinpath("devices.toml").read_text(encoding="utf-8")
+    )
 
 
 def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
-    """Return the sources of a data file by key; one without a date of its own was read on the file's."""
-    return {key: Source(title, address, kind, *(own or [data["read"]]))
-            for key, (title, address, kind, *own) in data["sources"].items()}  # fmt: skip
+    """Return the sources of a data file by key; one without a date of its own was read on the
+    file's.
+    """
+    return {
+        key: Source(title, address, kind, *(own or [data["read"]]))
+        for key, (title, address, kind, *own) in data["sources"].items()
+    }
 
 
 def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
@@ -274,8 +372,16 @@ def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
         if name in entry
     )
     peaks = tuple(_peak(peak, sources[peak["source"]]) for peak in entry["peaks"])
-    values: dict[str, Any] = {fact.name: fact.value for fact in facts}  # each of its field's own type
-    return Device(entry["name"], entry["kind"], **values, peaks=peaks, aliases=tuple(entry["aliases"]), facts=facts)
+    # each of its field's own type
+    values: dict[str, Any] = {fact.name: fact.value for fact in facts}
+    return Device(
+        entry["name"],
+        entry["kind"],
+        **values,
+        peaks=peaks,
+        aliases=tuple(entry["aliases"]),
+        facts=facts,
+    )
 
 
 def _peak(entry: Mapping[str, Any], source: Source) -> Peak:
@@ -284,7 +390,8 @@ def _peak(entry: Mapping[str, Any], source: Source) -> Peak:
 
 
 def amount(value: Any) -> Any:
-    """Return a figure of a data file: a number, a product ``[6144, 1024]``, or a sum of products ``[[192, 8], ...]``.
+    """Return a figure of a data file: a number, a product ``[6144, 1024]``, or a sum of products
+    ``[[192, 8], ...]``.
 
     A result that is whole comes back as an ``int``, text as it is.
     """
@@ -301,7 +408,9 @@ def _normal(name: str) -> str:
 
 
 def _near(asked: str) -> list[str]:
-    names = {_normal(alias): known.name for known in devices() for alias in (*known.aliases, known.name)}
+    names = {
+        _normal(alias): known.name for known in devices() for alias in (*known.aliases, known.name)
+    }
     begins = [original for normal, original in names.items() if asked and normal.startswith(asked)]
     close = begins or [names[match] for match in difflib.get_close_matches(asked, names, n=3)]
     return list(dict.fromkeys(close))
@@ -311,9 +420,11 @@ _EVEN_RATIO = 1.0
 
 
 class OnChipMemory(Record):
-    """One device's memory on the chip, all cores together, level by level; None is unknown or not there.
+    """One device's memory on the chip, all cores together, level by level; None is unknown or not
+    there.
 
-    ``registers_to_l2_ratio`` above 1 is the inversion: more in registers than in the cache behind them. Lesson 01.
+    ``registers_to_l2_ratio`` above 1 is the inversion: more in registers than in the cache behind
+    them. Lesson 01.
     """
 
     name: str
@@ -328,12 +439,20 @@ class OnChipMemory(Record):
 
     @property
     def inverted(self) -> bool | None:
-        """Whether the registers hold more than the second-level cache; None where one of the two is unknown."""
-        return None if self.registers_to_l2_ratio is None else self.registers_to_l2_ratio > _EVEN_RATIO
+        """Whether the registers hold more than the second-level cache; None where one of the two is
+        unknown.
+        """
+        return (
+            None if self.registers_to_l2_ratio is None else self.registers_to_l2_ratio > _EVEN_RATIO
+        )
 
 
 class MemoryInversion(Record):
-    """Registers, first and second level of GPUs against processors; the medians are of the devices known. Lesson 01."""
+    """Registers, first and second level of GPUs against processors; the medians are of the devices
+    known.
+
+    Lesson 01.
+    """
 
     gpu_median_ratio: float | None
     cpu_median_ratio: float | None
@@ -341,7 +460,8 @@ class MemoryInversion(Record):
 
 
 class PublishedError(Record):
-    """A published table's rate beside ours; a ``claim_ratio`` near 2 is a sparse rate given for a dense one.
+    """A published table's rate beside ours; a ``claim_ratio`` near 2 is a sparse rate given for a
+    dense one.
 
     Lesson 02.
     """
@@ -364,7 +484,8 @@ class PublishedErrors(Record):
 
 
 def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
-    """Return the memory on the chips of the devices called ``names``, by default of all whose registers are known.
+    """Return the memory on the chips of the devices called ``names``, by default of all whose
+    registers are known.
 
     Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
     :func:`helpers.hardware._devices.device`. Lesson 01.
@@ -380,9 +501,11 @@ def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
 
 
 def published_errors() -> PublishedErrors:
-    """Return the rates of public tables that this course found wrong, each with its ratio to the dense rate.
+    """Return the rates of public tables that this course found wrong, each with its ratio to the
+    dense rate.
 
-    Every one was read in the table that it is laid to; the address is in the claim's ``source``. Lesson 02.
+    Every one was read in the table that it is laid to; the address is in the claim's ``source``.
+    Lesson 02.
     """
     data = device_data()
     sources = device_sources(data)
@@ -397,7 +520,11 @@ def _on_chip(one: Device) -> OnChipMemory:
 
 
 def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
-    ratios = [row.registers_to_l2_ratio for row in rows if row.kind == kind and row.registers_to_l2_ratio is not None]
+    ratios = [
+        row.registers_to_l2_ratio
+        for row in rows
+        if row.kind == kind and row.registers_to_l2_ratio is not None
+    ]
     return statistics.median(ratios) if ratios else None
 
 
@@ -407,5 +534,13 @@ def _claim(entry: dict, source: Source) -> PublishedError:
     assert peak is not None
     assert peak.dense_flops_per_s is not None  # the file has the peak of each claim
     dense = peak.dense_flops_per_s
-    return PublishedError(entry["device"], entry["dtype"], entry["said"], claimed, dense, claimed / dense,
-                          source.title, source)  # fmt: skip
+    return PublishedError(
+        entry["device"],
+        entry["dtype"],
+        entry["said"],
+        claimed,
+        dense,
+        claimed / dense,
+        source.title,
+        source,
+    )

@@ -1,4 +1,7 @@
-"""The caller's side: send the function, watch its process, end it, and tell what became of it. Lesson 12."""
+"""The caller's side: send the function, watch its process, end it, and tell what became of it.
+
+Lesson 12.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,14 @@ _MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
 class Outcome(results.Record):
     """What became of a function that :func:`run_limited` ran; ``status`` says which of five things.
 
-    ``returned``: it returned ``value``. ``raised``: an exception (``error_type``, ``traceback``), also when its
-    value cannot be sent back. ``out_of_memory``: it asked for more than the limit or than the machine has.
-    ``timed_out``: it was ended; ``traceback`` says where it stood. ``died``: the process ended without an answer
-    (``exit_code``, or ``signal``). ``message`` is one sentence on it, ``output`` what was printed, in order, the
-    middle left out if it is long.
+    ``returned``: it returned ``value``. ``raised``: an exception (``error_type``, ``traceback``),
+    also when its value cannot be sent back. ``out_of_memory``: it asked for more than the limit or
+    than the machine has. ``timed_out``: it was ended; ``traceback`` says where it stood. ``died``:
+    the process ended without an answer (``exit_code``, or ``signal``). ``message`` is one sentence
+    on it, ``output`` what was printed, in order, the middle left out if it is long.
 
-    ``peak_bytes`` is the largest resident memory over the process's own before the function began (the kernel's
-    figure, within about a megabyte), None where the system does not tell. Lesson 12.
+    ``peak_bytes`` is the largest resident memory over the process's own before the function began
+    (the kernel's figure, within about a megabyte), None where the system does not tell. Lesson 12.
     """
 
     status: Status
@@ -61,8 +64,8 @@ class Outcome(results.Record):
     def unwrap(self) -> Any:
         """Return the value of a function that returned.
 
-        Raises MemoryError when it was out of memory, TimeoutError when it timed out, and RuntimeError, with the
-        traceback of its process, when it raised or died.
+        Raises MemoryError when it was out of memory, TimeoutError when it timed out, and
+        RuntimeError, with the traceback of its process, when it raised or died.
         """
         if self.status == "returned":
             return self.value
@@ -81,17 +84,18 @@ def run_limited(
 ) -> Outcome:
     """Run ``function(*args)`` in a fresh process and return its :class:`Outcome`.
 
-    ``memory_bytes`` limits its memory over the process's own (see the module's text), None does not; ``timeout_s``
-    limits the function, not the start of its process, nor the sending of its value (two minutes each). At the end
-    the process and all that it started are ended, on Linux also what has a session of its own (elsewhere what is in its
-    group), and Python frees the shared memory of its processes; so it is on Ctrl-C. ``shared_memory_bytes`` gives it
-    a /dev/shm of its own of that size (whole pages), as a container has; None leaves it the system's. ``variables`` are
-    set in its environment before anything is imported, over those of this process.
+    ``memory_bytes`` limits its memory over the process's own (see the module's text), None does
+    not; ``timeout_s`` limits the function, not the start of its process, nor the sending of its
+    value (two minutes each). At the end the process and all that it started are ended, on Linux
+    also what has a session of its own (elsewhere what is in its group), and Python frees the shared
+    memory of its processes; so it is on Ctrl-C. ``shared_memory_bytes`` gives it a /dev/shm of its
+    own of that size (whole pages), as a container has; None leaves it the system's. ``variables``
+    are set in its environment before anything is imported, over those of this process.
 
-    Raises TypeError when ``function`` is not callable or cannot be sent to another process, or ``variables`` are no
-    dictionary of texts, ValueError for limits that are not positive numbers, and RuntimeError where memory can be
-    neither limited nor watched, or where the system does not allow a private /dev/shm (it needs Linux and a mount
-    namespace).
+    Raises TypeError when ``function`` is not callable or cannot be sent to another process, or
+    ``variables`` are no dictionary of texts, ValueError for limits that are not positive numbers,
+    and RuntimeError where memory can be neither limited nor watched, or where the system does not
+    allow a private /dev/shm (it needs Linux and a mount namespace).
 
     >>> outcome = run_limited(sum, [1, 2, 3], timeout_s=60)
     >>> outcome.status, outcome.value
@@ -107,7 +111,9 @@ def run_limited(
     environment = {**os.environ, **_texts({} if variables is None else variables)}
     entrance = []
     if shared_memory_bytes is not None:
-        entrance = _shared_memory_entrance(int(number("shared_memory_bytes", shared_memory_bytes, at_least=1)))
+        entrance = _shared_memory_entrance(
+            int(number("shared_memory_bytes", shared_memory_bytes, at_least=1))
+        )
     with tempfile.TemporaryDirectory(prefix="isolated-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _write_task(folder / child.TASK, task)
@@ -124,7 +130,10 @@ def run_limited(
 
 def _texts(variables: Mapping[str, str]) -> dict[str, str]:
     members("variables", list(named("variables", variables, "texts")), "names", kind=str)
-    return {name: one_of(f"variables[{name!r}]", value, str, "a text") for name, value in variables.items()}
+    return {
+        name: one_of(f"variables[{name!r}]", value, str, "a text")
+        for name, value in variables.items()
+    }
 
 
 def _write_task(path: Path, task: bytes) -> None:
@@ -133,16 +142,18 @@ def _write_task(path: Path, task: bytes) -> None:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"the function and its arguments, {len(task):,} bytes, cannot be written for the new process "
-            f"({error.strerror}); free space in the folder of temporary files, or set TMPDIR to another one",
+            f"the function and its arguments, {len(task):,} bytes, cannot be written for the new "
+            f"process ({error.strerror}); free space in the folder of temporary files, or set "
+            "TMPDIR to another one",
         ) from error
 
 
 def _shared_memory_entrance(size_bytes: int) -> list[str]:
     """Return the words before a command that give it a private, empty /dev/shm of ``size_bytes``.
 
-    They make a mount namespace (mount_namespaces(7)), as the user or as root, so that nobody else sees the mount and it
-    ends with the process. tmpfs rounds up to whole pages (tmpfs(5)). Each way is tried before it is given.
+    They make a mount namespace (mount_namespaces(7)), as the user or as root, so that nobody else
+    sees the mount and it ends with the process. tmpfs rounds up to whole pages (tmpfs(5)). Each way
+    is tried before it is given.
 
     Raises RuntimeError where no way works, with the reason of each.
     """
@@ -154,8 +165,8 @@ def _shared_memory_entrance(size_bytes: int) -> list[str]:
             return words
         reasons.append(f"{' '.join(namespace)}: {reason}")
     raise RuntimeError(
-        f"this system gives no private /dev/shm ({'; '.join(filter(None, reasons))}); run it as root, or where "
-        "unprivileged user namespaces are allowed, or leave shared_memory_bytes out"
+        f"this system gives no private /dev/shm ({'; '.join(filter(None, reasons))}); run it as "
+        "root, or where unprivileged user namespaces are allowed, or leave shared_memory_bytes out"
     )
 
 
@@ -164,13 +175,19 @@ def _has_torch() -> bool:
 
 
 def _source(function: Callable[..., Any]) -> dict[str, list[str]]:
-    """Return the lines of the notebook's cell that defines the function, which no file holds, for the traceback."""
+    """Return the lines of the notebook's cell that defines the function, which no file holds, for
+    the traceback.
+    """
     file = getattr(getattr(function, "__code__", None), "co_filename", None)
     return {file: linecache.getlines(file)} if file and not os.path.exists(file) else {}
 
 
 def _run(
-    folder: Path, memory_bytes: int | None, timeout_s: float, entrance: list[str], environment: dict[str, str]
+    folder: Path,
+    memory_bytes: int | None,
+    timeout_s: float,
+    entrance: list[str],
+    environment: dict[str, str],
 ) -> Outcome:
     kills_before = _system_memory_kills()
     process = subprocess.Popen(
@@ -193,12 +210,21 @@ def _run(
         process.wait()
         reader.join(_READER_LIMIT_S)
     kills = _system_memory_kills() - kills_before
-    return _outcome(seen, folder, captured.text(), code=process.returncode, kills=kills,
-                    memory_bytes=memory_bytes, timeout_s=timeout_s)  # fmt: skip
+    return _outcome(
+        seen,
+        folder,
+        captured.text(),
+        code=process.returncode,
+        kills=kills,
+        memory_bytes=memory_bytes,
+        timeout_s=timeout_s,
+    )
 
 
 class _Captured:
-    """The first and the last of what a process prints; the rest is read and dropped, so that it never waits."""
+    """The first and the last of what a process prints; the rest is read and dropped, so that it
+    never waits.
+    """
 
     def __init__(self) -> None:
         self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
@@ -233,10 +259,16 @@ class _Seen:
     ended_for: Literal["time", "memory"] | None = None
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | None, timeout_s: float) -> _Seen:
+def _watch(
+    process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | None, timeout_s: float
+) -> _Seen:
     """Wait until the process has ended or must be ended, and return what was seen of it."""
-    limits_s = {"starting": _START_LIMIT_S, "running": timeout_s + _GRACE_S, "sending": _SEND_LIMIT_S,
-                "leaving": _EXIT_LIMIT_S}  # fmt: skip
+    limits_s = {
+        "starting": _START_LIMIT_S,
+        "running": timeout_s + _GRACE_S,
+        "sending": _SEND_LIMIT_S,
+        "leaving": _EXIT_LIMIT_S,
+    }
     seen, since = _Seen(), time.monotonic()
     while not _has_ended(process):
         phase = seen.phase
@@ -257,7 +289,11 @@ def _read_progress(seen: _Seen, folder: Path) -> None:
     seen.start = seen.start or _read_json(folder / child.START)
     seen.end = seen.end or _read_json(folder / child.END)
     seen.answer = seen.answer or _read_json(folder / child.ANSWER)
-    phases: dict[_Phase, object] = {"leaving": seen.answer, "sending": seen.end, "running": seen.start}
+    phases: dict[_Phase, object] = {
+        "leaving": seen.answer,
+        "sending": seen.end,
+        "running": seen.start,
+    }
     seen.phase = next((phase for phase, file in phases.items() if file is not None), "starting")
 
 
@@ -270,7 +306,9 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
-    """Let the keeper of the function's process (``_keeper``) end that and what it started, if it still runs."""
+    """Let the keeper of the function's process (``_keeper``) end that and what it started, if it
+    still runs.
+    """
     if sys.platform != "linux":
         return
     process.terminate()
@@ -283,8 +321,8 @@ def _look_at_memory(seen: _Seen, start: dict[str, Any], memory_bytes: int | None
     limit_bytes = None if start["is_limited"] else memory_bytes
     if limit_bytes is not None and start["baseline_bytes"] is None:
         raise RuntimeError(
-            "this system does not limit a process's memory, and psutil, which could watch it, is not installed; "
-            "install psutil, or leave memory_bytes out"
+            "this system does not limit a process's memory, and psutil, which could watch it, is "
+            "not installed; install psutil, or leave memory_bytes out"
         )
     resident = child.resident_bytes(start["process"])
     if resident is None or start["baseline_bytes"] is None:
@@ -296,7 +334,9 @@ def _look_at_memory(seen: _Seen, start: dict[str, Any], memory_bytes: int | None
 
 
 def _system_memory_kills() -> int:
-    """Return how many processes the kernel has ended for want of memory since it started (Linux; else 0)."""
+    """Return how many processes the kernel has ended for want of memory since it started (Linux;
+    else 0).
+    """
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):
@@ -305,7 +345,14 @@ def _system_memory_kills() -> int:
 
 
 def _outcome(
-    seen: _Seen, folder: Path, output: str, *, code: int, kills: int, memory_bytes: int | None, timeout_s: float
+    seen: _Seen,
+    folder: Path,
+    output: str,
+    *,
+    code: int,
+    kills: int,
+    memory_bytes: int | None,
+    timeout_s: float,
 ) -> Outcome:
     measured = seen.end or {"elapsed_s": seen.elapsed_s, "peak_bytes": None}
     peak = seen.peak_bytes if measured["peak_bytes"] is None else measured["peak_bytes"]
@@ -326,7 +373,10 @@ def _timed_out(seen: _Seen, folder: Path, common: dict[str, Any], timeout_s: flo
     if seen.phase == "starting":
         message = f"the fresh process was not ready after {_START_LIMIT_S:.0f} s, and was ended"
     elif common["elapsed_s"] <= timeout_s:
-        message = f"the function's value could not be sent within {_SEND_LIMIT_S:.0f} s, and the process was ended"
+        message = (
+            f"the function's value could not be sent within {_SEND_LIMIT_S:.0f} s, and the process "
+            "was ended"
+        )
     else:
         message = f"the function ran longer than its limit of {timeout_s:g} s, and was ended"
     trace = folder / child.TRACE
@@ -363,7 +413,9 @@ def _died(code: int, kills: int, common: dict[str, Any]) -> Outcome:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """Return what the file holds, None while it is not there: the process renames it into place when it is whole."""
+    """Return what the file holds, None while it is not there: the process renames it into place
+    when it is whole.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""The fresh process's side: load the function, set the limit, run it, write the answer. Lesson 12."""
+"""The fresh process's side: load the function, set the limit, run it, write the answer.
+
+Lesson 12.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,14 @@ from helpers import _processes as processes
 
 # The files of the folder that the two sides share.
 ORDER, TASK, START, TRACE, END, VALUE, ANSWER = (
-    "order.json", "task.pickle", "start.json", "trace.txt", "end.json", "value.pickle", "answer.json"
-)  # fmt: skip
+    "order.json",
+    "task.pickle",
+    "start.json",
+    "trace.txt",
+    "end.json",
+    "value.pickle",
+    "answer.json",
+)
 BOOTSTRAP = f"""
 import json, pathlib, sys
 folder = pathlib.Path(sys.argv.pop())
@@ -36,13 +45,16 @@ serve(folder)
 
 _LONGEST_ALARM_S = 1e6
 _OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|ALLOC_FAILED",
+    r"out of memory|can't allocate memory|cannot allocate memory|not enough "
+    r"memory|bad_alloc|ALLOC_FAILED",
     re.IGNORECASE,
 )
 
 
 def serve(folder: Path) -> None:
-    """Carry out the order in ``folder`` and write the answer there; the program of the fresh process."""
+    """Carry out the order in ``folder`` and write the answer there; the program of the fresh
+    process.
+    """
     faulthandler.enable()
     order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
     for file, lines in order["source"].items():
@@ -52,7 +64,10 @@ def serve(folder: Path) -> None:
         if order["needs_torch"] or "torch" in sys.modules:
             _start_torch()
     except Exception as error:
-        _write(folder / ANSWER, _failure(error, "the fresh process could not load the function or its arguments"))
+        _write(
+            folder / ANSWER,
+            _failure(error, "the fresh process could not load the function or its arguments"),
+        )
         return
     with open(folder / TRACE, "w", encoding="utf-8") as trace:
         faulthandler.dump_traceback_later(min(order["timeout_s"], _LONGEST_ALARM_S), file=trace)
@@ -67,7 +82,10 @@ def _carry_out(
     _restart_peak()
     resident = resident_bytes(os.getpid())
     baseline = None if resident is None else resident[0]
-    _write(folder / START, {"process": os.getpid(), "baseline_bytes": baseline, "is_limited": limit is not None})
+    _write(
+        folder / START,
+        {"process": os.getpid(), "baseline_bytes": baseline, "is_limited": limit is not None},
+    )
     lift = limit() if limit else lambda: None
     begun = time.perf_counter()
 
@@ -89,9 +107,13 @@ def _carry_out(
 
 
 def _peak_over(baseline_bytes: int | None) -> int | None:
-    """Return the kernel's peak over the baseline; None where only the caller, who looks now and then, has one."""
+    """Return the kernel's peak over the baseline; None where only the caller, who looks now and
+    then, has one.
+    """
     resident = resident_bytes(os.getpid()) if sys.platform == "linux" else None
-    return None if resident is None or baseline_bytes is None else max(0, resident[1] - baseline_bytes)
+    return (
+        None if resident is None or baseline_bytes is None else max(0, resident[1] - baseline_bytes)
+    )
 
 
 def _send(folder: Path, value: Any) -> dict[str, Any]:
@@ -101,7 +123,9 @@ def _send(folder: Path, value: Any) -> dict[str, Any]:
     except Exception as error:
         (folder / VALUE).unlink(missing_ok=True)  # so that a full disk has room for the answer
         kind = type(value).__name__
-        return _failure(error, f"the function returned a {kind}, which cannot be sent back to the caller")
+        return _failure(
+            error, f"the function returned a {kind}, which cannot be sent back to the caller"
+        )
     return {"status": "returned", "message": ""}
 
 
@@ -119,23 +143,34 @@ def _failure(error: BaseException, what: str) -> dict[str, Any]:
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Return whether ``error`` says that memory ran out: Python's, NumPy's, PyTorch's on CPU and CUDA, the system's.
+    """Return whether ``error`` says that memory ran out: Python's, NumPy's, PyTorch's on CPU and
+    CUDA, the system's.
 
     PyTorch's CPU allocator raises a bare RuntimeError, so there the message decides.
     """
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ):
         return True
-    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(processes.message_of(error)) is not None
+    return (
+        isinstance(error, RuntimeError)
+        and _OUT_OF_MEMORY.search(processes.message_of(error)) is not None
+    )
 
 
 def resident_bytes(process: int) -> tuple[int, int] | None:
-    """Return the memory that a process holds now and the most it has held, or None where nothing tells."""
+    """Return the memory that a process holds now and the most it has held, or None where nothing
+    tells.
+    """
     if sys.platform == "linux":
         try:
             status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        now, most = (re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE) for name in ("VmRSS", "VmHWM"))
+        now, most = (
+            re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE)
+            for name in ("VmRSS", "VmHWM")
+        )
         return None if now is None or most is None else (int(now[1]) * 1024, int(most[1]) * 1024)
     try:
         import psutil
@@ -149,14 +184,17 @@ def resident_bytes(process: int) -> tuple[int, int] | None:
 
 
 def _restart_peak() -> None:
-    """Let the kernel's peak of this process begin here (proc(5), clear_refs; where it may not, it does not)."""
+    """Let the kernel's peak of this process begin here (proc(5), clear_refs; where it may not, it
+    does not).
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _held_limit(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
-    """Return what sets a limit of ``memory_bytes`` over the present use and gives back what lifts it.
+    """Return what sets a limit of ``memory_bytes`` over the present use and gives back what lifts
+    it.
 
     None where the system does not hold the limit, which is tried by asking for a little too much.
     """
@@ -164,7 +202,11 @@ def _held_limit(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
         return None
     import resource
 
-    used = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    used = re.search(
+        r"^VmData:\s+(\d+) kB",
+        Path("/proc/self/status").read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
     if used is None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -180,7 +222,9 @@ def _held_limit(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
 
     set_limit()
     try:
-        mmap.mmap(-1, memory_bytes + mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        mmap.mmap(
+            -1, memory_bytes + mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        ).close()
     except OSError:
         return set_limit
     finally:
@@ -189,7 +233,9 @@ def _held_limit(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
 
 
 def _start_torch() -> None:
-    """Import PyTorch and start its threads, so that neither they nor their stacks count as the function's memory."""
+    """Import PyTorch and start its threads, so that neither they nor their stacks count as the
+    function's memory.
+    """
     import torch
 
     if torch.get_num_threads() > 1:

@@ -1,7 +1,9 @@
-"""The process between the caller's and the function's: it outlives that one, and ends what that has started. Lesson 08.
+"""The process between the caller's and the function's: it outlives that one, and ends what that has
+started.
 
-On Linux a process whose parent has ended becomes a child of the keeper (prctl(2), PR_SET_CHILD_SUBREAPER), whatever
-session it made for itself. So when the function's process has ended the keeper finds all that is left of it.
+On Linux a process whose parent has ended becomes a child of the keeper (prctl(2),
+PR_SET_CHILD_SUBREAPER), whatever session it made for itself. So when the function's process has
+ended the keeper finds all that is left of it. Lesson 08.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ _TIDY = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 
 
 def go_on_in_a_child() -> None:
-    """Return in a child of this process, which stays to end what the child leaves, and ends as the child has ended.
+    """Return in a child of this process, which stays to end what the child leaves, and ends as the
+    child has ended.
 
-    Asked to end (SIGTERM), also by the end of its parent, it ends the child first. Elsewhere than on Linux this process
-    goes on itself, and ends with its parent.
+    Asked to end (SIGTERM), also by the end of its parent, it ends the child first. Elsewhere than
+    on Linux this process goes on itself, and ends with its parent.
     """
     caller, keeper = os.getppid(), os.getpid()
     if sys.platform != "linux":
@@ -41,7 +44,8 @@ def go_on_in_a_child() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     processes.end_with_parent(caller, signal.SIGTERM)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it is there, and its number its own, while it can be ended
+    # it is there, and its number its own, while it can be ended
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _, status = os.waitpid(child, 0)
     _end_children()
@@ -49,7 +53,9 @@ def go_on_in_a_child() -> None:
 
 
 def _end_children() -> None:
-    """End every child, and those that come to this process by their end; what tidies up has a while to do so."""
+    """End every child, and those that come to this process by their end; what tidies up has a while
+    to do so.
+    """
     ends = time.monotonic() + _TIDY_LIMIT_S
     while _reap():
         for child in _children():

@@ -1,4 +1,6 @@
-"""To which layer and to which node of the backward graph an operator belongs, and what C++ keeps unseen."""
+"""To which layer and to which node of the backward graph an operator belongs, and what C++ keeps
+unseen.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,29 @@ _KEEPS_ITS_NUMBER = (_ATEN.mul.Tensor, _ATEN.mul_.Tensor, _ATEN.div.Tensor, _ATE
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
-OUTSIDE_MODEL = {"loss": "(loss)", "optimizer": "(optimizer)"}  # by phase: the layer of what no module runs
+# by phase: the layer of what no module runs
+OUTSIDE_MODEL = {"loss": "(loss)", "optimizer": "(optimizer)"}
 
 
 class Layers:
-    """Which module an operator belongs to: the innermost that runs, or in backward the one that made the node."""
+    """Which module an operator belongs to: the innermost that runs, or in backward the one that
+    made the node.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
-        self._parameters = {id(tensor): name.rpartition(".")[0] for name, tensor in model.named_parameters()}
+        self._parameters = {
+            id(tensor): name.rpartition(".")[0] for name, tensor in model.named_parameters()
+        }
         self._running: list[str] = []
         self._starts: list[int] = []  # of the backward graph's sequence numbers
         self._owners: list[str] = []
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Follow the modules by global hooks: some modules take another path when they have hooks of their own."""
+        """Follow the modules by global hooks: some modules take another path when they have hooks
+        of their own.
+        """
         module = torch.nn.modules.module
         before = module.register_module_forward_pre_hook(self._enter)
         after = module.register_module_forward_hook(self._leave, always_call=True)
@@ -88,7 +97,9 @@ class Layers:
 
 
 class BackwardNodes:
-    """Which node of the backward graph runs, and whether gradients already wait where it sends its own."""
+    """Which node of the backward graph runs, and whether gradients already wait where it sends its
+    own.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -101,7 +112,9 @@ class BackwardNodes:
         self._filled: set[Any] = set()
 
     def observe(self) -> Any:
-        """Look which node runs; return the key of the one that has just ended, None while it goes on."""
+        """Look which node runs; return the key of the one that has just ended, None while it goes
+        on.
+        """
         node = torch._C._current_autograd_node()
         key = None if node is None else _node_key(node)
         if key == self._current:
@@ -113,20 +126,26 @@ class BackwardNodes:
         self._filled |= self._targets
         self._count += 1
         self._current, self.segment = key, self._count
-        self._targets = {(_node_key(target), slot) for target, slot in node.next_functions if target is not None}
+        self._targets = {
+            (_node_key(target), slot) for target, slot in node.next_functions if target is not None
+        }
         self.may_accumulate = bool(self._targets & self._filled)
         return ended
 
 
 def _node_key(node: Any) -> Any:
-    """Return what tells a node from every other: its number, and for a parameter's node the parameter."""
+    """Return what tells a node from every other: its number, and for a parameter's node the
+    parameter.
+    """
     return ("parameter", id(node.variable)) if hasattr(node, "variable") else node._sequence_nr()
 
 
 class SavedNumbers:
-    """The Python numbers that a product or a quotient keeps for backward: in C++ each is a tensor of its own.
+    """The Python numbers that a product or a quotient keeps for backward: in C++ each is a tensor
+    of its own.
 
-    No fake tensor shows them. ``storages`` are the trace's numbers for those that a node still keeps.
+    No fake tensor shows them. ``storages`` are the trace's numbers for those that a node still
+    keeps.
     """
 
     def __init__(self) -> None:

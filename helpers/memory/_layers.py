@@ -17,7 +17,12 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers import steps
-from helpers.memory import _attribution as attribution, _probing as probing, _timeline as timeline, _tracing as tracing
+from helpers.memory import (
+    _attribution as attribution,
+    _probing as probing,
+    _timeline as timeline,
+    _tracing as tracing,
+)
 from helpers.memory._peak import estimate_peak_memory
 from helpers.memory._trace import StepTrace, TracedOperator
 from helpers.results import Record, derived
@@ -28,12 +33,14 @@ _OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
 
 
 class LayerMemory(Record):
-    """The bytes of one layer in one step; ``calls`` is how often it ran, and input and output are of all its calls.
+    """The bytes of one layer in one step; ``calls`` is how often it ran, and input and output are
+    of all its calls.
 
-    ``weight_bytes`` are the parameters that are no bias. A tensor that two layers own is counted at the first, and
-    so is one that two layers save: ``saved_bytes`` is what autograd keeps of the forward pass because of this layer,
-    without parameters, buffers and the model's own input, which are alive anyway. ``workspace_bytes`` is the most
-    that one of its operators takes over its results. Lesson 11.
+    ``weight_bytes`` are the parameters that are no bias. A tensor that two layers own is counted at
+    the first, and so is one that two layers save: ``saved_bytes`` is what autograd keeps of the
+    forward pass because of this layer, without parameters, buffers and the model's own input, which
+    are alive anyway. ``workspace_bytes`` is the most that one of its operators takes over its
+    results. Lesson 11.
     """
 
     layer: str
@@ -51,9 +58,11 @@ class LayerMemory(Record):
 
 
 class LayerMemoryProfile(Record):
-    """The memory of every layer, in the order in which they first run; ``table()`` has a row a layer.
+    """The memory of every layer, in the order in which they first run; ``table()`` has a row a
+    layer.
 
-    The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 11.
+    The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`.
+    Lesson 11.
     """
 
     parameter_bytes: int
@@ -65,7 +74,8 @@ class LayerMemoryProfile(Record):
 
 
 class MemoryShare(Record):
-    """One category: its most bytes at any moment of the step, its share of the whole, and its bytes at the peak.
+    """One category: its most bytes at any moment of the step, its share of the whole, and its bytes
+    at the peak.
 
     Lesson 11.
     """
@@ -79,8 +89,8 @@ class MemoryShare(Record):
 class MemoryProfile(Record):
     """Where the memory of a step goes: the slices of a pie.
 
-    ``whole_bytes`` is the sum of each category's largest moment. They do not all come at once, so the peak, which
-    is what must fit, is not larger. Lesson 11.
+    ``whole_bytes`` is the sum of each category's largest moment. They do not all come at once, so
+    the peak, which is what must fit, is not larger. Lesson 11.
     """
 
     whole_bytes: int
@@ -89,7 +99,10 @@ class MemoryProfile(Record):
 
 
 class LayerWorkingSet(Record):
-    """What one layer touches in inference: its input, its parameters, its output, and their sum. Lesson 11."""
+    """What one layer touches in inference: its input, its parameters, its output, and their sum.
+
+    Lesson 11.
+    """
 
     layer: str
     kind: str
@@ -108,13 +121,18 @@ class WorkingSets(Record):
 
 
 def profile_layer_mem(
-    model: nn.Module, inputs: steps.Inputs = None, *, shape: steps.Inputs = None, **options: Unpack[steps.Options]
+    model: nn.Module,
+    inputs: steps.Inputs = None,
+    *,
+    shape: steps.Inputs = None,
+    **options: Unpack[steps.Options],
 ) -> LayerMemoryProfile:
     """Return what each layer of ``model`` takes in one step, to the byte, without running the step.
 
     ``inputs`` (or ``shape``), the ``options`` and what is raised are those of
-    :func:`~helpers.memory.estimate_peak_memory`. A row is a module that runs an operator or owns parameters itself, so
-    an identity has none; the path of the model itself is empty, and ``(loss)`` is the loss. Lesson 11.
+    :func:`~helpers.memory.estimate_peak_memory`. A row is a module that runs an operator or owns
+    parameters itself, so an identity has none; the path of the model itself is empty, and
+    ``(loss)`` is the loss. Lesson 11.
     """
     seen = _Seen()
     with steps.ONE_AT_A_TIME:
@@ -124,7 +142,9 @@ def profile_layer_mem(
     saved = _saved_by_layer(seen, trace, probes)
     found, workspace = _bytes_by_category(line), _workspace(line)
     kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
-    layers = _layers_to_show(seen, trace, found, extra={layer for layer in saved | workspace if layer in kinds})
+    layers = _layers_to_show(
+        seen, trace, found, extra={layer for layer in saved | workspace if layer in kinds}
+    )
     rows = [
         derived(
             LayerMemory,
@@ -133,7 +153,9 @@ def profile_layer_mem(
             kind=kinds[layer],
             saved_bytes=saved[layer],
             workspace_bytes=workspace.get(layer, 0),
-            **{f"{category.replace(' ', '_')}_bytes": found[category][layer] for category in _OWNED},
+            **{
+                f"{category.replace(' ', '_')}_bytes": found[category][layer] for category in _OWNED
+            },
         )
         for layer in layers
     ]
@@ -148,28 +170,41 @@ def profile_layer_mem(
 
 
 def profile_mem(
-    model: nn.Module, inputs: steps.Inputs = None, *, shape: steps.Inputs = None, **options: Unpack[steps.Options]
+    model: nn.Module,
+    inputs: steps.Inputs = None,
+    *,
+    shape: steps.Inputs = None,
+    **options: Unpack[steps.Options],
 ) -> MemoryProfile:
     """Return where the memory of one step of ``model`` goes, by category: the lecture's pie.
 
-    ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised are those of
-    :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
+    ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised
+    are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
     """
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
     most = _most_bytes(estimate.timeline)
     whole = sum(most.values())
     shares = tuple(
-        MemoryShare(category, most[category], most[category] / whole, estimate.category_bytes.get(category, 0))
+        MemoryShare(
+            category,
+            most[category],
+            most[category] / whole,
+            estimate.category_bytes.get(category, 0),
+        )
         for category in timeline.CATEGORIES
         if most.get(category)
     )
     return MemoryProfile(whole_bytes=whole, peak_bytes=estimate.peak_bytes, shares=shares)
 
 
-def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs = ALEXNET_INPUT) -> WorkingSets:
-    """Return the working set of each layer of AlexNet that has parameters: input, parameters and output.
+def profile_layer_alexnet(
+    model: nn.Module | None = None, inputs: steps.Inputs = ALEXNET_INPUT
+) -> WorkingSets:
+    """Return the working set of each layer of AlexNet that has parameters: input, parameters and
+    output.
 
-    ``model`` is torchvision's AlexNet unless given, and may be any other; ``inputs`` is one image unless given.
+    ``model`` is torchvision's AlexNet unless given, and may be any other; ``inputs`` is one image
+    unless given.
 
     Raises ModuleNotFoundError when torchvision is needed and missing, and what
     :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 11.
@@ -185,13 +220,21 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
     rows = tuple(
         LayerWorkingSet(
-            layer, kinds[layer], call.input_bytes, owned[layer], call.output_bytes,
+            layer,
+            kinds[layer],
+            call.input_bytes,
+            owned[layer],
+            call.output_bytes,
             call.input_bytes + owned[layer] + call.output_bytes,
         )
         for layer, call in seen.calls.items()
         if owned[layer]
-    )  # fmt: skip
-    batch = sum(trace.storage_bytes[storage] for storage, names in trace.names.items() if names[0] == "input")
+    )
+    batch = sum(
+        trace.storage_bytes[storage]
+        for storage, names in trace.names.items()
+        if names[0] == "input"
+    )
     return WorkingSets(batch_bytes=batch, parameter_bytes=owned.total(), layers=rows)
 
 
@@ -199,7 +242,9 @@ def _alexnet() -> nn.Module:
     try:
         from torchvision.models import alexnet
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("AlexNet comes with torchvision: install torchvision, or give a model") from error
+        raise ModuleNotFoundError(
+            "AlexNet comes with torchvision: install torchvision, or give a model"
+        ) from error
     with torch.random.fork_rng(devices=[]):
         return alexnet()
 
@@ -212,7 +257,9 @@ class _Calls:
 
 
 class _Seen:
-    """What hooks see of the second step: the calls of each module, and what autograd saves while it runs."""
+    """What hooks see of the second step: the calls of each module, and what autograd saves while it
+    runs.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[str, _Calls] = {}
@@ -221,21 +268,30 @@ class _Seen:
 
     @contextmanager
     def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
-        """Look at the modules' calls and at what autograd saves, from now to the end of the context."""
+        """Look at the modules' calls and at what autograd saves, from now to the end of the
+        context.
+        """
         for noted in (self.calls, self.parents, self.saved):
             noted.clear()
         left = functools.partial(self._left, tracer, layers)
         hook = torch.nn.modules.module.register_module_forward_hook(left, with_kwargs=True)
         try:
-            with saved_tensors_hooks(functools.partial(self._save, tracer, layers), lambda tensor: tensor):
+            with saved_tensors_hooks(
+                functools.partial(self._save, tracer, layers), lambda tensor: tensor
+            ):
                 yield
         finally:
             hook.remove()
 
     def _left(
-        self, tracer: tracing.Tracer, layers: attribution.Layers, module: nn.Module, args: Any, kwargs: Any,
+        self,
+        tracer: tracing.Tracer,
+        layers: attribution.Layers,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
         outputs: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         layer = layers.path_of(module)
         if layer is None or tracer.phase != "forward":
             return
@@ -245,7 +301,9 @@ class _Seen:
         calls.output_bytes += _tensor_bytes(outputs)
         self.parents.update(layers.around)
 
-    def _save(self, tracer: tracing.Tracer, layers: attribution.Layers, tensor: torch.Tensor) -> torch.Tensor:
+    def _save(
+        self, tracer: tracing.Tracer, layers: attribution.Layers, tensor: torch.Tensor
+    ) -> torch.Tensor:
         """Note who saved the tensor first."""
         storage = tracer.number(tensor)
         if storage is not None:
@@ -254,24 +312,36 @@ class _Seen:
 
 
 def _tensor_bytes(values: Any) -> int:
-    """Return the bytes of the distinct tensors in ``values``: elements times their size, whatever the storage."""
+    """Return the bytes of the distinct tensors in ``values``: elements times their size, whatever
+    the storage.
+    """
     distinct = {
-        (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)): tensor.nbytes
+        (
+            tensor.untyped_storage()._cdata,
+            tensor.storage_offset(),
+            tuple(tensor.shape),
+        ): tensor.nbytes
         for tensor in steps.tensors_of(values)
     }
     return sum(distinct.values())
 
 
-def _saved_by_layer(seen: _Seen, trace: StepTrace, probes: list[probing.Probe | None]) -> Counter[str]:
+def _saved_by_layer(
+    seen: _Seen, trace: StepTrace, probes: list[probing.Probe | None]
+) -> Counter[str]:
     """Return the bytes that each layer was the first to save, without what is alive anyway.
 
-    Added is what C++ keeps for backward and no hook sees: numbers, and the generator's states of checkpointing.
+    Added is what C++ keeps for backward and no hook sees: numbers, and the generator's states of
+    checkpointing.
     """
     sizes = dict(trace.storage_bytes)
     saved: Counter[str] = Counter()
     for event, probe in zip(trace.events[trace.start :], probes, strict=True):
         if isinstance(event, TracedOperator) and probe is not None:
-            sizes.update((storage, made) for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True))
+            sizes.update(
+                (storage, made)
+                for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True)
+            )
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)
     for storage, layer in seen.saved.items():
@@ -297,12 +367,21 @@ def _workspace(line: timeline.MemoryTimeline) -> dict[str, int]:
     return most
 
 
-def _layers_to_show(seen: _Seen, trace: StepTrace, found: dict[str, Counter[str]], extra: set[str]) -> list[str]:
-    """Return the layers of the table: those that ran an operator, in order, then those that only own something."""
+def _layers_to_show(
+    seen: _Seen, trace: StepTrace, found: dict[str, Counter[str]], extra: set[str]
+) -> list[str]:
+    """Return the layers of the table: those that ran an operator, in order, then those that only
+    own something.
+    """
     ran = [
-        event for event in trace.events[trace.start :] if isinstance(event, TracedOperator) and event.phase == "forward"
+        event
+        for event in trace.events[trace.start :]
+        if isinstance(event, TracedOperator) and event.phase == "forward"
     ]
-    with_views, without_views = {event.layer for event in ran}, {event.layer for event in ran if not event.only_views}
+    with_views, without_views = (
+        {event.layer for event in ran},
+        {event.layer for event in ran if not event.only_views},
+    )
     owners = set(found["parameter"]) | set(found["buffer"])
     called = [
         layer
@@ -317,4 +396,7 @@ def _most_bytes(line: timeline.MemoryTimeline) -> dict[str, int]:
     by_category: dict[str, list[timeline.LiveTensor]] = defaultdict(list)
     for tensor in line.tensors:
         by_category[tensor.category].append(tensor)
-    return {name: max(timeline.live_bytes(tensors, len(line.events))) for name, tensors in by_category.items()}
+    return {
+        name: max(timeline.live_bytes(tensors, len(line.events)))
+        for name, tensors in by_category.items()
+    }

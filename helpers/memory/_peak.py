@@ -1,12 +1,15 @@
-"""The peak memory of one step: estimated without running it, measured by running it, and held against a limit.
+"""The peak memory of one step: estimated without running it, measured by running it, and held
+against a limit.
 
-Both mean the same thing. A step is: the forward pass and the loss, and for training the backward pass and the
-optimizer's step, from gradients that are None. The second step counts, when the optimizer's state exists. The peak
-is the most bytes alive at once: parameters, buffers, input and optimizer state, and every tensor of the step,
-inside operators too. The model's outputs are dropped as soon as the loss has been computed from them.
+Both mean the same thing. A step is: the forward pass and the loss, and for training the backward
+pass and the optimizer's step, from gradients that are None. The second step counts, when the
+optimizer's state exists. The peak is the most bytes alive at once: parameters, buffers, input and
+optimizer state, and every tensor of the step, inside operators too. The model's outputs are dropped
+as soon as the loss has been computed from them.
 
-Bytes are those of tensors, as PyTorch's allocator is asked for them. On CUDA the caching allocator rounds each up to
-512 bytes, and so does the estimate. ``left_out`` of a result says what is in neither number.
+Bytes are those of tensors, as PyTorch's allocator is asked for them. On CUDA the caching allocator
+rounds each up to 512 bytes, and so does the estimate. ``left_out`` of a result says what is in
+neither number.
 """
 
 from __future__ import annotations
@@ -31,13 +34,16 @@ from helpers.steps import ModelError as ModelError
 _LARGEST_GROUPS = 20
 LEFT_OUT = {
     "cpu": "what oneDNN and MKL take from the system themselves; Python, and PyTorch's code",
-    "cuda": "CUDA's context and kernels; the workspaces that cuBLAS keeps; what the allocator holds and no tensor uses "
+    "cuda": "CUDA's context and kernels; the workspaces that cuBLAS keeps; what the allocator "
+    "holds "
+    "and no tensor uses "
     "(up to 1 MiB of each large block)",
 }
 
 
 class AliveGroup(Record):
-    """The tensors of one category and one layer that are alive at the peak; the smallest groups are one, "others".
+    """The tensors of one category and one layer that are alive at the peak; the smallest groups are
+    one, "others".
 
     Lesson 11.
     """
@@ -52,12 +58,14 @@ class AliveGroup(Record):
 class PeakEstimate(Record):
     """The peak memory of a step, when it comes, and what is alive there.
 
-    ``step`` says which step it is: inputs, types, loss and optimizer, so that a default is not taken for one's own.
-    ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
-    ``phase`` (forward, loss, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category
-    and layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor.
-    ``uncertain`` says what had to be assumed (an operator that cannot be run alone, for instance); it is empty where
-    every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see. Lesson 11.
+    ``step`` says which step it is: inputs, types, loss and optimizer, so that a default is not
+    taken for one's own. ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while
+    ``operator`` of ``layer`` runs in ``phase`` (forward, loss, backward or optimizer).
+    ``category_bytes`` splits it by category, ``alive`` by category and layer, the largest first;
+    both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor. ``uncertain`` says
+    what had to be assumed (an operator that cannot be run alone, for instance); it is empty where
+    every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see.
+    Lesson 11.
     """
 
     step: str
@@ -77,9 +85,9 @@ class PeakEstimate(Record):
 class PeakMeasurement(Record):
     """The measured peak memory of a step.
 
-    ``carried_bytes`` is alive when the step begins: parameters, buffers, input, optimizer state and what else the
-    model keeps. ``step_bytes`` is the most that the step has alive over it; the two add up to ``peak_bytes``.
-    ``left_out`` says what PyTorch's allocator does not see. Lesson 11.
+    ``carried_bytes`` is alive when the step begins: parameters, buffers, input, optimizer state and
+    what else the model keeps. ``step_bytes`` is the most that the step has alive over it; the two
+    add up to ``peak_bytes``. ``left_out`` says what PyTorch's allocator does not see. Lesson 11.
     """
 
     peak_bytes: int
@@ -102,21 +110,24 @@ def estimate_peak_memory(
 ) -> PeakEstimate:
     """Return the peak memory of one step of ``model`` and its timeline, without running the step.
 
-    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`. ``optimizer`` is a class of torch.optim, or a callable from
-    parameters to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation mode without
-    gradients. ``loss`` goes from the model's outputs to one number and is the sum of all outputs unless
-    given. ``autocast`` is the type of a ``torch.autocast`` around forward pass and loss.
+    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`. ``optimizer`` is a class of
+    torch.optim, or a callable from parameters to an optimizer; None leaves its step out.
+    ``training=False`` is inference: evaluation mode without gradients. ``loss`` goes from the
+    model's outputs to one number and is the sum of all outputs unless given. ``autocast`` is the
+    type of a ``torch.autocast`` around forward pass and loss.
 
-    ``target`` is the device that the step would run on, ``"cpu"`` or ``"cuda"``, unless that is the model's own. A
-    model on ``meta`` has no data and takes no memory, however large; without a target it is taken as on the CPU. Where
-    this machine has no CUDA device, what is modelled of ``"cuda"`` is the allocator's rounding, the optimizer that it
-    chooses there and what stays on the host; ``uncertain`` says what is not.
+    ``target`` is the device that the step would run on, ``"cpu"`` or ``"cuda"``, unless that is the
+    model's own. A model on ``meta`` has no data and takes no memory, however large; without a
+    target it is taken as on the CPU. Where this machine has no CUDA device, what is modelled of
+    ``"cuda"`` is the allocator's rounding, the optimizer that it chooses there and what stays on
+    the host; ``uncertain`` says what is not.
 
-    The life of each tensor is found on fake tensors; each distinct operator is run once alone on zeros for what it
-    takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.
+    The life of each tensor is found on fake tensors; each distinct operator is run once alone on
+    zeros for what it takes inside. The model comes back as it was. Agrees to the byte with
+    :func:`measure_peak_memory` on most models.
 
-    Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
-    cannot be copied, or whose memory depends on the values of its tensors.
+    Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that
+    raises, that cannot be copied, or whose memory depends on the values of its tensors.
 
     >>> estimate = estimate_peak_memory(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
     >>> estimate.category_bytes["parameter"]  # 1,010 parameters in float32
@@ -127,16 +138,27 @@ def estimate_peak_memory(
     boolean("training", training)
     with steps.ONE_AT_A_TIME:
         work = steps.step(
-            model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast,
-            only_followed=True, target=target,
-        )  # fmt: skip
+            model,
+            inputs,
+            shape,
+            optimizer=optimizer,
+            training=training,
+            loss=loss,
+            autocast=autocast,
+            only_followed=True,
+            target=target,
+        )
         trace, probes = probing.followed(work)
-        return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work)
+        return _estimate(
+            timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work
+        )
 
 
 def _step_text(work: steps.Step) -> str:
     """Return in words which step it is, with the defaults that the caller may not have meant."""
-    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in work.model.parameters()})
+    dtypes = sorted(
+        {str(parameter.dtype).removeprefix("torch.") for parameter in work.model.parameters()}
+    )
     types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
     if work.autocast is not None:
         types += f", autocast to {str(work.autocast).removeprefix('torch.')}"
@@ -147,16 +169,25 @@ def _step_text(work: steps.Step) -> str:
     parts = [f"{kind} on {work.input_text}", types]
     if work.training:
         is_default = work.loss is steps.sum_of_outputs
-        parts.append("the loss is the sum of the outputs" if is_default else "the loss is the one given")
+        parts.append(
+            "the loss is the sum of the outputs" if is_default else "the loss is the one given"
+        )
         chosen = work.make_optimizer
         named = chosen.__name__ if isinstance(chosen, type) else "the one given"
-        parts.append("no optimizer" if chosen is None else f"the optimizer is {named}, in its second step")
+        parts.append(
+            "no optimizer" if chosen is None else f"the optimizer is {named}, in its second step"
+        )
         parts.append("activations are those of one forward and backward pass")
-        parts.append("the outputs are dropped once the loss is known: a loop that keeps them needs their bytes besides")
+        parts.append(
+            "the outputs are dropped once the loss is known: a loop that keeps them needs their "
+            "bytes besides"
+        )
     return "; ".join(parts)
 
 
-def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], work: steps.Step) -> PeakEstimate:
+def _estimate(
+    line: timeline.MemoryTimeline, uncertain: tuple[str, ...], work: steps.Step
+) -> PeakEstimate:
     if not line.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
     peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)
@@ -199,13 +230,16 @@ def measure_peak_memory(
     loss: steps.Loss | None = None,
     autocast: torch.dtype | None = None,
 ) -> PeakMeasurement:
-    """Return the peak memory of one step, measured: two steps run on a copy of ``model``, the second counts.
+    """Return the peak memory of one step, measured: two steps run on a copy of ``model``, the
+    second counts.
 
     ``inputs`` (or ``shape``), ``optimizer``, ``training``, ``loss`` and ``autocast`` are those of
-    :func:`estimate_peak_memory`, and the device is the model's own. On a CPU each allocation and release is read from
-    PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
+    :func:`estimate_peak_memory`, and the device is the model's own. On a CPU each allocation and
+    release is read from PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model
+    comes back as it was.
 
-    Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
+    Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is
+    already running.
 
     >>> measured = measure_peak_memory(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
     >>> measured.carried_bytes + measured.step_bytes == measured.peak_bytes
@@ -215,7 +249,15 @@ def measure_peak_memory(
     """
     boolean("training", training)
     with steps.ONE_AT_A_TIME, steps.undisturbed():
-        work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+        work = steps.step(
+            model,
+            inputs,
+            shape,
+            optimizer=optimizer,
+            training=training,
+            loss=loss,
+            autocast=autocast,
+        )
         measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
         carried_bytes, step_bytes = measured(work)
     return PeakMeasurement(
@@ -228,10 +270,12 @@ def measure_peak_memory(
 
 
 def _real_copy(work: steps.Step) -> steps.Step:
-    if any(isinstance(tensor, FakeTensor) for tensor in steps.tensors_of(work.model, work.arguments)):
+    if any(
+        isinstance(tensor, FakeTensor) for tensor in steps.tensors_of(work.model, work.arguments)
+    ):
         raise steps.ModelError(
-            "the model or its inputs were made under FakeTensorMode and have no data to run on; make them outside of "
-            "it, or ask estimate_peak_memory, which needs none"
+            "the model or its inputs were made under FakeTensorMode and have no data to run on; "
+            "make them outside of it, or ask estimate_peak_memory, which needs none"
         )
     with torch.inference_mode(False):
         return steps.copied(work, copy_tensor=torch.clone)
@@ -254,7 +298,8 @@ def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
 
 
 def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
-    steps.run(steps.with_optimizer(_real_copy(work)))  # cuBLAS takes its workspaces here, before anything is counted
+    # cuBLAS takes its workspaces here, before anything is counted
+    steps.run(steps.with_optimizer(_real_copy(work)))
     torch.cuda.synchronize(work.device)
     before = torch.cuda.memory_allocated(work.device)
     real = _first_step(_real_copy(work))
@@ -275,11 +320,16 @@ def _first_step(work: steps.Step) -> steps.Step:
 def _own_bytes(work: steps.Step) -> int:
     """Return the bytes of the distinct storages of the model's tensors and the inputs."""
     tensors = steps.tensors_of(work.model, work.arguments)
-    return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+    return sum(
+        {
+            tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors
+        }.values()
+    )
 
 
 class Fit(Record):
-    """Whether a step fits into ``memory_bytes``: True in ``if``, and what is left, negative where it is too much.
+    """Whether a step fits into ``memory_bytes``: True in ``if``, and what is left, negative where
+    it is too much.
 
     ``uncertain`` and ``left_out`` are as in :class:`~helpers.memory.PeakEstimate`. Lesson 11.
     """
@@ -297,12 +347,14 @@ class Fit(Record):
 
 
 class LargestBatch(Record):
-    """The largest batch that fits into ``memory_bytes``, its peak, and the peak of a batch larger by one.
+    """The largest batch that fits into ``memory_bytes``, its peak, and the peak of a batch larger
+    by one.
 
-    ``batch_size`` is 0 where ``smallest_batch_size`` does not fit: that is the batch with which the search began, 1
-    but for a model that cannot run one example. ``next_peak_bytes`` is None where the search ended at the limit that
-    it was given. ``estimates`` is how many batch sizes were estimated; ``uncertain``, of them all, and ``left_out``
-    are as in :class:`~helpers.memory.PeakEstimate`. Lesson 11.
+    ``batch_size`` is 0 where ``smallest_batch_size`` does not fit: that is the batch with which the
+    search began, 1 but for a model that cannot run one example. ``next_peak_bytes`` is None where
+    the search ended at the limit that it was given. ``estimates`` is how many batch sizes were
+    estimated; ``uncertain``, of them all, and ``left_out`` are as in
+    :class:`~helpers.memory.PeakEstimate`. Lesson 11.
     """
 
     batch_size: int
@@ -324,16 +376,18 @@ def fits(
     shape: steps.Inputs = None,
     **options: Unpack[steps.Options],
 ) -> Fit:
-    """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
+    """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by
+    the estimate.
 
-    ``memory_bytes`` is a number of bytes or a text with its unit, such as ``"24 GiB"``. None is all the memory of the
-    device: the memory of the GPU, or the memory that this process may use at most on a CPU.
-    Python, PyTorch's code and, on CUDA, the context need memory as well, so give less than the device has (by hundreds
-    of MB). ``shape`` may be given instead of ``inputs``. The ``options`` are those of
-    :func:`~helpers.memory.estimate_peak_memory`.
+    ``memory_bytes`` is a number of bytes or a text with its unit, such as ``"24 GiB"``. None is all
+    the memory of the device: the memory of the GPU, or the memory that this process may use at most
+    on a CPU. Python, PyTorch's code and, on CUDA, the context need memory as well, so give less
+    than the device has (by hundreds of MB). ``shape`` may be given instead of ``inputs``. The
+    ``options`` are those of :func:`~helpers.memory.estimate_peak_memory`.
 
-    Raises what that function raises, TypeError or ValueError for ``memory_bytes`` that are no amount of memory, and
-    ValueError where it is None and the memory of the device is not known here.
+    Raises what that function raises, TypeError or ValueError for ``memory_bytes`` that are no
+    amount of memory, and ValueError where it is None and the memory of the device is not known
+    here.
 
     >>> bool(fits(nn.Linear(1000, 1000), (64, 1000), "24 GiB"))
     True
@@ -356,20 +410,23 @@ def max_batch_size(
     at_most: int = 2**20,
     **options: Unpack[steps.Options],
 ) -> LargestBatch:
-    """Return the largest batch whose step of ``model`` fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
+    """Return the largest batch whose step of ``model`` fits into ``memory_bytes`` of tensors,
+    ``at_most`` at the most.
 
     ``memory_bytes`` is as in :func:`fits`. ``inputs`` (or ``shape``) and the ``options`` are as in
-    :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor, is the batch and is
-    replaced: rows are left out at the end, or each is repeated, so that masks and lengths keep the values that were
-    given. Tensors of the inputs have the batch first and the same batch. A ``loss`` must take any batch.
+    :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor, is
+    the batch and is replaced: rows are left out at the end, or each is repeated, so that masks and
+    lengths keep the values that were given. Tensors of the inputs have the batch first and the same
+    batch. A ``loss`` must take any batch.
 
-    The search bisects on the estimate, guided by a straight line through the last two: the result fits, and one more
-    does not. It is the largest if the peak grows with the batch, as it does but for a few bytes where a kernel takes
-    another road. It begins at 1; for a model that cannot run one example, as batch normalisation in training cannot, at
-    2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
+    The search bisects on the estimate, guided by a straight line through the last two: the result
+    fits, and one more does not. It is the largest if the peak grows with the batch, as it does but
+    for a few bytes where a kernel takes another road. It begins at 1; for a model that cannot run
+    one example, as batch normalisation in training cannot, at 2, and where that fails too at the
+    batch of ``inputs``: ``smallest_batch_size`` says which.
 
-    Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
-    to begin with runs, the error of the batch of ``inputs``.
+    Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory``
+    raises; where no batch to begin with runs, the error of the batch of ``inputs``.
 
     >>> max_batch_size(nn.Linear(1000, 1000), (1, 1000), "64 MiB", training=False).batch_size > 1000
     True
@@ -399,7 +456,9 @@ def max_batch_size(
         next_peak_bytes=peaks.get(largest + 1),
         memory_bytes=limit,
         estimates=len(peaks),
-        uncertain=tuple(sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})),
+        uncertain=tuple(
+            sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})
+        ),
         smallest_batch_size=smallest,
     )
 
@@ -410,19 +469,27 @@ def _limit(memory_bytes: int | str | None) -> int | None:
 
 
 def _memory_of(device: str) -> int:
-    """Return the bytes of memory of a device of this machine, for the CPU at most those of its control groups."""
+    """Return the bytes of memory of a device of this machine, for the CPU at most those of its
+    control groups.
+    """
     card = hardware.machine_card()
     meant = torch.device(device)
-    gpus = [gpu.memory_bytes for index, gpu in enumerate(card.gpus or ()) if index == (meant.index or 0)]
+    gpus = [
+        gpu.memory_bytes for index, gpu in enumerate(card.gpus or ()) if index == (meant.index or 0)
+    ]
     sizes = gpus if meant.type == "cuda" else [card.ram_bytes, card.memory_limit_bytes]
     known = [size for size in sizes if size is not None]
     if not known:
-        raise ValueError(f"the memory of {device!r} is not known here; give memory_bytes, such as '24 GiB'")
+        raise ValueError(
+            f"the memory of {device!r} is not known here; give memory_bytes, such as '24 GiB'"
+        )
     return min(known)
 
 
 def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) -> int:
-    """Return the first of 1, 2 and ``given`` whose step runs; raise the error of ``given``, or else the first."""
+    """Return the first of 1, 2 and ``given`` whose step runs; raise the error of ``given``, or else
+    the first.
+    """
     errors: dict[int, steps.ModelError] = {}
     for batch in sorted(batch for batch in {1, 2, given} if 1 <= batch <= at_most):
         try:
@@ -434,13 +501,16 @@ def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) ->
     raise errors.get(given, errors[1])
 
 
-def largest_below(peak: Callable[[int], int], limit: int, at_most: int, *, smallest: int = 1) -> int:
-    """Return the largest n of ``smallest`` to ``at_most`` with ``peak(n) <= limit``, 0 if there is none.
+def largest_below(
+    peak: Callable[[int], int], limit: int, at_most: int, *, smallest: int = 1
+) -> int:
+    """Return the largest n of ``smallest`` to ``at_most`` with ``peak(n) <= limit``, 0 if there is
+    none.
 
     ``peak`` must grow with n.
 
-    Each step tries where the straight line through the bracket's ends meets the limit, and every second step the
-    middle, so that a peak that is no straight line does not make it slow.
+    Each step tries where the straight line through the bracket's ends meets the limit, and every
+    second step the middle, so that a peak that is no straight line does not make it slow.
     """
     if peak(smallest) > limit:
         return 0
@@ -461,7 +531,9 @@ def largest_below(peak: Callable[[int], int], limit: int, at_most: int, *, small
 
 
 def _beyond(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
-    """Return a batch over ``high`` that no longer fits by the line through the two, 64 times ``high`` at the most."""
+    """Return a batch over ``high`` that no longer fits by the line through the two, 64 times
+    ``high`` at the most.
+    """
     slope = (peak(high) - peak(low)) / max(high - low, 1)
     over = high + int((limit - peak(high)) / slope) + 1 if slope > 0 else 64 * high
     return min(max(over, high + 1), 64 * high)
@@ -473,17 +545,24 @@ def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int
 
 
 def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
-    """Return the inputs' batch and what makes them with another one: the rows of each tensor over and over."""
+    """Return the inputs' batch and what makes them with another one: the rows of each tensor over
+    and over.
+    """
     batches = {next(iter(leaf.shape), None) for leaf in arguments.leaves}
     batch = next(iter(batches), None)
     if len(batches) != 1 or batch is None:
         raise ValueError(
-            f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
+            f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one "
+            "common batch, first"
         )
 
     def resized(other: int) -> steps.Arguments:
         def with_batch(leaf: Any) -> Any:
-            return steps.Shape((other, *leaf.shape[1:])) if isinstance(leaf, steps.Shape) else _repeated(leaf, other)
+            return (
+                steps.Shape((other, *leaf.shape[1:]))
+                if isinstance(leaf, steps.Shape)
+                else _repeated(leaf, other)
+            )
 
         return arguments.replaced(with_batch)
 
@@ -491,12 +570,19 @@ def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.
 
 
 def _repeated(tensor: torch.Tensor, batch: int) -> torch.Tensor:
-    """Return a tensor of ``batch`` rows: those of ``tensor`` over and over, equal ones side by side.
+    """Return a tensor of ``batch`` rows: those of ``tensor`` over and over, equal ones side by
+    side.
 
-    So rows that are in order, as lengths are, stay in order. Zeros stand for values that an estimate does not keep.
+    So rows that are in order, as lengths are, stay in order. Zeros stand for values that an
+    estimate does not keep.
     """
     sizes = (batch, *tensor.shape[1:])
-    if tensor.is_floating_point() or tensor.is_complex() or not len(tensor) or math.prod(sizes) > MOST_ELEMENTS:
+    if (
+        tensor.is_floating_point()
+        or tensor.is_complex()
+        or not len(tensor)
+        or math.prod(sizes) > MOST_ELEMENTS
+    ):
         return tensor.new_zeros(()).expand(sizes)
     rows = torch.arange(batch, device=tensor.device) % len(tensor)
     return tensor[rows.sort().values]

@@ -1,14 +1,15 @@
 """What an operator takes inside itself: each distinct operator of a step run once, alone, on zeros.
 
-A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot read as it lies, a
-number becomes a tensor of 8 bytes: none of it shows in the tensors that come out. Running one operator at a time
-needs the memory of one operator, not of the step, and a product or an elementwise operator on large tensors need not
-even that: what it takes inside is the same at two small sizes, and is taken for the large one.
+A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot
+read as it lies, a number becomes a tensor of 8 bytes: none of it shows in the tensors that come
+out. Running one operator at a time needs the memory of one operator, not of the step, and a product
+or an elementwise operator on large tensors need not even that: what it takes inside is the same at
+two small sizes, and is taken for the large one.
 
-Such a product takes inside what the layout of its operands asks for (a copy of one that it cannot read as it lies).
-It is run at two small sizes with the same layout. Where it takes the same inside at both, that does not depend on the
-size; where it takes copies of the same operands at both, it copies them at its own size too; where neither holds, it
-is run as it is.
+Such a product takes inside what the layout of its operands asks for (a copy of one that it cannot
+read as it lies). It is run at two small sizes with the same layout. Where it takes the same inside
+at both, that does not depend on the size; where it takes copies of the same operands at both, it
+copies them at its own size too; where neither holds, it is run as it is.
 """
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ from helpers import steps
 from helpers.memory import _trace as records, _tracing as tracing
 from helpers.memory._trace import StepTrace, TensorSpec, TracedOperator, as_without_mode, strides_of
 
-_FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default,
-         torch.ops.aten.resize_.default, torch.ops.aten._efficientzerotensor.default)  # fmt: skip
+_FREE = (
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.resize_.default,
+    torch.ops.aten._efficientzerotensor.default,
+)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one operator takes, and the real sizes of the storages it made, in the order of ``Operator.made``."""
+    """What one operator takes, and the real sizes of the storages it made, in the order of
+    ``Operator.made``.
+    """
 
     usage: records.Usage
     made_bytes: tuple[int, ...]
@@ -51,12 +58,15 @@ class _Run:
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[StepTrace, list[Probe | None]]:
-    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each of its events.
+def followed(
+    work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED
+) -> tuple[StepTrace, list[Probe | None]]:
+    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each
+    of its events.
 
-    Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a permuted operand),
-    and what follows then copies where a real run does not: a step whose probes find that is traced again with the
-    layouts that they found.
+    Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a
+    permuted operand), and what follows then copies where a real run does not: a step whose probes
+    find that is traced again with the layouts that they found.
     """
     layouts: tracing.Layouts = {}
     while True:
@@ -68,12 +78,14 @@ def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) ->
 
 
 def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
-    """Return a probe for every event of the second step, None for a release, and the layouts that are not the trace's.
+    """Return a probe for every event of the second step, None for a release, and the layouts that
+    are not the trace's.
 
     Each distinct operator is run once on its device.
 
-    An operator that makes only views takes nothing and is not run. One that cannot run alone is taken to need what
-    it returns, and ``trace.uncertain`` then says so. Where a CPU stands in for a GPU, nothing is run.
+    An operator that makes only views takes nothing and is not run. One that cannot run alone is
+    taken to need what it returns, and ``trace.uncertain`` then says so. Where a CPU stands in for a
+    GPU, nothing is run.
     """
     events = trace.events[trace.start :]
     if work.device.type != work.runs_on.type:
@@ -88,10 +100,14 @@ def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], trac
             with records.recorded() as record:
                 runner.record = record
                 runs = [runner.run(event) for event in events]
-    return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)], runner.layouts
+    return [
+        _probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)
+    ], runner.layouts
 
 
-def _probe(event: Any, run: _Run | None, trace: StepTrace, record: records.AllocatorLog | None) -> Probe | None:
+def _probe(
+    event: Any, run: _Run | None, trace: StepTrace, record: records.AllocatorLog | None
+) -> Probe | None:
     if not isinstance(event, TracedOperator):
         return None
     fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
@@ -105,7 +121,9 @@ def _probe(event: Any, run: _Run | None, trace: StepTrace, record: records.Alloc
 
 
 class _Runner:
-    def __init__(self, trace: StepTrace, device: torch.device, inside_bytes: dict[Any, int] | None = None) -> None:
+    def __init__(
+        self, trace: StepTrace, device: torch.device, inside_bytes: dict[Any, int] | None = None
+    ) -> None:
         self.record: records.AllocatorLog | None = None
         self.layouts: tracing.Layouts = {}
         self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
@@ -113,7 +131,11 @@ class _Runner:
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
 
     def run(self, event: Any) -> _Run | None:
-        if not isinstance(event, TracedOperator) or event.only_views or event.function in (None, *_FREE):
+        if (
+            not isinstance(event, TracedOperator)
+            or event.only_views
+            or event.function in (None, *_FREE)
+        ):
             return None
         key = self._key(event)
         if key not in self._runs:
@@ -130,18 +152,28 @@ class _Runner:
         return run
 
     def _key(self, event: TracedOperator) -> Any:
-        """Return the operator's key, and which of its operands hold what another operator has made."""
-        specs = (leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec))
-        makers = (self._opaque[spec.storage][:2] if spec.storage in self._opaque else () for spec in specs)
+        """Return the operator's key, and which of its operands hold what another operator has
+        made.
+        """
+        specs = (
+            leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)
+        )
+        makers = (
+            self._opaque[spec.storage][:2] if spec.storage in self._opaque else () for spec in specs
+        )
         return event.key, tuple(makers)
 
     def _run_alone(self, event: TracedOperator, mark: str) -> _Run | None:
         inside_bytes = self._inside_bytes.get(event.key)
         if inside_bytes is not None:
-            made_bytes = {made.position: self._trace.storage_bytes[made.storage] for made in event.made}
+            made_bytes = {
+                made.position: self._trace.storage_bytes[made.storage] for made in event.made
+            }
             kept_bytes = sum(made_bytes.values())
             return _Run(mark, records.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
-        too_large = self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
+        too_large = (
+            self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
+        )
         if too_large or self._lacks_workspace(event):
             self._note_not_run(event)
             return None
@@ -170,7 +202,9 @@ class _Runner:
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
 
     def _lacks_workspace(self, event: TracedOperator) -> bool:
-        """Return whether an operand is a workspace whose maker could not be run: without it a kernel may crash."""
+        """Return whether an operand is a workspace whose maker could not be run: without it a
+        kernel may crash.
+        """
         return any(
             isinstance(leaf, TensorSpec)
             and leaf.dtype is torch.uint8
@@ -182,11 +216,21 @@ class _Runner:
         )
 
     def _note_not_run(self, event: TracedOperator) -> None:
-        self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")
+        self._trace.uncertain.add(
+            f"{event.function} cannot be run alone here: what it takes inside is not counted"
+        )
 
-    def _finished(self, event: TracedOperator, mark: str, usage: records.Usage | None, outputs: list[Any]) -> _Run:
-        """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
-        run = _Run(mark, usage, {position: self._bytes_of(output) for position, output in enumerate(outputs)})
+    def _finished(
+        self, event: TracedOperator, mark: str, usage: records.Usage | None, outputs: list[Any]
+    ) -> _Run:
+        """Note the real sizes, and keep an output whose size only the operator knows: another may
+        need its content.
+        """
+        run = _Run(
+            mark,
+            usage,
+            {position: self._bytes_of(output) for position, output in enumerate(outputs)},
+        )
         for storage, position, _ in event.made:
             output = outputs[position]
             if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:
@@ -196,7 +240,9 @@ class _Runner:
         return run
 
     def _bytes_of(self, output: Any) -> int:
-        """Return the bytes of an output's storage, 0 on another device; a kernel may give None for what it promises."""
+        """Return the bytes of an output's storage, 0 on another device; a kernel may give None for
+        what it promises.
+        """
         is_here = isinstance(output, torch.Tensor) and output.device.type == self._device.type
         return output.untyped_storage().nbytes() if is_here else 0
 
@@ -210,7 +256,9 @@ class _Runner:
             )
         if spec.content is not None:
             values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
-            made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)
+            made = torch.empty_strided(
+                spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device
+            ).copy_(values)
         else:
             made = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
         made = made.conj() if spec.is_conj else made
@@ -218,7 +266,9 @@ class _Runner:
 
 
 def _as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """Return what another operator made as ``spec`` views it; as it is where only the operator knows its size."""
+    """Return what another operator made as ``spec`` views it; as it is where only the operator
+    knows its size.
+    """
     needed_bytes = _extent(spec.sizes, spec.strides) * spec.dtype.itemsize
     has_room = 0 < needed_bytes <= output.untyped_storage().nbytes()
     if not has_room or output.dtype != spec.dtype or output.shape == spec.sizes:
@@ -247,16 +297,21 @@ def _machine_bytes() -> float:
 _LARGE_BYTES = 2**24  # what an operator writes, from which on it is run at small sizes
 _SMALL_SIZES = (96, 64)
 _ZERO_PAGES_FROM_BYTES = 2**20
-_BY_ROWS = frozenset({
-    "mm", "bmm", "addmm", "baddbmm", "_to_copy", "clone", "copy", "copy_", "zeros_like", "ones_like", "fill_",
-    "zero_", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
-    "embedding_dense_backward",
-})  # fmt: skip
+_BY_ROWS = frozenset({ "mm", "bmm", "addmm", "baddbmm", "_to_copy", "clone", "copy", "copy_",
+    "zeros_like", "ones_like", "fill_", "zero_", "_softmax", "_log_softmax",
+    "_softmax_backward_data", "_log_softmax_backward_data",
+    "embedding_dense_backward"})  # fmt: skip
 
 
 def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
-    """Return, by key, what the large operators take inside, of those where the small sizes tell it."""
-    waiting = {event.key: event for event in events if isinstance(event, TracedOperator) and _is_large(event, trace)}
+    """Return, by key, what the large operators take inside, of those where the small sizes tell
+    it.
+    """
+    waiting = {
+        event.key: event
+        for event in events
+        if isinstance(event, TracedOperator) and _is_large(event, trace)
+    }
     tried: dict[Any, list[_SmallRun | None]] = {}
     if not waiting:
         return {}
@@ -269,13 +324,19 @@ def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
     return {key: inside for key, inside in found.items() if inside is not None}
 
 
-def _at_full_size(event: TracedOperator, runs: list[_SmallRun], record: records.AllocatorLog) -> int | None:
-    """Return what the operator takes inside at its own size, None where the small sizes leave it open."""
+def _at_full_size(
+    event: TracedOperator, runs: list[_SmallRun], record: records.AllocatorLog
+) -> int | None:
+    """Return what the operator takes inside at its own size, None where the small sizes leave it
+    open.
+    """
     usages = [records.usage(record.window(run.mark)) for run in runs]
     inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
     if inside[0] == inside[1]:
         return inside[0]
-    operands = list(zip(_operand_bytes(event.arguments), *(run.operand_bytes for run in runs), strict=True))
+    operands = list(
+        zip(_operand_bytes(event.arguments), *(run.operand_bytes for run in runs), strict=True)
+    )
     copied = {
         sum(operand[0] for operand in chosen)
         for count in range(1, len(operands) + 1)
@@ -293,9 +354,18 @@ class _SmallRun(NamedTuple):
 
 
 def _operand_bytes(arguments: Any) -> list[int]:
-    operands = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, TensorSpec | torch.Tensor)]
-    shapes = [operand.sizes if isinstance(operand, TensorSpec) else operand.shape for operand in operands]
-    return [math.prod(shape) * operand.dtype.itemsize for shape, operand in zip(shapes, operands, strict=True)]
+    operands = [
+        leaf
+        for leaf in pytree.tree_leaves(arguments)
+        if isinstance(leaf, TensorSpec | torch.Tensor)
+    ]
+    shapes = [
+        operand.sizes if isinstance(operand, TensorSpec) else operand.shape for operand in operands
+    ]
+    return [
+        math.prod(shape) * operand.dtype.itemsize
+        for shape, operand in zip(shapes, operands, strict=True)
+    ]
 
 
 def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
@@ -308,14 +378,20 @@ def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
     made = sum(trace.storage_bytes[made.storage] for made in event.made)
     written = sum(
         math.prod(value.sizes) * value.dtype.itemsize
-        for argument, value in zip(event.function._schema.arguments, event.arguments[0], strict=False)
-        if isinstance(value, TensorSpec) and argument.alias_info is not None and argument.alias_info.is_write
+        for argument, value in zip(
+            event.function._schema.arguments, event.arguments[0], strict=False
+        )
+        if isinstance(value, TensorSpec)
+        and argument.alias_info is not None
+        and argument.alias_info.is_write
     )
     return made + written > _LARGE_BYTES
 
 
 def _run_small(event: TracedOperator, most: int, record: records.AllocatorLog) -> _SmallRun | None:
-    """Run the operator with its large sizes about ``most``; return None where it cannot be run so."""
+    """Run the operator with its large sizes about ``most``; return None where it cannot be run
+    so.
+    """
     assert event.function is not None  # as it is large
     mark = str(record.marks)
     smaller = _smaller_sizes(event.arguments, most)
@@ -337,7 +413,9 @@ def _run_small(event: TracedOperator, most: int, record: records.AllocatorLog) -
 
 
 def _smaller_sizes(arguments: Any, most: int) -> dict[int, int]:
-    """Return a smaller size for each large one: of the same alignment, and different from the others."""
+    """Return a smaller size for each large one: of the same alignment, and different from the
+    others.
+    """
     leaves = pytree.tree_leaves(arguments)
     sizes = {size for leaf in leaves if isinstance(leaf, TensorSpec) for size in leaf.sizes}
     sizes |= {leaf for leaf in leaves if type(leaf) is int}  # an embedding's rows
@@ -355,7 +433,8 @@ def _scaled(leaf: Any, smaller: dict[int, int]) -> Any:
 
 
 def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of the same layout at other sizes: the same order of dimensions, the same gaps.
+    """Return the strides of the same layout at other sizes: the same order of dimensions, the same
+    gaps.
 
     Raises ValueError for a layout that has none.
     """
@@ -374,11 +453,19 @@ def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Return how many elements lie from a tensor's first to its last, both included."""
-    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+    return (
+        sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
+        if 0 not in sizes
+        else 0
+    )
 
 
-def zeros(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return zeros; large ones on a CPU are pages that the system hands out without taking memory until a write."""
+def zeros(
+    sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return zeros; large ones on a CPU are pages that the system hands out without taking memory
+    until a write.
+    """
     extent = _extent(sizes, strides)
     if device.type != "cpu" or extent * dtype.itemsize < _ZERO_PAGES_FROM_BYTES:
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device).zero_()

@@ -1,7 +1,8 @@
 """The timeline of a step: what is alive at each operator, from a trace and its probes.
 
-An event is one operator of the step that is not a mere view. A tensor is alive from the event that makes it to the
-last one before its release, both included, so the live bytes of an event are the sum over the tensors that span it.
+An event is one operator of the step that is not a mere view. A tensor is alive from the event that
+makes it to the last one before its release, both included, so the live bytes of an event are the
+sum over the tensors that span it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ _CUDA_BLOCK_BYTES = 512  # torch.cuda's caching allocator rounds every tensor up
 
 
 class LiveTensor(Record):
-    """One tensor of the step, or the workspace of one operator: how large, whose, and alive from when to when.
+    """One tensor of the step, or the workspace of one operator: how large, whose, and alive from
+    when to when.
 
-    ``category`` is one of ``CATEGORIES``: a saved activation is made in the forward pass and kept for the backward
-    pass, an activation is not kept; a gradient is a parameter's, an activation gradient any other of the backward
-    pass; workspace is what one operator takes over its results; other is what the model itself keeps between steps.
-    ``layer`` is the module's path, empty for the model. ``start_event`` and ``end_event`` are both included.
-    Lesson 11.
+    ``category`` is one of ``CATEGORIES``: a saved activation is made in the forward pass and kept
+    for the backward pass, an activation is not kept; a gradient is a parameter's, an activation
+    gradient any other of the backward pass; workspace is what one operator takes over its results;
+    other is what the model itself keeps between steps. ``layer`` is the module's path, empty for
+    the model. ``start_event`` and ``end_event`` are both included. Lesson 11.
     """
 
     name: str
@@ -53,7 +55,8 @@ class Event(Record):
 
 
 class MemoryTimeline(Record):
-    """Every tensor of a step with its life, in order of birth, and every event; ``table()`` is the tensors'.
+    """Every tensor of a step with its life, in order of birth, and every event; ``table()`` is the
+    tensors'.
 
     Lesson 11.
     """
@@ -67,7 +70,9 @@ class MemoryTimeline(Record):
 
     def alive_at(self, event: int) -> tuple[LiveTensor, ...]:
         """Return the tensors that are alive at ``event``, the largest first."""
-        found = [tensor for tensor in self.tensors if tensor.start_event <= event <= tensor.end_event]
+        found = [
+            tensor for tensor in self.tensors if tensor.start_event <= event <= tensor.end_event
+        ]
         return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
 
 
@@ -104,13 +109,17 @@ class _Replay:
         self._by_storage: dict[int, _Life] = {}
         for storage in trace.carried:
             category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
-            self._born(storage, trace.storage_bytes[storage], name=name, category=category, layer=layer)
+            self._born(
+                storage, trace.storage_bytes[storage], name=name, category=category, layer=layer
+            )
 
     @property
     def _now(self) -> int:
         return max(len(self._operators) - 1, 0)
 
-    def _born(self, storage: int | None, size_bytes: int, *, name: str, category: str, layer: str) -> _Life:
+    def _born(
+        self, storage: int | None, size_bytes: int, *, name: str, category: str, layer: str
+    ) -> _Life:
         rounded = -(-size_bytes // self._block_bytes) * self._block_bytes
         life = _Life(name, category, layer, rounded, start=self._now)
         self._lives.append(life)
@@ -123,14 +132,22 @@ class _Replay:
         made_bytes = 0
         for (storage, _, _), size_bytes in zip(operator.made, probe.made_bytes, strict=True):
             category = _CATEGORY_OF_PHASE[operator.phase]
-            life = self._born(storage, size_bytes, name=operator.name, category=category, layer=operator.layer)
+            life = self._born(
+                storage, size_bytes, name=operator.name, category=category, layer=operator.layer
+            )
             made_bytes += life.size_bytes
             if storage in self._trace.gradients:
                 life.layer, life.name = self._trace.gradients[storage]
                 life.category = "gradient"
         workspace_bytes = probe.usage.peak_bytes - made_bytes
         if workspace_bytes > 0:
-            life = self._born(None, workspace_bytes, name=operator.name, category="workspace", layer=operator.layer)
+            life = self._born(
+                None,
+                workspace_bytes,
+                name=operator.name,
+                category="workspace",
+                layer=operator.layer,
+            )
             life.end = self._now
 
     def release(self, storage: int) -> None:
@@ -143,13 +160,20 @@ class _Replay:
     def timeline(self) -> MemoryTimeline:
         last = self._now
         tensors = tuple(
-            derived(LiveTensor, life, start_event=life.start, end_event=last if life.end is None else life.end)
+            derived(
+                LiveTensor,
+                life,
+                start_event=life.start,
+                end_event=last if life.end is None else life.end,
+            )
             for life in self._lives
             if life.size_bytes
         )
         events = tuple(
             Event(operator.name, operator.layer, operator.phase, level)
-            for operator, level in zip(self._operators, live_bytes(tensors, len(self._operators)), strict=True)
+            for operator, level in zip(
+                self._operators, live_bytes(tensors, len(self._operators)), strict=True
+            )
         )
         return MemoryTimeline(tensors, events)
 

@@ -1,10 +1,12 @@
-"""Two records of a step: its operators and releases on fake tensors, and the CPU allocator's own on real ones.
+"""Two records of a step: its operators and releases on fake tensors, and the CPU allocator's own on
+real ones.
 
-A :class:`StepTrace` has every operator with what it was given and made, and every release, in order.
+A :class:`StepTrace` has every operator with what it was given and made, and every release, in
+order.
 
-Autograd writes into a tensor that nobody else holds, except when a dispatch mode is on, as it is while tracing. There
-are two such places, and in both the operand that is written into ends with the operator in the trace:
-:func:`as_without_mode` gives the trace as it is without.
+Autograd writes into a tensor that nobody else holds, except when a dispatch mode is on, as it is
+while tracing. There are two such places, and in both the operand that is written into ends with the
+operator in the trace: :func:`as_without_mode` gives the trace as it is without.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from helpers import steps
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """All of a tensor but its data; ``storage`` is the trace's number for its storage, None for one not counted."""
+    """All of a tensor but its data; ``storage`` is the trace's number for its storage, None for one
+    not counted.
+    """
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -34,7 +38,8 @@ class TensorSpec:
     device: torch.device
     is_conj: bool  # a view that conjugates or negates when it is read: some kernels copy it first
     is_neg: bool
-    room_bytes: int  # of the storage of an empty tensor, which an operator may fill without asking for more
+    # of the storage of an empty tensor, which an operator may fill without asking for more
+    room_bytes: int
     content: bytes | None  # its values, where the operator's results have the sizes that they say
     storage: int | None = field(compare=False)
     is_view: bool = field(compare=False)
@@ -42,18 +47,25 @@ class TensorSpec:
 
 def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the strides of ``tensor``, 0 along a dimension of one, where they mean nothing."""
-    return tuple(stride if size > 1 else 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tuple(
+        stride if size > 1 else 0
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def key_of(function: Any, grad_mode: bool, arguments: Any) -> Any:
     """Return what is equal for two calls that make and take the same."""
     leaves, shape = pytree.tree_flatten(arguments)
-    given = tuple(leaf if isinstance(leaf, TensorSpec) else (type(leaf), repr(leaf)) for leaf in leaves)
+    given = tuple(
+        leaf if isinstance(leaf, TensorSpec) else (type(leaf), repr(leaf)) for leaf in leaves
+    )
     return function, grad_mode, repr(shape), given
 
 
 class Made(NamedTuple):
-    """A storage that an operator made: its number, and of the value that has it the position and the strides."""
+    """A storage that an operator made: its number, and of the value that has it the position and
+    the strides.
+    """
 
     storage: int
     position: int = 0
@@ -62,7 +74,9 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """One operator that ran: its arguments with tensors as :class:`TensorSpec`, and the storages it made."""
+    """One operator that ran: its arguments with tensors as :class:`TensorSpec`, and the storages it
+    made.
+    """
 
     function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -76,7 +90,11 @@ class TracedOperator:
     @property
     def name(self) -> str:
         """The operator's name without its namespace and overload: ``convolution``."""
-        return self.function._schema.name.rpartition("::")[2] if self.function is not None else "outside"
+        return (
+            self.function._schema.name.rpartition("::")[2]
+            if self.function is not None
+            else "outside"
+        )
 
     @functools.cached_property
     def key(self) -> Any:
@@ -105,8 +123,10 @@ class StepTrace:
     events: list[TracedOperator | Release] = field(default_factory=list)
     storage_bytes: dict[int, int] = field(default_factory=dict)
     carried: list[int] = field(default_factory=list)  # alive when the second step starts
-    names: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # carried: category, layer, name
-    gradients: dict[int, tuple[str, str]] = field(default_factory=dict)  # of parameters: layer, name
+    # carried: category, layer, name
+    names: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    # of parameters: layer, name
+    gradients: dict[int, tuple[str, str]] = field(default_factory=dict)
     uncertain: set[str] = field(default_factory=set)  # what had to be assumed
     start: int = 0
 
@@ -141,7 +161,9 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
             else:
                 events.append(Release(same.get(event.storage, event.storage)))
             continue
-        function = _in_place(event, makers, trace) if _ends_with(event, second_step, position) else None
+        function = (
+            _in_place(event, makers, trace) if _ends_with(event, second_step, position) else None
+        )
         if function is None:
             events.append(event)
             continue
@@ -157,7 +179,9 @@ def _operators(events: list[TracedOperator | Release]) -> Iterator[TracedOperato
     return (event for event in events if isinstance(event, TracedOperator))
 
 
-def _ends_with(event: TracedOperator, events: list[TracedOperator | Release], position: int) -> bool:
+def _ends_with(
+    event: TracedOperator, events: list[TracedOperator | Release], position: int
+) -> bool:
     """Return whether the first operand is released before the next operator."""
     first = _first(event)
     if first is None:
@@ -177,7 +201,7 @@ def _first(event: TracedOperator) -> TensorSpec | None:
 
 def _in_place(
     event: TracedOperator, makers: dict[int, TracedOperator], trace: StepTrace
-) -> torch._ops.OpOverload | None:  # fmt: skip
+) -> torch._ops.OpOverload | None:
     """Return the operator that really ran, None where it is the one in the trace."""
     first = _first(event)
     if first is None or first.storage is None:
@@ -198,17 +222,19 @@ def _is_accumulation(event: TracedOperator, maker: TracedOperator) -> bool:
     """Return whether the engine adds a second gradient to a first that waits at the same place.
 
     It does so in place if nobody else holds the first (``can_accumulate_inplace`` in PyTorch's
-    torch/csrc/autograd/input_buffer.cpp): its storage has one owner, it is dense and no view. The first was made by
-    an earlier node and ends with the sum, which no operand of a sum inside a node's own formula does.
+    torch/csrc/autograd/input_buffer.cpp): its storage has one owner, it is dense and no view. The
+    first was made by an earlier node and ends with the sum, which no operand of a sum inside a
+    node's own formula does.
     """
     tensors = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
     plain = event.function is _ADD and len(tensors) == 2 and not event.arguments[1]
     return plain and event.may_accumulate and maker.segment != event.segment
 
 
-# What the CPU allocator really handed out and took back, as PyTorch's profiler reports it for the profiled thread. A
-# release of memory that was allocated before the profiler started is not reported, so a record opens before what it is
-# to see. What oneDNN or MKL take from the system themselves is not reported either.
+# What the CPU allocator really handed out and took back, as PyTorch's profiler reports it for the
+# profiled thread. A release of memory that was allocated before the profiler started is not
+# reported, so a record opens before what it is to see. What oneDNN or MKL take from the system
+# themselves is not reported either.
 
 _MARK = "helpers.memory:"
 # Kineto writes lines of its own to stderr, and reads its level once, at its first use.
@@ -217,7 +243,9 @@ _QUIET_KINETO = {"KINETO_LOG_LEVEL": "6"}
 
 @dataclass
 class AllocatorLog:
-    """Allocations (positive) and releases (negative) in bytes, in order, cut into windows by marks."""
+    """Allocations (positive) and releases (negative) in bytes, in order, cut into windows by
+    marks.
+    """
 
     marks: int = 0
     _windows: dict[str, list[int]] = field(default_factory=dict)
@@ -259,7 +287,10 @@ def recorded() -> Iterator[AllocatorLog]:
 
 def _recorded() -> Iterator[AllocatorLog]:
     if torch.autograd._profiler_enabled():
-        raise RuntimeError("a PyTorch profiler is running, and there can be only one: leave it before measuring memory")
+        raise RuntimeError(
+            "a PyTorch profiler is running, and there can be only one: leave it before measuring "
+            "memory"
+        )
     for name, value in _QUIET_KINETO.items():
         os.environ.setdefault(name, value)
     record = AllocatorLog()
@@ -293,7 +324,9 @@ def _cut(items: list[int | str]) -> dict[str, list[int]]:
 
 
 def cuda_usage(call: Callable[[], object], device: torch.device) -> tuple[Usage, object]:
-    """Return what ``call()`` took from the CUDA caching allocator over its start, and what it returned."""
+    """Return what ``call()`` took from the CUDA caching allocator over its start, and what it
+    returned.
+    """
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -1,10 +1,10 @@
 """The life of every tensor of a step, found without computing anything.
 
-The step runs on fake tensors (torch._subclasses.FakeTensorMode): they have a shape, a type and a storage of their
-own, and no data. PyTorch's own Python, C++ and autograd engine decide when each is made and dropped, so the order
-of allocations and releases is theirs, not a model of it. What fake tensors cannot show is what an operator takes
-inside itself: that is :mod:`helpers.memory._probing`. Nor have they values: :mod:`helpers.memory._values` has those
-that a model may ask for.
+The step runs on fake tensors (torch._subclasses.FakeTensorMode): they have a shape, a type and a
+storage of their own, and no data. PyTorch's own Python, C++ and autograd engine decide when each is
+made and dropped, so the order of allocations and releases is theirs, not a model of it. What fake
+tensors cannot show is what an operator takes inside itself: that is :mod:`helpers.memory._probing`.
+Nor have they values: :mod:`helpers.memory._values` has those that a model may ask for.
 """
 
 from __future__ import annotations
@@ -36,27 +36,42 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from helpers import steps
 from helpers.memory import _attribution as attribution
-from helpers.memory._trace import Made, Release, StepTrace, TensorSpec, TracedOperator, key_of, strides_of
+from helpers.memory._trace import (
+    Made,
+    Release,
+    StepTrace,
+    TensorSpec,
+    TracedOperator,
+    key_of,
+    strides_of,
+)
 from helpers.memory._values import KnownValues, written
 from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
-_BY_VALUES = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default,
-              torch.ops.aten._pack_padded_sequence.default)  # fmt: skip
+_BY_VALUES = (
+    torch.ops.aten.index_put_.default,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten._pack_padded_sequence.default,
+)
 _BACKWARD_BY_VALUES = ("prod", "cumprod")
 _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
 UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
-Layouts = dict[Any, dict[int, tuple[int, ...]]]  # by an operator's key: position of a result, its strides
+# by an operator's key: position of a result, its strides
+Layouts = dict[Any, dict[int, tuple[int, ...]]]
 
 
-def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None) -> StepTrace:
+def traced(
+    work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None
+) -> StepTrace:
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
 
-    ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.
-    ``layouts`` has the strides that an operator's results really have, where PyTorch's fake ones have others.
+    ``observe(tracer, layers)`` is a context around the second step, for those who want to see more
+    of it. ``layouts`` has the strides that an operator's results really have, where PyTorch's fake
+    ones have others.
 
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
@@ -74,12 +89,22 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     tracer = Tracer(fake_mode, layers, work, values, layouts)
     tracer.trace.uncertain.update(work.assumed)
     for name in steps.opaque_classes(work.model, work.arguments):
-        tracer.trace.uncertain.add(f"a {name} cannot be looked into: tensors that it holds are not counted")
+        tracer.trace.uncertain.add(
+            f"a {name} cannot be looked into: tensors that it holds are not counted"
+        )
     with (
-        steps.in_one_thread(fake.model), steps.uncompiled(), _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work),
-        _seen_generator_states(tracer), _written_lengths(tracer), _seen_sizes(tracer), fake_mode, tracer,
+        steps.in_one_thread(fake.model),
+        steps.uncompiled(),
+        _quiet_fakes(),
+        _hidden_fakes(),
+        _foreach_as_real(work),
+        _seen_generator_states(tracer),
+        _written_lengths(tracer),
+        _seen_sizes(tracer),
+        fake_mode,
+        tracer,
         layers.watched(),
-    ):  # fmt: skip
+    ):
         return _two_steps(fake, tracer, observe(tracer, layers))
 
 
@@ -94,9 +119,13 @@ def _copied_generators() -> AbstractContextManager:
 
 
 class _Copying(TorchFunctionMode):
-    """Copy tensors into fake ones on ``device``, wherever they lie, and keep the values of small integer tensors."""
+    """Copy tensors into fake ones on ``device``, wherever they lie, and keep the values of small
+    integer tensors.
+    """
 
-    def __init__(self, fake_mode: FakeTensorMode, device: torch.device, values: KnownValues) -> None:
+    def __init__(
+        self, fake_mode: FakeTensorMode, device: torch.device, values: KnownValues
+    ) -> None:
         super().__init__()
         self._fake_mode, self._device, self._values = fake_mode, device, values
 
@@ -119,7 +148,9 @@ class _Copying(TorchFunctionMode):
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self._device:
             return self._fake_mode.from_tensor(tensor, static_shapes=True)
-        strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
+        strided = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device
+        )
         return strided.requires_grad_(tensor.requires_grad)
 
 
@@ -134,7 +165,9 @@ class _Alive:
 
 
 class _Resized(NamedTuple):
-    """The storages that were given another size: as they are now, and the numbers of what they were."""
+    """The storages that were given another size: as they are now, and the numbers of what they
+    were.
+    """
 
     made: tuple[Made, ...]
     gone: list[int]
@@ -157,7 +190,12 @@ class Tracer(TorchDispatchMode):
         self.trace = StepTrace()
         self.phase = "preparation"
         self.makes_lengths = False  # PyTorch writes them in memory, without an operator
-        self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
+        self._fake_mode, self._layers, self._values, self._layouts = (
+            fake_mode,
+            layers,
+            values,
+            layouts,
+        )
         self._device, self._runs_on = work.device, work.runs_on
         self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
         self._alive: dict[int, _Alive] = {}
@@ -170,26 +208,35 @@ class Tracer(TorchDispatchMode):
             return function(*args, **kwargs)
         if function.__name__.startswith("_nested_"):
             raise steps.ModelError(
-                "the step makes a nested tensor, and only dense tensors are handled: give nn.TransformerEncoder "
-                "enable_nested_tensor=False, or measure the step with measure_peak_memory"
+                "the step makes a nested tensor, and only dense tensors are handled: give "
+                "nn.TransformerEncoder enable_nested_tensor=False, or measure the step with "
+                "measure_peak_memory"
             )
         if isinstance(function, torch._ops.HigherOrderOperator):
-            self.trace.uncertain.add(f"{function} is followed operator by operator: compiled it may keep others alive")
+            self.trace.uncertain.add(
+                f"{function} is followed operator by operator: compiled it may keep others alive"
+            )
             with self:
-                return function.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
+                return function.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](
+                    *args, **kwargs
+                )
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
             known = self._values.computed(function, args, kwargs)
             self._note_draws(args, kwargs)
             if self._values.takes_finite:
-                self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
+                self.trace.uncertain.add(
+                    "the model asks whether its activations are finite numbers: they are taken so"
+                )
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
         self._note_values(function, args)
         self._check_positions(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
-        describe = functools.partial(self._described, by_values=by_values, may_fill=function._schema.is_mutable)
+        describe = functools.partial(
+            self._described, by_values=by_values, may_fill=function._schema.is_mutable
+        )
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
         pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
@@ -213,27 +260,41 @@ class Tracer(TorchDispatchMode):
         return outputs
 
     def _resized(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> _Resized:
-        """Return the storages to which ``function`` gave another size: each is a new one, and the old one is gone."""
+        """Return the storages to which ``function`` gave another size: each is a new one, and the
+        old one is gone.
+        """
         storages = {
-            tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in written(function, args, kwargs)
+            tensor.untyped_storage()._cdata: tensor.untyped_storage()
+            for tensor in written(function, args, kwargs)
         }
         leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         found = _Resized((), [])
         for key, storage in storages.items():
             numbers = self._renumbered(storage)
             if numbers is not None:
-                places = [place for place, leaf in enumerate(leaves) if leaf.untyped_storage()._cdata == key]
-                made = Made(numbers[1], *((places[0], strides_of(leaves[places[0]])) if places else ()))
+                places = [
+                    place
+                    for place, leaf in enumerate(leaves)
+                    if leaf.untyped_storage()._cdata == key
+                ]
+                made = Made(
+                    numbers[1], *((places[0], strides_of(leaves[places[0]])) if places else ())
+                )
                 found = _Resized((*found.made, made), [*found.gone, numbers[0]])
         return found
 
     def _renumbered(self, storage: torch.UntypedStorage) -> tuple[int, int] | None:
-        """Return the old and the new number of a storage that has another size than before, None where it has not."""
+        """Return the old and the new number of a storage that has another size than before, None
+        where it has not.
+        """
         known = self._alive.get(storage._cdata)
         if known is None or known.size_bytes == storage.nbytes():
             return None
         known.size_bytes = storage.nbytes()
-        old, known.number = known.number, self._new_storage(0 if known.is_free else known.size_bytes)
+        old, known.number = (
+            known.number,
+            self._new_storage(0 if known.is_free else known.size_bytes),
+        )
         if old in self.trace.names:
             self.trace.names[known.number] = self.trace.names[old]
         return old, known.number
@@ -247,25 +308,39 @@ class Tracer(TorchDispatchMode):
             self._release([numbers[0]])
 
     def _check_positions(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Raise IndexError where a real run would, since fake tensors look up any row of a table and any class."""
+        """Raise IndexError where a real run would, since fake tensors look up any row of a table
+        and any class.
+        """
         name = function.__name__.partition(".")[0]
         if name == "embedding":
             size, positions, passed_over = args[0].shape[0], args[1], None
         elif name in ("nll_loss_forward", "nll_loss2d_forward"):
-            size, positions, passed_over = args[0].shape[-1 if args[0].dim() == 1 else 1], args[1], args[4]
+            size, positions, passed_over = (
+                args[0].shape[-1 if args[0].dim() == 1 else 1],
+                args[1],
+                args[4],
+            )
         else:
             return
         known = self._values.of(positions)
         if known is None:
             return
         with _disable_current_modes():
-            wrong = [index for index in known.unique().tolist() if not 0 <= index < size and index != passed_over]
+            wrong = [
+                index
+                for index in known.unique().tolist()
+                if not 0 <= index < size and index != passed_over
+            ]
         if wrong:
             looked_up = "rows of an embedding" if name == "embedding" else "classes of a loss"
-            raise IndexError(f"index {wrong[0]} is out of range: the {looked_up} are 0 to {size - 1}")
+            raise IndexError(
+                f"index {wrong[0]} is out of range: the {looked_up} are 0 to {size - 1}"
+            )
 
     def _outputs(self, function: Any, args: Any, kwargs: Any, described: Any) -> Any:
-        """Return the operator's fake results: as many and as large as the known values make them, and as laid out."""
+        """Return the operator's fake results: as many and as large as the known values make them,
+        and as laid out.
+        """
         try:
             outputs = self._fake_outputs(function, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
@@ -273,18 +348,24 @@ class Tracer(TorchDispatchMode):
             if outputs is None:
                 raise self._data_dependent(function) from error
             self._note_draws(args, kwargs)
-        strides = self._layouts and self._layouts.get(key_of(function, torch.is_grad_enabled(), described))
+        strides = self._layouts and self._layouts.get(
+            key_of(function, torch.is_grad_enabled(), described)
+        )
         if not strides:
             return outputs
         leaves, shape = pytree.tree_flatten(outputs)
         for position, real in strides.items():
             fake = leaves[position]
-            leaves[position] = torch.empty_strided(fake.size(), real, dtype=fake.dtype, device=fake.device)
+            leaves[position] = torch.empty_strided(
+                fake.size(), real, dtype=fake.dtype, device=fake.device
+            )
         return pytree.tree_unflatten(leaves, shape)
 
     def _note_draws(self, args: Any, kwargs: Any) -> None:
         if self._values.are_drawn(args, kwargs):
-            self.trace.uncertain.add("the step asks what a random draw gave: one draw was taken, another may differ")
+            self.trace.uncertain.add(
+                "the step asks what a random draw gave: one draw was taken, another may differ"
+            )
 
     def _note_values(self, function: Any, args: Any) -> None:
         """Note what takes memory by the values that it is given, and what was assumed of them."""
@@ -295,22 +376,36 @@ class Tracer(TorchDispatchMode):
             )
         if name in _BACKWARD_BY_VALUES and torch.is_grad_enabled() and args[0].requires_grad:
             self.trace.uncertain.add(
-                f"the backward pass of {function} takes less where no factor is zero: counted as if one is"
+                f"the backward pass of {function} takes less where no factor is zero: counted as "
+                "if one is"
             )
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""
-        if self.makes_lengths and function is torch.ops.aten.empty.memory_format and kwargs.get("dtype") == torch.int64:
+        """Return what PyTorch says of the results; it speaks of grouped products in bfloat16
+        only.
+        """
+        if (
+            self.makes_lengths
+            and function is torch.ops.aten.empty.memory_format
+            and kwargs.get("dtype") == torch.int64
+        ):
             with _disable_current_modes():
                 return function(*args, **kwargs)
-        if function.__name__.partition(".")[0] not in _GROUPED_PRODUCTS or args[0].dtype == torch.bfloat16:
+        if (
+            function.__name__.partition(".")[0] not in _GROUPED_PRODUCTS
+            or args[0].dtype == torch.bfloat16
+        ):
             return function(*args, **kwargs)
         halves = [operand.to(torch.bfloat16) for operand in args[:2]]
         made = function(*halves, *args[2:], **kwargs)
-        return torch.empty_strided(made.size(), made.stride(), dtype=args[0].dtype, device=made.device)
+        return torch.empty_strided(
+            made.size(), made.stride(), dtype=args[0].dtype, device=made.device
+        )
 
     def _outputs_by_values(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Return fake results whose sizes hang on values that are known; None where they are not."""
+        """Return fake results whose sizes hang on values that are known; None where they are
+        not.
+        """
         if function is torch.ops.aten._pack_padded_sequence.default:
             return self._packed(*args)
         found = self._values.computed(function, args, kwargs)
@@ -342,10 +437,14 @@ class Tracer(TorchDispatchMode):
         return data.new_empty((sum(sizes), *data.shape[2:])), real
 
     def _like(self, real: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=self._runs_on)
+        return torch.empty_strided(
+            real.size(), real.stride(), dtype=real.dtype, device=self._runs_on
+        )
 
     def write(self, function: Any, made: tuple[Made, ...], arguments: Any = ((), {})) -> None:
-        """Write down that ``function`` ran now and made these storages; None for what is no operator."""
+        """Write down that ``function`` ran now and made these storages; None for what is no
+        operator.
+        """
         self.trace.events.append(
             TracedOperator(
                 function=function,
@@ -374,24 +473,31 @@ class Tracer(TorchDispatchMode):
         self.phase = phase
 
     def _unknown_value(self, function: Any, tensor: torch.Tensor) -> float:
-        """Answer an optimizer that reads a number it computed: it scales its update by it, whatever it is."""
+        """Answer an optimizer that reads a number it computed: it scales its update by it, whatever
+        it is.
+        """
         if self.phase != "optimizer" or function is not torch.ops.aten._local_scalar_dense.default:
             raise self._data_dependent(function)
-        self.trace.uncertain.add("the optimizer reads a value that only the step would compute: 1 was taken for it")
+        self.trace.uncertain.add(
+            "the optimizer reads a value that only the step would compute: 1 was taken for it"
+        )
         return 1.0 if tensor.is_floating_point() else 1
 
     def _data_dependent(self, function: Any) -> steps.ModelError:
         part = steps.PARTS.get(self.phase, "step")
         return steps.ModelError(
-            f"the {part} looks at the values of a tensor ({function}), so what it stores depends on the data "
-            "and cannot be told beforehand; measure_peak_memory measures it on your inputs"
+            f"the {part} looks at the values of a tensor ({function}), so what it stores depends "
+            "on the data and cannot be told beforehand; measure_peak_memory measures it on your "
+            "inputs"
         )
 
     def _release(self, storages: list[int]) -> None:
         self.trace.events.extend(Release(storage) for storage in storages)
 
     def _settled(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor's fake twin; one that was there before the step is known to be no part of the count."""
+        """Return the tensor's fake twin; one that was there before the step is known to be no part
+        of the count.
+        """
         twin = tensor if isinstance(tensor, FakeTensor) else self._fake_mode.from_tensor(tensor)
         if not self.knows(twin):
             self._values.learn(twin, tensor)
@@ -412,17 +518,20 @@ class Tracer(TorchDispatchMode):
     def _is_free(self, tensor: torch.Tensor, function: Any) -> bool:
         """Return whether the tensor takes nothing of the device.
 
-        It stands for zeros without having them, or is on the CPU, as an optimizer's count of steps is, and not on the
-        GPU that is meant.
+        It stands for zeros without having them, or is on the CPU, as an optimizer's count of steps
+        is, and not on the GPU that is meant.
         """
         if function is torch.ops.aten._efficientzerotensor.default:
             return True
         if self._device.type == self._runs_on.type:
             return tensor.device.type != self._device.type
-        return function in _CONSTANTS  # a CPU stands in for the GPU: the numbers that nobody moved there
+        # a CPU stands in for the GPU: the numbers that nobody moved there
+        return function in _CONSTANTS
 
     def add(self, tensor: torch.Tensor, *, is_free: bool = False) -> int:
-        """Count the tensor's storage from now until its last reference is gone; return its number."""
+        """Count the tensor's storage from now until its last reference is gone; return its
+        number.
+        """
         storage = tensor.untyped_storage()
         key, number = storage._cdata, self._new_storage(0 if is_free else storage.nbytes())
 
@@ -442,7 +551,9 @@ class Tracer(TorchDispatchMode):
         """Return the numbers of the storages that are alive."""
         return [known.number for known in self._alive.values()]
 
-    def _described(self, tensor: torch.Tensor, *, by_values: bool = False, may_fill: bool = False) -> TensorSpec:
+    def _described(
+        self, tensor: torch.Tensor, *, by_values: bool = False, may_fill: bool = False
+    ) -> TensorSpec:
         known = self._values.of(tensor) if by_values else None
         return TensorSpec(
             sizes=tuple(tensor.size()),
@@ -470,7 +581,9 @@ def _content(known: torch.Tensor) -> bytes:
 
 def _check_dense(tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise steps.ModelError(f"the step uses a tensor of layout {tensor.layout}; only dense tensors are handled")
+        raise steps.ModelError(
+            f"the step uses a tensor of layout {tensor.layout}; only dense tensors are handled"
+        )
 
 
 def _check_types(function: Any, args: tuple[Any, ...]) -> None:
@@ -498,7 +611,8 @@ def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager)
             _name_gradients(fake.model, tracer)
 
     for observed in (nullcontext(), second):
-        torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of the step before
+        # the caller's own autocast would keep the casts of the step before
+        torch.clear_autocast_cache()
         steps.drop_gradients(fake)
         tracer.enter("preparation")
         _name_optimizer_state(fake, tracer)
@@ -508,7 +622,8 @@ def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager)
             steps.run(fake, enter)
     _name_gradients(fake.model, tracer)
     torch.clear_autocast_cache()
-    return replace(trace, events=list(trace.events))  # the copy's own releases, which follow, are no part of it
+    # the copy's own releases, which follow, are no part of it
+    return replace(trace, events=list(trace.events))
 
 
 def _name_carried(fake: steps.Step, tracer: Tracer) -> None:
@@ -517,7 +632,11 @@ def _name_carried(fake: steps.Step, tracer: Tracer) -> None:
         "buffer": fake.model.named_buffers(),
         "other": steps.kept_tensors(fake.model).items(),
     }
-    named = [(category, *_split(name), tensor) for category, pairs in groups.items() for name, tensor in pairs]
+    named = [
+        (category, *_split(name), tensor)
+        for category, pairs in groups.items()
+        for name, tensor in pairs
+    ]
     inputs = steps.tensors_of(fake.arguments)
     named += [("input", "", f"input {position}", tensor) for position, tensor in enumerate(inputs)]
     for category, layer, name, tensor in named:
@@ -558,7 +677,9 @@ def _quiet_fakes() -> Iterator[None]:
 
 
 class _AskedByTorchOnly(type):
-    """Tell a model that no tensor is fake, because it would take the path of a traced run; PyTorch itself may ask."""
+    """Tell a model that no tensor is fake, because it would take the path of a traced run; PyTorch
+    itself may ask.
+    """
 
     def __instancecheck__(cls, value: Any) -> bool:
         asker = sys._getframe(1).f_globals.get("__name__", "")
@@ -576,13 +697,17 @@ def _hidden_fakes() -> AbstractContextManager:
 
 @contextmanager
 def _foreach_as_real(work: steps.Step) -> Iterator[None]:
-    """Let optimizers choose for fake parameters the implementation that they choose for real ones on the device."""
+    """Let optimizers choose for fake parameters the implementation that they choose for real ones
+    on the device.
+    """
     module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
     devices = module._get_foreach_kernels_supported_devices()
     if work.device.type in devices:
         devices = [*devices, work.runs_on.type]
     with (
-        mock.patch.object(module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]),
+        mock.patch.object(
+            module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
+        ),
         mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=devices),
     ):
         yield

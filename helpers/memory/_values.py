@@ -1,9 +1,11 @@
-"""What is known of values while a step is followed: masks, lengths, positions and what is computed from them.
+"""What is known of values while a step is followed: masks, lengths, positions and what is computed
+from them.
 
-Fake tensors have no data. A model may still ask whether a mask is all ones, how long the longest sequence is, or which
-places a comparison found, and a real run would tell it. So the values of small integer tensors that the caller or the
-model brings, and of whatever is computed from these and from numbers alone, are kept beside the fake tensors. They are
-kept by storage: a view sees them, and a write in place changes them for every view.
+Fake tensors have no data. A model may still ask whether a mask is all ones, how long the longest
+sequence is, or which places a comparison found, and a real run would tell it. So the values of
+small integer tensors that the caller or the model brings, and of whatever is computed from these
+and from numbers alone, are kept beside the fake tensors. They are kept by storage: a view sees
+them, and a write in place changes them for every view.
 """
 
 from __future__ import annotations
@@ -32,13 +34,22 @@ class KnownValues:
     def keep(self, fake: torch.Tensor, real: torch.Tensor) -> None:
         """Keep the values of ``fake``, a tensor that has its storage to itself."""
         with _disable_current_modes():
-            kept = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype).copy_(real.detach())
-        if fake.storage_offset() == 0 and kept.untyped_storage().nbytes() == fake.untyped_storage().nbytes():
+            kept = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype).copy_(
+                real.detach()
+            )
+        if (
+            fake.storage_offset() == 0
+            and kept.untyped_storage().nbytes() == fake.untyped_storage().nbytes()
+        ):
             self._storages[_key(fake)] = kept.untyped_storage()
 
     def learn(self, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Return ``fake``, whose values are known from now on where ``real`` has few and they are integers."""
-        has_values = not (isinstance(real, FakeTensor) or real.is_meta) and real.layout == torch.strided
+        """Return ``fake``, whose values are known from now on where ``real`` has few and they are
+        integers.
+        """
+        has_values = (
+            not (isinstance(real, FakeTensor) or real.is_meta) and real.layout == torch.strided
+        )
         is_index = not (real.is_floating_point() or real.is_complex())
         if has_values and is_index and real.numel() <= MOST_ELEMENTS:
             self.keep(fake, real)
@@ -51,8 +62,14 @@ class KnownValues:
         self._everywhere.pop(key, None)
 
     def are_drawn(self, args: Any, kwargs: Any) -> bool:
-        """Return whether any of these tensors holds what was drawn at random, or what was computed from that."""
-        return any(_key(leaf) in self._drawn for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf))
+        """Return whether any of these tensors holds what was drawn at random, or what was computed
+        from that.
+        """
+        return any(
+            _key(leaf) in self._drawn
+            for leaf in pytree.tree_leaves((args, kwargs))
+            if _is_tensor(leaf)
+        )
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """Return the values of ``fake``, None where they are not known."""
@@ -60,30 +77,49 @@ class KnownValues:
         if storage is None:
             return None
         with _disable_current_modes():
-            made = torch.empty(0, dtype=fake.dtype).set_(storage, fake.storage_offset(), fake.size(), fake.stride())
+            made = torch.empty(0, dtype=fake.dtype).set_(
+                storage, fake.storage_offset(), fake.size(), fake.stride()
+            )
             made = made.conj() if fake.is_conj() else made
             return torch._neg_view(made) if fake.is_neg() else made
 
     def computed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """Return what ``function`` gives on values, in a tuple; None where a value is not known.
 
-        Numbers are drawn from torch's own generator, which the caller gets back as it was; not from another one.
+        Numbers are drawn from torch's own generator, which the caller gets back as it was; not from
+        another one.
         """
-        if kwargs.get("generator") is not None or any(isinstance(value, torch.Generator) for value in args):
+        if kwargs.get("generator") is not None or any(
+            isinstance(value, torch.Generator) for value in args
+        ):
             return None
-        found = {id(leaf): self.of(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)}
+        found = {
+            id(leaf): self.of(leaf)
+            for leaf in pytree.tree_leaves((args, kwargs))
+            if _is_tensor(leaf)
+        }
         if any(value is None for value in found.values()):
             return None
-        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: found[id(leaf)], (args, kwargs))
-        args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), (args, kwargs))
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda leaf: found[id(leaf)], (args, kwargs)
+        )
+        args, kwargs = pytree.tree_map_only(
+            torch.device, lambda _: torch.device("cpu"), (args, kwargs)
+        )
         with _disable_current_modes():
             return (function(*args, **kwargs),)
 
     def follow(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        """Keep the values of what ``function`` made or wrote; forget those that it wrote without our knowing what."""
+        """Keep the values of what ``function`` made or wrote; forget those that it wrote without
+        our knowing what.
+        """
         made = [leaf for leaf in pytree.tree_leaves(outputs) if _is_tensor(leaf)]
         given = written(function, args, kwargs)
-        changed = [tensor for tensor in given if _key(tensor) in self._storages or _key(tensor) in self._everywhere]
+        changed = [
+            tensor
+            for tensor in given
+            if _key(tensor) in self._storages or _key(tensor) in self._everywhere
+        ]
         small = all(tensor.numel() <= MOST_ELEMENTS for tensor in made)
         values = self.computed(function, args, kwargs) if small and (made or changed) else None
         if values is None:
@@ -124,7 +160,17 @@ def written(function: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the tensors among the arguments that ``function`` writes."""
     if not function._schema.is_mutable:
         return []
-    named = [(argument, value) for argument, value in zip(function._schema.arguments, args, strict=False)]
-    named += [(argument, kwargs[argument.name]) for argument in function._schema.arguments if argument.name in kwargs]
-    given = [value for argument, value in named if argument.alias_info is not None and argument.alias_info.is_write]
+    named = [
+        (argument, value) for argument, value in zip(function._schema.arguments, args, strict=False)
+    ]
+    named += [
+        (argument, kwargs[argument.name])
+        for argument in function._schema.arguments
+        if argument.name in kwargs
+    ]
+    given = [
+        value
+        for argument, value in named
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
     return [leaf for leaf in pytree.tree_leaves(given) if _is_tensor(leaf)]

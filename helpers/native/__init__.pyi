@@ -1,6 +1,10 @@
 from ._cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
 from ._cubin import Resources as Resources
-from ._driver import LoadedKernel as LoadedKernel, Module as Module, gpu_architecture as gpu_architecture
+from ._driver import (
+    LoadedKernel as LoadedKernel,
+    Module as Module,
+    gpu_architecture as gpu_architecture,
+)
 from ._machine_code import (
     AccessCount as AccessCount,
     Census as Census,

@@ -1,9 +1,12 @@
-"""What a cubin, a 64-bit ELF file, holds: kernels with their registers, stack and parameters, and machine code.
+"""What a cubin, a 64-bit ELF file, holds: kernels with their registers, stack and parameters, and
+machine code.
 
-The sections and their attributes are those of NVIDIA's ``.nv.info``; ``cuobjdump --dump-resource-usage`` reads the
-same ones. The machine code is read as nvdisasm prints it: an operand's kind is what the course asks about. An
-*immediate* stands in the instruction itself, a *constant bank* operand (``c[0x3][0x10]``) is read from constant memory
-by the instruction, a *uniform register* (``UR4``) is one for the whole warp, a *register* one a thread. Lesson 17.
+The sections and their attributes are those of NVIDIA's ``.nv.info``;
+``cuobjdump --dump-resource-usage`` reads the same ones. The machine code is read as nvdisasm prints
+it: an operand's kind is what the course asks about. An *immediate* stands in the instruction
+itself, a *constant bank* operand (``c[0x3][0x10]``) is read from constant memory by the
+instruction, a *uniform register* (``UR4``) is one for the whole warp, a *register* one a thread.
+Lesson 17.
 """
 
 from __future__ import annotations
@@ -21,23 +24,45 @@ _CUDA_MACHINE = 190
 _SHIFTED_FLAGS = 8  # the ELF version since CUDA 13
 _FUNCTION, _ENTRY = 2, 0x10
 _REGISTERS, _FRAME, _PARAMETER_BYTES = 0x2F, 0x11, 0x19
-_RESERVED, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024  # the system's, in each kernel's size since sm_90
-_REMEDY = "give a Cubin, or the path or bytes of a cubin that NVRTC or nvcc made (not PTX, not a fatbin)"
+# the system's, in each kernel's size since sm_90
+_RESERVED, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
+_REMEDY = (
+    "give a Cubin, or the path or bytes of a cubin that NVRTC or nvcc made (not PTX, not a fatbin)"
+)
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)\s*,")
 _OTHER_SECTION = re.compile(r"\s*\.section\s")
 _LABEL = re.compile(r"(\S+):\s*$")
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(@\S+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
-# Besides comments: what nvdisasm 12.8 (that of torch 2.11's Triton) prints of the scheduling, as in "&req={2} ?trans1".
+# Besides comments: what nvdisasm 12.8 (that of torch 2.11's Triton) prints of the scheduling, as in
+# "&req={2} ?trans1".
 _COMMENT = re.compile(r"\(\*.*?\*\)|(?<!\S)[&?]\w+(=\S+)?")
 _NUMBER = re.compile(r"[-+~]?(0x[0-9a-f]+|(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|INF|[QS]?NAN)", re.I)
 _BANK = re.compile(r"[-+~|!]*cx?\[")
 _UNIFORM = re.compile(r"[-+~|!]*UR\d+")
 _REGISTER = re.compile(r"[-+~|!]*(R\d+|U?RZ)\b")  # URZ is zero, as RZ is: no register is read
 _PREDICATE = re.compile(r"!?U?P(T|\d+)")
-_LOADS = {"LDG": "global", "LDS": "shared", "LDSM": "shared", "LDL": "local", "LDC": "constant", "ULDC": "constant",
-          "LDCU": "constant", "LD": "generic", "TEX": "texture", "TLD": "texture", "TLD4": "texture",
-          "SULD": "surface"}  # fmt: skip
-_STORES = {"STG": "global", "STS": "shared", "STSM": "shared", "STL": "local", "ST": "generic", "SUST": "surface"}
+_LOADS = {
+    "LDG": "global",
+    "LDS": "shared",
+    "LDSM": "shared",
+    "LDL": "local",
+    "LDC": "constant",
+    "ULDC": "constant",
+    "LDCU": "constant",
+    "LD": "generic",
+    "TEX": "texture",
+    "TLD": "texture",
+    "TLD4": "texture",
+    "SULD": "surface",
+}
+_STORES = {
+    "STG": "global",
+    "STS": "shared",
+    "STSM": "shared",
+    "STL": "local",
+    "ST": "generic",
+    "SUST": "surface",
+}
 _ATOMICS = {
     "ATOM": "generic",
     "ATOMG": "global",
@@ -47,14 +72,26 @@ _ATOMICS = {
     "REDS": "shared",
 }
 _MATRIX = ("LDSM", "STSM")
-_WIDTHS = {"U8": 8, "S8": 8, "8": 8, "U16": 16, "S16": 16, "16": 16, "64": 64, "F64": 64, "128": 128, "256": 256}
+_WIDTHS = {
+    "U8": 8,
+    "S8": 8,
+    "8": 8,
+    "U16": 16,
+    "S16": 16,
+    "16": 16,
+    "64": 64,
+    "F64": 64,
+    "128": 128,
+    "256": 256,
+}
 INSTRUCTION_BYTES = 16  # on every architecture since sm_70
 _WORD_BITS = 32
 
 
 @dataclass(frozen=True)
 class Elf:
-    """Sections (name -> content), symbols as (name, type, other, section's name, size), and the sections' sizes.
+    """Sections (name -> content), symbols as (name, type, other, section's name, size), and the
+    sections' sizes.
 
     A section such as a kernel's shared memory has a size and no content in the file.
     """
@@ -66,10 +103,11 @@ class Elf:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel takes: registers and bytes of stack per thread, bytes of parameters (None: not said).
+    """What a compiled kernel takes: registers and bytes of stack per thread, bytes of parameters
+    (None: not said).
 
-    ``shared_bytes`` is the shared memory of a block that the program declares; what a launch adds is not in it.
-    Lessons 03 and 17.
+    ``shared_bytes`` is the shared memory of a block that the program declares; what a launch adds
+    is not in it. Lessons 03 and 17.
     """
 
     registers: int | None
@@ -79,7 +117,10 @@ class Resources:
 
 
 def read(image: bytes) -> Elf:
-    """Return the sections and symbols of a cubin. Raises NativeError for bytes that are none, or a part of one."""
+    """Return the sections and symbols of a cubin.
+
+    Raises NativeError for bytes that are none, or a part of one.
+    """
     if image[:6] != b"\x7fELF\x02\x01" or len(image) < 64:
         raise NativeError("these bytes are no cubin", _REMEDY)
     if struct.unpack_from("<H", image, 18)[0] != _CUDA_MACHINE:
@@ -91,9 +132,16 @@ def read(image: bytes) -> Elf:
 
 
 def _read(image: bytes) -> Elf:
-    table, size, count, names = (*struct.unpack_from("<Q", image, 40), *struct.unpack_from("<HHH", image, 58))
-    headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + index * size) for index in range(count)]
-    bodies = [b"" if header[1] == 8 else image[header[4] : header[4] + header[5]] for header in headers]
+    table, size, count, names = (
+        *struct.unpack_from("<Q", image, 40),
+        *struct.unpack_from("<HHH", image, 58),
+    )
+    headers = [
+        struct.unpack_from("<IIQQQQIIQQ", image, table + index * size) for index in range(count)
+    ]
+    bodies = [
+        b"" if header[1] == 8 else image[header[4] : header[4] + header[5]] for header in headers
+    ]
     labels = [_string(bodies[names], header[0]) for header in headers]
     symbols = []
     for header, body in zip(headers, bodies, strict=True):
@@ -117,25 +165,39 @@ def architecture(image: bytes) -> str:
 
 def kernels(elf: Elf) -> tuple[str, ...]:
     """Return the names of the kernels (global functions), sorted."""
-    return tuple(sorted(name for name, kind, other, _, _ in elf.symbols if kind == _FUNCTION and other & _ENTRY))
+    return tuple(
+        sorted(
+            name for name, kind, other, _, _ in elf.symbols if kind == _FUNCTION and other & _ENTRY
+        )
+    )
 
 
 def resources(elf: Elf, function: str) -> Resources:
     """Return what the cubin says of the kernel ``function``."""
     index = next(
-        (index for index, symbol in enumerate(elf.symbols) if symbol[0] == function and symbol[1] == _FUNCTION), -1
+        (
+            index
+            for index, symbol in enumerate(elf.symbols)
+            if symbol[0] == function and symbol[1] == _FUNCTION
+        ),
+        -1,
     )
     common = dict(_attributes(elf.sections.get(".nv.info", b""), index))
     own = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
     reserved_bytes = _RESERVED_BYTES if _RESERVED in elf.sizes else 0
     shared_bytes = max(0, elf.sizes.get(f".nv.shared.{function}", 0) - reserved_bytes)
-    return Resources(common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES), shared_bytes)
+    return Resources(
+        common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES), shared_bytes
+    )
 
 
 def _attributes(info: bytes, symbol: int) -> list[tuple[int, int]]:
     """Return (attribute, value) of the sized attributes that are a symbol's index and a number."""
-    return [(kind, struct.unpack("<II", body)[1]) for form, kind, body in _items(info)
-            if form == 4 and len(body) == 8 and struct.unpack("<II", body)[0] == symbol]  # fmt: skip
+    return [
+        (kind, struct.unpack("<II", body)[1])
+        for form, kind, body in _items(info)
+        if form == 4 and len(body) == 8 and struct.unpack("<II", body)[0] == symbol
+    ]
 
 
 def _halfwords(info: bytes) -> list[tuple[int, int]]:
@@ -143,7 +205,9 @@ def _halfwords(info: bytes) -> list[tuple[int, int]]:
 
 
 def _items(info: bytes) -> list[tuple[int, int, bytes]]:
-    """Return (form, attribute, content): form 4 has a size and content, the others carry two bytes."""
+    """Return (form, attribute, content): form 4 has a size and content, the others carry two
+    bytes.
+    """
     items, at = [], 0
     while at + 4 <= len(info):
         form, kind, value = struct.unpack_from("<BBH", info, at)
@@ -156,7 +220,9 @@ def _items(info: bytes) -> list[tuple[int, int, bytes]]:
 
 @dataclass(frozen=True)
 class GpuInstruction:
-    """One instruction: where it stands, its predicate (or ""), its opcode with modifiers, its operands."""
+    """One instruction: where it stands, its predicate (or ""), its opcode with modifiers, its
+    operands.
+    """
 
     offset: int
     predicate: str
@@ -170,37 +236,53 @@ class GpuInstruction:
 
     @property
     def operand_kind(self) -> str | None:
-        """The first of :data:`OPERAND_KINDS` among what it reads, addresses and predicates apart; None: nothing."""
+        """The first of :data:`OPERAND_KINDS` among what it reads, addresses and predicates apart;
+        None: nothing.
+        """
         found = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
         return next((kind for kind in OPERAND_KINDS if kind in found), None)
 
     @property
     def multiplies_and_adds(self) -> bool:
-        """True for FFMA, FFMA2, HFMA2, DFMA, but not where zero times zero is a way to move a constant."""
-        zeros = len(self.operands) > 2 and all(re.fullmatch(r"-?RZ(\.\w+)*", text) for text in self.operands[1:3])
+        """True for FFMA, FFMA2, HFMA2, DFMA, but not where zero times zero is a way to move a
+        constant.
+        """
+        zeros = len(self.operands) > 2 and all(
+            re.fullmatch(r"-?RZ(\.\w+)*", text) for text in self.operands[1:3]
+        )
         return self.kind in MULTIPLY_ADDS and not zeros
 
     @property
     def accesses(self) -> tuple[tuple[str, str, int | None], ...]:
-        """What it does to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread, None: not said)."""
+        """What it does to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread,
+        None: not said).
+        """
         if self.kind == "LDGSTS":  # a copy from global to shared memory, past the registers
             return ("load", "global", self._width()), ("store", "shared", self._width())
         for access, spaces in (("load", _LOADS), ("store", _STORES), ("atomic", _ATOMICS)):
             if self.kind in spaces:
                 space = spaces[self.kind]
-                return ((access, space, None if space in ("texture", "surface") else self._width()),)
+                return (
+                    (access, space, None if space in ("texture", "surface") else self._width()),
+                )
         return ()
 
     def _width(self) -> int:
         modifiers = self.opcode.split(".")[1:]
         if self.kind in _MATRIX:  # a register for each of 1, 2 or 4 matrices
-            return _WORD_BITS * (int(modifiers[-1]) if modifiers and modifiers[-1] in ("2", "4") else 1)
-        return next((_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), _WORD_BITS)
+            return _WORD_BITS * (
+                int(modifiers[-1]) if modifiers and modifiers[-1] in ("2", "4") else 1
+            )
+        return next(
+            (_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), _WORD_BITS
+        )
 
 
 @dataclass(frozen=True)
 class GpuFunction:
-    """A kernel's section: its instructions, called functions that stand in it included, and its labels' places."""
+    """A kernel's section: its instructions, called functions that stand in it included, and its
+    labels' places.
+    """
 
     name: str
     instructions: tuple[GpuInstruction, ...]
@@ -208,7 +290,9 @@ class GpuFunction:
 
     @property
     def padding(self) -> int:
-        """How many instructions at the end are never reached: a jump to itself, and NOPs up to a full line."""
+        """How many instructions at the end are never reached: a jump to itself, and NOPs up to a
+        full line.
+        """
         end = len(self.instructions)
         while end and self.instructions[end - 1].kind == "NOP":
             end -= 1
@@ -227,7 +311,9 @@ class GpuFunction:
         for instruction in self.instructions:
             lines += places.get(instruction.offset, [])
             operands = ", ".join(instruction.operands)
-            words = " ".join(filter(None, (f"{instruction.predicate:>5}", instruction.opcode, operands)))
+            words = " ".join(
+                filter(None, (f"{instruction.predicate:>5}", instruction.opcode, operands))
+            )
             lines.append(f"  {instruction.offset:04x} {words}")
         return "\n".join(lines)
 
@@ -248,8 +334,12 @@ def parse(listing: str) -> dict[str, GpuFunction]:
         elif found and name:
             offset = int(found[1], 16)
             labels += [(text, offset) for text in waiting]
-            operands = tuple(part.strip() for part in _COMMENT.sub("", found[4]).split(",") if part.strip())
-            instructions.append(GpuInstruction(offset, (found[2] or "").strip(), found[3], operands))
+            operands = tuple(
+                part.strip() for part in _COMMENT.sub("", found[4]).split(",") if part.strip()
+            )
+            instructions.append(
+                GpuInstruction(offset, (found[2] or "").strip(), found[3], operands)
+            )
             waiting = []
         elif label and name and label[1] not in (name, f".text.{name}"):
             waiting.append(label[1])
@@ -257,7 +347,9 @@ def parse(listing: str) -> dict[str, GpuFunction]:
 
 
 def _sources(instruction: GpuInstruction) -> tuple[str, ...]:
-    """Return the operands that are read: without the first where that is a register or predicate written to."""
+    """Return the operands that are read: without the first where that is a register or predicate
+    written to.
+    """
     operands = instruction.operands
     first = operands[0] if operands else ""
     written = bool(_REGISTER.match(first) or _UNIFORM.match(first) or _PREDICATE.fullmatch(first))
@@ -265,7 +357,9 @@ def _sources(instruction: GpuInstruction) -> tuple[str, ...]:
 
 
 def _operand_kind(operand: str) -> str | None:
-    """Return the kind of one operand; None for an address, a predicate, a label or a special register."""
+    """Return the kind of one operand; None for an address, a predicate, a label or a special
+    register.
+    """
     if _BANK.match(operand):
         return "constant_bank"
     if "[" in operand or _PREDICATE.fullmatch(operand):

@@ -1,7 +1,8 @@
-"""Compiled programs read back as instructions, and counted: of each kind, what feeds them, what they load and store.
+"""Compiled programs read back as instructions, and counted: of each kind, what feeds them, what
+they load and store.
 
-nvdisasm reads a GPU's machine code, objdump this processor's. Counted are instructions as they stand in the program,
-each once, however often it runs. Lesson 17.
+nvdisasm reads a GPU's machine code, objdump this processor's. Counted are instructions as they
+stand in the program, each once, however often it runs. Lesson 17.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Function = TypeVar("Function", cubin.GpuFunction, x86.HostFunction)
 
 
 class KindCount(Record):
-    """A GPU's instructions of one kind, by the nearest thing that they read: immediate first, register last.
+    """A GPU's instructions of one kind, by the nearest thing that they read: immediate first,
+    register last.
 
     What is left of ``count`` reads none of the four (a jump, a load by address). Lesson 17.
     """
@@ -46,7 +48,10 @@ class KindCount(Record):
 
 
 class AccessCount(Record):
-    """Loads, stores or atomics of one memory space and width, in bits a thread (None: not said). Lesson 17."""
+    """Loads, stores or atomics of one memory space and width, in bits a thread (None: not said).
+
+    Lesson 17.
+    """
 
     access: str
     space: str
@@ -57,11 +62,12 @@ class AccessCount(Record):
 class Census(Record):
     """A GPU function's instructions, counted in its program.
 
-    ``total`` are all, of which ``padding`` at the end are never reached. ``multiply_adds`` are FFMA, FFMA2, HFMA2 and
-    DFMA (two results an FFMA2 or HFMA2; those that only move a constant are left out), divided by what feeds them
-    into ``immediate`` + ``constant_bank`` + ``uniform_register`` + ``register``: the nearest of their operands.
-    Functions that are called and not inlined stand in the kernel's code and are counted. ``spill_*_bytes`` is
-    ptxas' word, so known of a Cubin alone: in the program a spill looks like any local array. Lesson 17.
+    ``total`` are all, of which ``padding`` at the end are never reached. ``multiply_adds`` are
+    FFMA, FFMA2, HFMA2 and DFMA (two results an FFMA2 or HFMA2; those that only move a constant are
+    left out), divided by what feeds them into ``immediate`` + ``constant_bank`` +
+    ``uniform_register`` + ``register``: the nearest of their operands. Functions that are called
+    and not inlined stand in the kernel's code and are counted. ``spill_*_bytes`` is ptxas' word, so
+    known of a Cubin alone: in the program a spill looks like any local array. Lesson 17.
     """
 
     function: str
@@ -98,10 +104,11 @@ class MnemonicCount(Record):
 class HostCensus(Record):
     """An x86-64 function's instructions, counted in its program.
 
-    ``total`` are all, of which ``padding`` at the end are never reached. Floating-point arithmetic is scalar or
-    packed (several numbers in a vector register, the widest of which has ``vector_bits``; 0: none). An instruction
-    that reads and writes memory counts as a load and a store. ``constant_loads`` are the loads that name a place in
-    the program itself, where the compiler keeps its constants. Functions that are called are not counted. Lesson 17.
+    ``total`` are all, of which ``padding`` at the end are never reached. Floating-point arithmetic
+    is scalar or packed (several numbers in a vector register, the widest of which has
+    ``vector_bits``; 0: none). An instruction that reads and writes memory counts as a load and a
+    store. ``constant_loads`` are the loads that name a place in the program itself, where the
+    compiler keeps its constants. Functions that are called are not counted. Lesson 17.
     """
 
     function: str
@@ -134,9 +141,11 @@ class _Program(Generic[Function]):
     functions: dict[str, Function]
 
     def function(self, name: str | None) -> Function:
-        """Return the function ``name`` (the plain name of a C++ function will do), or the only one there is.
+        """Return the function ``name`` (the plain name of a C++ function will do), or the only one
+        there is.
 
-        Raises ValueError, naming the functions, when there is none of this name, several, or several to choose from.
+        Raises ValueError, naming the functions, when there is none of this name, several, or
+        several to choose from.
         """
         listed = ", ".join(sorted(self.functions)) or "none"
         if name is None:
@@ -144,7 +153,9 @@ class _Program(Generic[Function]):
                 return next(iter(self.functions.values()))
             raise ValueError(f"say which function: function='...'; the program has {listed}")
         plain = [full for full in self.functions if full in (name, f"_{name}")]
-        found = plain or [full for full in self.functions if full.startswith(f"_Z{len(name)}{name}")]
+        found = plain or [
+            full for full in self.functions if full.startswith(f"_Z{len(name)}{name}")
+        ]
         if len(found) != 1:
             many = f"{len(found)} functions named" if found else "no function"
             raise ValueError(f"the program has {many} {name!r}; it has {listed}")
@@ -160,7 +171,9 @@ class GpuProgram(_Program[cubin.GpuFunction]):
 
 @dataclass(frozen=True)
 class HostProgram(_Program[x86.HostFunction]):
-    """The program of a processor: objdump's ``listing`` of it, and ``form``, the file format that it names."""
+    """The program of a processor: objdump's ``listing`` of it, and ``form``, the file format that
+    it names.
+    """
 
     listing: str
 
@@ -173,12 +186,13 @@ class HostProgram(_Program[x86.HostFunction]):
 def disassemble(program: Compiled, *, function: str | None = None) -> str:
     """Return the machine code of a Cubin, a Library, or the path or bytes of an object, as text.
 
-    A MachineCode is read as well. It is that of one function, or of all: a line an instruction, with its offset in
-    bytes; in nvdisasm's words for a GPU, in Intel's for an x86-64 processor; for another processor the whole is
-    objdump's own listing.
+    A MachineCode is read as well. It is that of one function, or of all: a line an instruction,
+    with its offset in bytes; in nvdisasm's words for a GPU, in Intel's for an x86-64 processor; for
+    another processor the whole is objdump's own listing.
 
-    Raises NativeError for what holds no machine code, MissingToolError without the disassembler, ValueError for a
-    function that is not in it (with those that are), TypeError for another argument.
+    Raises NativeError for what holds no machine code, MissingToolError without the disassembler,
+    ValueError for a function that is not in it (with those that are), TypeError for another
+    argument.
     """
     if function is not None:
         one_of("function", function, str, "a function's name")
@@ -195,13 +209,16 @@ def census(program: Cubin, *, function: str | None = None) -> Census: ...
 @overload
 def census(program: Library | MachineCode, *, function: str | None = None) -> HostCensus: ...
 @overload
-def census(program: bytes | str | os.PathLike[str], *, function: str | None = None) -> Census | HostCensus: ...
+def census(
+    program: bytes | str | os.PathLike[str], *, function: str | None = None
+) -> Census | HostCensus: ...
 def census(program: Compiled, *, function: str | None = None) -> Census | HostCensus:
-    """Return the census of one function of a Cubin, a Library, a MachineCode, or the path or bytes of a compiled file.
+    """Return the census of one function of a Cubin, a Library, a MachineCode, or the path or bytes
+    of a compiled file.
 
-    A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may be left out where
-    there is only one. Raises as :func:`disassemble` does, and NativeError for a processor that is not
-    x86-64. Lesson 02.
+    A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may
+    be left out where there is only one. Raises as :func:`disassemble` does, and NativeError for a
+    processor that is not x86-64. Lesson 02.
     """
     read = read_program(program)
     if isinstance(read, HostProgram):
@@ -209,13 +226,21 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     body = read.function(function)
     resources = cubin.resources(cubin.read(read.image), body.name)
     log = program.log if isinstance(program, Cubin) else ""
-    architecture = program.architecture if isinstance(program, Cubin) else cubin.architecture(read.image)
+    architecture = (
+        program.architecture if isinstance(program, Cubin) else cubin.architecture(read.image)
+    )
     stores, loads = nvrtc.spills(log).get(body.name, (None, None))
     return Census(
-        function=body.name, architecture=architecture, registers=resources.registers,
-        stack_bytes=resources.stack_bytes, spill_store_bytes=stores, spill_load_bytes=loads, **_counts(body),
-        kinds=_kinds(body.instructions), accesses=_access_counts(body),
-    )  # fmt: skip
+        function=body.name,
+        architecture=architecture,
+        registers=resources.registers,
+        stack_bytes=resources.stack_bytes,
+        spill_store_bytes=stores,
+        spill_load_bytes=loads,
+        **_counts(body),
+        kinds=_kinds(body.instructions),
+        accesses=_access_counts(body),
+    )
 
 
 def read_program(program: Compiled) -> GpuProgram | HostProgram:
@@ -243,8 +268,10 @@ def host_function(library: Library, name: str) -> x86.HostFunction:
 
 def _counted_form(program: HostProgram) -> HostProgram:
     if "x86-64" not in program.form:
-        raise NativeError(f"instructions are counted for x86-64, not for {program.form or 'this program'}",
-                          "read it with disassemble(), or count on an x86-64 machine")  # fmt: skip
+        raise NativeError(
+            f"instructions are counted for x86-64, not for {program.form or 'this program'}",
+            "read it with disassemble(), or count on an x86-64 machine",
+        )
     return program
 
 
@@ -260,9 +287,13 @@ def _read_gpu(image: bytes) -> GpuProgram:
         name = section.removeprefix(".text.")
         listed = len(functions[name].instructions) if name in functions else 0
         if section.startswith(".text.") and listed * cubin.INSTRUCTION_BYTES != size:
-            problem = f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows {listed:,} instructions"
+            problem = (
+                f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows {listed:,} "
+                "instructions"
+            )
             raise NativeError(
-                f"{problem} of {cubin.INSTRUCTION_BYTES} bytes", "use the nvdisasm that comes with torch's Triton"
+                f"{problem} of {cubin.INSTRUCTION_BYTES} bytes",
+                "use the nvdisasm that comes with torch's Triton",
             )
     return GpuProgram(functions, image)
 
@@ -270,7 +301,9 @@ def _read_gpu(image: bytes) -> GpuProgram:
 @functools.lru_cache(maxsize=1)  # it is listed and counted, one after the other
 def _read_code(program: MachineCode) -> HostProgram:
     listing = _objdump(object_file(program))
-    return HostProgram({name: body.without_data() for name, body in x86.parse(listing).items()}, listing)
+    return HostProgram(
+        {name: body.without_data() for name, body in x86.parse(listing).items()}, listing
+    )
 
 
 def _objdump(program: bytes | str | os.PathLike[str]) -> str:
@@ -288,7 +321,10 @@ def _output(command: list[str]) -> str:
     if done.returncode != 0:
         reason = next(iter(done.stderr.strip().splitlines()), f"exit status {done.returncode}")
         reason = reason.replace(command[-1], Path(command[-1]).name)
-        remedy = "give a Cubin, a Library, or a compiled file, for an architecture that this disassembler knows"
+        remedy = (
+            "give a Cubin, a Library, or a compiled file, for an architecture that this "
+            "disassembler knows"
+        )
         raise NativeError(f"{Path(command[0]).name} cannot read the program: {reason}", remedy)
     return done.stdout
 
@@ -297,30 +333,47 @@ def _content(program: bytes | str | os.PathLike[str]) -> bytes:
     if isinstance(program, bytes):
         return program
     if not isinstance(program, str | os.PathLike):
-        raise TypeError(f"a Cubin, a Library, or a file's path or bytes is read, not {type(program).__name__}")
+        raise TypeError(
+            f"a Cubin, a Library, or a file's path or bytes is read, not {type(program).__name__}"
+        )
     try:
         return Path(program).read_bytes()
     except OSError as error:
         problem = f"the program {os.fspath(program)!r} cannot be read ({error.strerror})"
-        raise NativeError(problem, "give a Cubin, a Library, or the path of a compiled file") from error
+        raise NativeError(
+            problem, "give a Cubin, a Library, or the path of a compiled file"
+        ) from error
 
 
 def _counts(function: cubin.GpuFunction) -> dict[str, int]:
-    fed = Counter(instruction.operand_kind for instruction in function.instructions if instruction.multiplies_and_adds)
-    spaces = Counter(access[:2] for instruction in function.instructions for access in instruction.accesses)
+    fed = Counter(
+        instruction.operand_kind
+        for instruction in function.instructions
+        if instruction.multiplies_and_adds
+    )
+    spaces = Counter(
+        access[:2] for instruction in function.instructions for access in instruction.accesses
+    )
     return {
         "total": len(function.instructions),
         "padding": function.padding,
         "multiply_adds": fed.total(),
         **{kind: fed[kind] for kind in cubin.OPERAND_KINDS},
-        **{f"{space}_loads": spaces["load", space] for space in ("global", "shared", "local", "constant")},
+        **{
+            f"{space}_loads": spaces["load", space]
+            for space in ("global", "shared", "local", "constant")
+        },
         **{f"{space}_stores": spaces["store", space] for space in ("global", "shared", "local")},
     }
 
 
 def _access_counts(function: cubin.GpuFunction) -> tuple[AccessCount, ...]:
-    accesses = Counter(access for instruction in function.instructions for access in instruction.accesses)
-    return tuple(AccessCount(*access, count) for access, count in sorted(accesses.items(), key=_by_space))
+    accesses = Counter(
+        access for instruction in function.instructions for access in instruction.accesses
+    )
+    return tuple(
+        AccessCount(*access, count) for access, count in sorted(accesses.items(), key=_by_space)
+    )
 
 
 def _kinds(instructions: Iterable[cubin.GpuInstruction]) -> tuple[KindCount, ...]:
@@ -329,7 +382,8 @@ def _kinds(instructions: Iterable[cubin.GpuInstruction]) -> tuple[KindCount, ...
         operands.setdefault(instruction.kind, Counter())[instruction.operand_kind] += 1
     ordered = sorted(operands.items(), key=lambda item: (-item[1].total(), item[0]))
     return tuple(
-        KindCount(kind, found.total(), *(found[name] for name in cubin.OPERAND_KINDS)) for kind, found in ordered
+        KindCount(kind, found.total(), *(found[name] for name in cubin.OPERAND_KINDS))
+        for kind, found in ordered
     )
 
 
@@ -343,7 +397,11 @@ def host_census(function: x86.HostFunction) -> HostCensus:
     instructions = function.instructions
     forms = Counter(form for instruction in instructions if (form := instruction.form))
     kinds = Counter(instruction.mnemonic for instruction in instructions)
-    packed = (instruction for instruction in instructions if instruction.form and instruction.form[1] == "packed")
+    packed = (
+        instruction
+        for instruction in instructions
+        if instruction.form and instruction.form[1] == "packed"
+    )
     return HostCensus(
         function=function.name,
         architecture="x86-64",
@@ -361,6 +419,7 @@ def host_census(function: x86.HostFunction) -> HostCensus:
         stores=sum(instruction.stores for instruction in instructions),
         branches=sum(instruction.is_branch for instruction in instructions),
         kinds=tuple(
-            MnemonicCount(kind, count) for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+            MnemonicCount(kind, count)
+            for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
         ),
     )

@@ -1,4 +1,7 @@
-"""Machine code without a file around it, and the object file that a disassembler reads it from. Lesson 15."""
+"""Machine code without a file around it, and the object file that a disassembler reads it from.
+
+Lesson 15.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ _X86_64 = 62
 
 @dataclass(frozen=True)
 class MachineCode:
-    """x86-64 instructions as a generator of code wrote them: one function, which begins at the first byte.
+    """x86-64 instructions as a generator of code wrote them: one function, which begins at the
+    first byte.
 
-    Behind its last instruction may stand the constants that it reads; they are neither listed nor counted. Lesson 15.
+    Behind its last instruction may stand the constants that it reads; they are neither listed nor
+    counted. Lesson 15.
     """
 
     name: str
@@ -23,23 +28,50 @@ class MachineCode:
 def object_file(program: MachineCode) -> bytes:
     """Return ``program`` as an object file with one function.
 
-    The form is that of the System V ABI, chapter 4 (elf(5)): a header, the section .text, its one symbol, the
-    strings, and the table of these sections. GNU's and LLVM's objdump read it, of which LLVM's reads no bare code.
+    The form is that of the System V ABI, chapter 4 (elf(5)): a header, the section .text, its one
+    symbol, the strings, and the table of these sections. GNU's and LLVM's objdump read it, of which
+    LLVM's reads no bare code.
     """
     name = program.name.encode()
     strings = b"\0.text\0.symtab\0.strtab\0" + name + b"\0"
     code = program.code + bytes(-len(program.code) % 8)
-    function = struct.pack("<IBBHQQ", len(strings) - len(name) - 1, 0x12, 0, 1, 0, len(program.code))
+    function = struct.pack(
+        "<IBBHQQ", len(strings) - len(name) - 1, 0x12, 0, 1, 0, len(program.code)
+    )
     parts = (code, bytes(_SYMBOL_BYTES) + function, strings)
     starts = [_HEADER_BYTES + sum(map(len, parts[:place])) for place in range(4)]
     sections = [
         bytes(_SECTION_BYTES),
         _section(strings.index(b".text"), 1, 6, starts[0], len(program.code), align=16),
-        _section(strings.index(b".symtab"), 2, 0, starts[1], len(parts[1]), link=3, info=1, entry=_SYMBOL_BYTES),
+        _section(
+            strings.index(b".symtab"),
+            2,
+            0,
+            starts[1],
+            len(parts[1]),
+            link=3,
+            info=1,
+            entry=_SYMBOL_BYTES,
+        ),
         _section(strings.index(b".strtab"), 3, 0, starts[2], len(strings)),
     ]
-    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 1, _X86_64, 1, 0, 0, starts[3], 0,
-                         _HEADER_BYTES, 0, 0, _SECTION_BYTES, len(sections), 3)  # fmt: skip
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        1,
+        _X86_64,
+        1,
+        0,
+        0,
+        starts[3],
+        0,
+        _HEADER_BYTES,
+        0,
+        0,
+        _SECTION_BYTES,
+        len(sections),
+        3,
+    )
     return b"".join((header, *parts, *sections))
 
 

@@ -1,6 +1,8 @@
-"""What compiling takes: sources in files, the programs that compile, what to say without them, and what was compiled.
+"""What compiling takes: sources in files, the programs that compile, what to say without them, and
+what was compiled.
 
-A compiled program is kept under its content's hash: found whole or built again, also by two processes at once.
+A compiled program is kept under its content's hash: found whole or built again, also by two
+processes at once.
 """
 
 from __future__ import annotations
@@ -22,16 +24,23 @@ from pathlib import Path
 
 from helpers import console, storage
 
-_PLATFORM = "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
+_PLATFORM = (
+    "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
+)
 _COMPILER_REMEDY = {
     "darwin": "install Apple's compiler: `xcode-select --install`",
     "win32": "install a compiler into the environment: `conda install -c conda-forge cxx-compiler`",
-    "linux": "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` (Fedora)",
+    "linux": (
+        "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` "
+        "(Fedora)"
+    ),
 }[_PLATFORM]
 _OBJDUMP_REMEDY = {
     "darwin": "install Apple's tools: `xcode-select --install`",
     "win32": "install it into the environment: `conda install -c conda-forge binutils`",
-    "linux": "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`",
+    "linux": (
+        "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`"
+    ),
 }[_PLATFORM]
 _NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
 _INCLUDE = re.compile(r'#include "(?P<name>.+)"\n')
@@ -39,7 +48,10 @@ _ONCE = "#pragma once\n"
 
 
 class NativeError(RuntimeError):
-    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``. Lesson 17."""
+    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``.
+
+    Lesson 17.
+    """
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -51,11 +63,18 @@ class NativeError(RuntimeError):
 
 
 class MissingToolError(NativeError):
-    """A compiler, a disassembler or a library that is not installed here, or does not start. Lesson 17."""
+    """A compiler, a disassembler or a library that is not installed here, or does not start.
+
+    Lesson 17.
+    """
 
 
 class CompilationError(NativeError):
-    """A program that a compiler refuses: its first message, with the source's line; ``log`` has all. Lesson 17."""
+    """A program that a compiler refuses: its first message, with the source's line; ``log`` has
+    all.
+
+    Lesson 17.
+    """
 
     def __init__(self, problem: str, remedy: str, log: str) -> None:
         super().__init__(problem, remedy)
@@ -64,10 +83,12 @@ class CompilationError(NativeError):
 
 
 def read_source(package: str, name: str, *, generated: Mapping[str, str] | None = None) -> str:
-    """Return the program of the file ``name`` of ``package`` as one text, which needs no other file of the course.
+    """Return the program of the file ``name`` of ``package`` as one text, which needs no other file
+    of the course.
 
-    In the place of an ``#include "name"`` stands the file of that name in the same folder, each the first time that it
-    is named, or the text that ``generated`` has for it. Raises FileNotFoundError for a file that is not there.
+    In the place of an ``#include "name"`` stands the file of that name in the same folder, each the
+    first time that it is named, or the text that ``generated`` has for it. Raises FileNotFoundError
+    for a file that is not there.
     """
     texts = dict(generated or {})
     folder, _, _ = name.rpartition("/")
@@ -87,15 +108,23 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     return read(name.rpartition("/")[2])
 
 
-def refused_line(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:
-    """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that line's text."""
+def refused_line(
+    compiler: str, source: str, number: int, message: str, log: str
+) -> CompilationError:
+    """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that
+    line's text.
+    """
     line = source.splitlines()[number - 1].rstrip()
     problem = f"{compiler} refuses line {number}: {message}\n    {number} | {line}"
-    return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
+    return CompilationError(
+        problem, f"correct line {number} of the source (.log has every message)", log
+    )
 
 
 def package_folders(package: str) -> list[Path]:
-    """Return the folders of a top-level package without importing it; none where it is not installed."""
+    """Return the folders of a top-level package without importing it; none where it is not
+    installed.
+    """
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -104,28 +133,39 @@ def package_folders(package: str) -> list[Path]:
 
 
 def find_compiler() -> list[str]:
-    """Return the command of the C++ compiler: what CXX names, or the first of g++, clang++ and c++ on the PATH.
+    """Return the command of the C++ compiler: what CXX names, or the first of g++, clang++ and c++
+    on the PATH.
 
-    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson 17.
+    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson
+    17.
     """
     try:
         words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")
     except ValueError as error:  # an open quote, or a lone backslash
-        raise MissingToolError(f"CXX is {os.environ['CXX']!r}, which is no command: {str(error).lower()}",
-                               "mend CXX, or unset it") from error  # fmt: skip
+        raise MissingToolError(
+            f"CXX is {os.environ['CXX']!r}, which is no command: {str(error).lower()}",
+            "mend CXX, or unset it",
+        ) from error
     names = (words[0],) if words else ("g++", "clang++", "c++")
     path = next((path for path in map(shutil.which, names) if path), None)
     if path is None:
         named = f"CXX is {os.environ['CXX']!r}, and " if words else ""
         remedy = (
-            f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}" if words else _COMPILER_REMEDY
+            f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}"
+            if words
+            else _COMPILER_REMEDY
         )
-        raise MissingToolError(f"there is no C++ compiler: {named}the PATH has no {' or '.join(names)}", remedy)
+        raise MissingToolError(
+            f"there is no C++ compiler: {named}the PATH has no {' or '.join(names)}", remedy
+        )
     return [os.path.abspath(path), *words[1:]]
 
 
 def find_objdump() -> str:
-    """Return objdump's path: GNU's, LLVM's, or the one of a conda environment. Raises MissingToolError."""
+    """Return objdump's path: GNU's, LLVM's, or the one of a conda environment.
+
+    Raises MissingToolError.
+    """
     path = _first_tool(("objdump", "llvm-objdump", "x86_64-conda-linux-gnu-objdump"), ())
     if path is None:
         raise MissingToolError("objdump is not on the PATH", _OBJDUMP_REMEDY)
@@ -133,34 +173,54 @@ def find_objdump() -> str:
 
 
 def find_nvdisasm() -> str:
-    """Return nvdisasm's path: Triton's, that of NVIDIA's wheels, a conda environment's, or one on the PATH.
+    """Return nvdisasm's path: Triton's, that of NVIDIA's wheels, a conda environment's, or one on
+    the PATH.
 
     Raises MissingToolError.
     """
     folders = [place / "backends" / "nvidia" / "bin" for place in package_folders("triton")]
-    folders += [folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))]
-    path = _first_tool(("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")])
+    folders += [
+        folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))
+    ]
+    path = _first_tool(
+        ("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
+    )
     if path is None:
-        raise MissingToolError("nvdisasm is neither in Triton's wheel nor on the PATH", _NVDISASM_REMEDY)
+        raise MissingToolError(
+            "nvdisasm is neither in Triton's wheel nor on the PATH", _NVDISASM_REMEDY
+        )
     return path
 
 
 def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
     places = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
-    return next((path for path in (shutil.which(name, path=places) for name in names) if path), None)
+    return next(
+        (path for path in (shutil.which(name, path=places) for name in names) if path), None
+    )
 
 
-def run_tool(command: Sequence[str], *, folder: Path | None = None, limit_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a compiler or disassembler, with its messages in English, and return what it printed and its exit status.
+def run_tool(
+    command: Sequence[str], *, folder: Path | None = None, limit_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a compiler or disassembler, with its messages in English, and return what it printed and
+    its exit status.
 
-    Raises MissingToolError when it does not start, and NativeError when it takes longer than ``limit_s``.
+    Raises MissingToolError when it does not start, and NativeError when it takes longer than
+    ``limit_s``.
     """
     name = Path(command[0]).name
     try:
         return subprocess.run(
-            command, cwd=folder, env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL, capture_output=True,
-            encoding="utf-8", errors="replace", timeout=limit_s, check=False,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         remedy = "give it a smaller program, or wait until the machine is less busy"
         raise NativeError(f"{name} did not end within {limit_s:g} s", remedy) from error
@@ -196,14 +256,18 @@ def native_folder() -> Path:
     return folder
 
 
-def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path | None = None) -> tuple[Path, bool]:
+def fetch(
+    key: str, suffix: str, build: Callable[[Path], None], *, folder: Path | None = None
+) -> tuple[Path, bool]:
     """Return the file that ``build`` makes for ``key``, and whether it was there before.
 
-    Its name ends in the hash of its content: a damaged file no longer fits its name and is built again, and a file
-    of other content never takes the name of one that a process has loaded. ``build`` writes to the path that it is
-    given; the file takes its name in one step, so that without the lock as well nobody sees half of one.
+    Its name ends in the hash of its content: a damaged file no longer fits its name and is built
+    again, and a file of other content never takes the name of one that a process has loaded.
+    ``build`` writes to the path that it is given; the file takes its name in one step, so that
+    without the lock as well nobody sees half of one.
 
-    Raises what ``build`` raises (then nothing is kept), and OSError when the folder cannot be written to.
+    Raises what ``build`` raises (then nothing is kept), and OSError when the folder cannot be
+    written to.
     """
     folder = native_folder() if folder is None else Path(folder).absolute()
     try:
@@ -211,16 +275,22 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
         if found is not None:
             return found, True
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # where nothing can be made, the lock would be waited for in vain
+        # where nothing can be made, the lock would be waited for in vain
+        tempfile.TemporaryFile(dir=folder).close()
         with _one_at_a_time(folder / f".{key}.lock"):
             found = _whole_file(folder, key, suffix)
-            return (found, True) if found is not None else (_built(folder, key, suffix, build), False)
+            return (
+                (found, True) if found is not None else (_built(folder, key, suffix, build), False)
+            )
     except OSError as error:
         raise _unkept(error, folder) from error
 
 
 def _unkept(error: OSError, folder: Path) -> OSError:
-    remedy = "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, with free space"
+    remedy = (
+        "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
+        "with free space"
+    )
     problem = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
     return OSError(error.errno, problem, str(folder))
 
@@ -249,16 +319,20 @@ def _whole_file(folder: Path, key: str, suffix: str) -> Path | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock ``path``, which spares a second process the same work; what is built is safe without it."""
+    """Hold the lock ``path``, which spares a second process the same work; what is built is safe
+    without it.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
-    with contextlib.suppress(Timeout, NotImplementedError):  # a stuck process, a file system without locks
+    # a stuck process, a file system without locks
+    with contextlib.suppress(Timeout, NotImplementedError):
         lock.acquire(timeout=_WAIT_S)
     try:
         yield
     finally:
         if lock.is_locked:
-            with contextlib.suppress(OSError):  # Windows keeps an open file; on others it must go while it is held
+            # Windows keeps an open file; on others it must go while it is held
+            with contextlib.suppress(OSError):
                 path.unlink()
         lock.release()

@@ -1,4 +1,8 @@
-"""x86-64 machine code as objdump prints it in Intel's syntax, read into instructions and their classes. Lesson 17."""
+"""x86-64 machine code as objdump prints it in Intel's syntax, read into instructions and their
+classes.
+
+Lesson 17.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from dataclasses import dataclass
 _LABEL = re.compile(r"[0-9a-f]+ <(.+)>:\s*$")
 _SECTION = re.compile(r"Disassembly of section (.+):\s*$")
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S.*?)\s*$")
-_PREFIX = re.compile(r"((rep|repe|repz|repne|repnz|lock|bnd|notrack|data16|addr32|[cdefgs]s|\{\w+\})\s+)+")
+_PREFIX = re.compile(
+    r"((rep|repe|repz|repne|repnz|lock|bnd|notrack|data16|addr32|[cdefgs]s|\{\w+\})\s+)+"
+)
 _MEMORY = re.compile(r"(ptr|bcst)\s+(\w\w:)?(\[|0x)", re.I)
 _CONSTANT = re.compile(r"(ptr|bcst)\s+\[rip", re.I)
 _FMA = re.compile(r"v(fmadd|fmsub|fnmadd|fnmsub|fmaddsub|fmsubadd)\d*(ps|pd|ph|ss|sd|sh)$")
@@ -26,8 +32,10 @@ _WRITES_ONLY = re.compile(
     r"(vp?mov|mov|kmov|stos|v?p?extr|vextract|set|v?stmxcsr|fn?i?st|fn?save|fxsave|xsave|pop(?!cnt)|vcvtps2ph|"
     r"vp?compress|v?p?scatter|v?p?maskmov)"
 )
-_RUNTIME = re.compile(r"_init|_fini|_start|deregister_tm_clones|register_tm_clones|__do_global_dtors_aux|frame_dummy|"
-                      r"\.plt.*|.*@plt|.*\.plt.*|_dl_relocate_static_pie")  # fmt: skip
+_RUNTIME = re.compile(
+    r"_init|_fini|_start|deregister_tm_clones|register_tm_clones|__do_global_dtors_aux|frame_dummy|"
+    r"\.plt.*|.*@plt|.*\.plt.*|_dl_relocate_static_pie"
+)
 _VECTOR = re.compile(r"\b([xyz])mm\d+")
 _VECTOR_BITS = {"x": 128, "y": 256, "z": 512}
 
@@ -42,7 +50,9 @@ class HostInstruction:
 
     @property
     def form(self) -> tuple[str, str] | None:
-        """``("fma" | "multiply" | "add", "packed" | "scalar")`` of floating-point arithmetic, else None."""
+        """``("fma" | "multiply" | "add", "packed" | "scalar")`` of floating-point arithmetic, else
+        None.
+        """
         for name, pattern in (("fma", _FMA), ("multiply", _MULTIPLY), ("add", _ADD)):
             if match := pattern.fullmatch(self.mnemonic):
                 return name, "packed" if match[match.lastindex or 1].startswith("p") else "scalar"
@@ -51,7 +61,10 @@ class HostInstruction:
     @property
     def vector_bits(self) -> int:
         """The width of its widest vector register, 0 without one."""
-        return max((_VECTOR_BITS[match[1]] for text in self.operands for match in _VECTOR.finditer(text)), default=0)
+        return max(
+            (_VECTOR_BITS[match[1]] for text in self.operands for match in _VECTOR.finditer(text)),
+            default=0,
+        )
 
     @property
     def is_branch(self) -> bool:
@@ -60,7 +73,9 @@ class HostInstruction:
 
     @property
     def ends(self) -> bool:
-        """True when what stands behind it is not the next to run: a jump without a condition, a return."""
+        """True when what stands behind it is not the next to run: a jump without a condition, a
+        return.
+        """
         return bool(_END.fullmatch(self.mnemonic))
 
     @property
@@ -71,8 +86,12 @@ class HostInstruction:
 
     @property
     def loads(self) -> bool:
-        """True when it reads memory that it names; push, pop, call and ret touch the stack without naming it."""
-        return any(self._memory[1:]) or (bool(self._memory[:1]) and self._memory[0] and self._reads_first)
+        """True when it reads memory that it names; push, pop, call and ret touch the stack without
+        naming it.
+        """
+        return any(self._memory[1:]) or (
+            bool(self._memory[:1]) and self._memory[0] and self._reads_first
+        )
 
     @property
     def loads_constant(self) -> bool:
@@ -113,8 +132,8 @@ class HostFunction:
     def without_data(self) -> HostFunction:
         """Return the function up to the last instruction that its jumps reach from the first one.
 
-        Behind it stand constants, which a listing shows as instructions. A jump to an address that is computed may
-        reach any: then nothing is left out.
+        Behind it stand constants, which a listing shows as instructions. A jump to an address that
+        is computed may reach any: then nothing is left out.
         """
         places = {instruction.offset: place for place, instruction in enumerate(self.instructions)}
         reached, waiting = set(), [0]
@@ -137,18 +156,25 @@ class HostFunction:
         """Return the listing: a line an instruction with its offset from the function's start."""
         start = self.instructions[0].offset if self.instructions else 0
         lines = [
-            f"  {instruction.offset - start:04x}  {instruction.mnemonic} {', '.join(instruction.operands)}".rstrip()
+            f"  {instruction.offset - start:04x}  {instruction.mnemonic} "
+            f"{', '.join(instruction.operands)}".rstrip()
             for instruction in self.instructions
         ]
         return "\n".join([f"{self.name}:", *lines])
 
 
 def parse(listing: str) -> dict[str, HostFunction]:
-    """Return the functions in what ``objdump -d --no-show-raw-insn -M intel`` printed, the C runtime's own left out."""
+    """Return the functions in what ``objdump -d --no-show-raw-insn -M intel`` printed, the C
+    runtime's own left out.
+    """
     found: dict[str, list[HostInstruction]] = {}
     name, in_text = "", True
     for line in listing.splitlines():
-        section, label, instruction = _SECTION.match(line), _LABEL.match(line), _INSTRUCTION.match(line)
+        section, label, instruction = (
+            _SECTION.match(line),
+            _LABEL.match(line),
+            _INSTRUCTION.match(line),
+        )
         if section:
             name, in_text = "", "text" in section[1]
         elif label:

@@ -1,4 +1,6 @@
-"""Which operators a backward pass visits, read from the graph that autograd built; nothing runs backward."""
+"""Which operators a backward pass visits, read from the graph that autograd built; nothing runs
+backward.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ from helpers import steps
 from helpers.operations._specs import Call
 from helpers.operations._trace import OperatorTrace
 
-# Its node is joined to the inputs of the segment alone: the parameters inside are met only when it runs again.
+# Its node is joined to the inputs of the segment alone: the parameters inside are met only when it
+# runs again.
 _REENTRANT = "CheckpointFunctionBackward"
 
 
 class Accumulation(NamedTuple):
-    """Gradients that meet: one tensor used in several places receives a gradient from each, and they are added."""
+    """Gradients that meet: one tensor used in several places receives a gradient from each, and
+    they are added.
+    """
 
     owner: int
     additions: int
@@ -28,7 +33,9 @@ class Accumulation(NamedTuple):
 
 
 class Custom(NamedTuple):
-    """A ``torch.autograd.Function`` in the graph: what its backward runs, None where that cannot be followed."""
+    """A ``torch.autograd.Function`` in the graph: what its backward runs, None where that cannot be
+    followed.
+    """
 
     name: str
     calls: list[Call] | None
@@ -44,8 +51,12 @@ class Reached(NamedTuple):
     recurrences: dict[int, set[int]]
 
     def trains(self, parameter: Tensor, stand_in: Tensor) -> bool:
-        """Tell whether a parameter gets a gradient; behind a reentrant checkpoint, all that need one may get it."""
-        if parameter.requires_grad and any(custom.name == _REENTRANT for custom in self.custom.values()):
+        """Tell whether a parameter gets a gradient; behind a reentrant checkpoint, all that need
+        one may get it.
+        """
+        if parameter.requires_grad and any(
+            custom.name == _REENTRANT for custom in self.custom.values()
+        ):
             return True
         return bool(self.parameters & {id(parameter), id(stand_in)})
 
@@ -53,9 +64,10 @@ class Reached(NamedTuple):
 def reached(outputs: Any, trace: OperatorTrace) -> Reached:
     """Walk autograd's graph from ``outputs`` to the parameters.
 
-    ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the tensors that
-    receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose backward is code (by number),
-    ``recurrences`` the results of each recurrent layer (by its id) that are used.
+    ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the
+    tensors that receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose
+    backward is code (by number), ``recurrences`` the results of each recurrent layer (by its id)
+    that are used.
     """
     tensors = steps.tensors_of(outputs)
     roots = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
@@ -83,23 +95,36 @@ def reached(outputs: Any, trace: OperatorTrace) -> Reached:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
-    custom = {node._sequence_nr(): Custom(node.name(), _followed(node, uses, trace)) for node in functions}
-    used = {id(node.recurrence): {place for user, place in uses if user is node} for node in recurrences}
-    return Reached(frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used)
+    custom = {
+        node._sequence_nr(): Custom(node.name(), _followed(node, uses, trace)) for node in functions
+    }
+    used = {
+        id(node.recurrence): {place for user, place in uses if user is node} for node in recurrences
+    }
+    return Reached(
+        frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used
+    )
 
 
 def _followed(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | None:
-    """Run a backward that is code, on gradients of ones; return its operators, None where it raises.
+    """Run a backward that is code, on gradients of ones; return its operators, None where it
+    raises.
 
-    Zeros would be no gradients of a loss, and the code may skip them. A result that nothing uses has no gradient, or
-    one of zeros where the code has not asked to be told.
+    Zeros would be no gradients of a loss, and the code may skip them. A result that nothing uses
+    has no gradient, or one of zeros where the code has not asked to be told.
     """
     if node.name() == _REENTRANT:
         return None
-    ones = [torch.ones(result.shape, dtype=result.dtype, device=result.device) for result in node._input_metadata]
+    ones = [
+        torch.ones(result.shape, dtype=result.dtype, device=result.device)
+        for result in node._input_metadata
+    ]
     is_used = [bool(uses[node, place]) for place in range(len(ones))]
     noted = [gradient if used else None for gradient, used in zip(ones, is_used, strict=True)]
-    filled = [gradient if used else torch.zeros_like(gradient) for gradient, used in zip(ones, is_used, strict=True)]
+    filled = [
+        gradient if used else torch.zeros_like(gradient)
+        for gradient, used in zip(ones, is_used, strict=True)
+    ]
     before = trace.calls, trace.free.copy(), trace.draws.copy()
     for given in noted, filled:
         trace.calls = []

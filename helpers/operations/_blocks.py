@@ -1,4 +1,6 @@
-"""Blocks that record operators at the same time, in one thread or in several: each ends by itself, in any order."""
+"""Blocks that record operators at the same time, in one thread or in several: each ends by itself,
+in any order.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from torch.utils import _python_dispatch as dispatch
 
 from helpers.steps import uncompiled
 
-_FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode",
-          "_is_in_any_mode_without_ignore_compile_internals")  # fmt: skip
+_FLAGS = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
 _ELSEWHERE = "a block that counts operators must end in the thread that began it, so leave it there"
 
 _lock = threading.Lock()
@@ -24,9 +29,11 @@ _open_blocks = 0
 
 @contextmanager
 def visible_operators() -> Iterator[None]:
-    """Let every operator be seen: attention takes its plain path, and compiled code runs as it was written.
+    """Let every operator be seen: attention takes its plain path, and compiled code runs as it was
+    written.
 
-    Both are settings of the process, so that the first open block makes them and the last one takes them back.
+    Both are settings of the process, so that the first open block makes them and the last one takes
+    them back.
     """
     global _open_blocks
     with _lock:
@@ -34,7 +41,9 @@ def visible_operators() -> Iterator[None]:
         if _open_blocks == 1:
             _settings.callback(_restore_flags, [getattr(dispatch, name) for name in _FLAGS])
             _settings.enter_context(uncompiled())
-            _settings.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+            _settings.callback(
+                torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
+            )
             torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
@@ -56,7 +65,9 @@ def _restore_flags(values: list[bool]) -> None:
 def _uncovered(
     mode: Any, pop: Callable[[], Any], push: Callable[[Any], None], depth: Callable[[], int]
 ) -> Iterator[None]:
-    """Put aside the modes that were entered after ``mode`` and are still open, as torch removes the last one only."""
+    """Put aside the modes that were entered after ``mode`` and are still open, as torch removes the
+    last one only.
+    """
     above: list[Any] = []
     try:
         while True:
@@ -82,7 +93,11 @@ class DispatchMode(dispatch.TorchDispatchMode):
         return False
 
     def __exit__(self, *error: Any) -> None:
-        pop, push, depth = dispatch._pop_mode, dispatch._push_mode, torch._C._len_torch_dispatch_stack
+        pop, push, depth = (
+            dispatch._pop_mode,
+            dispatch._push_mode,
+            torch._C._len_torch_dispatch_stack,
+        )
         with _uncovered(self, pop, push, depth):
             super().__exit__(*error)
 

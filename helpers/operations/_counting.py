@@ -1,9 +1,11 @@
-"""Count what really runs: a training loop, several models, code without any, by the rules of :func:`profile_ops`.
+"""Count what really runs: a training loop, several models, code without any, by the rules of
+:func:`profile_ops`.
 
-The operators of the forward pass are seen as they run, and so are those of an optimizer's step. Of the backward pass
-each node of autograd's graph is seen, and counted by the rule of the operator that made it; where code stands in it
-(a custom gradient, a hook, a checkpoint that computes again), or where the node was made before, the operators that it
-runs are counted themselves. A fused attention and a recurrent layer are followed on shapes, for what they stand for.
+The operators of the forward pass are seen as they run, and so are those of an optimizer's step. Of
+the backward pass each node of autograd's graph is seen, and counted by the rule of the operator
+that made it; where code stands in it (a custom gradient, a hook, a checkpoint that computes again),
+or where the node was made before, the operators that it runs are counted themselves. A fused
+attention and a recurrent layer are followed on shapes, for what they stand for.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from torch import Tensor, nn
 from torch._C import _functorch
 from torch.nn import functional
 from torch.nn.modules import module as module_hooks
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from helpers.operations import _backward as backward, _blocks as blocks, _tally as tally
 from helpers.operations._known import OnShapes
@@ -58,8 +63,10 @@ class OperationCounter:
 
     def __enter__(self) -> OperationCounter:
         if self._is_open:
-            raise RuntimeError("this count is open already, so its operators would be counted twice; "
-                               "end that block first, or begin another helpers.count_ops()")  # fmt: skip
+            raise RuntimeError(
+                "this count is open already, so its operators would be counted twice; "
+                "end that block first, or begin another helpers.count_ops()"
+            )
         self._open.enter_context(self._run.recording())
         self._is_open = True
         return self
@@ -69,14 +76,18 @@ class OperationCounter:
         self._open.close()
 
     def profile(self) -> OperationProfile:
-        """Return the sums as a profile: the models that ran are rows, and what ran outside of them is its own."""
+        """Return the sums as a profile: the models that ran are rows, and what ran outside of them
+        is its own.
+        """
         run = self._run
         for (name, owner), calls in run.free.items():
             run.tally.cells[tally.CallGroup(owner, name, "forward", "free")] = calls, NOTHING
         return tally.profile(run, run.tally, "", run.optimizer)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
-        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
+        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator
+        (``by="operator"``).
+        """
         return self.profile().table(by)
 
     @property
@@ -92,14 +103,17 @@ class OperationCounter:
     def __str__(self) -> str:
         first, *lines = str(self.profile()).splitlines()
         at_least = "at least " if self._run.tally.may_hold_products else ""
-        return "\n".join([first, f"  total     {at_least}{self.macs:,} MAC, {self.flops:,} FLOP", *lines])
+        return "\n".join(
+            [first, f"  total     {at_least}{self.macs:,} MAC, {self.flops:,} FLOP", *lines]
+        )
 
     def _repr_html_(self) -> str:
         return self.profile()._repr_html_()
 
 
 def count_ops() -> OperationCounter:
-    """Count the operations and bytes of whatever runs inside a ``with`` block, by the rules of :func:`profile_ops`.
+    """Count the operations and bytes of whatever runs inside a ``with`` block, by the rules of
+    :func:`profile_ops`.
 
     ::
 
@@ -110,18 +124,20 @@ def count_ops() -> OperationCounter:
                 optimizer.zero_grad()
         print(ops)
 
-    ``ops.table()``, ``ops.profile()``, ``ops.macs`` and ``print(ops)`` answer at any time, inside the block and after
-    it; a second block of the same ``ops`` adds to it. A row is a module that ran, by the path in the outermost model
-    that was called; what runs outside of modules is the first row's own. Everything runs as it would without, but that
-    what torch.compile has made runs as it was written, and attention of modules in evaluation mode takes its plain
-    path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
-    Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
-    :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
-    gradient. Of torch.func's transformations and of batched gradients the operators that run are counted themselves.
-    An operator on a sparse or nested tensor runs, and is named in ``not_counted``.
+    ``ops.table()``, ``ops.profile()``, ``ops.macs`` and ``print(ops)`` answer at any time, inside
+    the block and after it; a second block of the same ``ops`` adds to it. A row is a module that
+    ran, by the path in the outermost model that was called; what runs outside of modules is the
+    first row's own. Everything runs as it would without, but that what torch.compile has made runs
+    as it was written, and attention of modules in evaluation mode takes its plain path: their
+    operators could not be seen. What is computed again (a checkpoint) is counted again, in
+    "backward". Gradients that are only views move no bytes here, which is where the bytes of a
+    backward pass differ from those of :func:`profile_ops`; and what ``torch.autograd.grad``
+    computes for some inputs counts as for all that need a gradient. Of torch.func's transformations
+    and of batched gradients the operators that run are counted themselves. An operator on a sparse
+    or nested tensor runs, and is named in ``not_counted``.
 
-    Seen is the thread of the block, and autograd's. Blocks may overlap, in one thread or in several, and end in any
-    order; each counts what runs in its thread until it ends.
+    Seen is the thread of the block, and autograd's. Blocks may overlap, in one thread or in
+    several, and end in any order; each counts what runs in its thread until it ends.
 
     >>> with count_ops() as ops:
     ...     logits = nn.Linear(784, 10)(torch.ones(64, 784))
@@ -132,7 +148,9 @@ def count_ops() -> OperationCounter:
 
 
 class _Everything(nn.Module):
-    """Stands above the models that run, in the place of the one that :func:`profile_ops` is given."""
+    """Stands above the models that run, in the place of the one that :func:`profile_ops` is
+    given.
+    """
 
 
 _Everything.__name__ = "count_ops"
@@ -170,7 +188,8 @@ class RunningTrace(OperatorTrace):
         self._sizes: dict[int, _Size] = {}
         self._references: list[weakref.ref] = []
         self._inside: dict[Any, tally.Tally] = {}
-        # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
+        # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one
+        # before, what, owner).
         self._first = torch._C._autograd._get_sequence_nr()
         self._known = array("I")
         self._links: list[tuple[int, Any, int]] = [(0, None, 0)]
@@ -203,7 +222,9 @@ class RunningTrace(OperatorTrace):
         return row
 
     def _shadow(self, module: nn.Module) -> nn.Module:
-        """Return an empty module of the same name, with the sizes of the parameters, which does not keep ``module``."""
+        """Return an empty module of the same name, with the sizes of the parameters, which does not
+        keep ``module``.
+        """
         key = id(module)
         if key not in self._shadows:
             shadow = self._shadows[key] = _empty_class(type(module).__name__)()
@@ -220,7 +241,9 @@ class RunningTrace(OperatorTrace):
             if id(parameter) not in self._sizes:
                 self._sizes[id(parameter)] = _Size(parameter)
                 self._forget_with(parameter, self._sizes)
-            self._shadows[id(module)]._parameters[name] = cast("nn.Parameter", self._sizes[id(parameter)])
+            self._shadows[id(module)]._parameters[name] = cast(
+                "nn.Parameter", self._sizes[id(parameter)]
+            )
 
     def _add_weight(self, tensor: Tensor, row: int) -> None:
         if not _has_memory(tensor):
@@ -278,14 +301,22 @@ class RunningTrace(OperatorTrace):
     # The functions of torch, above autograd.
 
     def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked into."""
+        """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked
+        into.
+        """
         if not self._is_muted:
             self._note_attention(name, kwargs)
-        if func is torch.autograd.grad and (kwargs.get("is_grads_batched") or _functorch.maybe_current_level()):
+        if func is torch.autograd.grad and (
+            kwargs.get("is_grads_batched") or _functorch.maybe_current_level()
+        ):
             with self._gradients_executed():
                 return func(*args, **kwargs)
         is_followed = is_recurrence(name, args) or name == "flex_attention"
-        if self._is_muted or not is_followed or not all(map(_has_memory, tensors_in((*args, *kwargs.values())))):
+        if (
+            self._is_muted
+            or not is_followed
+            or not all(map(_has_memory, tensors_in((*args, *kwargs.values()))))
+        ):
             return func(*args, **kwargs)
         inside = self._follow(func, args, kwargs)
         before = torch._C._autograd._get_sequence_nr()
@@ -304,9 +335,11 @@ class RunningTrace(OperatorTrace):
 
     @contextmanager
     def _gradients_executed(self) -> Iterator[None]:
-        """Count the operators of a backward pass themselves: several at once, of torch.vmap, or of a transformation.
+        """Count the operators of a backward pass themselves: several at once, of torch.vmap, or of
+        a transformation.
 
-        The nodes of torch.func have no rule of an operator, whose tensors need no gradient outside of it.
+        The nodes of torch.func have no rule of an operator, whose tensors need no gradient outside
+        of it.
         """
         before, self._is_executed = self._is_executed, True
         try:
@@ -332,9 +365,12 @@ class RunningTrace(OperatorTrace):
 
             with trace.recording():
                 result = func(
-                    *mapped(args, stand_in), **{key: mapped(value, stand_in) for key, value in kwargs.items()}
+                    *mapped(args, stand_in),
+                    **{key: mapped(value, stand_in) for key, value in kwargs.items()},
                 )
-            return tally.of(trace, backward.reached(result if isinstance(result, Tensor) else result[0], trace))
+            return tally.of(
+                trace, backward.reached(result if isinstance(result, Tensor) else result[0], trace)
+            )
 
         with ThreadPoolExecutor(1) as clean:  # a thread without modes, and with autograd
             self._inside[key] = clean.submit(followed).result()
@@ -345,7 +381,9 @@ class RunningTrace(OperatorTrace):
 
     def _note_function(self, inside: tally.Tally, sequences: range) -> None:
         owner = self._stack[-1]
-        self.tally.add_function(inside, owner, phases=("forward",) if self._phase == "forward" else ())
+        self.tally.add_function(
+            inside, owner, phases=("forward",) if self._phase == "forward" else ()
+        )
         what = inside, sequences.start  # one gradient, whichever of its nodes are met
         for sequence in sequences if torch.is_grad_enabled() else ():
             self._remember(sequence, what, owner)
@@ -357,7 +395,8 @@ class RunningTrace(OperatorTrace):
         if self._is_muted or func.namespace in _NOT_OPERATORS:
             return func(*args, **kwargs)
         if any(tensor.layout == torch.jagged for tensor in tensors_in((*args, *kwargs.values()))):
-            return NotImplemented  # it takes the operator apart, into those on its values, which come here
+            # it takes the operator apart, into those on its values, which come here
+            return NotImplemented
         if torch._C._current_graph_task_id() != -1:
             return self._in_backward(func, args, kwargs)
         self._visited.clear()
@@ -369,26 +408,43 @@ class RunningTrace(OperatorTrace):
                 self.tally.add_executed(self.tally.priced(call), call.owner, "optimizer")
             self._step.calls.clear()
             is_dense_result = all(map(is_dense, tensors_in((result,))))
-            return result if is_dense_result else self._not_counted(operator_of(func), result, "optimizer")
+            return (
+                result
+                if is_dense_result
+                else self._not_counted(operator_of(func), result, "optimizer")
+            )
         return self._forward(func, args, kwargs)
 
     def _forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
         operator = operator_of(func)
         if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
             return self._not_counted(operator, func(*args, **kwargs), self._phase)
-        if not operator.name.startswith("_scaled_dot_product") or operator.name.endswith("_backward"):
+        if not operator.name.startswith("_scaled_dot_product") or operator.name.endswith(
+            "_backward"
+        ):
             try:
                 return super().operator(func, args, kwargs)
             except _NotDenseError as made:
                 return self._not_counted(operator, made.result, self._phase)
-        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        named = {
+            argument.name: value
+            for argument, value in zip(func._schema.arguments, args, strict=False)
+        } | kwargs
         query, key, value = args[:3]
         mask = named.get("attn_mask", named.get("attn_bias"))
-        options = {name: named[name] for name in ("dropout_p", "is_causal", "scale") if name in named}
+        options = {
+            name: named[name] for name in ("dropout_p", "is_causal", "scale") if name in named
+        }
         options["enable_gqa"] = query.shape[-3] != key.shape[-3]
-        inside = self._follow(functional.scaled_dot_product_attention, (query, key, value, mask), options)
+        inside = self._follow(
+            functional.scaled_dot_product_attention, (query, key, value, mask), options
+        )
         last = torch._C._autograd._get_sequence_nr()
-        nodes = 1 if any(tensor.requires_grad for tensor in tensors_in((*args, *kwargs.values()))) else 0
+        nodes = (
+            1
+            if any(tensor.requires_grad for tensor in tensors_in((*args, *kwargs.values())))
+            else 0
+        )
         self._note_function(inside, range(last - nodes, last))
         return func(*args, **kwargs)
 
@@ -399,7 +455,9 @@ class RunningTrace(OperatorTrace):
         return result
 
     def _not_counted(self, operator: Operator, result: Any, phase: str | None) -> Any:
-        """Return the result of an operator on tensors that are not dense; it is named, as one without a rule is."""
+        """Return the result of an operator on tensors that are not dense; it is named, as one
+        without a rule is.
+        """
         if phase is not None and not operator.is_free:
             self.tally.add_unknown(operator, self._stack[-1], phase)
         return result
@@ -420,10 +478,13 @@ class RunningTrace(OperatorTrace):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(args)):
             self._remember(sequence, _FREE, owner)
 
-    # What is known of the nodes of autograd's graph: of each one number, which leads to a chain of links.
+    # What is known of the nodes of autograd's graph: of each one number, which leads to a chain of
+    # links.
 
     def _own(self, sequence: int, owner: int) -> None:
-        """Remember who calls a torch.autograd.Function: its forward runs without gradients, after its node is made."""
+        """Remember who calls a torch.autograd.Function: its forward runs without gradients, after
+        its node is made.
+        """
         if not torch.is_grad_enabled() and not self._link(sequence):
             self._remember(sequence, None, owner)
 
@@ -451,17 +512,22 @@ class RunningTrace(OperatorTrace):
         return chain
 
     def _in_backward(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Run one operator of a backward pass; add the gradient that it is a part of, or itself where code runs it."""
+        """Run one operator of a backward pass; add the gradient that it is a part of, or itself
+        where code runs it.
+        """
         caller, node = sys._getframe(2).f_back, torch._C._current_autograd_node()
         is_engine = caller is None or caller.f_code is _ENGINE
         if is_engine and _is_accumulation(operator_of(func).name, args, kwargs):
             self._add_meeting(node, args[0])
             return func(*args, **kwargs)
-        if is_engine and (node is None or hasattr(node, "variable")):  # what storing a gradient does
+        # what storing a gradient does
+        if is_engine and (node is None or hasattr(node, "variable")):
             return func(*args, **kwargs)
         chain = self._chain(node)
         is_known = any(what is not None for what, _ in chain)
-        is_registered = any(isinstance(what, tally.Priced) and what.is_registered for what, _ in chain)
+        is_registered = any(
+            isinstance(what, tally.Priced) and what.is_registered for what, _ in chain
+        )
         is_gradient = is_known and (is_engine or is_registered) and not self._is_executed
         if is_gradient:
             self._add_gradients(node._sequence_nr(), chain)
@@ -477,13 +543,17 @@ class RunningTrace(OperatorTrace):
             del self._stack[1 if is_outside else len(self._stack) :]
 
     def _add_meeting(self, node: Any, gradient: Tensor) -> None:
-        """Add a gradient that ``node`` sends and that meets another, but for two within a function that is followed."""
+        """Add a gradient that ``node`` sends and that meets another, but for two within a function
+        that is followed.
+        """
         inside = {id(what) for what, _ in self._chain(node) if type(what) is tuple}
         owner = self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
         for target, place in node.next_functions if node is not None else ():
             if hasattr(target, "variable") and target.variable.shape == gradient.shape:
                 owner, chain = self.parameter_owner.get(id(target.variable), 0), self._chain(node)
-            elif target is not None and tuple(target._input_metadata[place].shape) == gradient.shape:
+            elif (
+                target is not None and tuple(target._input_metadata[place].shape) == gradient.shape
+            ):
                 chain = self._chain(target)
                 owner = next((owner for _, owner in chain), 0)
             else:
@@ -508,8 +578,14 @@ class RunningTrace(OperatorTrace):
 
 
 def _is_accumulation(name: str, args: tuple, kwargs: dict) -> bool:
-    """Tell whether the engine adds two gradients that meet; the formula of a gradient adds no two tensors so."""
-    if name != "add" or kwargs or not all(isinstance(value, Tensor) and is_dense(value) for value in args):
+    """Tell whether the engine adds two gradients that meet; the formula of a gradient adds no two
+    tensors so.
+    """
+    if (
+        name != "add"
+        or kwargs
+        or not all(isinstance(value, Tensor) and is_dense(value) for value in args)
+    ):
         return False
     return args[0].shape == args[1].shape
 
@@ -523,7 +599,9 @@ class _NotDenseError(Exception):
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Tell whether a tensor is dense and shows its memory; the tensors of torch.func and of lazy layers do not."""
+    """Tell whether a tensor is dense and shows its memory; the tensors of torch.func and of lazy
+    layers do not.
+    """
     if nn.parameter.is_lazy(tensor) or _functorch.is_functorch_wrapped_tensor(tensor):
         return False
     return is_dense(tensor)

@@ -1,10 +1,11 @@
 """The cost of one recorded operator, forward and backward, from its shapes.
 
-A multiply-accumulate is counted for every product of a convolution or matrix product that torch executes, padding
-included; a MAC is two FLOP (:func:`helpers.units.flops_from_macs`). The backward pass of a product is one product
-of the same size for each operand that needs a gradient. Bytes are the compulsory traffic: each operand read once,
-the result written once, nothing kept in a cache between operators; indices and statistics that an operator
-returns beside its result are left out. The per-element costs stand in :mod:`helpers.operations._conventions`.
+A multiply-accumulate is counted for every product of a convolution or matrix product that torch
+executes, padding included; a MAC is two FLOP (:func:`helpers.units.flops_from_macs`). The backward
+pass of a product is one product of the same size for each operand that needs a gradient. Bytes are
+the compulsory traffic: each operand read once, the result written once, nothing kept in a cache
+between operators; indices and statistics that an operator returns beside its result are left out.
+The per-element costs stand in :mod:`helpers.operations._conventions`.
 
 Lesson 11.
 """
@@ -21,18 +22,35 @@ import torch
 from helpers import units
 from helpers.checks import kind_of
 from helpers.operations import _conventions as conventions
-from helpers.operations._specs import NOTHING, Call, Rule, Spec, Work, operator_of, option, summed, traffic
+from helpers.operations._specs import (
+    NOTHING,
+    Call,
+    Rule,
+    Spec,
+    Work,
+    operator_of,
+    option,
+    summed,
+    traffic,
+)
 from helpers.steps import first_line
 
-# Operators that compute nothing and move data: what they read and write, and what their gradients cost.
+# Operators that compute nothing and move data: what they read and write, and what their gradients
+# cost.
 
 
 def _moved_back(call: Call) -> Work:
-    """Backward of moving data: each gradient is moved, and summed where its operand was broadcast or repeated."""
+    """Backward of moving data: each gradient is moved, and summed where its operand was broadcast
+    or repeated.
+    """
     total = NOTHING
     for spec in call.inputs:
         if spec.needs_grad:
-            flops = call.output.numel if spec.numel < call.output.numel and call.name in _SUMMED_BACK else 0
+            flops = (
+                call.output.numel
+                if spec.numel < call.output.numel and call.name in _SUMMED_BACK
+                else 0
+            )
             total += Work(flops=flops) + traffic([call.output] if flops else [spec], [spec])
     return total
 
@@ -60,7 +78,9 @@ def _gather_back(call: Call) -> Work:
 
 
 def _scattered(call: Call) -> Spec:
-    """What is put: the last floating-point tensor that is not the destination, else the destination."""
+    """What is put: the last floating-point tensor that is not the destination, else the
+    destination.
+    """
     return next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
 
 
@@ -90,13 +110,19 @@ def _bag_back(call: Call) -> Work:
     weight, indices = call.args[0], call.args[1]
     if not weight.needs_grad:
         return NOTHING
-    return Work(flops=indices.numel * prod(weight.shape[1:])) + traffic([call.output, indices], [weight])
+    return Work(flops=indices.numel * prod(weight.shape[1:])) + traffic(
+        [call.output, indices], [weight]
+    )
 
 
 def _expanded_back(call: Call) -> Work:
     """An expanded view costs nothing; its gradient is summed over what was expanded."""
     source = call.inputs[0]
-    return summed(call.output._replace(elements=call.output.numel), source) if source.needs_grad else NOTHING
+    return (
+        summed(call.output._replace(elements=call.output.numel), source)
+        if source.needs_grad
+        else NOTHING
+    )
 
 
 def _summed_up(call: Call) -> Work:
@@ -112,9 +138,11 @@ _MOVING: dict[str, Rule] = {
     **{name: Rule(_copied, _moved_back) for name in conventions.COPY},
     **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
     **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
-    "im2col": Rule(_copied, _gather_back),  # its gradient is a fold: each element is added where it came from
+    # its gradient is a fold: each element is added where it came from
+    "im2col": Rule(_copied, _gather_back),
     "expand": Rule(_no_work, _expanded_back),
-    "flex_lib::zeros_and_scatter": Rule(_summed_up, _no_work),  # the gradient of what a score of flex_attention takes
+    # the gradient of what a score of flex_attention takes
+    "flex_lib::zeros_and_scatter": Rule(_summed_up, _no_work),
     "_embedding_bag": Rule(_bag, _bag_back),
     "_embedding_bag_forward_only": Rule(_bag, _bag_back),
 }
@@ -133,31 +161,43 @@ def is_registered(name: str) -> bool:
     return bool(_REGISTERED.get(name))
 
 
-def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None) -> ExitStack:
-    """Give an operator a rule of its own, for :func:`.operations.profile_ops` and all that counts with it.
+def register(
+    operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None
+) -> ExitStack:
+    """Give an operator a rule of its own, for :func:`.operations.profile_ops` and all that counts
+    with it.
 
-    ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name ("course::scaled_tanh",
-    "aten::sort"). ``rule`` and ``backward`` take the call and return its work in one phase, most simply by
-    :func:`work`; without ``backward`` the gradient is taken to cost nothing. ``call.inputs`` and ``call.outputs`` are
-    its tensors in order (``.shape``, ``.numel``, ``.bytes``), ``call.output`` is the first result, ``call.args`` and
-    ``call.kwargs`` hold tensors and options as they were given::
+    ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name
+    ("course::scaled_tanh", "aten::sort"). ``rule`` and ``backward`` take the call and return its
+    work in one phase, most simply by :func:`work`; without ``backward`` the gradient is taken to
+    cost nothing. ``call.inputs`` and ``call.outputs`` are its tensors in order (``.shape``,
+    ``.numel``, ``.bytes``), ``call.output`` is the first result, ``call.args`` and ``call.kwargs``
+    hold tensors and options as they were given::
 
-        operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 * call.output.numel))
+        operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 *
+        call.output.numel))
 
-    The last rule for an operator holds. What is returned takes this one back, by ``close()`` or at the end of a
-    ``with`` block: ``with operations.register(...): profile_ops(...)`` is for one call.
+    The last rule for an operator holds. What is returned takes this one back, by ``close()`` or at
+    the end of a ``with`` block: ``with operations.register(...): profile_ops(...)`` is for one
+    call.
 
-    Raises TypeError for what names no operator, or a rule that cannot be called, and where the rule is applied for one
-    that returns something else than work; RuntimeError there for one that raises. Lesson 11.
+    Raises TypeError for what names no operator, or a rule that cannot be called, and where the rule
+    is applied for one that returns something else than work; RuntimeError there for one that
+    raises. Lesson 11.
     """
     name = _name_of(operator)
     if name is None or not callable(rule) or not (backward is None or callable(backward)):
-        kind, given = ("operator", operator) if name is None else ("rule", backward if callable(rule) else rule)
+        kind, given = (
+            ("operator", operator)
+            if name is None
+            else ("rule", backward if callable(rule) else rule)
+        )
         shown = repr(given) if isinstance(given, str | float | int) else kind_of(given)
         raise TypeError(
-            f"the {kind} {shown} cannot be used; pass an operator that is defined (torch.ops.aten.sort, what "
-            "torch.library.custom_op returned, "
-            "or 'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., flops=...)"
+            f"the {kind} {shown} cannot be used; pass an operator that is defined "
+            "(torch.ops.aten.sort, what torch.library.custom_op returned, or "
+            "'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., "
+            "flops=...)"
         )
     own = Rule(_applied(rule, name), _applied(backward, name) if backward else lambda _: NOTHING)
     _REGISTERED.setdefault(name, []).append(own)
@@ -171,15 +211,18 @@ def _take_back(name: str, own: Rule) -> None:
 
 
 def _applied(rule: Callable[[Call], Work], name: str) -> Callable[[Call], Work]:
-    """Return ``rule`` with an error that names the operator where it raises, or returns something else than work."""
+    """Return ``rule`` with an error that names the operator where it raises, or returns something
+    else than work.
+    """
 
     def apply(call: Call) -> Work:
         try:
             result = rule(call)
         except Exception as error:
             raise RuntimeError(
-                f"the rule registered for {name} raised {type(error).__name__}: {first_line(error)}; "
-                "it must return operations.work(call, macs=..., flops=...) for every call"
+                f"the rule registered for {name} raised {type(error).__name__}: "
+                f"{first_line(error)}; it must return operations.work(call, macs=..., flops=...) "
+                "for every call"
             ) from error
         if not isinstance(result, Work):
             raise TypeError(
@@ -192,12 +235,20 @@ def _applied(rule: Callable[[Call], Work], name: str) -> Callable[[Call], Work]:
 
 
 def _name_of(operator: Any) -> str | None:
-    """Return the name by which calls of ``operator`` are recorded, None for what is no operator of torch."""
+    """Return the name by which calls of ``operator`` are recorded, None for what is no operator of
+    torch.
+    """
     schema = getattr(operator, "_schema", None)
     name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None)
-    name = name or (schema.name if schema is not None else getattr(operator, "_qualified_op_name", None))
+    name = name or (
+        schema.name if schema is not None else getattr(operator, "_qualified_op_name", None)
+    )
     namespace, _, plain = name.rpartition("::") if isinstance(name, str) else ("", "", "")
-    packet = getattr(getattr(torch.ops, namespace or "aten"), plain, None) if plain.isidentifier() else None
+    packet = (
+        getattr(getattr(torch.ops, namespace or "aten"), plain, None)
+        if plain.isidentifier()
+        else None
+    )
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None
     return operator_of(getattr(packet, packet.overloads()[0])).name
@@ -206,18 +257,22 @@ def _name_of(operator: Any) -> str | None:
 def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
     """Return the work of ``call`` for a rule of one's own.
 
-    ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the operations besides,
-    so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read once and each result written once.
-    Lesson 11.
+    ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the
+    operations besides, so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read
+    once and each result written once. Lesson 11.
     """
-    return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(call.inputs, call.outputs)
+    return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(
+        call.inputs, call.outputs
+    )
 
 
 # Products.
 
 
 def _product(call: Call, macs: int) -> Work:
-    """Return ``macs`` as work, four real ones a complex one, and the useful part under a causal mask."""
+    """Return ``macs`` as work, four real ones a complex one, and the useful part under a causal
+    mask.
+    """
     macs *= 4 if any(spec.kind == "c" for spec in call.inputs) else 1
     useful = macs
     if call.causal is not None:
@@ -226,8 +281,12 @@ def _product(call: Call, macs: int) -> Work:
     return Work(macs, useful, units.flops_from_macs(macs))
 
 
-def _product_rule(macs: Callable[[Call], int], operands: Callable[[Call], tuple[Spec, Spec]]) -> Rule:
-    """Return the rule of an operator that multiplies two operands and may add a third to the result."""
+def _product_rule(
+    macs: Callable[[Call], int], operands: Callable[[Call], tuple[Spec, Spec]]
+) -> Rule:
+    """Return the rule of an operator that multiplies two operands and may add a third to the
+    result.
+    """
 
     def forward(call: Call) -> Work:
         return _product(call, macs(call)) + _scaling(call) + traffic(call.inputs, [call.output])
@@ -248,13 +307,17 @@ def _product_rule(macs: Callable[[Call], int], operands: Callable[[Call], tuple[
 
 
 def _scaling(call: Call) -> Work:
-    """``alpha`` and ``beta`` of addmm and its kind: one multiplication an element where they are not 1."""
+    """``alpha`` and ``beta`` of addmm and its kind: one multiplication an element where they are
+    not 1.
+    """
     scaled = sum(call.kwargs.get(name, 1) not in (0, 1) for name in ("alpha", "beta"))
     return Work(flops=scaled * call.output.numel)
 
 
 def _dotted(place: int) -> Rule:
-    """Matrix product of the operands at ``place`` and after it: result elements times the length summed over."""
+    """Matrix product of the operands at ``place`` and after it: result elements times the length
+    summed over.
+    """
 
     def operands(call: Call) -> tuple[Spec, Spec]:
         return call.args[place], call.args[place + 1]
@@ -268,16 +331,24 @@ def _dotted(place: int) -> Rule:
 
 
 def _grouped_macs(call: Call) -> int:
-    """Products of groups of rows (or of columns, or of what is summed over): every row is in one of the groups."""
+    """Products of groups of rows (or of columns, or of what is summed over): every row is in one of
+    the groups.
+    """
     left, right = call.args[:2]
-    is_spread = len(left.shape) == 3 and len(right.shape) == 2  # each column of the right belongs to one group
+    # each column of the right belongs to one group
+    is_spread = len(left.shape) == 3 and len(right.shape) == 2
     return left.numel * right.shape[-1] // (max(1, left.shape[0]) if is_spread else 1)
 
 
 _GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
 # Products with weights of 8 or 4 bits, of which several may stand in one number.
-_PACKED = ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_dyn_quant_matmul_4bit",
-           "_weight_int4pack_mm_with_scales_and_zeros")  # fmt: skip
+_PACKED = (
+    "_weight_int8pack_mm",
+    "_weight_int4pack_mm",
+    "_weight_int4pack_mm_for_cpu",
+    "_dyn_quant_matmul_4bit",
+    "_weight_int4pack_mm_with_scales_and_zeros",
+)
 
 
 def _packed_macs(call: Call) -> int:
@@ -285,11 +356,12 @@ def _packed_macs(call: Call) -> int:
 
 
 def _triangular_solve() -> Rule:
-    """X of A X = B, or X A = B: each element is one of B, less products with those before it, over A's diagonal.
+    """X of A X = B, or X A = B: each element is one of B, less products with those before it, over
+    A's diagonal.
 
-    No product of matrices: n operations an element of X, n - 1 where the diagonal is 1. The gradient of B is such a
-    solve again, and that of A is a product with it, negated (``linalg_solve_triangular_backward`` in PyTorch's
-    torch/csrc/autograd/FunctionsManual.cpp).
+    No product of matrices: n operations an element of X, n - 1 where the diagonal is 1. The
+    gradient of B is such a solve again, and that of A is a product with it, negated
+    (``linalg_solve_triangular_backward`` in PyTorch's torch/csrc/autograd/FunctionsManual.cpp).
     """
 
     def solve(call: Call) -> Work:
@@ -301,8 +373,14 @@ def _triangular_solve() -> Rule:
         order, whole = matrix.shape[-1], call.output.numel
         total = solve(call)
         if matrix.needs_grad:
-            gradient = matrix._replace(shape=(whole * order // max(1, prod(call.output.shape[-2:])), order), elements=0)
-            total += _product(call, whole * order) + Work(flops=gradient.numel) + summed(gradient, matrix)
+            gradient = matrix._replace(
+                shape=(whole * order // max(1, prod(call.output.shape[-2:])), order), elements=0
+            )
+            total += (
+                _product(call, whole * order)
+                + Work(flops=gradient.numel)
+                + summed(gradient, matrix)
+            )
             total += traffic([call.output, call.output], [matrix])
         return total
 
@@ -317,7 +395,9 @@ def _convolution_macs(call: Call) -> int:
 
 
 def _trilinear() -> Rule:
-    """``F.bilinear``: the outer product of the two inputs (element-wise), times the weight (MACs)."""
+    """``F.bilinear``: the outer product of the two inputs (element-wise), times the weight
+    (MACs).
+    """
 
     def sizes(call: Call) -> tuple[int, int]:
         shapes = []
@@ -339,7 +419,11 @@ def _trilinear() -> Rule:
         first, weight, second = call.args[:3]
         total = NOTHING
         if weight.needs_grad:
-            total += _product(call, full) + Work(flops=outer) + traffic([call.output, first, second], [weight])
+            total += (
+                _product(call, full)
+                + Work(flops=outer)
+                + traffic([call.output, first, second], [weight])
+            )
         if first.needs_grad or second.needs_grad:
             total += _product(call, full) + traffic([call.output, weight], 0)
         for wanted, other in ((first, second), (second, first)):
@@ -379,7 +463,11 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
             if not spec.needs_grad:
                 continue
             costs = rule.gradient_flops
-            flops = costs if isinstance(costs, int) else costs[min(_argument_place(call, spec, place), len(costs) - 1)]
+            flops = (
+                costs
+                if isinstance(costs, int)
+                else costs[min(_argument_place(call, spec, place), len(costs) - 1)]
+            )
             flops *= 2 if spec.kind == "c" else 1
             if name == "pow" and len(tensors) == 1 and call.args[1] == 2:
                 flops = 2
@@ -402,7 +490,11 @@ def _argument_place(call: Call, spec: Spec, fallback: int) -> int:
 def _reduction(convention: conventions.Reduction) -> Rule:
     def forward(call: Call) -> Work:
         source = call.inputs[0]
-        flops = convention.flops * source.numel * (0 if source.kind == "i" else 2 if source.kind == "c" else 1)
+        flops = (
+            convention.flops
+            * source.numel
+            * (0 if source.kind == "i" else 2 if source.kind == "c" else 1)
+        )
         return Work(flops=flops) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
@@ -417,13 +509,17 @@ def _reduction(convention: conventions.Reduction) -> Rule:
 
 def _pooling(*, adds: bool) -> Rule:
     def forward(call: Call) -> Work:
-        return Work(flops=call.output.numel * _window(call)) + traffic([call.inputs[0]], [call.output])
+        return Work(flops=call.output.numel * _window(call)) + traffic(
+            [call.inputs[0]], [call.output]
+        )
 
     def backward(call: Call) -> Work:
         if not call.inputs[0].needs_grad:
             return NOTHING
         element_flops = _window(call) if adds else 1
-        return Work(flops=call.output.numel * element_flops) + traffic([call.output], [call.inputs[0]])
+        return Work(flops=call.output.numel * element_flops) + traffic(
+            [call.output], [call.inputs[0]]
+        )
 
     return Rule(forward, backward)
 
@@ -454,17 +550,28 @@ def _normalisation(name: str) -> Rule:
     def parts(call: Call) -> tuple[Spec, Spec | None, Spec | None, bool]:
         places = {"native_layer_norm": (2, 3)}.get(name, (1, 2))
         weight, bias = (call.args[place] if len(call.args) > place else None for place in places)
-        is_own = not is_batch or name.startswith("_batch_norm_with") or (
-            "no_" not in name and bool(option(call, "training", 5, option(call, "train", 5, True)))
-        )  # fmt: skip
+        is_own = (
+            not is_batch
+            or name.startswith("_batch_norm_with")
+            or (
+                "no_" not in name
+                and bool(option(call, "training", 5, option(call, "train", 5, True)))
+            )
+        )
         return call.args[0], weight, bias, is_own
 
     def forward(call: Call) -> Work:
         source, weight, bias, is_own = parts(call)
         costs = conventions.NORM_FLOPS
-        element_flops = costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
+        element_flops = (
+            costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
+        )
         element_flops += (bias is not None) * costs["bias"]
-        running = [spec for spec in call.args[3:5] if isinstance(spec, Spec)] if is_batch and is_own else []
+        running = (
+            [spec for spec in call.args[3:5] if isinstance(spec, Spec)]
+            if is_batch and is_own
+            else []
+        )
         written = call.output.bytes + sum(spec.bytes for spec in running)
         return Work(flops=element_flops * source.numel) + traffic(call.inputs, written)
 
@@ -472,11 +579,20 @@ def _normalisation(name: str) -> Rule:
         source, weight, bias, is_own = parts(call)
         costs, total = conventions.NORM_GRADIENT_FLOPS, NOTHING
         if source.needs_grad:
-            element_flops = costs["own" if is_own else "stored"] + (weight is not None) * costs["through_weight"]
-            read = [call.output, *([source] if is_own else []), *([weight] if weight is not None else [])]
+            element_flops = (
+                costs["own" if is_own else "stored"]
+                + (weight is not None) * costs["through_weight"]
+            )
+            read = [
+                call.output,
+                *([source] if is_own else []),
+                *([weight] if weight is not None else []),
+            ]
             total += Work(flops=element_flops * source.numel) + traffic(read, [source])
         if weight is not None and weight.needs_grad:
-            total += Work(flops=costs["weight"] * source.numel) + traffic([call.output, source], [weight])
+            total += Work(flops=costs["weight"] * source.numel) + traffic(
+                [call.output, source], [weight]
+            )
         if bias is not None and bias.needs_grad:
             total += Work(flops=costs["bias"] * source.numel) + traffic([call.output], [bias])
         return total
@@ -492,13 +608,20 @@ def _distance() -> Rule:
 
     def backward(call: Call) -> Work:
         wanted = [spec for spec in call.args[:2] if spec.needs_grad]
-        return Work(flops=4 * pairs(call) * len(wanted)) + traffic([call.output, *call.args[:2]], wanted)
+        return Work(flops=4 * pairs(call) * len(wanted)) + traffic(
+            [call.output, *call.args[:2]], wanted
+        )
 
-    return Rule(lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward)
+    return Rule(
+        lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward
+    )
 
 
 _RULES: dict[str, Rule] = {
-    **{name: _dotted(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2")},
+    **{
+        name: _dotted(0)
+        for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
+    },
     **{name: _dotted(1) for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")},
     **{name: _product_rule(_grouped_macs, lambda call: call.args[:2]) for name in _GROUPED},
     **{name: _product_rule(_packed_macs, lambda call: call.args[:2]) for name in _PACKED},

@@ -27,10 +27,11 @@ from helpers.operations._specs import (
 def optimizer_calls(
     parameters: Sequence[Tensor], owners: Sequence[int], optimizer: steps.OptimizerFactory
 ) -> list[Call]:
-    """Return the operators of the second step (state exists, every gradient is given), each with its owner.
+    """Return the operators of the second step (state exists, every gradient is given), each with
+    its owner.
 
-    Raises what :func:`helpers.steps.made_optimizer` raises, and ValueError where the optimizer cannot step on
-    parameters without data.
+    Raises what :func:`helpers.steps.made_optimizer` raises, and ValueError where the optimizer
+    cannot step on parameters without data.
     """
     if not parameters:
         return []
@@ -48,32 +49,52 @@ def optimizer_calls(
         name, reason = type(built).__name__, steps.first_line(error)
         if "supported devices" in reason:
             raise ValueError(
-                f"{name} cannot step on shapes with options for a device (fused, capturable); give it without them: "
-                "the operations of a step are the same"
+                f"{name} cannot step on shapes with options for a device (fused, capturable); give "
+                "it without them: the operations of a step are the same"
             ) from error
-        raise ValueError(f"{name} cannot step on shapes alone ({reason}); count the model without it") from error
+        raise ValueError(
+            f"{name} cannot step on shapes alone ({reason}); count the model without it"
+        ) from error
     return recorder.calls
 
 
-def owners_of_storages(optimizer: torch.optim.Optimizer, owner_of: Mapping[int, int]) -> dict[int, int]:
-    """Return whose each storage is that a step begins with: a parameter's, its gradient's, its state's.
+def owners_of_storages(
+    optimizer: torch.optim.Optimizer, owner_of: Mapping[int, int]
+) -> dict[int, int]:
+    """Return whose each storage is that a step begins with: a parameter's, its gradient's, its
+    state's.
 
     ``owner_of`` has the owners by the parameters' ids; one that is not there belongs to 0.
     """
     owners: dict[int, int] = {}
-    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-        state = [value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, Tensor)]
-        held = [parameter, parameter.grad, *(value for value in state if value.numel() == parameter.numel())]
-        owners |= {storage_of(tensor): owner_of.get(id(parameter), 0) for tensor in held
-                   if tensor is not None and is_dense(tensor)}  # fmt: skip
+    for parameter in (
+        parameter for group in optimizer.param_groups for parameter in group["params"]
+    ):
+        state = [
+            value
+            for value in optimizer.state.get(parameter, {}).values()
+            if isinstance(value, Tensor)
+        ]
+        held = [
+            parameter,
+            parameter.grad,
+            *(value for value in state if value.numel() == parameter.numel()),
+        ]
+        owners |= {
+            storage_of(tensor): owner_of.get(id(parameter), 0)
+            for tensor in held
+            if tensor is not None and is_dense(tensor)
+        }
     return owners
 
 
 class OptimizerRecorder(TorchDispatchMode):
-    """Note the operators of a step; a result belongs to the parameter of the first tensor it was made from.
+    """Note the operators of a step; a result belongs to the parameter of the first tensor it was
+    made from.
 
-    What is made of no parameter, gradient or state is not noted: the count of steps, the profiler's marks. A number
-    that a step on shapes reads (a norm that bounds the rate) is taken to be 1: no count depends on it.
+    What is made of no parameter, gradient or state is not noted: the count of steps, the profiler's
+    marks. A number that a step on shapes reads (a norm that bounds the rate) is taken to be 1: no
+    count depends on it.
     """
 
     def __init__(self, owner_of: dict[int, int]) -> None:
@@ -86,7 +107,9 @@ class OptimizerRecorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         operator = operator_of(func)
         if operator.name == "_local_scalar_dense" and args[0].is_meta:
@@ -94,12 +117,16 @@ class OptimizerRecorder(TorchDispatchMode):
         storages = [storage_of(tensor) for tensor in tensors_in(args)]
         owners = [self.owner_of[storage] for storage in storages if storage in self.owner_of]
         noted = functools.partial(spec_of, weights=self._weights)
-        specs, keyword_specs = mapped(args, noted), {key: mapped(value, noted) for key, value in kwargs.items()}
+        specs, keyword_specs = (
+            mapped(args, noted),
+            {key: mapped(value, noted) for key, value in kwargs.items()},
+        )
         result = func(*args, **kwargs)
         if not all(map(is_dense, tensors_in((result,)))):  # whoever counts names it
             return result
         if not owners:
-            for tensor in tensors_in((result,)):  # it may stand where a temporary of a parameter stood
+            # it may stand where a temporary of a parameter stood
+            for tensor in tensors_in((result,)):
                 self.owner_of.pop(storage_of(tensor), None)
             return result
         results = list(tensors_in((result,)))
@@ -108,18 +135,24 @@ class OptimizerRecorder(TorchDispatchMode):
             self.owner_of[storage_of(tensor)] = owners[place if is_one_each else 0]
         if not operator.is_free:
             outputs = [noted(tensor) for tensor in results]
-            self.calls += one_by_one(Call(operator, specs, keyword_specs, outputs, owners[0]), operator, owners)
+            self.calls += one_by_one(
+                Call(operator, specs, keyword_specs, outputs, owners[0]), operator, owners
+            )
         return result
 
 
 def one_by_one(call: Call, operator: Operator, owners: Sequence[int]) -> Iterator[Call]:
-    """Yield the call; one over lists of tensors as a call of the plain operator for each, with an owner each."""
+    """Yield the call; one over lists of tensors as a call of the plain operator for each, with an
+    owner each.
+    """
     name = operator.name.removeprefix("_foreach_")
     if name == operator.name:
         yield call
         return
     for place in range(len(call.args[0])):
         own = tuple(value[place] if isinstance(value, tuple) else value for value in call.args)
-        options = {"value": own[3]} if name in ("addcmul", "addcdiv") and len(own) > 3 else call.kwargs
+        options = (
+            {"value": own[3]} if name in ("addcmul", "addcdiv") and len(own) > 3 else call.kwargs
+        )
         owner = owners[place] if place < len(owners) else call.owner
         yield Call(operator._replace(name=name), own, options, [own[0]], owner)

@@ -1,4 +1,6 @@
-"""Count the operations of a model: the forward is followed on shapes, the rest is derived from its record."""
+"""Count the operations of a model: the forward is followed on shapes, the rest is derived from its
+record.
+"""
 
 from __future__ import annotations
 
@@ -30,41 +32,50 @@ def profile_ops(
     inputs_need_grad: bool = False,
     values: bool = False,
 ) -> OperationProfile:
-    """Count the operations and bytes of ``model`` for one input: forward, backward and optimizer, layer by layer.
+    """Count the operations and bytes of ``model`` for one input: forward, backward and optimizer,
+    layer by layer.
 
     ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, nested as the forward wants it:
-    ``profile_ops(model, (1, 3, 224, 224))``, ``profile_ops(model, dict(tokenizer(text)))``. ``optimizer`` is a
-    ``torch.optim`` class or a function from a list of parameters to an optimizer; without one that phase is 0.
+    ``profile_ops(model, (1, 3, 224, 224))``, ``profile_ops(model, dict(tokenizer(text)))``.
+    ``optimizer`` is a ``torch.optim`` class or a function from a list of parameters to an
+    optimizer; without one that phase is 0.
 
-    Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model
-    comes back as it was. Integer and boolean inputs of up to 262,144 elements keep their values, and so does what
-    follows from them alone: a mask can be asked whether it masks anything, a length can end a loop; an activation that
-    is asked whether it is a finite number says yes. Parameters of more than 512 elements have no values. Where the
-    forward needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
-    device and under the same rules; from a ``shape`` it draws them from a normal distribution, always the same.
+    Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own
+    mode, and the model comes back as it was. Integer and boolean inputs of up to 262,144 elements
+    keep their values, and so does what follows from them alone: a mask can be asked whether it
+    masks anything, a length can end a loop; an activation that is asked whether it is a finite
+    number says yes. Parameters of more than 512 elements have no values. Where the forward needs
+    other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the
+    model's device and under the same rules; from a ``shape`` it draws them from a normal
+    distribution, always the same.
 
     Two columns, never mixed:
 
-    * MACs are the multiply-accumulates of convolutions and matrix products, padding included, bias not.
-    * FLOPs are 2 a MAC (which pays for a bias added by the same operator) plus the element-wise operations:
-      additions, activations, normalisation, softmax, pooling, by :func:`convention_table`.
+    * MACs are the multiply-accumulates of convolutions and matrix products, padding included, bias
+      not.
+    * FLOPs are 2 a MAC (which pays for a bias added by the same operator) plus the element-wise
+      operations: additions, activations, normalisation, softmax, pooling, by
+      :func:`convention_table`.
 
-    Backward is the gradient of a loss on all outputs with respect to the parameters that need one; the inputs need
-    none unless ``inputs_need_grad`` (a stage of a pipeline, a generator). Frozen parameters and what lies before the
-    first trainable one get none, and gradients that meet are added.
-    What a checkpoint would compute again is not in it; a reentrant one hides its parameters, so the optimizer is then
-    taken to step on all that need a gradient. Bytes: each operator reads its operands and writes its result
-    once; views are free; types are those of the model and its inputs, since autocast does not reach shapes. Attention
-    is taken apart, so its scores are written and read: a fused kernel does the same products and moves less, at least
-    its operands and its result. The optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with
-    momentum 4, Adam 13, AdamW 14, counted from the operators that it runs; its MACs are 0.
+    Backward is the gradient of a loss on all outputs with respect to the parameters that need one;
+    the inputs need none unless ``inputs_need_grad`` (a stage of a pipeline, a generator). Frozen
+    parameters and what lies before the first trainable one get none, and gradients that meet are
+    added. What a checkpoint would compute again is not in it; a reentrant one hides its parameters,
+    so the optimizer is then taken to step on all that need a gradient. Bytes: each operator reads
+    its operands and writes its result once; views are free; types are those of the model and its
+    inputs, since autocast does not reach shapes. Attention is taken apart, so its scores are
+    written and read: a fused kernel does the same products and moves less, at least its operands
+    and its result. The optimizer's step is its second (its state exists), per parameter: SGD 2
+    FLOP, with momentum 4, Adam 13, AdamW 14, counted from the operators that it runs; its MACs are
+    0.
 
-    An operator without a rule is named in ``not_counted``, and the totals then say "at least"; :func:`register` gives
-    it one. A count that depends on a random draw says so.
+    An operator without a rule is named in ``not_counted``, and the totals then say "at least";
+    :func:`register` gives it one. A count that depends on a random draw says so.
 
-    Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that hides its layers
-    or has none yet (TorchScript, quantised, lazy), and of its kinds :class:`ForwardError` where the forward cannot be
-    followed (a wrong shape, an exception of its own, a step that needs values).
+    Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that
+    hides its layers or has none yet (TorchScript, quantised, lazy), and of its kinds
+    :class:`ForwardError` where the forward cannot be followed (a wrong shape, an exception of its
+    own, a step that needs values).
 
     >>> profile = profile_ops(nn.Linear(784, 10), (64, 784))
     >>> profile.forward_macs  # 64 x 784 x 10
@@ -80,8 +91,18 @@ def profile_ops(
     steps.check_optimizer(optimizer)
     if values:
         _check_values(model)
-    with torch.inference_mode(False), nullcontext() if values else steps.nothing_left(model), steps.preserved(model):
-        return _counted(model, given, OperatorTrace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
+    with (
+        torch.inference_mode(False),
+        nullcontext() if values else steps.nothing_left(model),
+        steps.preserved(model),
+    ):
+        return _counted(
+            model,
+            given,
+            OperatorTrace(model) if values else OnShapes(model),
+            optimizer,
+            inputs_need_grad,
+        )
 
 
 def _counted(
@@ -99,9 +120,13 @@ def _counted(
 
 
 def _followed(
-    model: nn.Module, arguments: steps.Arguments, trace: OperatorTrace, optimizer: steps.OptimizerFactory | None, *,
+    model: nn.Module,
+    arguments: steps.Arguments,
+    trace: OperatorTrace,
+    optimizer: steps.OptimizerFactory | None,
+    *,
     is_from_shape: bool,
-) -> OperationProfile:  # fmt: skip
+) -> OperationProfile:
     try:
         with steps.in_one_thread(model), trace.recording():
             outputs = model(*arguments.positional, **arguments.named)
@@ -109,8 +134,8 @@ def _followed(
         raise _explained(error, model, trace, arguments, is_from_shape) from error
     if not steps.tensors_of(outputs):
         raise steps.ModelError(
-            f"the model returned {type(outputs).__name__} without a tensor, so that nothing is known of its backward; "
-            "return what it computes, in any container or object"
+            f"the model returned {type(outputs).__name__} without a tensor, so that nothing is "
+            "known of its backward; return what it computes, in any container or object"
         )
     reached = backward.reached(outputs, trace)
     trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
@@ -124,7 +149,9 @@ def _followed(
 
 
 def _unwrapped(model: Any) -> Any:
-    """Return the module inside the wrapper of torch.compile or DataParallel, else ``model`` itself."""
+    """Return the module inside the wrapper of torch.compile or DataParallel, else ``model``
+    itself.
+    """
     inside = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
     return _unwrapped(inside) if isinstance(inside, nn.Module) else model
 
@@ -132,17 +159,25 @@ def _unwrapped(model: Any) -> Any:
 def _check_values(model: nn.Module) -> None:
     """Raise ValueError where a model cannot run on real tensors."""
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        raise ValueError("values=True runs the forward on real tensors, and the model is on meta, which holds none; "
-                         "make the model on the CPU, or count it without values=True")  # fmt: skip
+        raise ValueError(
+            "values=True runs the forward on real tensors, and the model is on meta, which holds "
+            "none; make the model on the CPU, or count it without values=True"
+        )
 
 
-def _stand_ins(model: nn.Module, given: steps.Arguments, trace: OperatorTrace, *, need_grad: bool) -> steps.Arguments:
-    """Return what computes in place of what the caller gave; shapes become tensors of the model's type."""
+def _stand_ins(
+    model: nn.Module, given: steps.Arguments, trace: OperatorTrace, *, need_grad: bool
+) -> steps.Arguments:
+    """Return what computes in place of what the caller gave; shapes become tensors of the model's
+    type.
+    """
     is_real = type(trace) is OperatorTrace
 
     def stand_in(leaf: Any) -> torch.Tensor:
         if isinstance(leaf, steps.Shape) and is_real:
-            drawn = steps.zeros_of(leaf, torch.float32, "cpu").normal_(generator=torch.Generator().manual_seed(0))
+            drawn = steps.zeros_of(leaf, torch.float32, "cpu").normal_(
+                generator=torch.Generator().manual_seed(0)
+            )
             device = next((parameter.device for parameter in model.parameters()), None)
             leaf = drawn.to(device, steps.dtype_of(model))
         elif isinstance(leaf, steps.Shape):
@@ -159,22 +194,36 @@ def _name_of(optimizer: Any) -> str | None:
 
 
 def _explained(
-    error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments, is_from_shape: bool
+    error: Exception,
+    model: nn.Module,
+    trace: OperatorTrace,
+    arguments: steps.Arguments,
+    is_from_shape: bool,
 ) -> steps.ForwardError:
     """Return the error to raise: which layer failed, on what input, and what to do."""
     while isinstance(error.__cause__, steps.ForwardError):
         error = error.__cause__
     path, module, given = _place(error, model, trace, arguments)
-    where = f"layer {path!r} ({type(module).__name__})" if path else f"the forward of {type(module).__name__}"
+    where = (
+        f"layer {path!r} ({type(module).__name__})"
+        if path
+        else f"the forward of {type(module).__name__}"
+    )
     reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     if isinstance(error, steps.ForwardError):
         return steps.ForwardError(f"{where}: {reason}")
-    if "meta" in reason and not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        return steps.ForwardError(f"{where} takes a step that shapes alone cannot follow ({type(error).__name__}); "
-                            "pass values=True to run the forward once on real tensors")  # fmt: skip
+    if "meta" in reason and not any(
+        tensor.is_meta for tensor in (*model.parameters(), *model.buffers())
+    ):
+        return steps.ForwardError(
+            f"{where} takes a step that shapes alone cannot follow ({type(error).__name__}); "
+            "pass values=True to run the forward once on real tensors"
+        )
     message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
     if is_from_shape and any(word in reason for word in ("indices", "Long", "embedding")):
-        message += "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
+        message += (
+            "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
+        )
     elif isinstance(error, NotImplementedError) and isinstance(trace, OnShapes):
         message += "; pass values=True to run the forward once on real tensors"
     elif is_from_shape and isinstance(error, RuntimeError | IndexError | ValueError):
@@ -188,10 +237,16 @@ def _place(
     error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments
 ) -> tuple[str, nn.Module, str]:
     """Return the innermost module whose forward raised, with its path, and what it was given."""
-    place, traceback = ("", model, steps.described((*arguments.positional, arguments.named))), error.__traceback__
+    place, traceback = (
+        ("", model, steps.described((*arguments.positional, arguments.named))),
+        error.__traceback__,
+    )
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
         if frame.f_code is nn.Module._call_impl.__code__:
-            module, given = frame.f_locals["self"], (*frame.f_locals["args"], frame.f_locals["kwargs"])
+            module, given = (
+                frame.f_locals["self"],
+                (*frame.f_locals["args"], frame.f_locals["kwargs"]),
+            )
             place = trace.path_of(module), module, steps.described(given)
     return place

@@ -1,4 +1,6 @@
-"""What counting gives: one row a layer, one an operator, the totals, and the lecture's own table beside them."""
+"""What counting gives: one row a layer, one an operator, the totals, and the lecture's own table
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,24 @@ from helpers.checks import whole_number
 from helpers.results import Record
 
 _SHAPE_LETTERS = 24
-_COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
-            "forward B": "forward_traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
+_COLUMNS = {
+    "forward MAC": "forward_macs",
+    "forward FLOP": "forward_flops",
+    "backward MAC": "backward_macs",
+    "forward B": "forward_traffic_bytes",
+    "FLOP/B": "forward_flops_per_byte",
+}
 _LAYOUT = trees.ColumnLayout(
-    columns=(trees.Column("output"), trees.Column("calls", 5), *(trees.Column(title, 12) for title in _COLUMNS)),
+    columns=(
+        trees.Column("output"),
+        trees.Column("calls", 5),
+        *(trees.Column(title, 12) for title in _COLUMNS),
+    ),
     bar_title="share of FLOP",
     share_of="the forward FLOPs",
     bar_letters=12,
-    grid="display:grid;grid-template-columns:minmax(0,1fr) 10em 3em repeat(5,7.6em) 8em;gap:0 .6em;align-items:center",
+    grid="display:grid;grid-template-columns:minmax(0,1fr) 10em 3em repeat(5,7.6em) 8em;gap:0 "
+    ".6em;align-items:center",
     width="72em",
 )
 
@@ -26,11 +38,12 @@ _LAYOUT = trees.ColumnLayout(
 class LayerOperations(Record):
     """The operations of one module, everything inside it included.
 
-    ``layer`` is the module's path in the model ("" is the model itself; a path that ends in "(functional)" holds
-    the operators that a module with children calls itself). ``forward_macs`` are executed, ``forward_useful_macs``
-    leave out what a causal mask throws away. ``output_shape`` is that of what its last call returned, the shapes of
-    several tensors side by side. ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward
-    traffic of its operators. Lesson 11.
+    ``layer`` is the module's path in the model ("" is the model itself; a path that ends in
+    "(functional)" holds the operators that a module with children calls itself). ``forward_macs``
+    are executed, ``forward_useful_macs`` leave out what a causal mask throws away. ``output_shape``
+    is that of what its last call returned, the shapes of several tensors side by side.
+    ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward traffic of its operators.
+    Lesson 11.
     """
 
     layer: str
@@ -76,8 +89,8 @@ class LayerOperations(Record):
 class OperatorOperations(Record):
     """The operations of one of torch's operators over the whole model, in one phase.
 
-    ``phase`` is "forward", "backward" (of that operator's calls) or "optimizer". ``treatment`` is "counted", "free"
-    (nothing computed, nothing moved) or "not counted". Lesson 11.
+    ``phase`` is "forward", "backward" (of that operator's calls) or "optimizer". ``treatment`` is
+    "counted", "free" (nothing computed, nothing moved) or "not counted". Lesson 11.
     """
 
     operator: str
@@ -92,7 +105,8 @@ class OperatorOperations(Record):
 
 
 class LayerOperator(Record):
-    """The operations of one operator that one module calls itself, in one phase; free operators have no row.
+    """The operations of one operator that one module calls itself, in one phase; free operators
+    have no row.
 
     ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 11.
     """
@@ -118,10 +132,12 @@ class LectureLayer(Record):
 
 
 class LectureTable(Record):
-    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 11 shows why).
+    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 11
+    shows why).
 
-    Convolution: outputs x (weights of one output + 1); linear: inputs x outputs; ReLU: 2 an element; pooling: 3 an
-    output. ``not_covered`` names the layers for which the lecture has no rule. Lesson 11.
+    Convolution: outputs x (weights of one output + 1); linear: inputs x outputs; ReLU: 2 an
+    element; pooling: 3 an output. ``not_covered`` names the layers for which the lecture has no
+    rule. Lesson 11.
     """
 
     total_operations: int
@@ -132,15 +148,17 @@ class LectureTable(Record):
 class OperationProfile(trees.LayerProfile):
     """Operations of one forward, one backward and one optimizer step of a model, for one input.
 
-    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text, each with
-    equal blocks once ("0-79 x 80": its numbers are those of one block). ``print(profile.to_depth(2))`` shows all blocks
-    to that depth, :meth:`table` is a DataFrame, ``to_json`` everything.
+    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the
+    tree as text, each with equal blocks once ("0-79 x 80": its numbers are those of one block).
+    ``print(profile.to_depth(2))`` shows all blocks to that depth, :meth:`table` is a DataFrame,
+    ``to_json`` everything.
 
-    ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
-    ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
-    ``random_draws`` names the layers whose forward asked what a random draw gave, and other generators that were used:
-    the count may be another for another draw. ``attention_taken_apart`` names the layers whose bytes hold the scores of
-    an attention, which a fused kernel neither writes nor reads. Lesson 11.
+    ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of
+    these ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is
+    counted. ``random_draws`` names the layers whose forward asked what a random draw gave, and
+    other generators that were used: the count may be another for another draw.
+    ``attention_taken_apart`` names the layers whose bytes hold the scores of an attention, which a
+    fused kernel neither writes nor reads. Lesson 11.
     """
 
     model: str
@@ -195,30 +213,42 @@ class OperationProfile(trees.LayerProfile):
         ]
 
     def table(self, by: str = "layer") -> pd.DataFrame:
-        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
+        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator
+        (``by="operator"``).
+        """
         return super().table(by).drop(columns="lecture_operations", errors="ignore")
 
     def cross_table(self, what: str = "macs", phase: str = "forward") -> pd.DataFrame:
-        """Return layer by operator: a row a layer without what is inside it, a column an operator, so all adds up.
+        """Return layer by operator: a row a layer without what is inside it, a column an operator,
+        so all adds up.
 
-        ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward", "backward" or
-        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 11.
+        ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward",
+        "backward" or "optimizer". What is 0 throughout has no row and no column. Raises ValueError
+        for another name. Lesson 11.
         """
-        known = {"what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
-                 "phase": ("forward", "backward", "optimizer")}  # fmt: skip
+        known = {
+            "what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
+            "phase": ("forward", "backward", "optimizer"),
+        }
         for name, given in (("what", what), ("phase", phase)):
             if given not in known[name]:
-                raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(map(repr, known[name]))}")
+                raise ValueError(
+                    f"{name}={given!r} is not known; use one of {', '.join(map(repr, known[name]))}"
+                )
         rows = [row for row in self.layer_operators if row.phase == phase and getattr(row, what)]
         frame = pd.DataFrame(
-            0, list(dict.fromkeys(row.layer for row in rows)), sorted({row.operator for row in rows}), dtype="int64"
+            0,
+            list(dict.fromkeys(row.layer for row in rows)),
+            sorted({row.operator for row in rows}),
+            dtype="int64",
         )
         for row in rows:
             frame.loc[row.layer, row.operator] += getattr(row, what)
         return frame
 
     def to_depth(self, depth: int) -> OperationProfile:
-        """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
+        """Return the profile without the rows deeper than ``depth`` (the model is 0); every row
+        still holds all inside.
 
         Printed or shown, it has every block by itself.
         Raises TypeError for what is no whole number, ValueError for a negative one. Lesson 11.
@@ -228,16 +258,23 @@ class OperationProfile(trees.LayerProfile):
         return results.derived(_UnfoldedProfile, self, layers=layers)
 
     def lecture_table(self) -> LectureTable:
-        """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at (1, 1, 28, 28).
+        """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at
+        (1, 1, 28, 28).
 
         Source: the lecture "Hardware Ecosystem", its per-layer figures. Lesson 11.
         """
         parents = {row.layer.rpartition(".")[0] for row in self.layers if row.layer}
         leaves = [row for row in self.layers if row.layer not in parents and row.calls]
-        known = [LectureLayer(row.layer, row.kind, row.lecture_operations) for row in leaves if row.lecture_operations]
+        known = [
+            LectureLayer(row.layer, row.kind, row.lecture_operations)
+            for row in leaves
+            if row.lecture_operations
+        ]
         missing = [row.layer or row.kind for row in leaves if row.lecture_operations is None]
         return LectureTable(
-            total_operations=sum(layer.operations for layer in known), not_covered=tuple(missing), layers=tuple(known)
+            total_operations=sum(layer.operations for layer in known),
+            not_covered=tuple(missing),
+            layers=tuple(known),
         )
 
 
@@ -251,14 +288,27 @@ class _UnfoldedProfile(OperationProfile):
 def _summary(profile: OperationProfile) -> list[str]:
     """Return the totals, a line each."""
     short = {row.phase for row in profile.operators if row.treatment == "not counted"}
-    other = {phase: "at least " if phase in short else "" for phase in ("forward", "backward", "optimizer")}
+    other = {
+        phase: "at least " if phase in short else ""
+        for phase in ("forward", "backward", "optimizer")
+    }
     product = other if profile.may_hold_products else dict.fromkeys(other, "")
     rows = [
-        ("forward", profile.forward_macs, profile.forward_useful_macs, profile.forward_flops,
-         profile.forward_read_bytes + profile.forward_written_bytes),
-        ("backward", profile.backward_macs, profile.backward_useful_macs, profile.backward_flops,
-         profile.backward_read_bytes + profile.backward_written_bytes),
-    ]  # fmt: skip
+        (
+            "forward",
+            profile.forward_macs,
+            profile.forward_useful_macs,
+            profile.forward_flops,
+            profile.forward_read_bytes + profile.forward_written_bytes,
+        ),
+        (
+            "backward",
+            profile.backward_macs,
+            profile.backward_useful_macs,
+            profile.backward_flops,
+            profile.backward_read_bytes + profile.backward_written_bytes,
+        ),
+    ]
     given = f" for {profile.input}" if profile.input else ""
     lines = [f"{profile.model}{given}: {profile.parameters:,} parameters"]
     for name, macs, useful, flops, moved in rows:
@@ -267,19 +317,29 @@ def _summary(profile: OperationProfile) -> list[str]:
         lines.append(f"  {name:<9} {product[name]}{macs:,} MAC{causal}, {flops_and_bytes}")
     if profile.optimizer is not None:
         moved = profile.optimizer_read_bytes + profile.optimizer_written_bytes
-        flops_and_bytes = f"{other['optimizer']}{profile.optimizer_flops:,} FLOP, {other['optimizer']}{moved:,} B"
+        flops_and_bytes = (
+            f"{other['optimizer']}{profile.optimizer_flops:,} FLOP, {other['optimizer']}{moved:,} B"
+        )
         lines.append(f"  optimizer {profile.optimizer}: {flops_and_bytes}")
     harmless = [name for name in profile.not_counted if name not in profile.may_hold_products]
     if profile.may_hold_products:
-        lines.append(f"  no rule for {', '.join(profile.may_hold_products)}: may hold multiply-accumulates")
+        lines.append(
+            f"  no rule for {', '.join(profile.may_hold_products)}: may hold multiply-accumulates"
+        )
     if harmless:
         lines.append(f"  no rule for {', '.join(harmless)}: no multiply-accumulates")
     if not profile.not_counted:
         lines.append("  every operator is counted")
     if profile.attention_taken_apart:
-        lines.append("  attention is taken apart: the bytes hold its scores, which a fused kernel does not write")
+        lines.append(
+            "  attention is taken apart: the bytes hold its scores, which a fused kernel does not "
+            "write"
+        )
     if any(trees.last_name(row.layer, row.kind) == trees.FUNCTIONAL for row in profile.layers):
-        lines.append(f"  {trees.FUNCTIONAL}: operators called directly, outside of the modules beside this row")
+        lines.append(
+            f"  {trees.FUNCTIONAL}: operators called directly, outside of the modules beside this "
+            "row"
+        )
     if profile.random_draws:
         lines.append(f"  depends on a random draw: {', '.join(profile.random_draws)}")
     return lines
@@ -289,4 +349,8 @@ def _cells(row: LayerOperations) -> tuple[str, ...]:
     shape = row.output_shape
     shown = shape if len(shape) <= _SHAPE_LETTERS else f"{shape[: _SHAPE_LETTERS - 3]}..."
     values = [(name, getattr(row, name)) for name in _COLUMNS.values()]
-    return (shown, str(row.calls), *("" if value is None else results.cell(name, value) for name, value in values))
+    return (
+        shown,
+        str(row.calls),
+        *("" if value is None else results.cell(name, value) for name, value in values),
+    )

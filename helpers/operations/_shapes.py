@@ -1,12 +1,14 @@
-"""Results without data: shapes of the commonest operators without torch's own rules, and answers that need no values.
+"""Results without data: shapes of the commonest operators without torch's own rules, and answers
+that need no values.
 
-On the meta device torch works the results of many small operators out in Python, by a long way round: counting with
-these rules takes less time than the model's own forward on shapes. Each rule gives exactly what torch's would, and
-:func:`result_of` leaves to torch every case that is not plain.
+On the meta device torch works the results of many small operators out in Python, by a long way
+round: counting with these rules takes less time than the model's own forward on shapes. Each rule
+gives exactly what torch's would, and :func:`result_of` leaves to torch every case that is not
+plain.
 
-A forward that asks whether its activations are finite numbers is told yes, as in a run that works. DETR and T5 ask it
-of what they compute, to clamp what has overflowed; such a question has one answer for every element, so that no
-values are needed to reduce it to one.
+A forward that asks whether its activations are finite numbers is told yes, as in a run that works.
+DETR and T5 ask it of what they compute, to clamp what has overflowed; such a question has one
+answer for every element, so that no values are needed to reduce it to one.
 """
 
 from __future__ import annotations
@@ -20,15 +22,20 @@ from torch import Tensor
 
 from helpers.operations._specs import META
 
-_UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt", "hardswish",
-                    "hardsigmoid", "hardtanh", "elu", "leaky_relu", "abs", "log", "sin", "cos", "erf"})  # fmt: skip
-MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"})
+_UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt",
+                    "hardswish", "hardsigmoid", "hardtanh", "elu", "leaky_relu", "abs", "log",
+                    "sin", "cos", "erf"})  # fmt: skip
+MATRIX_PRODUCTS = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
+)
 _BINARY = frozenset({"add", "sub", "mul", "div"})
 _ELEMENTWISE = _UNARY | _BINARY
 
 
 def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
-    """Return the result of the operator ``name`` on shapes, or None where torch's own rule is needed."""
+    """Return the result of the operator ``name`` on shapes, or None where torch's own rule is
+    needed.
+    """
     rule = _RULES.get(name)
     if rule is None or "out" in kwargs or not args:
         return None
@@ -76,7 +83,9 @@ def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def _together(*operands: Any) -> Tensor | None:
-    """Return the result of an operator on the elements of several tensors of one type, or of one and numbers."""
+    """Return the result of an operator on the elements of several tensors of one type, or of one
+    and numbers.
+    """
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     data = tensors[-1]
     if len(tensors) == 1 and all(isinstance(other, int | float) for other in operands[1:]):
@@ -92,9 +101,11 @@ def _together(*operands: Any) -> Tensor | None:
 
 
 def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
-    """Return the strides of a result as torch's TensorIterator orders its dimensions: as the operands have theirs.
+    """Return the strides of a result as torch's TensorIterator orders its dimensions: as the
+    operands have theirs.
 
-    Source: ``compute_elementwise_output_logical_to_physical_perm`` in PyTorch's torch/_prims_common.
+    Source: ``compute_elementwise_output_logical_to_physical_perm`` in PyTorch's
+    torch/_prims_common.
     """
     dimensions = len(shape)
     steps = [_expanded(tensor, shape) for tensor in tensors]
@@ -126,10 +137,15 @@ def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
 
 
 def _expanded(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:
-    """Return the strides of ``tensor`` expanded to ``shape``: 0 where it is spread, so that they say no order."""
+    """Return the strides of ``tensor`` expanded to ``shape``: 0 where it is spread, so that they
+    say no order.
+    """
     lacking = len(shape) - tensor.dim()
     own = tensor.size()
-    steps = [0 if own[at] == 1 != shape[lacking + at] else step for at, step in enumerate(tensor.stride())]
+    steps = [
+        0 if own[at] == 1 != shape[lacking + at] else step
+        for at, step in enumerate(tensor.stride())
+    ]
     for at in range(lacking - 1, -1, -1):
         steps.insert(0, shape[at + 1] * steps[0] if own and shape[at] == 1 else 0)
     return steps
@@ -139,21 +155,32 @@ def _power(data: Tensor, exponent: Any) -> Tensor | None:
     return _like(data) if isinstance(exponent, int | float) else None
 
 
-def _mean(data: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor | None:
+def _mean(
+    data: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor | None:
     dimensions = data.dim()
-    is_plain = data.is_contiguous() and data.is_floating_point() and dtype in (None, data.dtype) and dims
+    is_plain = (
+        data.is_contiguous() and data.is_floating_point() and dtype in (None, data.dtype) and dims
+    )
     if not is_plain or not all(-dimensions <= dim < dimensions for dim in dims):
         return None
     reduced = {dim % dimensions for dim in dims}
     if len(reduced) < len(dims):
         return None
-    sizes = [1 if at in reduced else size for at, size in enumerate(data.shape) if keepdim or at not in reduced]
+    sizes = [
+        1 if at in reduced else size
+        for at, size in enumerate(data.shape)
+        if keepdim or at not in reduced
+    ]
     return _empty(sizes, data)
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
-    """Return the result of ``cat`` where it is contiguous: in the first tensor no channels lie inside."""
-    tensors = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]  # one without elements fits all
+    """Return the result of ``cat`` where it is contiguous: in the first tensor no channels lie
+    inside.
+    """
+    # one without elements fits all
+    tensors = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
     first = tensors[0]
     dimensions = first.dim()
     has_inner_channels = dimensions > 3 and first.stride(-1) >= first.stride(1)
@@ -162,14 +189,19 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     place, size = dim % dimensions, 0
     around = first.shape[:place], first.shape[place + 1 :]
     for tensor in tensors:
-        if tensor.dtype != first.dtype or (tensor.shape[:place], tensor.shape[place + 1 :]) != around:
+        if (
+            tensor.dtype != first.dtype
+            or (tensor.shape[:place], tensor.shape[place + 1 :]) != around
+        ):
             return None
         size += tensor.shape[place]
     return _empty((*around[0], size, *around[1]), first)
 
 
 def _chosen(condition: Tensor, first: Any = None, second: Any = None) -> Tensor | None:
-    is_plain = isinstance(first, Tensor) and isinstance(second, Tensor) and condition.dtype == torch.bool
+    is_plain = (
+        isinstance(first, Tensor) and isinstance(second, Tensor) and condition.dtype == torch.bool
+    )
     return _together(condition, first, second) if is_plain else None
 
 
@@ -179,7 +211,11 @@ def _safe_softmax(data: Tensor, _dim: int, dtype: torch.dtype | None = None) -> 
 
 def _matrix_product(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
     is_plain = not options and left.dim() == right.dim() == 2 and left.dtype == right.dtype
-    return _empty((left.shape[0], right.shape[1]), left) if is_plain and left.shape[1] == right.shape[0] else None
+    return (
+        _empty((left.shape[0], right.shape[1]), left)
+        if is_plain and left.shape[1] == right.shape[0]
+        else None
+    )
 
 
 def _matrix_products(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
@@ -203,16 +239,36 @@ def _linear(bias: Tensor, left: Tensor, right: Tensor, *options: Any) -> Tensor 
     return _empty((left.shape[0], right.shape[1]), left) if is_plain else None
 
 
-def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
-               dilation: list[int], transposed: bool, added: list[int], groups: int) -> Tensor | None:  # fmt: skip
-    """Return the result for a batch in torch's default layout, or None: torch itself says what is wrong."""
+def _convolved(
+    data: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    added: list[int],
+    groups: int,
+) -> Tensor | None:
+    """Return the result for a batch in torch's default layout, or None: torch itself says what is
+    wrong.
+    """
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     wanted = weight.shape[0] if transposed else weight.shape[1] * groups
-    is_plain = (data.is_contiguous() and weight.is_contiguous() and data.dim() == weight.dim() == len(stride) + 2
-                and len(padding) == len(dilation) == len(stride) and data.shape[1] == wanted
-                and 0 not in data.shape[1:] and min(stride) > 0 and min(padding) >= 0 and min(dilation) > 0
-                and weight.shape[0] % groups == 0 and data.dtype == weight.dtype
-                and (bias is None or (bias.shape == (channels,) and bias.dtype == data.dtype)))  # fmt: skip
+    is_plain = (
+        data.is_contiguous()
+        and weight.is_contiguous()
+        and data.dim() == weight.dim() == len(stride) + 2
+        and len(padding) == len(dilation) == len(stride)
+        and data.shape[1] == wanted
+        and 0 not in data.shape[1:]
+        and min(stride) > 0
+        and min(padding) >= 0
+        and min(dilation) > 0
+        and weight.shape[0] % groups == 0
+        and data.dtype == weight.dtype
+        and (bias is None or (bias.shape == (channels,) and bias.dtype == data.dtype))
+    )
     if not is_plain:
         return None
     sizes = []
@@ -226,45 +282,72 @@ def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[i
 
 
 def _grouped(
-    left: Tensor, right: Tensor, offs: Tensor | None = None, _bias: None = None, out_dtype: torch.dtype | None = None
+    left: Tensor,
+    right: Tensor,
+    offs: Tensor | None = None,
+    _bias: None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return the result of products by group: torch's own rule knows bfloat16 only, where a real run knows more."""
+    """Return the result of products by group: torch's own rule knows bfloat16 only, where a real
+    run knows more.
+    """
     if left.shape[-1] != right.shape[-2]:
-        raise RuntimeError(f"a grouped product is given {tuple(left.shape)} and {tuple(right.shape)}")
-    groups = {(2, 2): offs.shape if offs is not None else (), (3, 3): left.shape[:1]}.get((left.dim(), right.dim()), ())
+        raise RuntimeError(
+            f"a grouped product is given {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    groups = {(2, 2): offs.shape if offs is not None else (), (3, 3): left.shape[:1]}.get(
+        (left.dim(), right.dim()), ()
+    )
     return left.new_empty((*groups, left.shape[-2], right.shape[-1]), dtype=out_dtype or left.dtype)
 
 
 def check_positions(positions: Tensor) -> None:
-    """Raise where a real embedding would: until torch 2.13, one on shapes takes positions of any type."""
+    """Raise where a real embedding would: until torch 2.13, one on shapes takes positions of any
+    type.
+    """
     if positions.dtype not in (torch.int64, torch.int32):
         name = str(positions.dtype).removeprefix("torch.")
-        raise RuntimeError(f"an embedding is given {name} for its indices, which are int64 or int32")
+        raise RuntimeError(
+            f"an embedding is given {name} for its indices, which are int64 or int32"
+        )
 
 
 def check_types(operator: Any, tensors: Iterable[Tensor]) -> None:
-    """Raise where a real matrix product would: one on shapes multiplies float32 by float64 without a word."""
+    """Raise where a real matrix product would: one on shapes multiplies float32 by float64 without
+    a word.
+    """
     given = {tensor.dtype for tensor in tensors}
     if len(given) > 1:
         types = sorted(str(dtype).removeprefix("torch.") for dtype in given)
         raise RuntimeError(
-            f"{operator} is given {' and '.join(types)}; a matrix product needs one type: give inputs of the model's "
-            "type, such as x.to(model.weight.dtype)"
+            f"{operator} is given {' and '.join(types)}; a matrix product needs one type: give "
+            "inputs of the model's type, such as x.to(model.weight.dtype)"
         )
 
 
 def batch_sizes(data: Tensor, lengths: Sequence[int], batch_first: bool) -> list[int]:
-    """Return the sequences that are left at each step, of sequences of these ``lengths`` packed from ``data``."""
+    """Return the sequences that are left at each step, of sequences of these ``lengths`` packed
+    from ``data``.
+    """
     sequences, longest = data.shape[:2] if batch_first else data.shape[1::-1]
     if not 0 < len(lengths) == sequences or lengths[0] > longest:
-        raise RuntimeError(f"sequences of lengths {list(lengths)} do not fit data of shape {tuple(data.shape)}")
+        raise RuntimeError(
+            f"sequences of lengths {list(lengths)} do not fit data of shape {tuple(data.shape)}"
+        )
     return [sum(length > step for length in lengths) for step in range(lengths[0])]
 
 
 def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:
-    """Tell whether this is the plain product of a linear layer: matrices that fit, and a bias of one row."""
-    return (left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0] and bias.dim() == 1
-            and bias.shape[0] == right.shape[1] and bias.dtype == left.dtype == right.dtype)  # fmt: skip
+    """Tell whether this is the plain product of a linear layer: matrices that fit, and a bias of
+    one row.
+    """
+    return (
+        left.dim() == right.dim() == 2
+        and left.shape[1] == right.shape[0]
+        and bias.dim() == 1
+        and bias.shape[0] == right.shape[1]
+        and bias.dtype == left.dtype == right.dtype
+    )
 
 
 _RULES: dict[str, Callable[..., Any]] = {
@@ -286,8 +369,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "native_batch_norm": _batch_norm,
     "native_layer_norm": _layer_norm,
 }
-_WITH_OPTIONS = frozenset({"empty_like", "_unsafe_view", "mean", "cat", "where", "tril", "triu", "roll",
-                           "_safe_softmax", "_grouped_mm"})  # fmt: skip
+_WITH_OPTIONS = frozenset({"empty_like", "_unsafe_view", "mean", "cat", "where", "tril", "triu",
+                           "roll", "_safe_softmax", "_grouped_mm"})  # fmt: skip
 
 
 _BOTH = frozenset({"mul", "logical_and", "bitwise_and", "__and__"})
@@ -297,8 +380,9 @@ _EITHER = frozenset({"logical_or", "bitwise_or", "__or__"})
 def everywhere(name: str, args: tuple, answers: Callable[[Tensor], bool | None]) -> bool | None:
     """Return what every element of an operator's result is, None where nothing is known of it.
 
-    ``answers`` tells it of an operand. PyTorch takes ``isfinite`` apart: x == x and abs(x) != inf. Only activations are
-    taken to be finite, which need a gradient: a mask of the caller's may hold infinities.
+    ``answers`` tells it of an operand. PyTorch takes ``isfinite`` apart: x == x and abs(x) != inf.
+    Only activations are taken to be finite, which need a gradient: a mask of the caller's may hold
+    infinities.
     """
     first, second = (*args, None, None)[:2]
     if not isinstance(first, Tensor):

@@ -1,4 +1,6 @@
-"""What is kept of an operator's call, the shapes and types of its tensors; and the work that it is counted as."""
+"""What is kept of an operator's call, the shapes and types of its tensors; and the work that it is
+counted as.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from helpers.steps import ForwardError
 META = torch.device("meta")
 
 _READING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-# Looked at first: to ask of every number whether it is a tensor takes longer than all else that is noted of it.
+# Looked at first: to ask of every number whether it is a tensor takes longer than all else that is
+# noted of it.
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
@@ -43,20 +46,40 @@ class Spec(NamedTuple):
 class Call:
     """One operator as it was called: specs stand where tensors stood."""
 
-    __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "operator", "outputs", "owner",
-                 "sequence")  # fmt: skip
+    __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "operator",
+                 "outputs", "owner", "sequence")  # fmt: skip
 
-    def __init__(self, operator: Operator, args: tuple, kwargs: dict, outputs: list[Spec], owner: int,
-                 sequence: int | None = None, causal: tuple[int, int] | None = None) -> None:  # fmt: skip
-        self.operator, self.name, self.may_multiply = operator.text, operator.name, operator.may_multiply
+    def __init__(
+        self,
+        operator: Operator,
+        args: tuple,
+        kwargs: dict,
+        outputs: list[Spec],
+        owner: int,
+        sequence: int | None = None,
+        causal: tuple[int, int] | None = None,
+    ) -> None:
+        self.operator, self.name, self.may_multiply = (
+            operator.text,
+            operator.name,
+            operator.may_multiply,
+        )
         self.args, self.kwargs, self.outputs = args, kwargs, outputs
         self.owner, self.sequence, self.causal = owner, sequence, causal
-        self.inputs = list(_specs((*args, *[value for key, value in kwargs.items() if key != "out"])))
+        self.inputs = list(
+            _specs((*args, *[value for key, value in kwargs.items() if key != "out"]))
+        )
 
     @property
     def key(self) -> tuple:
         """Equal for two calls that cost the same."""
-        return self.operator, self.args, tuple(self.kwargs.items()), tuple(self.outputs), self.causal
+        return (
+            self.operator,
+            self.args,
+            tuple(self.kwargs.items()),
+            tuple(self.outputs),
+            self.causal,
+        )
 
     @property
     def needs_grad(self) -> bool:
@@ -68,7 +91,9 @@ class Call:
 
 
 class Operator(NamedTuple):
-    """What never changes of an operator: its names, which of its arguments it writes, and what it depends on."""
+    """What never changes of an operator: its names, which of its arguments it writes, and what it
+    depends on.
+    """
 
     text: str
     name: str
@@ -88,7 +113,9 @@ def operator_of(func: Any) -> Operator:
     schema = func._schema
     name = schema.name.removeprefix("aten::")
     writes = tuple(
-        place for place, argument in enumerate(schema.arguments) if argument.alias_info and argument.alias_info.is_write
+        place
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info and argument.alias_info.is_write
     )
     if writes and name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
@@ -140,7 +167,9 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number that two tensors share when they share memory; ForwardError for a tensor that is not dense."""
+    """Return a number that two tensors share when they share memory; ForwardError for a tensor that
+    is not dense.
+    """
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError as error:
@@ -148,14 +177,18 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Tell whether a tensor has the shape and the memory that are counted: it is neither sparse nor nested."""
+    """Tell whether a tensor has the shape and the memory that are counted: it is neither sparse nor
+    nested.
+    """
     return tensor.layout == torch.strided and not tensor.is_nested
 
 
 def not_dense(tensor: Tensor) -> ForwardError:
     """Return the error for a tensor of another layout."""
     layout = "quantized" if tensor.is_quantized else tensor.layout
-    return ForwardError(f"a tensor is {layout}; only dense tensors are counted, as tensor.to_dense() makes them")
+    return ForwardError(
+        f"a tensor is {layout}; only dense tensors are counted, as tensor.to_dense() makes them"
+    )
 
 
 def spec_of(tensor: Tensor, weights: set[int], *, grad: bool = False) -> Spec:
@@ -167,17 +200,22 @@ def spec_of(tensor: Tensor, weights: set[int], *, grad: bool = False) -> Spec:
         for size, stride in zip(shape, strides, strict=True):
             elements *= size if stride or not size else 1
     kind = "f" if tensor.is_floating_point() else "c" if tensor.is_complex() else "i"
-    return Spec(shape, elements, tensor.dtype.itemsize, kind, grad and tensor.requires_grad, is_weight)
+    return Spec(
+        shape, elements, tensor.dtype.itemsize, kind, grad and tensor.requires_grad, is_weight
+    )
 
 
 def shape_only(tensor: Tensor, *, requires_grad: bool = False) -> Tensor:
     """Return a tensor on the meta device with the shape, strides and type of ``tensor``."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META,
-                               requires_grad=requires_grad)  # fmt: skip
+    return torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META, requires_grad=requires_grad
+    )
 
 
 class Work(NamedTuple):
-    """MACs executed and useful, FLOPs, and bytes: activations read, weights read, results written."""
+    """MACs executed and useful, FLOPs, and bytes: activations read, weights read, results
+    written.
+    """
 
     macs: int = 0
     useful_macs: int = 0
@@ -219,7 +257,9 @@ class Rule(NamedTuple):
 
 
 def traffic(read: Sequence[Spec], written: Sequence[Spec] | int) -> Work:
-    """Return the bytes of reading each of ``read`` once and writing ``written`` (tensors, or bytes) once."""
+    """Return the bytes of reading each of ``read`` once and writing ``written`` (tensors, or bytes)
+    once.
+    """
     weights = sum(spec.bytes for spec in read if spec.is_weight)
     inputs = sum(spec.bytes for spec in read if not spec.is_weight)
     out = written if isinstance(written, int) else sum(spec.bytes for spec in written)
@@ -232,7 +272,9 @@ def option(call: Call, name: str, place: int, default: object) -> object:
 
 
 def summed(gradient: Spec, wanted: Spec) -> Work:
-    """The gradient of an operand that was broadcast: a sum over the result; nothing where shapes agree."""
+    """The gradient of an operand that was broadcast: a sum over the result; nothing where shapes
+    agree.
+    """
     if wanted.numel >= gradient.numel:
         return NOTHING
     return Work(flops=gradient.numel) + traffic([gradient], [wanted])

@@ -11,8 +11,17 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from helpers import trees
-from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
-from helpers.operations._report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
+from helpers.operations import (
+    _backward as backward,
+    _conventions as conventions,
+    _formulas as formulas,
+)
+from helpers.operations._report import (
+    LayerOperations,
+    LayerOperator,
+    OperationProfile,
+    OperatorOperations,
+)
 from helpers.operations._specs import NOTHING, Call, Operator, Work
 from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
@@ -46,7 +55,9 @@ class _Costs:
     def add(self, other: _Costs) -> None:
         for phase in _PHASES:
             self.add_work(phase, getattr(other, phase))
-        self.lecture = None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
+        self.lecture = (
+            None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
+        )
 
     def add_work(self, phase: str, work: Work) -> None:
         if work is not NOTHING:
@@ -63,7 +74,9 @@ class CallGroup(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """What one call costs, as every call of its kind: the work of it and of its gradient, None without a rule."""
+    """What one call costs, as every call of its kind: the work of it and of its gradient, None
+    without a rule.
+    """
 
     operator: str
     may_multiply: bool
@@ -91,7 +104,12 @@ class Tally:
             gradient = rule.backward(call) if rule else None
             lecture = _lecture_operations(call, rule) if rule else None
             known = self._priced[key, rule] = Priced(
-                call.operator, call.may_multiply, forward, gradient, lecture, formulas.is_registered(call.name)
+                call.operator,
+                call.may_multiply,
+                forward,
+                gradient,
+                lecture,
+                formulas.is_registered(call.name),
             )
         return known
 
@@ -120,8 +138,12 @@ class Tally:
         work = Work(flops=additions * elements, input_bytes=2 * moved, output_bytes=moved)
         self.note(CallGroup(owner, "gradient accumulation", "backward", "counted"), work, additions)
 
-    def add_function(self, inside: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES) -> None:
-        """Add the sums over a function that ``owner`` calls so many times, as if it did it all itself."""
+    def add_function(
+        self, inside: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES
+    ) -> None:
+        """Add the sums over a function that ``owner`` calls so many times, as if it did it all
+        itself.
+        """
         for cell, (calls, work) in inside.cells.items():
             if cell.phase in phases:
                 whole = work if times == 1 else Work(*(times * amount for amount in work))
@@ -132,7 +154,10 @@ class Tally:
     def _add(self, call: Priced, owner: int, phase: str, work: Work | None) -> None:
         if work is None and call.may_multiply:
             self.may_hold_products.add(call.operator)
-        self.note(CallGroup(owner, call.operator, phase, "not counted" if work is None else "counted"), work or NOTHING)
+        self.note(
+            CallGroup(owner, call.operator, phase, "not counted" if work is None else "counted"),
+            work or NOTHING,
+        )
 
     def _add_lecture(self, owner: int, operations: int | None) -> None:
         before = self.lecture[owner]
@@ -160,7 +185,14 @@ class Tally:
             before, total = sums[key]
             sums[key] = before + calls, total + work
         rows = [
-            derived(OperatorOperations, work, operator=operator, phase=phase, treatment=treatment, calls=calls)
+            derived(
+                OperatorOperations,
+                work,
+                operator=operator,
+                phase=phase,
+                treatment=treatment,
+                calls=calls,
+            )
             for (operator, phase, treatment), (calls, work) in sums.items()
         ]
         return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
@@ -171,7 +203,9 @@ class Tally:
         cells = sorted(self.cells, key=lambda cell: (order[cell.owner], cell.operator, cell.phase))
         rows = ((cell, *self.cells[cell]) for cell in cells)
         return [
-            LayerOperator(names[cell.owner], cell.operator, cell.phase, cell.treatment, calls, *_amounts(work))
+            LayerOperator(
+                names[cell.owner], cell.operator, cell.phase, cell.treatment, calls, *_amounts(work)
+            )
             for cell, calls, work in rows
             if cell.treatment != "free"
         ]
@@ -185,15 +219,21 @@ def of(trace: OperatorTrace, reached: backward.Reached) -> Tally:
     for call in trace.calls:
         priced = tally.priced(call)
         tally.add_forward(priced, call.owner)
-        is_reached = call.needs_grad and (call.sequence is None or call.sequence in reached.sequences)
-        is_of_library = call.sequence in custom and custom[call.sequence].name.startswith(_OF_LIBRARY)
+        is_reached = call.needs_grad and (
+            call.sequence is None or call.sequence in reached.sequences
+        )
+        is_of_library = call.sequence in custom and custom[call.sequence].name.startswith(
+            _OF_LIBRARY
+        )
         if call.sequence is not None and is_of_library and formulas.is_registered(call.name):
             is_reached = bool(custom.pop(call.sequence))
         if is_reached:
             tally.add_gradient(priced, call.owner)
     for accumulation in reached.accumulations:
         tally.add_accumulation(*accumulation)
-    harmless = {call.sequence for call in trace.calls if "::" in call.name and not call.may_multiply}
+    harmless = {
+        call.sequence for call in trace.calls if "::" in call.name and not call.may_multiply
+    }
     for sequence, (name, calls) in custom.items():
         owner = trace.owner_of.get(sequence, 0)
         for call in calls or ():
@@ -211,7 +251,9 @@ def of(trace: OperatorTrace, reached: backward.Reached) -> Tally:
 
 
 def _lecture_operations(call: Call, rule: formulas.Rule) -> int | None:
-    """Count one operator by the lecture's rules; None where it has none (it counts no element-wise addition)."""
+    """Count one operator by the lecture's rules; None where it has none (it counts no element-wise
+    addition).
+    """
     if call.name == "convolution":
         return rule.forward(call).macs + call.output.numel
     if call.name in ("addmm", "mm"):
@@ -224,8 +266,12 @@ def _lecture_operations(call: Call, rule: formulas.Rule) -> int | None:
     return 0 if is_only_moved or all(spec.kind == "i" for spec in call.outputs) else None
 
 
-def profile(trace: OperatorTrace, tally: Tally, given: str, optimizer: str | None) -> OperationProfile:
-    """Return the profile of what a trace and its sums hold, for inputs that are described as ``given``."""
+def profile(
+    trace: OperatorTrace, tally: Tally, given: str, optimizer: str | None
+) -> OperationProfile:
+    """Return the profile of what a trace and its sums hold, for inputs that are described as
+    ``given``.
+    """
     layers, names = _layers(trace, tally.costs())
     operators = tally.operators()
     return derived(
@@ -235,7 +281,9 @@ def profile(trace: OperatorTrace, tally: Tally, given: str, optimizer: str | Non
         input=given,
         training=trace.modules[0].training,
         optimizer=optimizer,
-        not_counted=tuple(sorted({row.operator for row in operators if row.treatment == "not counted"})),
+        not_counted=tuple(
+            sorted({row.operator for row in operators if row.treatment == "not counted"})
+        ),
         may_hold_products=tuple(sorted(tally.may_hold_products)),
         random_draws=tuple(sorted(trace.draws)),
         attention_taken_apart=tuple(sorted(trace.attention)),
@@ -245,8 +293,12 @@ def profile(trace: OperatorTrace, tally: Tally, given: str, optimizer: str | Non
     )
 
 
-def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
-    """Return the rows in the order of the modules, each followed by its children, and where each module's own stand."""
+def _layers(
+    trace: OperatorTrace, costs: Mapping[int, _Costs]
+) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
+    """Return the rows in the order of the modules, each followed by its children, and where each
+    module's own stand.
+    """
     children = trees.children_of(trace.paths)
     rows = {path: row for row, path in enumerate(trace.paths)}
     made: list[LayerOperations | None] = []  # a module stands before its children, whose sum it is
@@ -263,12 +315,28 @@ def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[La
             total.add(visit(child, depth + 1))
         if children[path] and own.is_something:
             names[row] = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
-            made.append(_layer_row(own, layer=names[row], kind="operators", depth=depth + 1, calls=calls, parameters=0,
-                                   output_shape=""))  # fmt: skip
+            made.append(
+                _layer_row(
+                    own,
+                    layer=names[row],
+                    kind="operators",
+                    depth=depth + 1,
+                    calls=calls,
+                    parameters=0,
+                    output_shape="",
+                )
+            )
         total.add(own)
         parameters = sum(parameters_of[id(module)].values())
-        made[place] = _layer_row(total, layer=path, kind=type(module).__name__, depth=depth, calls=calls,
-                                 parameters=parameters, output_shape=trace.outputs.get(row, ""))  # fmt: skip
+        made[place] = _layer_row(
+            total,
+            layer=path,
+            kind=type(module).__name__,
+            depth=depth,
+            calls=calls,
+            parameters=parameters,
+            output_shape=trace.outputs.get(row, ""),
+        )
         return total
 
     visit("", 0)
@@ -278,14 +346,18 @@ def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[La
 def _parameters_by_module(modules: Sequence[nn.Module]) -> dict[int, dict[int, int]]:
     """Return, by a module's id, the sizes of the parameters in it, each once, by their ids.
 
-    A module asked for its parameters goes through all that is inside it: for each of them that is the depth times over.
+    A module asked for its parameters goes through all that is inside it: for each of them that is
+    the depth times over.
     """
     sizes: dict[int, dict[int, int]] = {}
 
     def visit(module: nn.Module) -> dict[int, int]:
         if id(module) not in sizes:
-            own = sizes[id(module)] = {id(value): value.numel() for value in module._parameters.values()
-                                       if value is not None}  # fmt: skip
+            own = sizes[id(module)] = {
+                id(value): value.numel()
+                for value in module._parameters.values()
+                if value is not None
+            }
             for child in module._modules.values():
                 if child is not None:
                     own |= visit(child)

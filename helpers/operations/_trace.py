@@ -1,7 +1,8 @@
 """Record every operator of a model's forward pass, with the module that called it.
 
-Two interception layers of torch work together. A function mode sees the functions of torch, above autograd; a
-dispatch mode below autograd sees every operator that is left, inside modules and outside, and notes its shapes.
+Two interception layers of torch work together. A function mode sees the functions of torch, above
+autograd; a dispatch mode below autograd sees every operator that is left, inside modules and
+outside, and notes its shapes.
 
 :class:`OperatorTrace` runs the forward on real tensors and puts back what it writes;
 :class:`~helpers.operations._known.OnShapes` runs it on shapes alone.
@@ -47,7 +48,9 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class OperatorTrace:
-    """The record of one forward pass on real tensors: calls, free calls, and the modules that made them."""
+    """The record of one forward pass on real tensors: calls, free calls, and the modules that made
+    them.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.calls: list[Call] = []
@@ -104,16 +107,22 @@ class OperatorTrace:
         return tensor
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """Return what computes in place of a parameter or buffer: itself if the forward has made it."""
+        """Return what computes in place of a parameter or buffer: itself if the forward has made
+        it.
+        """
         return self._stand_ins.get(id(tensor), tensor)
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return what computes in place of a tensor that the caller passes."""
         stand_in = tensor.detach()
-        return stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
+        return (
+            stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
+        )
 
     def release(self, arguments: Any) -> None:
-        """Take what was written in place out of autograd's graph, which has saved it: the two would keep each other."""
+        """Take what was written in place out of autograd's graph, which has saved it: the two would
+        keep each other.
+        """
         for tensor in (*self._leaves, *tensors_of(arguments)):
             written = tensor if tensor._base is None else tensor._base
             if written.grad_fn is not None:
@@ -121,7 +130,9 @@ class OperatorTrace:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what runs inside, with autograd on, whatever the caller's modes are; then put back what it wrote."""
+        """Record what runs inside, with autograd on, whatever the caller's modes are; then put back
+        what it wrote.
+        """
         draws = _draws()
         with ExitStack() as stack:
             stack.push(self._restoring)
@@ -156,7 +167,9 @@ class OperatorTrace:
     # The modules.
 
     def _is_of_another_thread(self) -> bool:
-        """Tell whether a hook is called for what another thread runs: torch's hooks are those of all threads."""
+        """Tell whether a hook is called for what another thread runs: torch's hooks are those of
+        all threads.
+        """
         return threading.get_ident() != self._thread
 
     def _enter(self, module: nn.Module, _: Any) -> None:
@@ -200,19 +213,28 @@ class OperatorTrace:
     # The functions of torch, above autograd.
 
     def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        """Call ``func``; note where attention is causal, and take a recurrent layer for one operator."""
+        """Call ``func``; note where attention is causal, and take a recurrent layer for one
+        operator.
+        """
         if name == "_nested_tensor_from_mask_left_aligned":
             return False  # a padding mask may hold anything: the whole of every sequence is counted
         if is_recurrence(name, args):
             return self._recurrence(func, args)
         self._note_attention(name, kwargs)
-        if name == "flex_attention":  # as torch computes it without its compiler, and with a gradient on every device
+        # as torch computes it without its compiler, and with a gradient on every device
+        if name == "flex_attention":
             with FunctionRecorder(self):
                 return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
-        return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
+        return (
+            self._attention(func, name, args, kwargs)
+            if name in _ATTENTION
+            else func(*args, **kwargs)
+        )
 
     def _note_attention(self, name: str, kwargs: dict) -> None:
-        """Note who calls an attention that a kernel may fuse: not one that returns its weights, and so writes them."""
+        """Note who calls an attention that a kernel may fuse: not one that returns its weights, and
+        so writes them.
+        """
         gives_weights = name == "multi_head_attention_forward" and kwargs.get("need_weights", True)
         if name == "flex_attention" or (name in _ATTENTION and not gives_weights):
             self.attention.add(self.here())
@@ -223,7 +245,9 @@ class OperatorTrace:
         def short(shortened: tuple) -> tuple[OperatorTrace, Any]:
             trace = OperatorTrace(nn.Module())
             pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
-            trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
+            trace._weights = {
+                storage_of(new) for old, new in pairs if storage_of(old) in self._weights
+            }
             with trace._operators_recorded():
                 return trace, func(*shortened)
 
@@ -236,9 +260,13 @@ class OperatorTrace:
         return record.func(*record.args)
 
     def _attention(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        """Call an attention function; under a causal mask note the shape of its scores, to tell useful work apart."""
+        """Call an attention function; under a causal mask note the shape of its scores, to tell
+        useful work apart.
+        """
         is_multi_head = name == "multi_head_attention_forward"
-        is_causal = kwargs.get("is_causal", args[5] if len(args) > 5 and not is_multi_head else False)
+        is_causal = kwargs.get(
+            "is_causal", args[5] if len(args) > 5 and not is_multi_head else False
+        )
         if not is_causal:
             return func(*args, **kwargs)
         query = args[0] if args else kwargs["query"]
@@ -257,7 +285,8 @@ class OperatorTrace:
         """Run one operator and note it."""
         if torch.is_inference_mode_enabled() and _is_composite(func):
             assert self._recorder is not None  # it is what calls
-            with self._recorder:  # outside of inference mode autograd takes it apart before it comes here
+            # outside of inference mode autograd takes it apart before it comes here
+            with self._recorder:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         operator = operator_of(func)
         sequence = torch._C._autograd._get_sequence_nr() - 1
@@ -265,8 +294,14 @@ class OperatorTrace:
         owner = self._stack[-1]
         if operator.name == "clone":
             self._cloned = sequence
-        elif 0 in operator.writes and sequence == self._cloned and grad and getattr(args[0], "requires_grad", False):
-            sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
+        elif (
+            0 in operator.writes
+            and sequence == self._cloned
+            and grad
+            and getattr(args[0], "requires_grad", False)
+        ):
+            # autograd has cloned what is overwritten and its gradient reads, after making the node
+            sequence -= 1
         self._own(sequence, owner)
         if operator.is_free:
             self._note_free(operator, args, owner, sequence)
@@ -279,7 +314,9 @@ class OperatorTrace:
         if operator.name == "embedding":
             check_positions(args[1])
         # Autograd wraps it in another node: taken to be reached.
-        is_wrapped = 0 in operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view()
+        is_wrapped = (
+            0 in operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view()
+        )
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
         node, scores = None if is_wrapped else sequence, self._scores(operator.name, specs)
@@ -300,7 +337,9 @@ class OperatorTrace:
         self.free[operator.text, owner] += 1
 
     def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
-        """Return the shape of causal attention's scores where this product makes them or uses them."""
+        """Return the shape of causal attention's scores where this product makes them or uses
+        them.
+        """
         if self.causal is None or name not in ("mm", "bmm", "baddbmm"):
             return None
         rows, columns, is_multi_head = self.causal
@@ -312,14 +351,18 @@ class OperatorTrace:
         return (rows, columns) if makes or uses else None
 
     def _run(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
-        """Run on real tensors; a storage that was there before is put back at the end, if this operator writes it."""
+        """Run on real tensors; a storage that was there before is put back at the end, if this
+        operator writes it.
+        """
         for tensor in written(operator, args):
             if storage_of(tensor) not in self._made:
                 self._protect(tensor)
         given = list(tensors_in((*args, *kwargs.values())))
         result = func(*args, **kwargs)
         made = list(tensors_in((result,)))
-        self._made |= {storage_of(tensor) for tensor in made} - {storage_of(tensor) for tensor in given}
+        self._made |= {storage_of(tensor) for tensor in made} - {
+            storage_of(tensor) for tensor in given
+        }
         self._note_draws(operator, given, made)
         return result
 
@@ -333,7 +376,9 @@ class OperatorTrace:
         self._restoring.enter_context(torch.autograd._unsafe_preserve_version_counter(tensor))
 
     def _note_draws(self, operator: Operator, given: list[Tensor], made: list[Tensor]) -> None:
-        """Follow what was drawn at random through what is computed of it, until a value or a shape depends on it."""
+        """Follow what was drawn at random through what is computed of it, until a value or a shape
+        depends on it.
+        """
         drawn = [tensor for tensor in given if hasattr(tensor.untyped_storage(), "drawn")]
         if not operator.is_random and not drawn:
             return
@@ -359,7 +404,9 @@ def _lay_out_again(tensor: Tensor, size: torch.Size, stride: tuple[int, ...]) ->
 
 
 def _draws() -> dict[str, Any]:
-    """Return the states of the generators that a random draw of another library than torch would change."""
+    """Return the states of the generators that a random draw of another library than torch would
+    change.
+    """
     state = np.random.get_state()
     assert isinstance(state, tuple)  # as it is where no dictionary is asked for
     kind, words, *rest = state
@@ -368,7 +415,9 @@ def _draws() -> dict[str, Any]:
 
 @functools.cache
 def _is_composite(func: Any) -> bool:
-    """Tell whether torch makes ``func`` of other operators; its own kernel is meant, not a decomposition in Python."""
+    """Tell whether torch makes ``func`` of other operators; its own kernel is meant, not a
+    decomposition in Python.
+    """
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
 
 
@@ -379,11 +428,16 @@ class _DispatchRecorder(blocks.DispatchMode):
         super().__init__()
         self._trace = trace
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
             with self:
-                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunction():  # torch.from_numpy and torch.LongTensor come here by themselves
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](
+                    *args, **(kwargs or {})
+                )
+        # torch.from_numpy and torch.LongTensor come here by themselves
+        with torch._C.DisableTorchFunction():
             return self._trace.operator(func, args, kwargs or {})
 
 
@@ -392,7 +446,9 @@ class FunctionRecorder(blocks.FunctionMode):
         super().__init__()
         self._trace = trace
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         return self._trace.function(func, getattr(func, "__name__", ""), args, kwargs or {})
 
 
@@ -400,14 +456,22 @@ def shapes_in(values: Any) -> str:
     """Return the shapes of the tensors that a module returned, as a report shows them."""
     if isinstance(values, Tensor):
         return "nested" if values.is_nested else str(tuple(values.shape))
-    items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
+    items = (
+        values.values()
+        if isinstance(values, Mapping)
+        else values
+        if isinstance(values, list | tuple)
+        else ()
+    )
     return ", ".join(filter(None, map(shapes_in, items)))
 
 
-# A recurrent layer is one operator: every further step costs the same, so a few steps tell the cost of all.
+# A recurrent layer is one operator: every further step costs the same, so a few steps tell the cost
+# of all.
 
 _FUNCTIONS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-_FEW = 2  # from here on a further step adds the same; the first and the last differ from those between them
+# from here on a further step adds the same; the first and the last differ from those between them
+_FEW = 2
 
 
 class ShortSequence(NamedTuple):
@@ -419,7 +483,9 @@ class ShortSequence(NamedTuple):
 
 
 def is_recurrence(name: str, args: tuple) -> bool:
-    """Tell whether this is a call of ``torch.lstm`` or its kind on sequences of one length (not on packed ones)."""
+    """Tell whether this is a call of ``torch.lstm`` or its kind on sequences of one length (not on
+    packed ones).
+    """
     return name in _FUNCTIONS and len(args) == 9 and isinstance(args[3], bool)
 
 
@@ -448,11 +514,15 @@ class Recurrence:
         fresh: dict[int, Tensor] = {}
 
         def made(tensor: Tensor) -> Tensor:
-            return fresh.setdefault(id(tensor), shape_only(tensor, requires_grad=grad and tensor.requires_grad))
+            return fresh.setdefault(
+                id(tensor), shape_only(tensor, requires_grad=grad and tensor.requires_grad)
+            )
 
         data, shape = self.args[0], list(self.args[0].shape)
         shape[1 if self.args[8] else 0] = steps
-        short = torch.empty(shape, dtype=data.dtype, device=META, requires_grad=grad and data.requires_grad)
+        short = torch.empty(
+            shape, dtype=data.dtype, device=META, requires_grad=grad and data.requires_grad
+        )
         return (short, *mapped(self.args[1:], made))
 
     def result(self, compute: Callable[[], Sequence[Tensor]]) -> tuple[Tensor, ...]:
@@ -460,18 +530,25 @@ class Recurrence:
         return _Node.apply(self, compute, *tensors_in(self.args))
 
     def shapes(self) -> tuple[Tensor, ...]:
-        """Return the results on shapes: what comes out at every step, and the last hidden state (and cell)."""
+        """Return the results on shapes: what comes out at every step, and the last hidden state
+        (and cell).
+        """
         data, hidden = self.args[0], list(tensors_in((self.args[1],)))
         directions = 2 if self.args[7] else 1
-        longest, others = (1, 0) if self.args[8] else (0, 1)  # the steps are computed one after another
-        every = data.new_empty((data.shape[longest], data.shape[others], directions * hidden[0].shape[-1]))
+        # the steps are computed one after another
+        longest, others = (1, 0) if self.args[8] else (0, 1)
+        every = data.new_empty(
+            (data.shape[longest], data.shape[others], directions * hidden[0].shape[-1])
+        )
         every = every.transpose(0, 1) if self.args[8] else every
         return (every, *[torch.empty_like(tensor) for tensor in hidden])
 
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recurrence: Recurrence, compute: Callable[[], Sequence[Tensor]], *_: Tensor) -> Any:
+    def forward(
+        ctx: Any, recurrence: Recurrence, compute: Callable[[], Sequence[Tensor]], *_: Tensor
+    ) -> Any:
         ctx.recurrence = recurrence
         with _disable_current_modes():
             return tuple(compute())

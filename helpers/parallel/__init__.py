@@ -1,4 +1,5 @@
-"""Training by several processes: collectives, and the data, tensor, pipeline, sequence and expert kinds of parallelism.
+"""Training by several processes: collectives, and the data, tensor, pipeline, sequence and expert
+kinds of parallelism.
 
 A name is imported from its module when it is first used: a rank loads only what it runs.
 

@@ -1,10 +1,12 @@
-"""Collectives written out as messages: who sends which elements to whom in which step, and what comes of them.
+"""Collectives written out as messages: who sends which elements to whom in which step, and what
+comes of them.
 
-The algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
-MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
-In each step a rank sends at most one message and receives at most one; a step's messages all read what the step
-before left. Any number of ranks and any length: rank r owns chunk r of ``torch.tensor_split``, and a message that
-would be empty is not sent.
+The algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective
+Communication Operations in MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce
+algorithms for clusters of workstations" (2009). In each step a rank sends at most one message and
+receives at most one; a step's messages all read what the step before left. Any number of ranks and
+any length: rank r owns chunk r of ``torch.tensor_split``, and a message that would be empty is not
+sent.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ from helpers.results import Record
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
 
-_Steps = list[list[tuple[int, int, int, int, str]]]  # a step: (source, target, start, stop, action) of each message
+# a step: (source, target, start, stop, action) of each message
+_Steps = list[list[tuple[int, int, int, int, str]]]
 
 
 class Message(Record):
     """One message: in ``step``, ``source`` sends its elements ``start`` to ``stop`` to ``target``.
 
-    The target adds them to its own (``action`` "reduce") or puts them in their place ("copy"). Lesson 05.
+    The target adds them to its own (``action`` "reduce") or puts them in their place ("copy").
+    Lesson 05.
     """
 
     step: int
@@ -47,10 +51,12 @@ class RankTraffic(Record):
 
 
 class Collective(Record):
-    """A collective over ``world_size`` ranks on ``length`` elements of ``element_bytes``, as its messages.
+    """A collective over ``world_size`` ranks on ``length`` elements of ``element_bytes``, as its
+    messages.
 
-    ``steps`` counts the steps in which something is sent, ``total_bytes`` all bytes of all messages, and
-    ``busiest_port_bytes`` the most that one rank sends or receives. ``table()`` has a row a message. Lesson 05.
+    ``steps`` counts the steps in which something is sent, ``total_bytes`` all bytes of all
+    messages, and ``busiest_port_bytes`` the most that one rank sends or receives. ``table()`` has a
+    row a message. Lesson 05.
     """
 
     operation: str
@@ -72,10 +78,14 @@ class Collective(Record):
             sent[message.source] += message.size_bytes
             received[message.target] += message.size_bytes
             count[message.source] += 1
-        return tuple(RankTraffic(rank, count[rank], sent[rank], received[rank]) for rank in range(self.world_size))
+        return tuple(
+            RankTraffic(rank, count[rank], sent[rank], received[rank])
+            for rank in range(self.world_size)
+        )
 
     def activities(self) -> tuple[Activity, ...]:
-        """Return each message as a bar one step long in its source's lane: ``gantt(..., unit="")`` draws them.
+        """Return each message as a bar one step long in its source's lane: ``gantt(..., unit="")``
+        draws them.
 
         The label says to whom it goes. Lesson 05.
         """
@@ -87,7 +97,8 @@ class Collective(Record):
 
 
 def chunk(index: int, world_size: int, *, length: int) -> tuple[int, int]:
-    """Return where chunk ``index`` of ``length`` elements starts and stops: the first ones are one element longer.
+    """Return where chunk ``index`` of ``length`` elements starts and stops: the first ones are one
+    element longer.
 
     These are the chunks of ``torch.tensor_split(tensor, world_size)``. Lesson 05.
     """
@@ -96,14 +107,17 @@ def chunk(index: int, world_size: int, *, length: int) -> tuple[int, int]:
     return start, start + base + (index < longer)
 
 
-def collective(operation: str, algorithm: str, *, world_size: int, length: int, element_bytes: int = 4) -> Collective:
-    """Return ``operation`` ("all_reduce", "reduce_scatter" or "all_gather") by ``algorithm`` as its messages.
+def collective(
+    operation: str, algorithm: str, *, world_size: int, length: int, element_bytes: int = 4
+) -> Collective:
+    """Return ``operation`` ("all_reduce", "reduce_scatter" or "all_gather") by ``algorithm`` as its
+    messages.
 
-    The algorithms: "ring" (a reduce-scatter round the ring, then an all-gather round it), "tree" (up a binomial tree
-    and down again), "halving_doubling" (recursive halving, then recursive doubling; a number of ranks that is not a
-    power of 2 first folds neighbours together) and "gather_broadcast" (everyone sends to rank 0, which answers each).
-    There are ``world_size`` ranks; ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for
-    float32.
+    The algorithms: "ring" (a reduce-scatter round the ring, then an all-gather round it), "tree"
+    (up a binomial tree and down again), "halving_doubling" (recursive halving, then recursive
+    doubling; a number of ranks that is not a power of 2 first folds neighbours together) and
+    "gather_broadcast" (everyone sends to rank 0, which answers each). There are ``world_size``
+    ranks; ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for float32.
 
     Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 05.
     """
@@ -133,7 +147,8 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
 
 
 class RingFrame(Record):
-    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and what the step moves.
+    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and what the
+    step moves.
 
     ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 05.
     """
@@ -144,7 +159,8 @@ class RingFrame(Record):
 
 
 def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
-    """Return a ring all-reduce of a chunk a rank, step by step, as ``parallel_plans.draw_ring`` draws it.
+    """Return a ring all-reduce of a chunk a rank, step by step, as ``parallel_plans.draw_ring``
+    draws it.
 
     It follows the messages of ``collective("all_reduce", "ring", ...)``, as
     :func:`helpers.studies.data_parallel.execute` sends them. Lesson 05.
@@ -165,21 +181,27 @@ def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
 def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
     gathers = planned.operation == "all_gather"
-    return chunk(rank, planned.world_size, length=planned.length) if gathers else (0, planned.length)
+    return (
+        chunk(rank, planned.world_size, length=planned.length) if gathers else (0, planned.length)
+    )
 
 
 def result_bounds(planned: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` ends with start and stop in the whole buffer."""
     scatters = planned.operation == "reduce_scatter"
-    return chunk(rank, planned.world_size, length=planned.length) if scatters else (0, planned.length)
+    return (
+        chunk(rank, planned.world_size, length=planned.length) if scatters else (0, planned.length)
+    )
 
 
 def check_input(planned: Collective, rank: int, shape: tuple[int, ...]) -> None:
     """Raise ValueError when ``shape`` is not what ``rank`` has to bring."""
     start, stop = input_bounds(planned, rank)
     if tuple(shape) != (stop - start,):
-        raise ValueError(f"rank {rank} brings {stop - start} elements in one dimension to this {planned.operation} of "
-                         f"{planned.length}; got the shape {tuple(shape)}")  # fmt: skip
+        raise ValueError(
+            f"rank {rank} brings {stop - start} elements in one dimension to this "
+            f"{planned.operation} of {planned.length}; got the shape {tuple(shape)}"
+        )
 
 
 def _busiest(messages: Sequence[Message]) -> int:
@@ -190,20 +212,27 @@ def _busiest(messages: Sequence[Message]) -> int:
     return max(ports.values(), default=0)
 
 
-# The algorithms: each returns its steps, a step being a list of (source, target, start, stop, action).
+# The algorithms: each returns its steps, a step being a list of (source, target, start, stop,
+# action).
 
 
 def _ring(operation: str, ranks: int, length: int) -> _Steps:
     def around(offset: int, action: str) -> _Steps:
         return [
             [
-                (rank, (rank + 1) % ranks, *chunk((rank - step - offset) % ranks, ranks, length=length), action)
+                (
+                    rank,
+                    (rank + 1) % ranks,
+                    *chunk((rank - step - offset) % ranks, ranks, length=length),
+                    action,
+                )
                 for rank in range(ranks)
             ]
             for step in range(ranks - 1)
         ]
 
-    # In the first half rank r sends chunk r-1, then each chunk it has just added to: it ends with all of chunk r.
+    # In the first half rank r sends chunk r-1, then each chunk it has just added to: it ends with
+    # all of chunk r.
     return _by_operation(operation, around(1, "reduce"), around(0, "copy"))
 
 
@@ -220,20 +249,33 @@ def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
 
 def _tree(operation: str, ranks: int, length: int) -> _Steps:
     def below(rank: int, distance: int) -> tuple[int, int]:
-        last = min(rank + distance, ranks) - 1  # the ranks of this subtree are neighbours, and so are their chunks
+        # the ranks of this subtree are neighbours, and so are their chunks
+        last = min(rank + distance, ranks) - 1
         return chunk(rank, ranks, length=length)[0], chunk(last, ranks, length=length)[1]
 
     distances = [1 << bit for bit in range((ranks - 1).bit_length())]
-    pairs = {distance: [(rank, rank - distance) for rank in range(distance, ranks, 2 * distance)]
-             for distance in distances}  # fmt: skip
+    pairs = {
+        distance: [(rank, rank - distance) for rank in range(distance, ranks, 2 * distance)]
+        for distance in distances
+    }
     gathers, scatters = operation == "all_gather", operation == "reduce_scatter"
     up = [
-        [(child, parent, *(below(child, d) if gathers else (0, length)), "copy" if gathers else "reduce")
-         for child, parent in pairs[d]]
+        [
+            (
+                child,
+                parent,
+                *(below(child, d) if gathers else (0, length)),
+                "copy" if gathers else "reduce",
+            )
+            for child, parent in pairs[d]
+        ]
         for d in distances
-    ]  # fmt: skip
+    ]
     down = [
-        [(parent, child, *(below(child, d) if scatters else (0, length)), "copy") for child, parent in pairs[d]]
+        [
+            (parent, child, *(below(child, d) if scatters else (0, length)), "copy")
+            for child, parent in pairs[d]
+        ]
         for d in reversed(distances)
     ]
     return up + down
@@ -254,7 +296,9 @@ def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
         for core in range(cores):
             partner = core ^ distance
             first = (core if own else partner) // distance * distance
-            pieces.append((rank_of[core], rank_of[partner], *span(first, first + distance - 1), action))
+            pieces.append(
+                (rank_of[core], rank_of[partner], *span(first, first + distance - 1), action)
+            )
         return pieces
 
     distances = [1 << bit for bit in range(cores.bit_length() - 1)]

@@ -12,17 +12,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.results import Record
 
-# How PyTorch's operators begin, of torch.distributed (c10d) and its functional form, where the field has another name.
-_BEGINNINGS = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
-               "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all",
-               "all_to_all": "all_to_all", "recv": "receive", "monitored_barrier": "barrier"}  # fmt: skip
+# How PyTorch's operators begin, of torch.distributed (c10d) and its functional form, where the
+# field has another name.
+_BEGINNINGS = {
+    "allreduce": "all_reduce",
+    "all_reduce": "all_reduce",
+    "allgather": "all_gather",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "recv": "receive",
+    "monitored_barrier": "barrier",
+}
 _NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
 
 
 class CollectiveCalls(Record):
     """How often one rank called a collective, and the bytes of its whole buffers over all calls.
 
-    The whole buffer is what the models call n: for an all-gather the output, for a reduce-scatter the input. Lesson 05.
+    The whole buffer is what the models call n: for an all-gather the output, for a reduce-scatter
+    the input. Lesson 05.
     """
 
     collective: str
@@ -36,11 +46,17 @@ class CollectiveCounts(Record):
     collectives: tuple[CollectiveCalls, ...]
 
     def calls(self, collective: str) -> int:
-        """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never. Lesson 05."""
+        """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never.
+
+        Lesson 05.
+        """
         return sum(call.calls for call in self.collectives if call.collective == collective)
 
     def size_bytes(self, collective: str) -> int:
-        """Return the bytes of the whole buffers of all calls of ``collective``: 0 if never called. Lesson 05."""
+        """Return the bytes of the whole buffers of all calls of ``collective``: 0 if never called.
+
+        Lesson 05.
+        """
         return sum(call.size_bytes for call in self.collectives if call.collective == collective)
 
 
@@ -59,16 +75,20 @@ class CollectiveCounter:
     @property
     def counts(self) -> CollectiveCounts:
         """The collectives counted so far. Lesson 05."""
-        return CollectiveCounts(tuple(CollectiveCalls(name, self._calls[name], self._bytes[name])
-                                      for name in self._calls))  # fmt: skip
+        return CollectiveCounts(
+            tuple(
+                CollectiveCalls(name, self._calls[name], self._bytes[name]) for name in self._calls
+            )
+        )
 
 
 @contextmanager
 def count_collectives() -> Iterator[CollectiveCounter]:
-    """Count the collectives that this rank calls inside the block: also those of DDP and FSDP, and of a backward pass.
+    """Count the collectives that this rank calls inside the block: also those of DDP and FSDP, and
+    of a backward pass.
 
-    ``counter.counts`` has them by name. An operator of torch.distributed without a name here is counted under its own
-    name. Lesson 05.
+    ``counter.counts`` has them by name. An operator of torch.distributed without a name here is
+    counted under its own name. Lesson 05.
     """
     counter = CollectiveCounter()
     with _Watch(counter):
@@ -80,12 +100,19 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.counter = counter
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         result = operator(*args, **(kwargs or {}))
         space, _, name = operator._schema.name.partition("::")
-        if space in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name not in _NOT_COUNTED:
+        if (
+            space in ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+            and name not in _NOT_COUNTED
+        ):
             plain = name.strip("_")
-            named = next((field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain)
+            named = next(
+                (field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain
+            )
             given = [] if named == "barrier" else [*args, *(kwargs or {}).values(), result]
             self.counter.add(named, max(map(_tensor_bytes, given), default=0))
         return result

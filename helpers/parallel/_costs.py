@@ -1,9 +1,10 @@
 """What communication costs: alpha-beta models of collectives and of a data-parallel step.
 
-alpha is a link's latency, beta one over its bandwidth, p the ranks, n the bytes of the whole buffer. The arithmetic of
-a reduction is left out: it is small beside the network's beta. On slow links the models hold as they stand; what a
-message costs the machine itself, ``execution.measure_message_overhead`` measures, and its ``added_to(link)`` puts it
-into the link that the models are given.
+alpha is a link's latency, beta one over its bandwidth, p the ranks, n the bytes of the whole
+buffer. The arithmetic of a reduction is left out: it is small beside the network's beta. On slow
+links the models hold as they stand; what a message costs the machine itself,
+``execution.measure_message_overhead`` measures, and its ``added_to(link)`` puts it into the link
+that the models are given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from helpers.links import Activity, Link, Timeline, checked_link, joined
 from helpers.parallel._collectives import Collective
 from helpers.results import Record
 
-# What DistributedDataParallel takes unless told otherwise (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, and 25 MiB).
+# What DistributedDataParallel takes unless told otherwise
+# (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, and 25 MiB).
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
 
 CollectiveModel = Callable[..., float]
@@ -27,7 +29,8 @@ _MOST_RANKS = 10**9
 
 
 def ring_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
-    """Return 2 (p - 1) alpha + 2 (p - 1) / p n beta seconds: n beta twice at most, however many ranks there are.
+    """Return 2 (p - 1) alpha + 2 (p - 1) / p n beta seconds: n beta twice at most, however many
+    ranks there are.
 
     Patarasuk and Yuan (2009); no all-reduce can send fewer bytes. Lesson 05.
     """
@@ -37,7 +40,8 @@ def ring_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
 
 def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> float:
-    """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer, a rank keeps 1 / p of it.
+    """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer, a rank keeps
+    1 / p of it.
 
     Patarasuk and Yuan (2009). Lesson 05.
     """
@@ -45,7 +49,8 @@ def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> 
 
 
 def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> float:
-    """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer that every rank ends with.
+    """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer that every
+    rank ends with.
 
     Thakur, Rabenseifner and Gropp (2005). Lesson 05.
     """
@@ -54,19 +59,25 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
 def _ring_pass_s(world_size: int, size_bytes: float, link: Link) -> float:
     ranks = whole_number("world_size", world_size, at_most=_MOST_RANKS)
-    return (ranks - 1) * checked_link("link", link).transfer_s(number("size_bytes", size_bytes, at_least=0) / ranks)
+    return (ranks - 1) * checked_link("link", link).transfer_s(
+        number("size_bytes", size_bytes, at_least=0) / ranks
+    )
 
 
 def schedule(planned: Collective, link: Link) -> Timeline:
-    """Return when each message of ``planned`` goes over ``link``, modelled: ``duration_s`` is the collective's time.
+    """Return when each message of ``planned`` goes over ``link``, modelled: ``duration_s`` is the
+    collective's time.
 
-    A message starts when its source and its target have ended their messages of the steps before, and takes the link's
-    time; nobody waits for a rank it has nothing to do with. Unlike the formulas this counts chunks that differ by an
-    element, and any number of ranks. Raises ValueError for a collective without messages.
+    A message starts when its source and its target have ended their messages of the steps before,
+    and takes the link's time; nobody waits for a rank it has nothing to do with. Unlike the
+    formulas this counts chunks that differ by an element, and any number of ranks. Raises
+    ValueError for a collective without messages.
     """
     if not planned.messages:
-        raise ValueError(f"this {planned.operation} sends nothing (world size {planned.world_size}, "
-                         f"{planned.length} elements): it takes no time")  # fmt: skip
+        raise ValueError(
+            f"this {planned.operation} sends nothing (world size {planned.world_size}, "
+            f"{planned.length} elements): it takes no time"
+        )
     return joined(_scheduled(planned, link))
 
 
@@ -77,9 +88,14 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
         for m in (message for message in planned.messages if message.step == step):
             start_s = max(ready[m.source], ready[m.target])
             end_s = start_s + link.transfer_s(m.size_bytes)
-            after[m.source], after[m.target] = max(after[m.source], end_s), max(after[m.target], end_s)
+            after[m.source], after[m.target] = (
+                max(after[m.source], end_s),
+                max(after[m.target], end_s),
+            )
             yield Activity(f"rank {m.source} sends", start_s, end_s, "send", f"to {m.target}")
-            yield Activity(f"rank {m.target} receives", start_s, end_s, "receive", f"from {m.source}")
+            yield Activity(
+                f"rank {m.target} receives", start_s, end_s, "receive", f"from {m.source}"
+            )
         ready = after
 
 
@@ -87,7 +103,8 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
 
 
 class LayerCost(Record):
-    """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of its gradient.
+    """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of
+    its gradient.
 
     Raises ValueError for one that is negative or not finite. Lesson 05.
     """
@@ -102,7 +119,8 @@ class LayerCost(Record):
 
 
 class BucketCost(Record):
-    """A bucket of gradients: its layers, its bytes, when it is ready, and when its all-reduce starts and ends.
+    """A bucket of gradients: its layers, its bytes, when it is ready, and when its all-reduce
+    starts and ends.
 
     Lesson 05.
     """
@@ -115,10 +133,11 @@ class BucketCost(Record):
 
 
 class DdpStep(Record):
-    """A modelled data-parallel step: ``step_s`` is ``compute_s`` and the communication that is not hidden behind it.
+    """A modelled data-parallel step: ``step_s`` is ``compute_s`` and the communication that is not
+    hidden behind it.
 
-    ``link_s`` is the time of all all-reduces, ``exposed_s`` what of it (and of waiting for it) comes after the
-    backward pass. ``table()`` has a row a bucket. Lesson 05.
+    ``link_s`` is the time of all all-reduces, ``exposed_s`` what of it (and of waiting for it)
+    comes after the backward pass. ``table()`` has a row a bucket. Lesson 05.
     """
 
     step_s: float
@@ -138,14 +157,19 @@ class DdpStep(Record):
 
 
 def bucket_layers(
-    gradient_bytes: Sequence[int], *, bucket_bytes: int = BUCKET_BYTES, first_bucket_bytes: int | None = None
+    gradient_bytes: Sequence[int],
+    *,
+    bucket_bytes: int = BUCKET_BYTES,
+    first_bucket_bytes: int | None = None,
 ) -> tuple[tuple[int, ...], ...]:
-    """Return which layers' gradients share a bucket, from the last layer to the first, as DDP fills them.
+    """Return which layers' gradients share a bucket, from the last layer to the first, as DDP fills
+    them.
 
-    A bucket closes when it has reached ``bucket_bytes`` (the first one ``first_bucket_bytes``), so it may hold more.
-    Without ``first_bucket_bytes`` it is ``bucket_bytes`` for all, as DDP takes it when ``bucket_cap_mb`` is given;
-    with DDP's defaults the first is :data:`FIRST_BUCKET_BYTES`. One gradient a layer, all of one type; a layer without
-    a gradient (0 bytes) is in no bucket. Raises ValueError for a cap below 1 byte. Lesson 05.
+    A bucket closes when it has reached ``bucket_bytes`` (the first one ``first_bucket_bytes``), so
+    it may hold more. Without ``first_bucket_bytes`` it is ``bucket_bytes`` for all, as DDP takes it
+    when ``bucket_cap_mb`` is given; with DDP's defaults the first is :data:`FIRST_BUCKET_BYTES`.
+    One gradient a layer, all of one type; a layer without a gradient (0 bytes) is in no bucket.
+    Raises ValueError for a cap below 1 byte. Lesson 05.
     """
     caps = (bucket_bytes if first_bucket_bytes is None else first_bucket_bytes, bucket_bytes)
     for cap in caps:
@@ -176,16 +200,18 @@ def ddp_step(
     wire_share: float = 1.0,
     all_reduce_s: CollectiveModel = ring_all_reduce_s,
 ) -> DdpStep:
-    """Return the modelled step of data-parallel training on ``world_size`` ranks that compute equally fast.
+    """Return the modelled step of data-parallel training on ``world_size`` ranks that compute
+    equally fast.
 
-    The backward pass goes from the last of ``layers`` to the first; a bucket is ready when its last gradient is, and
-    ``link`` carries one bucket after the other, each for ``all_reduce_s``. ``bucket_bytes`` and ``first_bucket_bytes``
-    are those of :func:`bucket_layers`. ``overlap=False`` keeps the link idle until the backward pass ends.
-    ``micro_batches`` are accumulated, of which only the last is reduced (``no_sync``). ``wire_share`` is the part of
-    the bytes that is sent: 0.5 for float32 gradients sent as float16.
+    The backward pass goes from the last of ``layers`` to the first; a bucket is ready when its last
+    gradient is, and ``link`` carries one bucket after the other, each for ``all_reduce_s``.
+    ``bucket_bytes`` and ``first_bucket_bytes`` are those of :func:`bucket_layers`.
+    ``overlap=False`` keeps the link idle until the backward pass ends. ``micro_batches`` are
+    accumulated, of which only the last is reduced (``no_sync``). ``wire_share`` is the part of the
+    bytes that is sent: 0.5 for float32 gradients sent as float16.
 
-    The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no layers, and
-    for numbers that cannot be. Lesson 05.
+    The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no
+    layers, and for numbers that cannot be. Lesson 05.
     """
     boolean("overlap", overlap)
     layers = members("layers", layers, "LayerCost, one a layer", kind=LayerCost)
@@ -194,7 +220,9 @@ def ddp_step(
     micro_batches = whole_number("micro_batches", micro_batches)
     wire_share = number("wire_share", wire_share, above=0)
     if wire_share > 1:
-        raise ValueError(f"wire_share={wire_share:g} is more than all bytes; give a share of at most 1")
+        raise ValueError(
+            f"wire_share={wire_share:g} is more than all bytes; give a share of at most 1"
+        )
     pass_s = sum(layer.forward_s + layer.backward_s for layer in layers)
     moment_s = (micro_batches - 1) * pass_s + sum(layer.forward_s for layer in layers)
     ready_s = {}
@@ -203,7 +231,9 @@ def ddp_step(
         ready_s[place] = moment_s
     compute_s = micro_batches * pass_s
     sizes = [layer.gradient_bytes for layer in layers]
-    contents = bucket_layers(sizes, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes)
+    contents = bucket_layers(
+        sizes, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes
+    )
     buckets, free_s, link_s = [], 0.0, 0.0
     for inside in contents:
         size_bytes = sum(sizes[place] for place in inside)

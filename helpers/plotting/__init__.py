@@ -1,4 +1,7 @@
-"""Draws the library's results; measures nothing. One style for all, and no figure without an alt text."""
+"""Draws the library's results; measures nothing.
+
+One style for all, and no figure without an alt text.
+"""
 
 from helpers import _faces as faces
 

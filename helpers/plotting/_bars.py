@@ -18,8 +18,10 @@ _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND,
 _GROUP_WIDTH = 0.9
 _LARGEST_PT, _SMALLEST_PT = 11, 9.5  # of the numbers above bars
 _APART_PT = 4  # between two of them that stand side by side, at least
-_BAR_IN, _LEAST_BAR_IN = 0.45, 0.22  # of height for each horizontal bar: what it has, what its name needs
-_AROUND_IN, _SLIDE_IN = 1.4, 4.0  # of height around the bars, and what a slide draws without making it much smaller
+# of height for each horizontal bar: what it has, what its name needs
+_BAR_IN, _LEAST_BAR_IN = 0.45, 0.22
+# of height around the bars, and what a slide draws without making it much smaller
+_AROUND_IN, _SLIDE_IN = 1.4, 4.0
 
 
 def draw_three(
@@ -31,32 +33,51 @@ def draw_three(
     xlabel: str,
     log: bool = False,
 ) -> Figure:
-    """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those that were found.
+    """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those
+    that were found.
 
-    ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated', 'published' or 'stated' to
-    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction. ``title`` and
-    ``xlabel`` are the texts of the axes; ``log=True`` makes the values' axis logarithmic.
+    ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated',
+    'published' or 'stated' to one value in ``unit`` a setting; None leaves the place free, as where
+    the reader made no prediction. ``title`` and ``xlabel`` are the texts of the axes; ``log=True``
+    makes the values' axis logarithmic.
 
     Raises TypeError or ValueError for what cannot be drawn. Lesson 01.
     """
     boolean("log", log)
     settings = members("settings", settings, "names")
-    numbers = {name: members(f"numbers[{name!r}]", row, "numbers") for name, row in
-               named("numbers", numbers, "lists of numbers").items()}  # fmt: skip
+    numbers = {
+        name: members(f"numbers[{name!r}]", row, "numbers")
+        for name, row in named("numbers", numbers, "lists of numbers").items()
+    }
     if not settings or not numbers:
         raise ValueError("nothing to draw: give at least one setting and one name with its numbers")
     unknown = sorted(set(numbers) - set(_COLOURS))
     if unknown:
-        raise ValueError(f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}")
+        raise ValueError(
+            f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}"
+        )
     if len(found := [name for name in FOUND if name in numbers]) > 1:
-        raise ValueError(f"{' and '.join(found)} have one colour; draw one of them beside the model")
+        raise ValueError(
+            f"{' and '.join(found)} have one colour; draw one of them beside the model"
+        )
     uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
     if uneven:
-        raise ValueError(f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length")
-    numbers = {name: [None if value is None else number(f"numbers[{name!r}][{place}]", value)
-                      for place, value in enumerate(row)] for name, row in numbers.items()}  # fmt: skip
+        raise ValueError(
+            f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length"
+        )
+    numbers = {
+        name: [
+            None if value is None else number(f"numbers[{name!r}][{place}]", value)
+            for place, value in enumerate(row)
+        ]
+        for name, row in numbers.items()
+    }
     drawn, axes = figure(title=title)
-    given = {name: numbers[name] for name in _COLOURS if name in numbers and any(v is not None for v in numbers[name])}
+    given = {
+        name: numbers[name]
+        for name in _COLOURS
+        if name in numbers and any(v is not None for v in numbers[name])
+    }
     width = _GROUP_WIDTH / max(1, len(given))
     written: list[Annotation] = []
     for place, (name, values) in enumerate(given.items()):
@@ -69,7 +90,9 @@ def draw_three(
             label=name,
         )
         texts = ["" if value is None else units.text(value, unit) for value in values]
-        written += axes.bar_label(bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222")
+        written += axes.bar_label(
+            bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222"
+        )
     if log:
         axes.set_yscale("log")
     unit_axis(axes, "y", unit)
@@ -87,7 +110,9 @@ def draw_three(
 
 
 def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
-    """Write ``texts`` smaller, in half points, until all of them stand apart; return whether that was enough."""
+    """Write ``texts`` smaller, in half points, until all of them stand apart; return whether that
+    was enough.
+    """
     beside = _APART_PT / 2 / 72 * drawn.dpi
     for half_points in range(2 * _LARGEST_PT, int(2 * _SMALLEST_PT) - 1, -1):
         for text in texts:
@@ -102,22 +127,30 @@ def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
 def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool = False) -> Figure:
     """Return one horizontal line a name, in the given order from the top; ``values`` in ``unit``.
 
-    ``title`` stands above them. On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero
-    for a bar to start from, so there they are points. Raises TypeError or ValueError for what cannot be drawn.
-    Lesson 10.
+    ``title`` stands above them. On a linear axis they are bars from zero. A logarithmic axis
+    (``log=True``) has no zero for a bar to start from, so there they are points. Raises TypeError
+    or ValueError for what cannot be drawn. Lesson 10.
     """
     boolean("log", log)
-    values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}
+    values = {
+        name: number(f"values[{name!r}]", value)
+        for name, value in named("values", values, "numbers").items()
+    }
     if not values:
         raise ValueError("nothing to draw: give at least one name and value")
     if log and min(values.values()) <= 0:
-        raise ValueError("a logarithmic axis shows numbers above zero only; draw these with log=False")
+        raise ValueError(
+            "a logarithmic axis shows numbers above zero only; draw these with log=False"
+        )
     drawn, axes = figure(title=title, height_in=_height_in(len(values)))
     places, numbers = range(len(values)), list(values.values())
     if log:
         axes.set_xscale("log")
         axes.plot(numbers, places, "o", color=MEASURED, markersize=11)
-        axes.set_xlim(10 ** math.floor(math.log10(min(numbers))), 10 ** math.ceil(math.log10(2 * max(numbers))))
+        axes.set_xlim(
+            10 ** math.floor(math.log10(min(numbers))),
+            10 ** math.ceil(math.log10(2 * max(numbers))),
+        )
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.barh(places, numbers, color=MEASURED, height=0.65)
@@ -135,15 +168,25 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     axes.set_ylim(len(values) - 0.5, -0.5)
     unit_axis(axes, "x", unit)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(_axis_name(unit) + (" (each labelled line is ten times the one before)" if log else ""))
+    axes.set_xlabel(
+        _axis_name(unit) + (" (each labelled line is ten times the one before)" if log else "")
+    )
     return drawn
 
 
 def _height_in(bars: int) -> float:
-    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that what names need."""
+    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that
+    what names need.
+    """
     return min(_AROUND_IN + _BAR_IN * bars, max(_SLIDE_IN, _AROUND_IN + _LEAST_BAR_IN * bars))
 
 
 def _axis_name(unit: str) -> str:
-    names = {"s": "time", "B": "bytes", "B/s": "bandwidth", "FLOP": "operations", "FLOP/s": "operations a second"}
+    names = {
+        "s": "time",
+        "B": "bytes",
+        "B/s": "bandwidth",
+        "FLOP": "operations",
+        "FLOP/s": "operations a second",
+    }
     return names.get(unit, unit)

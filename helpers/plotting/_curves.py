@@ -1,4 +1,6 @@
-"""Curves over a size: the model as a line, the measurement as points, and marks where something fills up."""
+"""Curves over a size: the model as a line, the measurement as points, and marks where something
+fills up.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ _LOOKS: dict[str, _Look] = {
     "modelled": {"color": MODELLED, "marker": "", "linestyle": "-"},
     **{name: {"color": MEASURED, "marker": "o", "linestyle": ""} for name in FOUND},
 }
-_OTHERS: tuple[_Look, ...] = ({"color": "#D55E00", "linestyle": "--"}, {"color": "#555555", "linestyle": "-."})
+_OTHERS: tuple[_Look, ...] = (
+    {"color": "#D55E00", "linestyle": "--"},
+    {"color": "#555555", "linestyle": "-."},
+)
 
 
 def draw_curves(
@@ -42,34 +47,62 @@ def draw_curves(
 ) -> Figure:
     """Return the curves over ``sizes``, which are bytes, or plain numbers with ``size_unit=""``.
 
-    ``curves`` maps names to one value in ``unit`` a size; None leaves the place free. The names modelled (a line),
-    predicted, and measured, counted, simulated, published or stated (points) keep their looks; up to two others are
-    broken lines. ``marks`` are sizes at which something fills up, named at the top of the axes, whose texts are
-    ``title``, ``xlabel`` and ``ylabel``. ``log=False`` has values from zero.
+    ``curves`` maps names to one value in ``unit`` a size; None leaves the place free. The names
+    modelled (a line), predicted, and measured, counted, simulated, published or stated (points)
+    keep their looks; up to two others are broken lines. ``marks`` are sizes at which something
+    fills up, named at the top of the axes, whose texts are ``title``, ``xlabel`` and ``ylabel``.
+    ``log=False`` has values from zero.
 
-    Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another length, a third other
-    name, a size not above 0, or a value that is not finite or, on a logarithmic axis, not above 0. Lesson 10.
+    Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another
+    length, a third other name, a size not above 0, or a value that is not finite or, on a
+    logarithmic axis, not above 0. Lesson 10.
     """
     boolean("log", log)
     sizes = numbers("sizes", sizes, above=0)
-    marks = {name: number(f"marks[{name!r}]", at, above=0) for name, at in named("marks", marks or {}, "sizes").items()}
-    curves = {name: _values(name, values) for name, values in named("curves", curves, "lists of numbers").items()}
+    marks = {
+        name: number(f"marks[{name!r}]", at, above=0)
+        for name, at in named("marks", marks or {}, "sizes").items()
+    }
+    curves = {
+        name: _values(name, values)
+        for name, values in named("curves", curves, "lists of numbers").items()
+    }
     _check(sizes, curves, log)
     drawn, axes = figure(title=title)
     others = iter(_OTHERS)
     for name, values in curves.items():
         look = _LOOKS[name] if name in _LOOKS else next(others)
-        places = [(size, value) for size, value in zip(sizes, values, strict=True) if value is not None]
-        axes.plot(*zip(*places, strict=True) if places else ([], []), label=name, markersize=6, linewidth=2, **look)
+        places = [
+            (size, value) for size, value in zip(sizes, values, strict=True) if value is not None
+        ]
+        axes.plot(
+            *zip(*places, strict=True) if places else ([], []),
+            label=name,
+            markersize=6,
+            linewidth=2,
+            **look,
+        )
     _size_axis(axes, [*sizes, *marks.values()], size_unit)
-    _value_axis(axes, [value for values in curves.values() for value in values if value is not None], log)
+    _value_axis(
+        axes, [value for values in curves.values() for value in values if value is not None], log
+    )
     unit_axis(axes, "y", unit)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     for name, size in marks.items():
         axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5)
-        axes.annotate(name, (size, 1), xycoords=axes.get_xaxis_transform(), xytext=(-4, -4), rotation=90, ha="right",
-                      va="top", textcoords="offset points", fontsize=11, color="#444444")  # fmt: skip
+        axes.annotate(
+            name,
+            (size, 1),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(-4, -4),
+            rotation=90,
+            ha="right",
+            va="top",
+            textcoords="offset points",
+            fontsize=11,
+            color="#444444",
+        )
     drawn.legend(loc="outside lower left", ncols=4, fontsize=11, frameon=False)
     return drawn
 
@@ -89,27 +122,40 @@ def _value_axis(axes: Axes, values: Sequence[float], log: bool) -> None:
         axes.set_ylim(bottom=0, top=1.15 * max(values))
         return
     axes.set_yscale("log")
-    axes.set_ylim(10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(1.3 * max(values))))
+    axes.set_ylim(
+        10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(1.3 * max(values)))
+    )
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _values(name: str, values: Sequence[float | None]) -> list[float | None]:
     given = members(f"curves[{name!r}]", values, "numbers")
-    return [None if value is None else number(f"curves[{name!r}][{place}]", value) for place, value in enumerate(given)]
+    return [
+        None if value is None else number(f"curves[{name!r}][{place}]", value)
+        for place, value in enumerate(given)
+    ]
 
 
 def _check(sizes: Sequence[float], curves: Mapping[str, Sequence[float | None]], log: bool) -> None:
     uneven = [name for name, values in curves.items() if len(values) != len(sizes)]
     if uneven:
-        raise ValueError(f"{len(sizes)} sizes need as many values; {', '.join(uneven)} has another length")
+        raise ValueError(
+            f"{len(sizes)} sizes need as many values; {', '.join(uneven)} has another length"
+        )
     given = [value for values in curves.values() for value in values if value is not None]
     if not given:
         raise ValueError("nothing to draw: give at least one size and one value")
     if len([name for name in curves if name not in _LOOKS]) > len(_OTHERS):
-        raise ValueError(f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got {', '.join(curves)}")
+        raise ValueError(
+            f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got "
+            f"{', '.join(curves)}"
+        )
     wrong = [value for value in given if log and value <= 0]
     if wrong:
-        raise ValueError(f"{wrong[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or log=False")
+        raise ValueError(
+            f"{wrong[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or "
+            "log=False"
+        )
 
 
 _MOST_TICKS = 9

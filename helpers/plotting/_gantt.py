@@ -16,7 +16,16 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
 from helpers.checks import members, named, number
-from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, ink_on, labelled, mixed, unit_axis
+from helpers.plotting._style import (
+    COLOURS,
+    OTHERS,
+    STYLE_FILE,
+    figure,
+    ink_on,
+    labelled,
+    mixed,
+    unit_axis,
+)
 from helpers.results import Record
 
 _LANE_INCHES, _LEGEND_ROW_INCHES = 0.22, 0.24
@@ -29,14 +38,24 @@ _READ = ("lane", "start", "end", "kind", "label")
 
 # What a kind of span means, where its name does not say so.
 _MEANINGS = {
-    "compute": "computing", "forward": "computing", "backward-weight": "backward", "send": "sending",
-    "receive": "sending", "reduce": "sending", "copy": "sending", "all-reduce": "sending", "hand-over": "sending",
-    "waiting for a batch": "waiting", "making a batch": "data",
-}  # fmt: skip
+    "compute": "computing",
+    "forward": "computing",
+    "backward-weight": "backward",
+    "send": "sending",
+    "receive": "sending",
+    "reduce": "sending",
+    "copy": "sending",
+    "all-reduce": "sending",
+    "hand-over": "sending",
+    "waiting for a batch": "waiting",
+    "making a batch": "data",
+}
 
 
 class Span(Record):
-    """One bar: what ``kind`` of thing filled ``lane`` from ``start`` to ``end``, both in the figure's unit."""
+    """One bar: what ``kind`` of thing filled ``lane`` from ``start`` to ``end``, both in the
+    figure's unit.
+    """
 
     lane: str
     start: float
@@ -46,22 +65,31 @@ class Span(Record):
 
 
 def gantt(
-    spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "time", until: float | None = None
+    spans: Sequence[Span],
+    *,
+    title: str,
+    unit: str = "s",
+    xlabel: str = "time",
+    until: float | None = None,
 ) -> Figure:
-    """Return a Gantt chart of ``spans``: lanes from the top in the order they first appear, a colour a kind.
+    """Return a Gantt chart of ``spans``: lanes from the top in the order they first appear, a
+    colour a kind.
 
-    A kind that has a meaning of ``COLOURS`` has its colour, in a shade that can carry a label; "forward, stages 4-7" is
-    a darker "forward". Labels have the largest size at which they fit; one that does not is cut to its number ("bucket
-    3" to "3") or its beginning.
-    ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. ``title`` stands above the chart, ``xlabel`` below it. The
-    axis of time ends at ``until``, and bars with it, as frames of one player need, with an arrowhead where one goes on;
-    without it, behind the last span. Raises TypeError for what is no span, ValueError for no spans, a span that ends
-    before it starts, and an ``until`` at or before the first start. Lesson 11.
+    A kind that has a meaning of ``COLOURS`` has its colour, in a shade that can carry a label;
+    "forward, stages 4-7" is a darker "forward". Labels have the largest size at which they fit; one
+    that does not is cut to its number ("bucket 3" to "3") or its beginning. ``unit`` is one of
+    ``units.BASE_UNITS``; "" counts steps. ``title`` stands above the chart, ``xlabel`` below it.
+    The axis of time ends at ``until``, and bars with it, as frames of one player need, with an
+    arrowhead where one goes on; without it, behind the last span. Raises TypeError for what is no
+    span, ValueError for no spans, a span that ends before it starts, and an ``until`` at or before
+    the first start. Lesson 11.
     """
     spans = members("spans", spans, "Spans")
     strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)
     if strange is not None:
-        raise TypeError(f"spans holds {strange!r}, which has no {', '.join(_READ)}; give a list of Spans")
+        raise TypeError(
+            f"spans holds {strange!r}, which has no {', '.join(_READ)}; give a list of Spans"
+        )
     if not spans:
         raise ValueError("nothing to draw: give at least one span")
     for place, span in enumerate(spans):
@@ -69,40 +97,67 @@ def gantt(
         number(f"spans[{place}].end", span.end)
     backwards = next((span for span in spans if span.end < span.start), None)
     if backwards:
-        raise ValueError(f"the span {backwards.label or backwards.kind!r} ends before it starts: {backwards}")
+        raise ValueError(
+            f"the span {backwards.label or backwards.kind!r} ends before it starts: {backwards}"
+        )
     if until is not None:
         number("until", until, above=min(span.start for span in spans))
-    lanes, colours = list(dict.fromkeys(s.lane for s in spans)), colours_of(dict.fromkeys(s.kind for s in spans))
+    lanes, colours = (
+        list(dict.fromkeys(s.lane for s in spans)),
+        colours_of(dict.fromkeys(s.kind for s in spans)),
+    )
     drawn, axes = figure(title=title, height_in=1.5 + _LANE_INCHES * len(lanes))
     for span in spans:
-        axes.barh(lanes.index(span.lane), span.end - span.start, left=span.start, height=0.78,
-                  color=colours[span.kind], edgecolor="white", linewidth=0.8)  # fmt: skip
+        axes.barh(
+            lanes.index(span.lane),
+            span.end - span.start,
+            left=span.start,
+            height=0.78,
+            color=colours[span.kind],
+            edgecolor="white",
+            linewidth=0.8,
+        )
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(xlabel)
     axes.set_xlim(right=until)
-    beyond = sorted({lanes.index(span.lane) for span in spans if until is not None and span.end > until})
+    beyond = sorted(
+        {lanes.index(span.lane) for span in spans if until is not None and span.end > until}
+    )
     if until is not None and beyond:
-        axes.plot([until] * len(beyond), beyond, ">", color="#222222", markersize=7, clip_on=False, zorder=5)
+        axes.plot(
+            [until] * len(beyond),
+            beyond,
+            ">",
+            color="#222222",
+            markersize=7,
+            clip_on=False,
+            zorder=5,
+        )
     if unit:
         unit_axis(axes, "x", unit)
     handles = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
     for columns in range(min(5, len(handles)), 0, -1):
-        legend = drawn.legend(handles=handles, ncols=columns, loc="outside lower left", frameon=False, fontsize=11)
+        legend = drawn.legend(
+            handles=handles, ncols=columns, loc="outside lower left", frameon=False, fontsize=11
+        )
         if columns == 1 or legend.get_window_extent().width < drawn.bbox.width:
             break
         legend.remove()
-    drawn.set_figheight(drawn.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1))
+    drawn.set_figheight(
+        drawn.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1)
+    )
     _label(drawn, axes, spans, lanes, colours)
     return drawn
 
 
 def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "") -> list[Span]:
-    """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``, for :func:`gantt`.
+    """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``,
+    for :func:`gantt`.
 
-    ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises TypeError for what
-    is no mapping, ValueError for a length below 0.
+    ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises
+    TypeError for what is no mapping, ValueError for a length below 0.
     """
     found = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():
@@ -117,8 +172,9 @@ def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "")
 def colours_of(kinds: Iterable[str]) -> dict[str, str]:
     """Return the colour of each of ``kinds``: that of its meaning, else one without a meaning.
 
-    What stands before a comma is the meaning; further kinds of one meaning are darker, one after the other, in the
-    order of their numbers. A colour is the shade of its own that can carry a label on light and dark pages.
+    What stands before a comma is the meaning; further kinds of one meaning are darker, one after
+    the other, in the order of their numbers. A colour is the shade of its own that can carry a
+    label on light and dark pages.
     """
     begun: Counter[str] = Counter()
     others: dict[str, str] = {}
@@ -126,7 +182,9 @@ def colours_of(kinds: Iterable[str]) -> dict[str, str]:
     for kind in sorted(kinds, key=_further):  # the sort is stable
         base = kind.partition(",")[0]
         meaning = _MEANINGS.get(base, base)
-        colour = COLOURS.get(meaning) or others.setdefault(meaning, OTHERS[len(others) % len(OTHERS)])
+        colour = COLOURS.get(meaning) or others.setdefault(
+            meaning, OTHERS[len(others) % len(OTHERS)]
+        )
         colours[kind] = labelled(mixed(colour, "#000000", 1 - (1 - _DARKER) ** begun[meaning]))
         begun[meaning] += 1
     return colours
@@ -137,18 +195,26 @@ def _further(kind: str) -> tuple[bool, list[int]]:
     return "," in kind, [int(number) for number in re.findall(r"\d+", kind.partition(",")[2])]
 
 
-def _label(drawn: Figure, axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]) -> None:
+def _label(
+    drawn: Figure, axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]
+) -> None:
     """Write the labels of ``spans``, all in one size."""
     drawn.draw_without_rendering()
     begins, ends = axes.get_xlim()
     per_unit = axes.get_window_extent().width / (ends - begins) * 72 / drawn.dpi
-    seen = [(span, min(span.end, ends)) for span in spans if span.label.strip() and span.start < ends]
+    seen = [
+        (span, min(span.end, ends)) for span in spans if span.label.strip() and span.start < ends
+    ]
     labelled = [(span, (end - span.start) * per_unit) for span, end in seen]
-    fitted = {size: [_fitting(span.label, room, size) for span, room in labelled] for size in _SIZES_PT}
+    fitted = {
+        size: [_fitting(span.label, room, size) for span, room in labelled] for size in _SIZES_PT
+    }
 
     def good(size: float) -> tuple[int, int]:
         """Return how many labels there are, and how many of them whole."""
-        whole = sum(text == span.label for text, (span, _) in zip(fitted[size], labelled, strict=True))
+        whole = sum(
+            text == span.label for text, (span, _) in zip(fitted[size], labelled, strict=True)
+        )
         return sum(map(bool, fitted[size])), whole if size >= _LEAST_WHOLE_PT else 0
 
     size = max(_SIZES_PT, key=good)
@@ -156,13 +222,22 @@ def _label(drawn: Figure, axes: Axes, spans: Sequence[Span], lanes: Sequence[str
     for text, (span, room), (_, end) in zip(texts, labelled, seen, strict=True):
         turned = not text and room > size
         text = text or _fitting(span.label, _LANE_PT, size) if turned else text
-        axes.text((span.start + end) / 2, lanes.index(span.lane), text, ha="center",
-                  va="center" if turned else "center_baseline", rotation=90 if turned else 0, fontsize=size,
-                  color=ink_on(colours[span.kind]))  # fmt: skip
+        axes.text(
+            (span.start + end) / 2,
+            lanes.index(span.lane),
+            text,
+            ha="center",
+            va="center" if turned else "center_baseline",
+            rotation=90 if turned else 0,
+            fontsize=size,
+            color=ink_on(colours[span.kind]),
+        )
 
 
 def _fitting(label: str, room_pt: float, size: float) -> str:
-    """Return as much of ``label`` as ``room_pt`` points hold: all, its last word if that is a number, its beginning."""
+    """Return as much of ``label`` as ``room_pt`` points hold: all, its last word if that is a
+    number, its beginning.
+    """
     most_em, last = _FILLED * room_pt / size, label.split()[-1]
     if _width_em(label) <= most_em:
         return label
@@ -181,6 +256,8 @@ def _beginning(label: str, end: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _width_em(text: str) -> float:
-    """Return the width of a text over its size: outlines are not hinted, so it is the same in every size."""
+    """Return the width of a text over its size: outlines are not hinted, so it is the same in every
+    size.
+    """
     with plt.style.context(STYLE_FILE):
         return TextPath((0, 0), text, prop=FontProperties(size=100)).get_extents().width / 100

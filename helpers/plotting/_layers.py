@@ -18,16 +18,22 @@ from helpers.training import TrainingEstimate
 _SMALL_SHARE = 0.05
 
 
-def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, unit: str, title: str) -> Figure:
-    """Return one horizontal bar for each of ``layers``, from the top, with ``parts`` stacked in it; values in ``unit``.
+def draw_layers(
+    layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, unit: str, title: str
+) -> Figure:
+    """Return one horizontal bar for each of ``layers``, from the top, with ``parts`` stacked in it;
+    values in ``unit``.
 
     ``title`` stands above them.
 
-    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson 11.
+    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson
+    11.
     """
     layers = members("layers", layers, "names")
-    parts = {name: numbers(f"parts[{name!r}]", values, at_least=0)
-             for name, values in named("parts", parts, "lists of numbers").items()}  # fmt: skip
+    parts = {
+        name: numbers(f"parts[{name!r}]", values, at_least=0)
+        for name, values in named("parts", parts, "lists of numbers").items()
+    }
     _check_parts(layers, parts)
     drawn, axes = figure(title=title, height_in=1.3 + 0.21 * len(layers))
     left = [0.0] * len(layers)
@@ -35,8 +41,14 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
         axes.barh(range(len(layers)), values, left=left, height=0.74, label=name, color=colour)
         left = [start + value for start, value in zip(left, values, strict=True)]
     for place, total in enumerate(left):
-        axes.annotate(units.text(total, unit), (total, place), xytext=(5, 0), textcoords="offset points", va="center",
-                      fontsize=11)  # fmt: skip
+        axes.annotate(
+            units.text(total, unit),
+            (total, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=11,
+        )
     axes.set_yticks(range(len(layers)), layers)
     axes.set_ylim(len(layers) - 0.4, -0.6)
     axes.margins(x=0.22)
@@ -49,23 +61,32 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
 
 
 def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
-    """Return one pie a whole, such as inference and training, with a colour a part that is the same in each.
+    """Return one pie a whole, such as inference and training, with a colour a part that is the same
+    in each.
 
-    Parts below 5 % of their whole are drawn without a number. Raises TypeError or ValueError for no whole, an
-    empty one, or a part that is no number of at least 0.
+    Parts below 5 % of their whole are drawn without a number. Raises TypeError or ValueError for no
+    whole, an empty one, or a part that is no number of at least 0.
     """
-    wholes = {name: {part: number(f"wholes[{name!r}][{part!r}]", value, at_least=0)
-                     for part, value in named(f"wholes[{name!r}]", parts, "numbers").items()}
-              for name, parts in named("wholes", wholes, "parts and their numbers").items()}  # fmt: skip
+    wholes = {
+        name: {
+            part: number(f"wholes[{name!r}][{part!r}]", value, at_least=0)
+            for part, value in named(f"wholes[{name!r}]", parts, "numbers").items()
+        }
+        for name, parts in named("wholes", wholes, "parts and their numbers").items()
+    }
     if not wholes:
         raise ValueError("nothing to draw: give at least one whole and its parts")
     for name, parts in wholes.items():
         if not sum(parts.values()) > 0:
-            raise ValueError(f"{name!r} has nothing to share: parts must be at least 0, and one above it")
+            raise ValueError(
+                f"{name!r} has nothing to share: parts must be at least 0, and one above it"
+            )
     names = list(dict.fromkeys(part for parts in wholes.values() for part in parts))
     colours = dict(zip(names, map(labelled, _palette(len(names))), strict=True))
     with plt.style.context(STYLE_FILE):
-        drawn, places = plt.subplots(1, len(wholes), figsize=(3.0 * len(wholes) + 1.8, 3.4), squeeze=False)
+        drawn, places = plt.subplots(
+            1, len(wholes), figsize=(3.0 * len(wholes) + 1.8, 3.4), squeeze=False
+        )
         drawn.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     for axes, (name, parts) in zip(places[0], wholes.items(), strict=True):
         pie = axes.pie(
@@ -87,7 +108,9 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
 
 
 def _palette(count: int) -> list[str]:
-    """Return ``count`` colours that can be told apart: Okabe and Ito's, then lighter ones of the same hues."""
+    """Return ``count`` colours that can be told apart: Okabe and Ito's, then lighter ones of the
+    same hues.
+    """
     with plt.style.context(STYLE_FILE):
         base = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     lighter = ["#7FB8D8", "#EAAE7F", "#7FCEB9", "#E5BCD3", "#F2CF7F", "#AAD9F4", "#7F7F7F"]
@@ -100,7 +123,9 @@ def _check_parts(layers: Sequence[str], parts: Mapping[str, Sequence[float]]) ->
         raise ValueError("nothing to draw: give at least one layer and one part")
     uneven = [name for name, values in parts.items() if len(values) != len(layers)]
     if uneven:
-        raise ValueError(f"{len(layers)} layers need as many numbers; {', '.join(uneven)} has another length")
+        raise ValueError(
+            f"{len(layers)} layers need as many numbers; {', '.join(uneven)} has another length"
+        )
 
 
 _WORKING_SET = {
@@ -117,7 +142,8 @@ _KEPT = {
 
 
 def draw_operations(profile: OperationProfile) -> Figure:
-    """Return two pies of FLOPs by layer: of the forward alone (inference), and of forward and backward (training).
+    """Return two pies of FLOPs by layer: of the forward alone (inference), and of forward and
+    backward (training).
 
     Layers below 5 % of both are one part, "others".
     """
@@ -125,15 +151,18 @@ def draw_operations(profile: OperationProfile) -> Figure:
         "inference": lambda row: row.forward_flops,
         "training": lambda row: row.forward_flops + row.backward_flops,
     }
-    wholes = {name: {row.layer: flops(row) for row in _leaves(profile.layers)} for name, flops in passes.items()}
+    wholes = {
+        name: {row.layer: flops(row) for row in _leaves(profile.layers)}
+        for name, flops in passes.items()
+    }
     return draw_shares(_without_small(wholes), title=f"FLOPs of {profile.model} by layer")
 
 
 def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str) -> Figure:
     """Return a bar a layer of ``profile``: its working set, or with ``training`` what a step keeps.
 
-    The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer without a byte, and a
-    part that is nothing in every layer, are left out. Lesson 11.
+    The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer
+    without a byte, and a part that is nothing in every layer, are left out. Lesson 11.
     """
     boolean("training", training)
     kinds = _KEPT if training else _WORKING_SET
@@ -144,8 +173,13 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
 
 
 def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
-    """Return a pie a profile, such as of inference and of training: the largest moment of each category."""
-    wholes = {name: {part.category: part.size_bytes for part in profile.shares} for name, profile in profiles.items()}
+    """Return a pie a profile, such as of inference and of training: the largest moment of each
+    category.
+    """
+    wholes = {
+        name: {part.category: part.size_bytes for part in profile.shares}
+        for name, profile in profiles.items()
+    }
     return draw_shares(wholes, title=title)
 
 
@@ -160,19 +194,29 @@ def draw_working_sets(sets: WorkingSets, *, title: str) -> Figure:
 
 
 def draw_epoch_times(estimate: TrainingEstimate) -> Figure:
-    """Return the seconds of one epoch over the width of the model: at the median step and at the slowest."""
+    """Return the seconds of one epoch over the width of the model: at the median step and at the
+    slowest.
+    """
     curves = {
         "estimated": [size.estimated_s / estimate.epochs for size in estimate.sizes],
         "at the slowest step": [size.high_s / estimate.epochs for size in estimate.sizes],
     }
-    return draw_curves([size.hidden for size in estimate.sizes], curves, unit="s", size_unit="",
-                       title=f"One epoch of {estimate.model}, estimated from a few steps", xlabel="hidden units",
-                       ylabel="time of an epoch")  # fmt: skip
+    return draw_curves(
+        [size.hidden for size in estimate.sizes],
+        curves,
+        unit="s",
+        size_unit="",
+        title=f"One epoch of {estimate.model}, estimated from a few steps",
+        xlabel="hidden units",
+        ylabel="time of an epoch",
+    )
 
 
 def _leaves(rows: Sequence[LayerOperations]) -> list[LayerOperations]:
     """Return the layers that hold no other row: each operation is counted in one of them."""
-    holders = {"" for row in rows if row.layer} | {row.layer[:dot] for row in rows for dot in _dots(row.layer)}
+    holders = {"" for row in rows if row.layer} | {
+        row.layer[:dot] for row in rows for dot in _dots(row.layer)
+    }
     return [row for row in rows if row.layer not in holders]
 
 
@@ -182,9 +226,16 @@ def _dots(path: str) -> list[int]:
 
 def _without_small(wholes: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return ``wholes`` with the parts that are small in each of them added up under "others"."""
-    large = {part for parts in wholes.values() for part, value in parts.items()
-             if value >= _SMALL_SHARE * sum(parts.values())}  # fmt: skip
-    kept = {name: {part: value for part, value in parts.items() if part in large} for name, parts in wholes.items()}
+    large = {
+        part
+        for parts in wholes.values()
+        for part, value in parts.items()
+        if value >= _SMALL_SHARE * sum(parts.values())
+    }
+    kept = {
+        name: {part: value for part, value in parts.items() if part in large}
+        for name, parts in wholes.items()
+    }
     for name, parts in wholes.items():
         rest = sum(parts.values()) - sum(kept[name].values())
         if rest:

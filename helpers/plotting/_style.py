@@ -1,4 +1,6 @@
-"""The one look of every figure: a style file, a colour a meaning, and ``show``, which never forgets the alt text."""
+"""The one look of every figure: a style file, a colour a meaning, and ``show``, which never forgets
+the alt text.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from helpers.checks import boolean, one_of
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 
-# One colour a meaning, in every figure of the course: Okabe and Ito's palette, and a grey for what does nothing.
+# One colour a meaning, in every figure of the course: Okabe and Ito's palette, and a grey for what
+# does nothing.
 COLOURS = {
     "predicted": "#E69F00",
     "modelled": "#0072B2",
@@ -30,15 +33,18 @@ COLOURS = {
     "waiting": "#BBBBBB",
     "data": "#F0E442",
 }
-OTHERS = ("#882255", "#332288", "#999933", "#8C510A", "#000000")  # told apart from these, and without a meaning
+# told apart from these, and without a meaning
+OTHERS = ("#882255", "#332288", "#999933", "#8C510A", "#000000")
 PREDICTED, MODELLED, MEASURED = COLOURS["predicted"], COLOURS["modelled"], COLOURS["measured"]
-FOUND = ("measured", "counted", "simulated", "published", "stated")  # what an answer may rest on: one a figure
+# what an answer may rest on: one a figure
+FOUND = ("measured", "counted", "simulated", "published", "stated")
 CSS_PIXELS_PER_INCH = 100
 _COLOURS = 128
 
 _Channels = tuple[float, float, float]
 _LEAST_CONTRAST = 4.5  # of a text with what is behind it
-_LIGHT_PAGE, _DARK_PAGE = to_rgb("#FBFBF9"), to_rgb("#14191F")  # the slides' pages; the site's differ little
+# the slides' pages; the site's differ little
+_LIGHT_PAGE, _DARK_PAGE = to_rgb("#FBFBF9"), to_rgb("#14191F")
 _GREY_WEIGHTS = (0.29, 0.5, 0.21)  # of the filter in drawings.css
 
 
@@ -54,7 +60,8 @@ def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tupl
 
 
 def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
-    """Print the ticks of the axis ``which`` ('x' or 'y') of ``axes`` as quantities in ``unit``, such as '10 us'.
+    """Print the ticks of the axis ``which`` ('x' or 'y') of ``axes`` as quantities in ``unit``,
+    such as '10 us'.
 
     With ``binary`` bytes have the prefixes Ki, Mi, Gi. Lesson 02.
     """
@@ -62,7 +69,9 @@ def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> Non
     if which not in ("x", "y"):
         raise ValueError(f"an axis is 'x' or 'y', not {which!r}")
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(units.text(value, unit, binary=binary))))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: _short(units.text(value, unit, binary=binary)))
+    )
 
 
 def _short(quantity: str) -> str:
@@ -72,13 +81,15 @@ def _short(quantity: str) -> str:
 
 
 def png(drawn: Figure, *, dpi: int | None = None) -> bytes:
-    """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date stands in them.
+    """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date
+    stands in them.
 
-    A palette of 128 colours, a third of the bytes: notebooks are kept with their figures. ``dpi`` is by default the
-    style's.
+    A palette of 128 colours, a third of the bytes: notebooks are kept with their figures. ``dpi``
+    is by default the style's.
     """
     with plt.style.context(STYLE_FILE), io.BytesIO() as rendered, io.BytesIO() as reduced:
-        drawn.set_dpi(dpi or plt.rcParams["savefig.dpi"])  # texts measure their boxes as they are saved
+        # texts measure their boxes as they are saved
+        drawn.set_dpi(dpi or plt.rcParams["savefig.dpi"])
         drawn.savefig(rendered, format="png", dpi=drawn.dpi)
         if _broke_titles(drawn):
             rendered.seek(0)
@@ -91,7 +102,9 @@ def png(drawn: Figure, *, dpi: int | None = None) -> bytes:
 
 
 def _broke_titles(drawn: Figure) -> bool:
-    """Break each title that runs out of a figure that was drawn into lines that stay in it; whether there was one."""
+    """Break each title that runs out of a figure that was drawn into lines that stay in it; whether
+    there was one.
+    """
     broken = False
     for axes in drawn.axes:
         for text in (child for child in axes.get_children() if isinstance(child, Text)):
@@ -100,21 +113,26 @@ def _broke_titles(drawn: Figure) -> bool:
                 fitting = len(title) * (drawn.bbox.x1 - box.x0) / box.width
                 lines = textwrap.wrap(title, int(0.95 * fitting))
                 text.set_text("\n".join(lines))
-                drawn.set_figheight(drawn.get_figheight() + (len(lines) - 1) * box.height / drawn.dpi)
+                drawn.set_figheight(
+                    drawn.get_figheight() + (len(lines) - 1) * box.height / drawn.dpi
+                )
                 broken = True
     return broken
 
 
 def show(drawn: Figure, *, alt: str) -> None:
-    """Display ``drawn`` in a notebook with ``alt``, a sentence or two for those who do not see it, and close it.
+    """Display ``drawn`` in a notebook with ``alt``, a sentence or two for those who do not see it,
+    and close it.
 
-    The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen reader, a
-    slide and the notebook's test all read it. Raises ValueError when it is empty, TypeError for no figure or no text.
-    Lesson 00.
+    The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen
+    reader, a slide and the notebook's test all read it. Raises ValueError when it is empty,
+    TypeError for no figure or no text. Lesson 00.
     """
     one_of("drawn", drawn, Figure, "a figure, such as a draw_ function returns")
     if not one_of("alt", alt, str, "a sentence that says what a reader should see").strip():
-        raise ValueError("a figure needs an alt text: say in a sentence what a reader should see in it")
+        raise ValueError(
+            "a figure needs an alt text: say in a sentence what a reader should see in it"
+        )
     from IPython.display import display
 
     image = png(drawn)
@@ -135,24 +153,34 @@ def mixed(colour: str, other: str, share: float) -> str:
 
 
 def labelled(colour: str) -> str:
-    """Return the shade of ``colour``, the nearest one, on which a text in :func:`ink_on`'s colour can be read.
+    """Return the shade of ``colour``, the nearest one, on which a text in :func:`ink_on`'s colour
+    can be read.
 
-    The text has a contrast of at least 4.5 (WCAG 2.2, AA) on a light page and on a dark one, where slides and site turn
-    a drawing's lightness round. Because this changes contrasts, a label on orange or green needs another shade.
+    The text has a contrast of at least 4.5 (WCAG 2.2, AA) on a light page and on a dark one, where
+    slides and site turn a drawing's lightness round. Because this changes contrasts, a label on
+    orange or green needs another shade.
     """
-    shades = (mixed(colour, other, percent / 100) for percent in range(101) for other in ("#000000", "#FFFFFF"))
+    shades = (
+        mixed(colour, other, percent / 100)
+        for percent in range(101)
+        for other in ("#000000", "#FFFFFF")
+    )
     return next(shade for shade in shades if contrast(shade, ink_on(shade)) >= _LEAST_CONTRAST)
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever is read better on ``colour``, written '#RRGGBB', on light and on dark pages."""
+    """Return black or white, whichever is read better on ``colour``, written '#RRGGBB', on light
+    and on dark pages.
+    """
     return max(("black", "white"), key=lambda ink: contrast(colour, ink))
 
 
 def contrast(colour: str, ink: str) -> float:
-    """Return the contrast of ``ink`` with ``colour`` on the page where it is less, the light or the dark one.
+    """Return the contrast of ``ink`` with ``colour`` on the page where it is less, the light or the
+    dark one.
 
-    Contrast and relative luminance are those of WCAG 2.2; what a page makes of a colour is that of drawings.css.
+    Contrast and relative luminance are those of WCAG 2.2; what a page makes of a colour is that of
+    drawings.css.
     """
     ratios = []
     for on_page in (_in_the_light, _in_the_dark):
@@ -168,13 +196,19 @@ def _in_the_light(colour: _Channels) -> _Channels:
 
 
 def _in_the_dark(colour: _Channels) -> _Channels:
-    """Return ``colour`` on a dark page: inverted, its hue turned back, and screened with the page."""
+    """Return ``colour`` on a dark page: inverted, its hue turned back, and screened with the
+    page.
+    """
     grey = sum(weight * one for weight, one in zip(_GREY_WEIGHTS, colour, strict=True))
     turned = (min(1.0, max(0.0, 1 - 2 * grey + one)) for one in colour)
-    red, green, blue = (1 - (1 - one) * (1 - page) for one, page in zip(turned, _DARK_PAGE, strict=True))
+    red, green, blue = (
+        1 - (1 - one) * (1 - page) for one, page in zip(turned, _DARK_PAGE, strict=True)
+    )
     return red, green, blue
 
 
 def _luminance(colour: _Channels) -> float:
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,7 +1,8 @@
 """The time of a step as the sum of its operators, each distinct one timed alone.
 
-A model of a step, not a measurement of it: it holds that operators do not disturb one another and that nothing but
-them takes time. Where the estimate and the measured step differ, one of the two is wrong there, and that is the lesson.
+A model of a step, not a measurement of it: it holds that operators do not disturb one another and
+that nothing but them takes time. Where the estimate and the measured step differ, one of the two is
+wrong there, and that is the lesson.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ class OperatorEstimate(Record):
 
 
 class StepTimeEstimate(Record):
-    """The modelled time of a step: the sum over its operators, the longest first; ``step_s`` is the three phases' sum.
+    """The modelled time of a step: the sum over its operators, the longest first; ``step_s`` is the
+    three phases' sum.
 
-    ``distinct`` operators were timed, ``calls`` are made in the step. ``not_timed`` names operators that could not run
-    alone: they count for nothing, so the estimate is then too low. ``waiting_share`` is the part of the timing in which
-    a thread of this process had no processor; None if unknown. Lesson 11.
+    ``distinct`` operators were timed, ``calls`` are made in the step. ``not_timed`` names operators
+    that could not run alone: they count for nothing, so the estimate is then too low.
+    ``waiting_share`` is the part of the timing in which a thread of this process had no processor;
+    None if unknown. Lesson 11.
     """
 
     model: str
@@ -75,7 +78,9 @@ class StepTimeEstimate(Record):
 
     @property
     def stable(self) -> bool:
-        """False where a thread waited for a processor over a tenth of the time: no evidence against a claim."""
+        """False where a thread waited for a processor over a tenth of the time: no evidence against
+        a claim.
+        """
         return not why_disturbed(self.waiting_share)
 
     def __str__(self) -> str:
@@ -83,31 +88,64 @@ class StepTimeEstimate(Record):
 
     def _repr_html_(self) -> str:
         summary = "".join(f"<div>{html.escape(line)}</div>" for line in self._summary())
-        return f"<div style='font-size:.9em;overflow-x:auto'>{summary}{trees.rows_html(_TITLES, self._cells())}</div>"
+        return (
+            "<div "
+            f"style='font-size:.9em;overflow-x:auto'>{summary}"
+            f"{trees.rows_html(_TITLES, self._cells())}</div>"
+        )
 
     def _summary(self) -> list[str]:
-        parts = ", ".join(f"{phase} {results.cell('time_s', getattr(self, f'{phase}_s'))}" for phase in _PHASES)
+        parts = ", ".join(
+            f"{phase} {results.cell('time_s', getattr(self, f'{phase}_s'))}" for phase in _PHASES
+        )
         missing = f"; not timed: {', '.join(self.not_timed)}" if self.not_timed else ""
         disturbed = why_disturbed(self.waiting_share)
         return [
-            f"{self.model} for {self.input} on {self.device}: {results.cell('time_s', self.step_s)} ({parts})",
-            f"  {self.calls:,} calls of {self.distinct:,} distinct operators, each timed alone{missing}",
+            (
+                f"{self.model} for {self.input} on {self.device}: "
+                f"{results.cell('time_s', self.step_s)} ({parts})"
+            ),
+            (
+                f"  {self.calls:,} calls of {self.distinct:,} distinct operators, each timed "
+                f"alone{missing}"
+            ),
             *([f"  {disturbed}"] if disturbed else []),
         ]
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
         def cells(row: OperatorEstimate) -> tuple[str, ...]:
             times = (results.cell("time_s", row.median_s), results.cell("time_s", row.total_s))
-            return (row.operator, row.phase, textwrap.shorten(row.arguments, _WIDTH, placeholder=" ..."),
-                    f"{row.calls:,}", *times, results.cell("share", row.share))  # fmt: skip
+            return (
+                row.operator,
+                row.phase,
+                textwrap.shorten(row.arguments, _WIDTH, placeholder=" ..."),
+                f"{row.calls:,}",
+                *times,
+                results.cell("share", row.share),
+            )
 
         shown, others = self.operators[:_SHOWN], self.operators[_SHOWN:]
         rows = [(cells(row), row.share) for row in shown]
         if others:
-            total_s, share = math.fsum(row.total_s for row in others), math.fsum(row.share for row in others)
+            total_s, share = (
+                math.fsum(row.total_s for row in others),
+                math.fsum(row.share for row in others),
+            )
             calls = f"{sum(row.calls for row in others):,}"
-            rows.append(((f"{len(others):,} others, in table()", "", "", calls, "", results.cell("time_s", total_s),
-                          results.cell("share", share)), share))  # fmt: skip
+            rows.append(
+                (
+                    (
+                        f"{len(others):,} others, in table()",
+                        "",
+                        "",
+                        calls,
+                        "",
+                        results.cell("time_s", total_s),
+                        results.cell("share", share),
+                    ),
+                    share,
+                )
+            )
         return rows
 
     def table(self) -> pd.DataFrame:
@@ -126,33 +164,47 @@ def estimate_step_time(
     budget_s: float = 2.0,
     clock: Clock = time.perf_counter,
 ) -> StepTimeEstimate:
-    """Return the modelled time of a step: each distinct operator timed alone, times its calls, all added up.
+    """Return the modelled time of a step: each distinct operator timed alone, times its calls, all
+    added up.
 
-    A step of ``model`` on ``inputs`` or ``shape``, with ``training`` and ``loss``, is as in :func:`profile_time`, and
-    with an ``optimizer`` (a torch.optim class, or a callable from parameters to an optimizer) its step as well. It is
-    run on a copy of the model, and its operators are noted below autograd. Two calls are the same operator when name,
-    shapes, strides, types and all other arguments agree. Each is then called by itself on the tensors that it was first
-    called on; all take turns, so that each finds the caches as full of others' data as in a step, for ``budget_s`` (5
-    rounds in any case, 500 at most), and the median counts. On CUDA 20 calls are launched one after another and waited
-    for together.
+    A step of ``model`` on ``inputs`` or ``shape``, with ``training`` and ``loss``, is as in
+    :func:`profile_time`, and with an ``optimizer`` (a torch.optim class, or a callable from
+    parameters to an optimizer) its step as well. It is run on a copy of the model, and its
+    operators are noted below autograd. Two calls are the same operator when name, shapes, strides,
+    types and all other arguments agree. Each is then called by itself on the tensors that it was
+    first called on; all take turns, so that each finds the caches as full of others' data as in a
+    step, for ``budget_s`` (5 rounds in any case, 500 at most), and the median counts. On CUDA 20
+    calls are launched one after another and waited for together.
 
-    Not in the model: what Python and autograd do between operators, which a model of many small operators shows.
-    ``clock`` is as in :func:`profile_time`. It needs the memory of a step, all of whose tensors it keeps.
+    Not in the model: what Python and autograd do between operators, which a model of many small
+    operators shows. ``clock`` is as in :func:`profile_time`. It needs the memory of a step, all of
+    whose tensors it keeps.
 
     Raises as :func:`profile_time` does. Lesson 11.
     """
     boolean("training", training)
     number("budget_s", budget_s, above=0)
-    with steps.warm_step(model, inputs, shape, training=training, loss=loss, optimizer=optimizer) as work:
+    with steps.warm_step(
+        model, inputs, shape, training=training, loss=loss, optimizer=optimizer
+    ) as work:
         recorder = record_step(work)
         timed = [_alone(call) for call in recorder.calls]
-        not_timed = tuple(sorted({str(call.function) for call, works in zip(recorder.calls, timed, strict=True)
-                                  if works is None}))  # fmt: skip
+        not_timed = tuple(
+            sorted(
+                {
+                    str(call.function)
+                    for call, works in zip(recorder.calls, timed, strict=True)
+                    if works is None
+                }
+            )
+        )
         waiting = watch_waiting(clock)
         medians_s, done = _medians(timed, work.device, budget_s, clock)
         waiting_share = waiting()
         rows = _rows(recorder, medians_s)
-        phases_s = [math.fsum(row.total_s for row in rows if row.phase == phase) for phase in _PHASES]
+        phases_s = [
+            math.fsum(row.total_s for row in rows if row.phase == phase) for phase in _PHASES
+        ]
         return StepTimeEstimate(
             model=type(model).__name__,
             input=work.input_text,
@@ -182,9 +234,11 @@ class TimedCall:
 
 
 class StepRecorder(TorchDispatchMode):
-    """Notes the distinct operators of a step in the order in which they first come, and counts them by phase.
+    """Notes the distinct operators of a step in the order in which they first come, and counts them
+    by phase.
 
-    It keeps arguments and no results: a gradient that somebody else holds is copied by autograd, not taken over.
+    It keeps arguments and no results: a gradient that somebody else holds is copied by autograd,
+    not taken over.
     """
 
     supports_higher_order_operators = True
@@ -196,11 +250,15 @@ class StepRecorder(TorchDispatchMode):
         self.phase = "forward"
         self._places: dict[Any, int] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
             with self:
-                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](
+                    *args, **kwargs
+                )
         if func.namespace not in _NOT_OPERATORS:
             key = _key(func, args, kwargs)
             if key not in self._places:
@@ -224,7 +282,9 @@ def record_step(work: steps.Step) -> StepRecorder:
 
 
 def _kept(function: Any, args: tuple, kwargs: dict) -> TimedCall:
-    """Return the call; one that writes gets whole numbers of its own, which may be another's index."""
+    """Return the call; one that writes gets whole numbers of its own, which may be another's
+    index.
+    """
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.clone()
@@ -264,7 +324,9 @@ def _alone(call: TimedCall) -> Callable[[], Any] | None:
 def _medians(
     timed: Sequence[Callable[[], Any] | None], device: torch.device, budget_s: float, clock: Clock
 ) -> tuple[list[float], int]:
-    """Return the median seconds of one call of each, taking turns, and the rounds; 0 for what cannot run alone."""
+    """Return the median seconds of one call of each, taking turns, and the rounds; 0 for what
+    cannot run alone.
+    """
     calls = _CALLS_PER_RUN[device.type]
     seconds: list[list[float]] = [[] for _ in timed]
     done = 0
@@ -282,14 +344,20 @@ def _rows(recorder: StepRecorder, medians_s: Sequence[float]) -> tuple[OperatorE
     rows = []
     for (place, phase), count in recorder.counts.items():
         call, total_s = recorder.calls[place], count * medians_s[place]
-        tensors = [leaf for leaf in pytree.tree_leaves((call.arguments, call.named)) if isinstance(leaf, torch.Tensor)]
-        rows.append(OperatorEstimate(
-            operator=str(call.function),
-            phase=phase,
-            arguments=steps.described(tensors),
-            calls=count,
-            median_s=medians_s[place],
-            total_s=total_s,
-            share=total_s / step_s if step_s else 0.0,
-        ))  # fmt: skip
+        tensors = [
+            leaf
+            for leaf in pytree.tree_leaves((call.arguments, call.named))
+            if isinstance(leaf, torch.Tensor)
+        ]
+        rows.append(
+            OperatorEstimate(
+                operator=str(call.function),
+                phase=phase,
+                arguments=steps.described(tensors),
+                calls=count,
+                median_s=medians_s[place],
+                total_s=total_s,
+                share=total_s / step_s if step_s else 0.0,
+            )
+        )
     return tuple(sorted(rows, key=lambda row: (-row.total_s, row.operator, row.phase)))

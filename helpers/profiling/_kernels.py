@@ -1,4 +1,6 @@
-"""What torch's profiler saw, as the classic table of a profiler: for any function, and for the step of a model."""
+"""What torch's profiler saw, as the classic table of a profiler: for any function, and for the step
+of a model.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ _TITLES = ("name", "share", "time", "calls", "average", "minimum", "maximum")
 
 
 class KernelTime(Record):
-    """One row of the classic profile: all the calls of one kernel (on CUDA) or operator (on a CPU). Lesson 11."""
+    """One row of the classic profile: all the calls of one kernel (on CUDA) or operator (on a CPU).
+
+    Lesson 11.
+    """
 
     share: float
     total_s: float
@@ -40,11 +45,12 @@ class KernelTime(Record):
 
 
 class KernelTable(Record):
-    """The kernels or operators of ``runs`` calls of a function, the longest first; the shares add up to 1.
+    """The kernels or operators of ``runs`` calls of a function, the longest first; the shares add
+    up to 1.
 
-    ``whole_s`` is the time of those calls under the profiler, which adds about a microsecond an operator. The last
-    row, "(unaccounted)", is what no row holds: Python on a CPU, the idle device on CUDA. It is negative where
-    kernels ran at the same time. Lesson 11.
+    ``whole_s`` is the time of those calls under the profiler, which adds about a microsecond an
+    operator. The last row, "(unaccounted)", is what no row holds: Python on a CPU, the idle device
+    on CUDA. It is negative where kernels ran at the same time. Lesson 11.
     """
 
     device: str
@@ -58,7 +64,11 @@ class KernelTable(Record):
 
     def _repr_html_(self) -> str:
         title = f"<b>{html.escape(self._title())}</b>"
-        return f"<div style='font-size:.9em;overflow-x:auto'>{title}{trees.rows_html(_TITLES, self._cells())}</div>"
+        return (
+            "<div "
+            f"style='font-size:.9em;overflow-x:auto'>{title}"
+            f"{trees.rows_html(_TITLES, self._cells())}</div>"
+        )
 
     def _title(self) -> str:
         kind = "operators, time of their own" if self.device == "cpu" else "kernels"
@@ -67,24 +77,36 @@ class KernelTable(Record):
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
         def cells(row: KernelTime) -> tuple[str, ...]:
-            times = [results.cell(name, getattr(row, name)) for name in ("average_s", "minimum_s", "maximum_s")]
+            times = [
+                results.cell(name, getattr(row, name))
+                for name in ("average_s", "minimum_s", "maximum_s")
+            ]
             calls = (f"{row.calls:,}", *times) if row.calls else ("", "", "", "")
-            return (row.name, results.cell("share", row.share), results.cell("total_s", row.total_s), *calls)
+            return (
+                row.name,
+                results.cell("share", row.share),
+                results.cell("total_s", row.total_s),
+                *calls,
+            )
 
         return [(cells(row), row.share) for row in self.kernels]
 
 
-def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch.device | None = None) -> KernelTable:
-    """Return the classic profile of ``fn``: share, time, calls, average, minimum and maximum of each kernel.
+def kernel_table(
+    fn: Callable[[], object], *, runs: int = 1, device: str | torch.device | None = None
+) -> KernelTable:
+    """Return the classic profile of ``fn``: share, time, calls, average, minimum and maximum of
+    each kernel.
 
-    ``fn`` is called once without being recorded (what happens only the first time is over), and then ``runs`` times
-    under torch's profiler; the calls and times are those of all ``runs``. On a CPU a row is an operator or a
-    ``record_function`` region, and its time what it spends itself, without the operators that it calls. On CUDA a
-    row is a kernel, a copy or a fill, and its time the device's. ``device`` is by default the CUDA device where this
-    process has used one, else the CPU. On a CPU only what runs in the calling thread, or in autograd's, is seen.
+    ``fn`` is called once without being recorded (what happens only the first time is over), and
+    then ``runs`` times under torch's profiler; the calls and times are those of all ``runs``. On a
+    CPU a row is an operator or a ``record_function`` region, and its time what it spends itself,
+    without the operators that it calls. On CUDA a row is a kernel, a copy or a fill, and its time
+    the device's. ``device`` is by default the CUDA device where this process has used one, else the
+    CPU. On a CPU only what runs in the calling thread, or in autograd's, is seen.
 
-    Raises TypeError or ValueError for a bad argument, RuntimeError where a profiler is already running or CUDA is
-    asked for and absent; an exception in ``fn`` passes unchanged. Lesson 11.
+    Raises TypeError or ValueError for a bad argument, RuntimeError where a profiler is already
+    running or CUDA is asked for and absent; an exception in ``fn`` passes unchanged. Lesson 11.
     """
     check_function("fn", fn)
     runs = whole_number("runs", runs)
@@ -95,7 +117,9 @@ def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch
     on_cuda, recorded = chosen.type == "cuda", _recorded(fn, chosen, runs)
     seconds: dict[str, list[float]] = defaultdict(list)
     for event in (event for events, _ in recorded for event in events):
-        is_kernel = event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        is_kernel = event.device_type == DeviceType.CUDA and not getattr(
+            event, "is_user_annotation", False
+        )
         if on_cuda and is_kernel:
             seconds[event.name].append(event.time_range.elapsed_us() / 1e6)
         elif not on_cuda and event.device_type == DeviceType.CPU:
@@ -111,12 +135,23 @@ def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch
 
 
 def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelTime, ...]:
-    """Return the rows of the classic table from the seconds of every call, and what is left of the whole."""
+    """Return the rows of the classic table from the seconds of every call, and what is left of the
+    whole.
+    """
     rows = []
     for name, calls_s in seconds.items():
         total_s = math.fsum(calls_s)
-        rows.append(KernelTime(_share(total_s, whole_s), total_s, len(calls_s), total_s / len(calls_s), min(calls_s),
-                               max(calls_s), name))  # fmt: skip
+        rows.append(
+            KernelTime(
+                _share(total_s, whole_s),
+                total_s,
+                len(calls_s),
+                total_s / len(calls_s),
+                min(calls_s),
+                max(calls_s),
+                name,
+            )
+        )
     rows.sort(key=lambda row: (-row.total_s, row.name))
     rest_s = whole_s - math.fsum(row.total_s for row in rows)
     rest = KernelTime(_share(rest_s, whole_s), rest_s, 0, 0.0, 0.0, 0.0, UNACCOUNTED)
@@ -126,11 +161,12 @@ def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelT
 def profiled_operators(
     step: Callable[[], None], device: torch.device, count: int
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return, by operator and phase, its calls and median seconds in ``count`` steps, and those of the rest.
+    """Return, by operator and phase, its calls and median seconds in ``count`` steps, and those of
+    the rest.
 
-    The seconds are the operator's own; on CUDA those of the kernels that it launches. The phase is "backward" for what
-    autograd's engine calls, also what is computed again there. The rest, (UNACCOUNTED, "both"), is what a step takes
-    beyond its operators.
+    The seconds are the operator's own; on CUDA those of the kernels that it launches. The phase is
+    "backward" for what autograd's engine calls, also what is computed again there. The rest,
+    (UNACCOUNTED, "both"), is what a step takes beyond its operators.
     """
     _refuse_nested()
     calls: dict[tuple[str, str], int] = {}
@@ -158,7 +194,8 @@ def _by_operator(
         name = event.name.removeprefix(_ENGINE)
         row = name, "backward" if _is_backward(event) else "forward"
         own_s[row] += (event.self_device_time_total if on_cuda else event.self_cpu_time_total) / 1e6
-        calls[row] += name == event.name  # the engine's region holds the operator's own of the same name
+        # the engine's region holds the operator's own of the same name
+        calls[row] += name == event.name
     return calls, own_s
 
 
@@ -170,22 +207,30 @@ def _is_backward(event: Any) -> bool:
     return False
 
 
-def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> list[tuple[list[Any], float]]:
-    """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the call.
+def _recorded(
+    fn: Callable[[], object], device: torch.device, runs: int
+) -> list[tuple[list[Any], float]]:
+    """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the
+    call.
 
-    Threads take turns: torch has one profiler for all of them, and the process ends where two start it.
+    Threads take turns: torch has one profiler for all of them, and the process ends where two start
+    it.
     """
     with steps.ONE_AT_A_TIME:
         return _recorded_here(fn, device, runs)
 
 
-def _recorded_here(fn: Callable[[], object], device: torch.device, runs: int) -> list[tuple[list[Any], float]]:
+def _recorded_here(
+    fn: Callable[[], object], device: torch.device, runs: int
+) -> list[tuple[list[Any], float]]:
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize(device)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read at its first use: the profiler writes lines of its own else
-    # One cycle has nothing to add up, but without acc_events torch 2.11 and 2.12 warn that events of cycles are lost.
+    # read at its first use: the profiler writes lines of its own else
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    # One cycle has nothing to add up, but without acc_events torch 2.11 and 2.12 warn that events
+    # of cycles are lost.
     with profile(activities=activities, acc_events=True) as recorder:
         for _ in range(runs):
             with record_function(_CALL):
@@ -193,7 +238,11 @@ def _recorded_here(fn: Callable[[], object], device: torch.device, runs: int) ->
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
     events = [event for event in recorder.events() if not event.name.startswith(_BOOKKEEPING)]
-    calls = [event.time_range for event in events if event.name == _CALL and event.device_type == DeviceType.CPU]
+    calls = [
+        event.time_range
+        for event in events
+        if event.name == _CALL and event.device_type == DeviceType.CPU
+    ]
     calls.sort(key=lambda call: call.start)
     starts = [call.start for call in calls]
     inside: list[list[Any]] = [[] for _ in calls]
@@ -206,7 +255,10 @@ def _recorded_here(fn: Callable[[], object], device: torch.device, runs: int) ->
 
 def _refuse_nested() -> None:
     if torch.autograd._profiler_enabled():
-        raise RuntimeError("a profiler is already running, and torch has only one at a time: call this outside of it")
+        raise RuntimeError(
+            "a profiler is already running, and torch has only one at a time: call this outside of "
+            "it"
+        )
 
 
 def _share(part_s: float, whole_s: float) -> float:

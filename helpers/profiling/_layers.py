@@ -1,10 +1,12 @@
-"""The time of a step by layer and by operator: many warm steps, with hooks and without, one after the other.
+"""The time of a step by layer and by operator: many warm steps, with hooks and without, one after
+the other.
 
-A step is a timeline: at every change of hands a mark says when, and which module works from then on. In the forward
-pass a hook before and one after each module set the marks; they touch no tensor, so an operator in place or a module
-used twice runs as without them. In the backward pass a hook before a node of autograd's graph does. Autograd numbers
-its nodes as the forward makes them, which tells the module that each belongs to, and visits them in falling order, so a
-hook is needed only where the module changes. Every moment of the step belongs to one owner.
+A step is a timeline: at every change of hands a mark says when, and which module works from then
+on. In the forward pass a hook before and one after each module set the marks; they touch no tensor,
+so an operator in place or a module used twice runs as without them. In the backward pass a hook
+before a node of autograd's graph does. Autograd numbers its nodes as the forward makes them, which
+tells the module that each belongs to, and visits them in falling order, so a hook is needed only
+where the module changes. Every moment of the step belongs to one owner.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from helpers.steps import ModelError as ModelError
 from helpers.timing._runs import Clock, rounds, watch_waiting, why_disturbed
 
 OUTSIDE = -1
-"""Owner of what no module of the model does: the loss, and what Python and autograd do around it."""
+"""Owner of what no module of the model does: the loss, and what Python and autograd do around."""
 _PAUSED = -2
 _PHASES = ("forward", "backward")
 
@@ -39,7 +41,9 @@ _sequence_number = torch._C._autograd._get_sequence_nr
 
 @dataclass
 class StepTimes:
-    """Seconds of one step by phase and owner; ``hooks_s`` went into setting the hooks of the backward pass."""
+    """Seconds of one step by phase and owner; ``hooks_s`` went into setting the hooks of the
+    backward pass.
+    """
 
     forward_s: dict[int, float] = field(default_factory=dict)
     backward_s: dict[int, float] = field(default_factory=dict)
@@ -104,7 +108,12 @@ class StepMarks:
             yield
 
     def _hooks(self, row: int) -> tuple[Callable, Callable]:
-        now, note, sequence, numbers = self._stamps.now, self._marks.append, _sequence_number, self._sequences.append
+        now, note, sequence, numbers = (
+            self._stamps.now,
+            self._marks.append,
+            _sequence_number,
+            self._sequences.append,
+        )
         stack, calls = self._stack, self._calls
 
         def before(_module: nn.Module, _inputs: Any) -> None:
@@ -172,7 +181,8 @@ class StepMarks:
 
 
 def _nodes(root: Any) -> Iterator[tuple[int, Any]]:
-    """Yield each node of the graph with its number, but for those that only store a parameter's gradient.
+    """Yield each node of the graph with its number, but for those that only store a parameter's
+    gradient.
 
     Those run right after the node that made the gradient, and their time stays with it.
     """
@@ -181,7 +191,11 @@ def _nodes(root: Any) -> Iterator[tuple[int, Any]]:
         node = waiting.pop()
         yield node._sequence_nr(), node
         for following, _ in node.next_functions:
-            if following is not None and following not in seen and type(following).__name__ != "AccumulateGrad":
+            if (
+                following is not None
+                and following not in seen
+                and type(following).__name__ != "AccumulateGrad"
+            ):
                 seen.add(following)
                 waiting.append(following)
 
@@ -196,7 +210,8 @@ _LAYOUT = trees.ColumnLayout(
     bar_title="of the step",
     share_of="the whole",
     bar_letters=20,
-    grid="display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(3,6em) 4.5em 10em;gap:0 .6em;"
+    grid="display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(3,6em) 4.5em 10em;gap:0 "
+    ".6em;"
     "align-items:center",
     width="54em",
 )
@@ -205,10 +220,10 @@ _LAYOUT = trees.ColumnLayout(
 class LayerTime(Record):
     """The time of one module in a step, everything inside it included.
 
-    ``layer`` is the module's path ("" is the model itself). A path that ends in "(functional)" is what a module with
-    children does itself: the operators it calls as functions, and its own Python. The row "(unaccounted)", the last
-    one, is what no module does: the loss, and Python and autograd around it. ``share`` is of the whole step.
-    Lesson 11.
+    ``layer`` is the module's path ("" is the model itself). A path that ends in "(functional)" is
+    what a module with children does itself: the operators it calls as functions, and its own
+    Python. The row "(unaccounted)", the last one, is what no module does: the loss, and Python and
+    autograd around it. ``share`` is of the whole step. Lesson 11.
     """
 
     layer: str
@@ -222,10 +237,11 @@ class LayerTime(Record):
 
 
 class OperatorTime(Record):
-    """The time that one of torch's operators spends itself, in one phase of a step, in all its calls.
+    """The time that one of torch's operators spends itself, in one phase of a step, in all its
+    calls.
 
-    ``phase`` is "forward", "backward" or, in the last row, "(unaccounted)", "both". ``share`` is of the step that the
-    profiler saw. Lesson 11.
+    ``phase`` is "forward", "backward" or, in the last row, "(unaccounted)", "both". ``share`` is of
+    the step that the profiler saw. Lesson 11.
     """
 
     operator: str
@@ -238,13 +254,14 @@ class OperatorTime(Record):
 class TimeProfile(trees.LayerProfile):
     """Where the time of a model's step goes; the rows of ``layers`` add up to ``step_s``.
 
-    Every moment of a step belongs to one row. The times of the layers are medians over ``rounds`` steps, and
-    ``forward_s``, ``backward_s`` and ``step_s`` are sums of them; ``hooked_step_s`` is the median of the same steps as
-    wholes, which a busy machine moves away from ``step_s``. In each round the step also ran without any hook:
-    ``plain_step_s`` is the median of those, and ``overhead_ratio`` the median of what the hooks made of a step, the
-    setting of backward hooks included. ``waiting_share`` is the part of these rounds in which a thread of this process
-    had no processor; None if unknown. The operators come from other steps, under torch's profiler, which costs more:
-    their rows add up to ``profiled_step_s``. Lesson 11.
+    Every moment of a step belongs to one row. The times of the layers are medians over ``rounds``
+    steps, and ``forward_s``, ``backward_s`` and ``step_s`` are sums of them; ``hooked_step_s`` is
+    the median of the same steps as wholes, which a busy machine moves away from ``step_s``. In each
+    round the step also ran without any hook: ``plain_step_s`` is the median of those, and
+    ``overhead_ratio`` the median of what the hooks made of a step, the setting of backward hooks
+    included. ``waiting_share`` is the part of these rounds in which a thread of this process had no
+    processor; None if unknown. The operators come from other steps, under torch's profiler, which
+    costs more: their rows add up to ``profiled_step_s``. Lesson 11.
     """
 
     model: str
@@ -266,7 +283,9 @@ class TimeProfile(trees.LayerProfile):
 
     @property
     def stable(self) -> bool:
-        """False where a thread waited for a processor over a tenth of the time, so that the rows are too long."""
+        """False where a thread waited for a processor over a tenth of the time, so that the rows
+        are too long.
+        """
         return not why_disturbed(self.waiting_share)
 
     def __str__(self) -> str:
@@ -275,12 +294,25 @@ class TimeProfile(trees.LayerProfile):
     def _repr_html_(self) -> str:
         operators = trees.rows_html(
             ("operator", "phase", "calls", "time", "share"),
-            [((row.operator, row.phase, f"{row.calls:,}" if row.calls else "", results.cell("time_s", row.median_s),
-               results.cell("share", row.share)), row.share) for row in self.operators],
-        )  # fmt: skip
+            [
+                (
+                    (
+                        row.operator,
+                        row.phase,
+                        f"{row.calls:,}" if row.calls else "",
+                        results.cell("time_s", row.median_s),
+                        results.cell("share", row.share),
+                    ),
+                    row.share,
+                )
+                for row in self.operators
+            ],
+        )
         step = html.escape(results.cell("time_s", self.profiled_step_s))
-        below = ("<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under torch's profiler a "
-                 f"step takes {step})</summary>{operators}</details>")  # fmt: skip
+        below = (
+            "<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under "
+            f"torch's profiler a step takes {step})</summary>{operators}</details>"
+        )
         return trees.html_tree(_LAYOUT, self._rows(), map(str.strip, _summary(self)), below)
 
     def _rows(self) -> list[trees.Row]:
@@ -289,17 +321,25 @@ class TimeProfile(trees.LayerProfile):
                 name=trees.last_name(row.layer, row.kind),
                 kind=row.kind,
                 depth=row.depth,
-                cells=(str(row.calls or ""), *(results.cell(name, getattr(row, name)) for name in _TIMES.values())),
+                cells=(
+                    str(row.calls or ""),
+                    *(results.cell(name, getattr(row, name)) for name in _TIMES.values()),
+                ),
                 share=row.share,
             )
             for row in self.layers
         ]
 
     def parts(self) -> tuple[LayerTime, ...]:
-        """Return the rows that hold no other row: their times add up to ``step_s`` and their shares to 1."""
+        """Return the rows that hold no other row: their times add up to ``step_s`` and their shares
+        to 1.
+        """
         following = (*self.layers[1:], None)
-        return tuple(row for row, after in zip(self.layers, following, strict=True)
-                     if after is None or after.depth <= row.depth)  # fmt: skip
+        return tuple(
+            row
+            for row, after in zip(self.layers, following, strict=True)
+            if after is None or after.depth <= row.depth
+        )
 
     def slowest(self) -> LayerTime:
         """Return the module without children in which the step spends most of its time."""
@@ -313,13 +353,20 @@ def _summary(profile: TimeProfile) -> list[str]:
         results.cell("time_s", getattr(profile, name))
         for name in ("step_s", "forward_s", "backward_s", "hooked_step_s", "plain_step_s")
     )
-    what = f"a training step (forward {ahead}, backward {back})" if profile.training else "a forward pass"
+    what = (
+        f"a training step (forward {ahead}, backward {back})"
+        if profile.training
+        else "a forward pass"
+    )
     threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
     disturbed = why_disturbed(profile.waiting_share)
     return [
         f"{profile.model} for {profile.input} on {profile.device}, {threads}",
         f"  {what}: {step}, from medians of {profile.rounds} steps",
-        f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one {profile.overhead_ratio:.2f}x",
+        (
+            f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one "
+            f"{profile.overhead_ratio:.2f}x"
+        ),
         *([f"  {disturbed}"] if disturbed else []),
     ]
 
@@ -334,26 +381,29 @@ def profile_time(
     budget_s: float = 2.0,
     clock: Clock = time.perf_counter,
 ) -> TimeProfile:
-    """Return where the time of one step of ``model`` goes: layer by layer and operator by operator, there and back.
+    """Return where the time of one step of ``model`` goes: layer by layer and operator by operator,
+    there and back.
 
-    A step is forward, loss and backward in training mode; with ``training=False`` the forward alone, in evaluation
-    mode and without gradients. ``inputs`` (or ``shape``, of zeros) is as in :mod:`helpers.steps`; ``loss`` goes from
-    the model's outputs to one number, by default their sum. The gradients are None when a step begins, and the
-    optimizer is no part of it.
+    A step is forward, loss and backward in training mode; with ``training=False`` the forward
+    alone, in evaluation mode and without gradients. ``inputs`` (or ``shape``, of zeros) is as in
+    :mod:`helpers.steps`; ``loss`` goes from the model's outputs to one number, by default their
+    sum. The gradients are None when a step begins, and the optimizer is no part of it.
 
-    Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up steps come
-    first. Then rounds of one step with hooks and one without, in alternating order, for ``budget_s`` (5 rounds in
-    any case, 500 at most), and five steps under torch's profiler for the operators. The hooks set marks and touch no
-    tensor, so operators in place, modules used several times and checkpointing run as they always do. On CUDA the
-    marks are events on the current stream, on a CPU readings of ``clock``: on a machine that others use too,
-    ``time.thread_time`` leaves out the waiting (right for one thread only).
+    Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up
+    steps come first. Then rounds of one step with hooks and one without, in alternating order, for
+    ``budget_s`` (5 rounds in any case, 500 at most), and five steps under torch's profiler for the
+    operators. The hooks set marks and touch no tensor, so operators in place, modules used several
+    times and checkpointing run as they always do. On CUDA the marks are events on the current
+    stream, on a CPU readings of ``clock``: on a machine that others use too, ``time.thread_time``
+    leaves out the waiting (right for one thread only).
 
-    Every moment between two marks belongs to one module: the innermost one that runs, or in the backward pass the
-    one whose forward made the node of autograd's graph. Storing a parameter's gradient belongs to the layer that
-    made it; the backward pass inside a reentrant checkpoint belongs to the module that called it.
+    Every moment between two marks belongs to one module: the innermost one that runs, or in the
+    backward pass the one whose forward made the node of autograd's graph. Storing a parameter's
+    gradient belongs to the layer that made it; the backward pass inside a reentrant checkpoint
+    belongs to the module that called it.
 
-    Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
-    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy).
+    Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model
+    that cannot be copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy).
 
     >>> profile = profile_time(nn.Sequential(nn.Linear(100, 10), nn.ReLU()), (8, 100), budget_s=0.1)
     >>> profile.layer("0").kind, profile.layer("0").calls
@@ -370,8 +420,12 @@ def profile_time(
         plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
         waiting_share = waiting()
         operators = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
-        own_s = {phase: _own_medians(hooked, phase, len(modules)) for phase in ("forward", "backward")}
-        forward_s, backward_s = (math.fsum(own_s[phase].values()) for phase in ("forward", "backward"))
+        own_s = {
+            phase: _own_medians(hooked, phase, len(modules)) for phase in ("forward", "backward")
+        }
+        forward_s, backward_s = (
+            math.fsum(own_s[phase].values()) for phase in ("forward", "backward")
+        )
         return TimeProfile(
             model=type(model).__name__,
             input=work.input_text,
@@ -395,7 +449,9 @@ def profile_time(
 def _rounds(
     work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
 ) -> tuple[list[float], list[StepTimes]]:
-    """Run rounds for the budget; return the seconds of the steps without hooks, and the times of those with."""
+    """Run rounds for the budget; return the seconds of the steps without hooks, and the times of
+    those with.
+    """
     plain_s: list[float] = []
     hooked: list[StepTimes] = []
     ways: list[Callable[[], None]] = [
@@ -449,7 +505,9 @@ def _hooked_step(work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps)
 
 
 def _overhead(hooked: Sequence[StepTimes], plain_s: Sequence[float]) -> float:
-    ratios = [times.whole_s / plain for times, plain in zip(hooked, plain_s, strict=True) if plain > 0]
+    ratios = [
+        times.whole_s / plain for times, plain in zip(hooked, plain_s, strict=True) if plain > 0
+    ]
     return statistics.median(ratios) if ratios else math.nan
 
 
@@ -464,13 +522,17 @@ def _own_medians(hooked: Sequence[StepTimes], phase: str, rows: int) -> dict[int
 def _layers(
     modules: dict[str, nn.Module], own_s: dict[str, dict[int, float]], calls: dict[int, int]
 ) -> tuple[LayerTime, ...]:
-    """Return the rows in the order of the modules, each followed by its children, and what is unaccounted for."""
+    """Return the rows in the order of the modules, each followed by its children, and what is
+    unaccounted for.
+    """
     step_s = math.fsum(seconds for phase in own_s.values() for seconds in phase.values())
     children = trees.children_of(modules)
     rows = {path: row for row, path in enumerate(modules)}
     made: list[LayerTime] = []
 
-    def add(layer: str, kind: str, depth: int, count: int, ahead_s: float, back_s: float) -> LayerTime:
+    def add(
+        layer: str, kind: str, depth: int, count: int, ahead_s: float, back_s: float
+    ) -> LayerTime:
         total_s = ahead_s + back_s
         share = total_s / step_s if step_s else 0.0
         made.append(LayerTime(layer, kind, depth, count, ahead_s, back_s, total_s, share))
@@ -486,13 +548,26 @@ def _layers(
         if count or any(own):
             name = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
             inside.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own))
-        whole = add(path, kind, depth, count, math.fsum(part.forward_s for part in inside),
-                    math.fsum(part.backward_s for part in inside))  # fmt: skip
+        whole = add(
+            path,
+            kind,
+            depth,
+            count,
+            math.fsum(part.forward_s for part in inside),
+            math.fsum(part.backward_s for part in inside),
+        )
         made.insert(place, made.pop())
         return whole
 
     visit("", 0)
-    add(kernels.UNACCOUNTED, OUTSIDE_KIND, 0, 0, own_s["forward"][OUTSIDE], own_s["backward"][OUTSIDE])
+    add(
+        kernels.UNACCOUNTED,
+        OUTSIDE_KIND,
+        0,
+        0,
+        own_s["forward"][OUTSIDE],
+        own_s["backward"][OUTSIDE],
+    )
     return tuple(made)
 
 
@@ -504,4 +579,8 @@ def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[Opera
         for (operator, phase), (calls, median_s) in medians.items()
     ]
     is_last = kernels.UNACCOUNTED
-    return tuple(sorted(rows, key=lambda row: (row.operator == is_last, -row.median_s, row.operator, row.phase)))
+    return tuple(
+        sorted(
+            rows, key=lambda row: (row.operator == is_last, -row.median_s, row.operator, row.phase)
+        )
+    )

@@ -1,4 +1,5 @@
-"""What went wrong in a run on several ranks, told as one error: which rank, which line, and what the others did.
+"""What went wrong in a run on several ranks, told as one error: which rank, which line, and what
+the others did.
 
 Lesson 05.
 """
@@ -20,16 +21,18 @@ Step = tuple[str, int, str]  # file, line, function
 
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+),? in (.*)$', re.MULTILINE)
 _COLLECTIVES = "/torch/distributed/"
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 _HELPERS = str(Path(__file__).resolve().parents[1])
 
 
 class RankState(results.Record):
     """What one rank had come to when a run was broken off.
 
-    ``status``: it ``returned``, ``raised`` an exception, ``died`` (its process ended), or was still ``running``.
-    ``message`` says more, ``file``, ``line`` and ``text`` where it stood in the reader's own code, where that is
-    known; ``output`` is what it had printed. Lesson 05.
+    ``status``: it ``returned``, ``raised`` an exception, ``died`` (its process ended), or was still
+    ``running``. ``message`` says more, ``file``, ``line`` and ``text`` where it stood in the
+    reader's own code, where that is known; ``output`` is what it had printed. Lesson 05.
     """
 
     rank: int
@@ -41,7 +44,8 @@ class RankState(results.Record):
     traceback: str = field(default="", repr=False)
     output: str = field(default="", repr=False)
     raised_at_s: float = field(default=0.0, repr=False)
-    by_peers: bool = field(default=False, repr=False)  # it only tells of, or waits for, another rank
+    # it only tells of, or waits for, another rank
+    by_peers: bool = field(default=False, repr=False)
 
     @property
     def place(self) -> str:
@@ -49,19 +53,24 @@ class RankState(results.Record):
         if not self.file:
             return ""
         text = f": {self.text}" if self.text else ""
-        home = "the cell" if "ipykernel_" in self.file else Path(self.file).name  # there a cell's file is a number
+        # there a cell's file is a number
+        home = "the cell" if "ipykernel_" in self.file else Path(self.file).name
         return f"line {self.line} of {home}{text}"
 
 
 class RankError(RuntimeError):
-    """A run on several ranks failed: ``rank`` is the one that was first to, ``states`` tells of all, in rank order.
+    """A run on several ranks failed: ``rank`` is the one that was first to, ``states`` tells of
+    all, in rank order.
 
-    ``file``, ``line`` and ``text`` name the line of the reader's own code, where it is known. ``timed_out`` says
-    whether the run was ended at its limit. Lesson 05.
+    ``file``, ``line`` and ``text`` name the line of the reader's own code, where it is known.
+    ``timed_out`` says whether the run was ended at its limit. Lesson 05.
     """
 
-    def __init__(self, message: str, rank: int, states: tuple[RankState, ...], timed_out: bool) -> None:
-        super().__init__(message, rank, states, timed_out)  # all of them, so that the error itself can be pickled
+    def __init__(
+        self, message: str, rank: int, states: tuple[RankState, ...], timed_out: bool
+    ) -> None:
+        # all of them, so that the error itself can be pickled
+        super().__init__(message, rank, states, timed_out)
         first = states[rank]
         self.rank: int | None = rank
         self.states, self.timed_out = states, timed_out
@@ -71,22 +80,30 @@ class RankError(RuntimeError):
         return self.args[0]
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the message, which holds the rank's own traceback, without the library's."""
+        """Return what a notebook shows: the message, which holds the rank's own traceback, without
+        the library's.
+        """
         return [f"RankError: {self}"]
 
 
 _AFRESH = "All ranks were ended; the next run starts them afresh."
 
 
-def error(states: Sequence[RankState], *, limit_s: float | None, outcome: str = _AFRESH) -> RankError:
-    """Return the one error of a failed run; ``limit_s`` is the limit that it met, ``outcome`` its last line.
+def error(
+    states: Sequence[RankState], *, limit_s: float | None, outcome: str = _AFRESH
+) -> RankError:
+    """Return the one error of a failed run; ``limit_s`` is the limit that it met, ``outcome`` its
+    last line.
 
-    First to fail is a rank whose process died, then the one that raised first; an exception that only tells of a
-    lost connection to another rank comes after all others. Of ranks that hang, one that stands in a collective only
-    waits for one that does not.
+    First to fail is a rank whose process died, then the one that raised first; an exception that
+    only tells of a lost connection to another rank comes after all others. Of ranks that hang, one
+    that stands in a collective only waits for one that does not.
     """
     order = {"died": 0, "raised": 1, "running": 3, "returned": 5}
-    first = min(states, key=lambda state: (order[state.status] + state.by_peers, state.raised_at_s, state.rank))
+    first = min(
+        states,
+        key=lambda state: (order[state.status] + state.by_peers, state.raised_at_s, state.rank),
+    )
     if first.status == "running":
         what = f"rank {first.rank} of {len(states)} did not return within {limit_s:g} s"
     else:
@@ -117,7 +134,11 @@ def _others(states: Sequence[RankState], first: RankState) -> list[str]:
 def _ranks(members: Sequence[int]) -> str:
     if len(members) == 1:
         return f"rank {members[0]}"
-    listed = ", ".join(map(str, members[:-1])) if len(members) <= 12 else f"{members[0]}, {members[1]}, ..."
+    listed = (
+        ", ".join(map(str, members[:-1]))
+        if len(members) <= 12
+        else f"{members[0]}, {members[1]}, ..."
+    )
     return f"ranks {listed} and {members[-1]}"
 
 
@@ -127,9 +148,16 @@ def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
     for cause in reversed(answer["causes"]):
         parts += [_traceback(cause["steps"], cause["headline"]), cause["link"]]
     parts.append(_traceback(answer["steps"], answer["headline"]))
-    return RankState(rank, "raised", answer["what"], *_own_line(answer["steps"]), output=output,
-                     traceback="\n\n".join(part for part in parts if part), raised_at_s=answer["at_s"],
-                     by_peers=answer["by_peers"])  # fmt: skip
+    return RankState(
+        rank,
+        "raised",
+        answer["what"],
+        *_own_line(answer["steps"]),
+        output=output,
+        traceback="\n\n".join(part for part in parts if part),
+        raised_at_s=answer["at_s"],
+        by_peers=answer["by_peers"],
+    )
 
 
 def died(rank: int, code: int | None, output: str) -> RankState:
@@ -152,16 +180,30 @@ def running(rank: int, stack: str, output: str) -> RankState:
     steps = _dumped(stack)
     what = "was still running" if steps else "was still running, and did not say where"
     waits = bool(steps) and _COLLECTIVES in Path(steps[-1][0]).as_posix()
-    return RankState(rank, "running", what, *_own_line(steps), output=output, traceback=_traceback(steps, ""),
-                     by_peers=waits)  # fmt: skip
+    return RankState(
+        rank,
+        "running",
+        what,
+        *_own_line(steps),
+        output=output,
+        traceback=_traceback(steps, ""),
+        by_peers=waits,
+    )
 
 
 def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
     """Return the state of a rank that left a traceback as ``text``."""
     steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(text)]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
-    return RankState(rank, "raised", f"raised {lines[-1]}", *_own_line(steps), traceback=text, output=output,
-                     by_peers=by_peers)  # fmt: skip
+    return RankState(
+        rank,
+        "raised",
+        f"raised {lines[-1]}",
+        *_own_line(steps),
+        traceback=text,
+        output=output,
+        by_peers=by_peers,
+    )
 
 
 def returned(rank: int, output: str) -> RankState:
@@ -179,7 +221,9 @@ def _dumped(text: str) -> list[Step]:
 
 
 def _own_line(steps: Sequence[Step]) -> tuple[str, int | None, str]:
-    """Return file, line and text of the innermost frame in the reader's own code, else of the innermost of all."""
+    """Return file, line and text of the innermost frame in the reader's own code, else of the
+    innermost of all.
+    """
     if not steps:
         return "", None, ""
     own = [step for step in steps if not _is_library(step[0])]
@@ -192,7 +236,9 @@ def _is_library(file: str) -> bool:
 
 
 def _traceback(steps: Sequence[Step], headline: str) -> str:
-    """Return a traceback in Python's own form; the lines are read here, where the cells' text is."""
+    """Return a traceback in Python's own form; the lines are read here, where the cells' text
+    is.
+    """
     frames = traceback.StackSummary.from_list([traceback.FrameSummary(*step) for step in steps])
     head = "Traceback (most recent call last):\n" if steps else ""
     return (head + "".join(frames.format()) + headline).rstrip()

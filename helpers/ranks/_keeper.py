@@ -1,9 +1,11 @@
-"""The keeper: a process that starts the ranks of a pool, sees them end, and ends them when the notebook is gone.
+"""The keeper: a process that starts the ranks of a pool, sees them end, and ends them when the
+notebook is gone.
 
-It imports PyTorch once and forks a rank in milliseconds. That is safe because it has one thread, and has run no
-operation of PyTorch and none of CUDA, when it forks: fork copies only the calling thread, and a lock that another
-one held stays locked in the child (fork(2)). Where there is no fork that can be trusted (macOS, Windows), where it is
-forbidden, or importing started a thread, each rank is a fresh interpreter that imports PyTorch by itself.
+It imports PyTorch once and forks a rank in milliseconds. That is safe because it has one thread,
+and has run no operation of PyTorch and none of CUDA, when it forks: fork copies only the calling
+thread, and a lock that another one held stays locked in the child (fork(2)). Where there is no fork
+that can be trusted (macOS, Windows), where it is forbidden, or importing started a thread, each
+rank is a fresh interpreter that imports PyTorch by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from helpers import _processes as processes
 from helpers.ranks import _wire as wire
 
 _LOOK_S = 0.1
-_GONE_S = 2.0  # a connection of a process that is killed closes a moment before the process has ended
+# a connection of a process that is killed closes a moment before the process has ended
+_GONE_S = 2.0
 _BOOTSTRAP = """
 import json, sys
 order = json.loads(sys.stdin.readline())
@@ -47,11 +50,13 @@ class _Child(Protocol):
 def keep(order: dict[str, Any]) -> None:
     """Carry out the notebook's commands until it is gone: the program of the keeper.
 
-    Commands: ``start`` (ranks by their orders), ``end`` (all ranks), ``stop``. It tells the end of every rank with its
-    exit code, negative for a signal. The files of a notebook that was killed it removes.
+    Commands: ``start`` (ranks by their orders), ``end`` (all ranks), ``stop``. It tells the end of
+    every rank with its exit code, negative for a signal. The files of a notebook that was killed it
+    removes.
     """
     notebook = os.getppid()
-    _load(order["modules"])  # also where it will not fork: what a process with PyTorch takes is measured here
+    # also where it will not fork: what a process with PyTorch takes is measured here
+    _load(order["modules"])
     forks = order["forks"] and _threads() == 1 and _fork_is_allowed()
     for name, value in order["restore"].items():  # it was for the imports
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
@@ -70,7 +75,9 @@ def keep(order: dict[str, Any]) -> None:
     os._exit(0)  # PyTorch has nothing to put away that the system does not
 
 
-def _obey(control: connection.Connection, ranks: dict[int, _Child], *, notebook: int, forks: bool) -> bool:
+def _obey(
+    control: connection.Connection, ranks: dict[int, _Child], *, notebook: int, forks: bool
+) -> bool:
     """Carry out commands, and return True at the last one, False when the notebook is gone."""
     now = 0
     while os.getppid() == notebook:
@@ -96,7 +103,9 @@ def _is_gone(notebook: int) -> bool:
 
 
 def _load(modules: Sequence[str]) -> None:
-    """Import what a rank needs, and ``modules``, which the notebook has: here once, in place of once a rank."""
+    """Import what a rank needs, and ``modules``, which the notebook has: here once, in place of
+    once a rank.
+    """
     with contextlib.suppress(ModuleNotFoundError):  # without it, functions of modules can be sent
         import cloudpickle  # noqa: F401
     import numpy  # noqa: F401
@@ -107,7 +116,8 @@ def _load(modules: Sequence[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in a rank would write to, and so copy, every page that holds an object
+    # a collection in a rank would write to, and so copy, every page that holds an object
+    gc.freeze()
 
 
 def _threads() -> int:
@@ -128,7 +138,9 @@ def _fork_is_allowed() -> bool:
 
 
 def _private_bytes() -> int | None:
-    """Return the resident memory that this process shares with no file and no other process; None if unknown."""
+    """Return the resident memory that this process shares with no file and no other process; None
+    if unknown.
+    """
     if sys.platform == "linux":
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("RssAnon:"):
@@ -158,7 +170,9 @@ def _start(order: dict[str, Any], control: connection.Connection, *, forks: bool
     try:
         return _fork(order, control) if forks else _spawn(order)
     except OSError as error:  # as it is, it would read as a lost connection
-        raise RuntimeError(f"this machine did not start a process for rank {order['rank']}: {error}") from error
+        raise RuntimeError(
+            f"this machine did not start a process for rank {order['rank']}: {error}"
+        ) from error
 
 
 def _fork(order: dict[str, Any], control: connection.Connection) -> _Child:

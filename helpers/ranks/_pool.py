@@ -1,4 +1,6 @@
-"""The notebook's side of a pool: memory for the ranks, their start and the keeper's, their connections, their end."""
+"""The notebook's side of a pool: memory for the ranks, their start and the keeper's, their
+connections, their end.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,15 @@ _HEAVY_MODULES = ("torch._dynamo", "torch.distributed.tensor.parallel", "torch.d
 
 
 def may_fork() -> bool:
-    """Return whether ranks may be forked here: on Linux alone, where the keeper can count its threads."""
+    """Return whether ranks may be forked here: on Linux alone, where the keeper can count its
+    threads.
+    """
     return sys.platform == "linux"
 
 
 class Pool:
-    """The processes of a :class:`helpers.ranks.Ranks`: at most one keeper, and one start of its ranks.
+    """The processes of a :class:`helpers.ranks.Ranks`: at most one keeper, and one start of its
+    ranks.
 
     ``ranks`` maps a rank to its connection while the ranks run.
     """
@@ -89,7 +94,9 @@ class Pool:
             raise
 
     def read_output(self, rank: int) -> str:
-        """Return what ``rank`` has printed since its function began, the middle left out if it is long."""
+        """Return what ``rank`` has printed since its function began, the middle left out if it is
+        long.
+        """
         path = self.folder / worker.OUTPUT.format(rank)
         if not path.exists():
             return ""
@@ -99,7 +106,9 @@ class Pool:
             return processes.joined_output(head, file.tell() - len(head), file.read())
 
     def stacks(self, ranks: list[int]) -> dict[int, str]:
-        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing came."""
+        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing
+        came.
+        """
         paths = {rank: self.folder / worker.STACK.format(rank) for rank in ranks}
         if hasattr(signal, "SIGUSR1"):
             for rank in ranks:
@@ -113,22 +122,29 @@ class Pool:
                     break
                 before = sizes
                 time.sleep(_QUIET_S)  # what still grows is still being written
-        return {rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()}
+        return {
+            rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()
+        }
 
     def wait(self, waiting: set[int], limit_s: float) -> list[int]:
-        """Return the ranks among ``waiting`` from which something came within ``limit_s``, and note ends of processes.
+        """Return the ranks among ``waiting`` from which something came within ``limit_s``, and note
+        ends of processes.
 
         Raises RuntimeError when the keeper itself is gone.
         """
         by_connection = {id(self.ranks[rank]): rank for rank in waiting}
         assert self._control is not None  # ranks run, so their keeper does
-        ready = connection.wait([*(self.ranks[rank] for rank in waiting), self._control], max(0.0, limit_s))
+        ready = connection.wait(
+            [*(self.ranks[rank] for rank in waiting), self._control], max(0.0, limit_s)
+        )
         if self._control in ready:
             self._read_control()
         return sorted(by_connection[id(item)] for item in ready if item is not self._control)
 
     def wait_for_code(self, rank: int) -> int | None:
-        """Return the exit code of a rank that has closed its connection, None if it is not told within ten seconds."""
+        """Return the exit code of a rank that has closed its connection, None if it is not told
+        within ten seconds.
+        """
         assert self._control is not None  # ranks ran, so their keeper does
         end_s = time.monotonic() + _CODE_LIMIT_S
         while rank not in self.codes and time.monotonic() < end_s:
@@ -169,15 +185,26 @@ class Pool:
         if self._server is None:
             self._server = wire.listen()
             self._store = wire.open_store()
-        single = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy would start threads on import, and a process with threads cannot
-        order = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
-                 "token": self._token, "folder": str(self.folder), "forks": may_fork(), "modules": modules,
-                 "restore": {name: os.environ.get(name) for name in single}}  # fmt: skip
+        # NumPy would start threads on import, and a process with threads cannot
+        single = {"OPENBLAS_NUM_THREADS": "1"}
+        order = {
+            "path": [str(entry) for entry in sys.path],
+            "port": self._server.getsockname()[1],
+            "token": self._token,
+            "folder": str(self.folder),
+            "forks": may_fork(),
+            "modules": modules,
+            "restore": {name: os.environ.get(name) for name in single},
+        }
         with open(self.folder / "keeper.txt", "wb") as log:
             started = self._keeper = subprocess.Popen(
-                processes.python(keeper.KEEPER), stdin=subprocess.PIPE, stdout=log, stderr=log,
-                env={**os.environ, **single}, **processes.own_group(),
-            )  # fmt: skip
+                processes.python(keeper.KEEPER),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **single},
+                **processes.own_group(),
+            )
         assert started.stdin is not None
         started.stdin.write(json.dumps(order).encode() + b"\n")
         started.stdin.close()
@@ -188,8 +215,8 @@ class Pool:
     def _tell_how(self) -> None:
         if may_fork() and not self.forks:
             console.notice(
-                "ranks cannot be forked here (importing PyTorch starts threads, or fork is forbidden), so each imports "
-                "PyTorch by itself: a slower start"
+                "ranks cannot be forked here (importing PyTorch starts threads, or fork is "
+                "forbidden), so each imports PyTorch by itself: a slower start"
             )
 
     def _order_ranks(self) -> None:
@@ -197,10 +224,17 @@ class Pool:
         assert self._control is not None  # the keeper was started
         self.rounds += 1
         self.codes = {}
-        common = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
-                  "token": self._token, "store_port": self._store.port, "folder": str(self.folder),
-                  "round": self.rounds, "world_size": self.world_size, "threads": self.threads,
-                  "device": self.device}  # fmt: skip
+        common = {
+            "path": [str(entry) for entry in sys.path],
+            "port": self._server.getsockname()[1],
+            "token": self._token,
+            "store_port": self._store.port,
+            "folder": str(self.folder),
+            "round": self.rounds,
+            "world_size": self.world_size,
+            "threads": self.threads,
+            "device": self.device,
+        }
         orders = [{**common, "rank": rank} for rank in range(self.world_size)]
         wire.send(self._control, {"do": "start", "orders": orders})
 
@@ -220,9 +254,14 @@ class Pool:
                 with contextlib.suppress(EOFError, OSError):
                     answer = wire.receive(self.ranks[rank])
                     if not answer["ready"]:
-                        raise RuntimeError(f"rank {rank} did not start: it {answer['what']}\n{self.read_output(rank)}")
+                        raise RuntimeError(
+                            f"rank {rank} did not start: it "
+                            f"{answer['what']}\n{self.read_output(rank)}"
+                        )
                     return rank
-                raise RuntimeError(f"rank {rank} did not start: its process ended\n{self.read_output(rank)}")
+                raise RuntimeError(
+                    f"rank {rank} did not start: its process ended\n{self.read_output(rank)}"
+                )
         raise self._too_late()
 
     def _accept_from(self, process: int, end_s: float) -> connection.Connection:
@@ -249,22 +288,34 @@ class Pool:
         try:
             return wire.receive(joined)
         except (EOFError, OSError) as error:
-            raise RuntimeError(f"the ranks' keeper ended while it started\n{self._log()}") from error
+            raise RuntimeError(
+                f"the ranks' keeper ended while it started\n{self._log()}"
+            ) from error
 
     def _require_started(self) -> None:
         assert self._keeper is not None
         if self._keeper.poll() is not None:
-            raise RuntimeError(f"the ranks' keeper ended (exit code {self._keeper.returncode})\n{self._log()}")
+            raise RuntimeError(
+                f"the ranks' keeper ended (exit code {self._keeper.returncode})\n{self._log()}"
+            )
         if self.codes:
             rank, code = next(iter(self.codes.items()))
-            raise RuntimeError(f"rank {rank} ended while it started (exit code {code})\n{self.read_output(rank)}")
+            raise RuntimeError(
+                f"rank {rank} ended while it started (exit code {code})\n{self.read_output(rank)}"
+            )
 
     def _too_late(self) -> RuntimeError:
-        return RuntimeError(f"the ranks were not ready after {_START_LIMIT_S:.0f} s, and were ended\n{self._log()}")
+        return RuntimeError(
+            f"the ranks were not ready after {_START_LIMIT_S:.0f} s, and were ended\n{self._log()}"
+        )
 
     def _log(self) -> str:
         path = self.folder / "keeper.txt"
-        return path.read_text(encoding="utf-8", errors="replace")[-3000:].rstrip() if path.exists() else ""
+        return (
+            path.read_text(encoding="utf-8", errors="replace")[-3000:].rstrip()
+            if path.exists()
+            else ""
+        )
 
     def _read_control(self) -> None:
         assert self._control is not None
@@ -292,13 +343,16 @@ class Pool:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Return the memory that new processes may take: the machine's, or the container's where that is less.
+    """Return the memory that new processes may take: the machine's, or the container's where that
+    is less.
 
     Raises RuntimeError without psutil.
     """
     free = processes.psutil("how much memory is free is read with").virtual_memory().available
     limit = read_memory_limit(root)
-    used = next((int(path.read_text()) for name in _USAGE_FILES if (path := root / name).exists()), None)
+    used = next(
+        (int(path.read_text()) for name in _USAGE_FILES if (path := root / name).exists()), None
+    )
     if limit is None or used is None:
         return free
     # Pages of files that were read once are the first to go when memory is needed.
@@ -309,12 +363,20 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
-    """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need over nine tenths of ``free`` bytes."""
+    """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need over nine tenths of
+    ``free`` bytes.
+    """
     most = int(free * (1 - _LEFT_SHARE)) // rank_bytes
     if world_size > most:
-        size, needed, left = (units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free))
-        advice = f"take at most {most} ranks, or close other programs" if most else "close other programs"
+        size, needed, left = (
+            units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free)
+        )
+        advice = (
+            f"take at most {most} ranks, or close other programs"
+            if most
+            else "close other programs"
+        )
         raise MemoryError(
-            f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need {needed}; {left} "
-            f"of memory are free, of which a tenth stays so: {advice}"
+            f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need "
+            f"{needed}; {left} of memory are free, of which a tenth stays so: {advice}"
         )

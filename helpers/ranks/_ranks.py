@@ -1,15 +1,18 @@
-"""Ranks for notebook cells: a function on several processes that talk to each other through torch.distributed.
+"""Ranks for notebook cells: a function on several processes that talk to each other through
+torch.distributed.
 
     with Ranks(4) as ranks:
         ranks.run(function, argument)      # calls function(rank, 4, argument) on each rank
 
-The first run starts the ranks, and they stay for the next ones: a run then takes milliseconds. The function may be
-defined in a cell, and everything that it needs goes with it, by value: what it changes, it changes in its rank alone,
-and what it returns comes back by value, tensors as copies on the CPU.
+The first run starts the ranks, and they stay for the next ones: a run then takes milliseconds. The
+function may be defined in a cell, and everything that it needs goes with it, by value: what it
+changes, it changes in its rank alone, and what it returns comes back by value, tensors as copies on
+the CPU.
 
-Ranks are made for a time: they end with the pool, and with the notebook's kernel, whatever ends that. A rank that
-raises, dies or hangs surfaces as one :class:`helpers.ranks.RankError`, and the next run starts all ranks afresh.
-For several machines, and for a script, see :func:`helpers.ranks.torchrun`.
+Ranks are made for a time: they end with the pool, and with the notebook's kernel, whatever ends
+that. A rank that raises, dies or hangs surfaces as one :class:`helpers.ranks.RankError`, and the
+next run starts all ranks afresh. For several machines, and for a script, see
+:func:`helpers.ranks.torchrun`.
 
 Lesson 05.
 """
@@ -36,24 +39,30 @@ _MOST_RANKS = 1024
 
 
 class Ranks:
-    """``world_size`` processes that wait for a function: see :meth:`run`. To be used in a ``with``, or closed.
+    """``world_size`` processes that wait for a function: see :meth:`run`.
 
-    ``device`` is ``"cuda"`` (each rank has the GPU of its number as its current device, and nccl beside gloo) or
-    ``"cpu"`` (gloo); by default CUDA where there is a GPU for every rank. ``threads`` is what each rank computes with:
-    by default the threads of the notebook (``torch.get_num_threads()``) divided among the ranks, at least one. A rank's
-    NumPy has one thread. Nothing is started before the first run; ``output`` holds what each rank printed in the last.
+    To be used in a ``with``, or closed. ``device`` is ``"cuda"`` (each rank has the GPU of its
+    number as its current device, and nccl beside gloo) or ``"cpu"`` (gloo); by default CUDA where
+    there is a GPU for every rank. ``threads`` is what each rank computes with: by default the
+    threads of the notebook (``torch.get_num_threads()``) divided among the ranks, at least one. A
+    rank's NumPy has one thread. Nothing is started before the first run; ``output`` holds what each
+    rank printed in the last.
 
-    Raises TypeError or ValueError for a number that is not a whole one above 0, ValueError for a device that is not
-    there, and RuntimeError in a rank, which cannot start ranks of its own. Lesson 05.
+    Raises TypeError or ValueError for a number that is not a whole one above 0, ValueError for a
+    device that is not there, and RuntimeError in a rank, which cannot start ranks of its own.
+    Lesson 05.
     """
 
-    def __init__(self, world_size: int, *, device: str | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self, world_size: int, *, device: str | None = None, threads: int | None = None
+    ) -> None:
         import torch
 
         if worker.current_rank is not None:
             raise RuntimeError(
-                f"this is rank {worker.current_rank} of other ranks already, and a rank cannot start ranks; "
-                "start them in the notebook, and use torch.distributed.new_group for parts of them"
+                f"this is rank {worker.current_rank} of other ranks already, and a rank cannot "
+                "start ranks; start them in the notebook, and use torch.distributed.new_group for "
+                "parts of them"
             )
         self.world_size = whole_number("world_size", world_size, at_most=_MOST_RANKS)
         shared = max(1, torch.get_num_threads() // self.world_size)
@@ -61,17 +70,25 @@ class Ranks:
         self.device = _device(device, self.world_size)
         self.output: tuple[str, ...] = ("",) * self.world_size
         self._pool = Pool(self.world_size, threads=self.threads, device=self.device)
-        # At the end of the program, and when nobody holds the ranks any more; not in a process forked from this one.
+        # At the end of the program, and when nobody holds the ranks any more; not in a process
+        # forked from this one.
         self._close = weakref.finalize(self, _close, self._pool, os.getpid())
 
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if not self._close.alive else "running" if self._pool.ranks else "not started"
+        state = (
+            "closed" if not self._close.alive else "running" if self._pool.ranks else "not started"
+        )
         return f"Ranks({self.world_size}, device={self.device!r}, threads={self.threads}) [{state}]"
 
     def close(self) -> None:
@@ -79,15 +96,18 @@ class Ranks:
         self._close()
 
     def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 60.0) -> list[Any]:
-        """Call ``function(rank, world_size, *args)`` on every rank and return the results in rank order.
+        """Call ``function(rank, world_size, *args)`` on every rank and return the results in rank
+        order.
 
-        ``torch.distributed`` is initialised in each rank. What ranks print is shown after the run, rank by rank, and
-        kept in ``output``. ``timeout_s`` limits the function, not the start of the ranks (ten minutes).
-        What a function needs of a module is imported in the ranks once: after a change to the module, make new ranks.
+        ``torch.distributed`` is initialised in each rank. What ranks print is shown after the run,
+        rank by rank, and kept in ``output``. ``timeout_s`` limits the function, not the start of
+        the ranks (ten minutes). What a function needs of a module is imported in the ranks once:
+        after a change to the module, make new ranks.
 
-        Raises :class:`helpers.ranks.RankError` when a rank raises, dies, or has not returned at the limit; TypeError
-        for what is no function or cannot be sent; ValueError for a limit that is not above 0; MemoryError when the
-        ranks would not fit into the free memory; RuntimeError when they are closed, or do not start. Lesson 05.
+        Raises :class:`helpers.ranks.RankError` when a rank raises, dies, or has not returned at the
+        limit; TypeError for what is no function or cannot be sent; ValueError for a limit that is
+        not above 0; MemoryError when the ranks would not fit into the free memory; RuntimeError
+        when they are closed, or do not start. Lesson 05.
         """
         if not self._close.alive:
             raise RuntimeError("these ranks are closed; make new ones: Ranks(world_size)")
@@ -125,12 +145,19 @@ def _device(device: str | None, world_size: int) -> str:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; give 'cpu' or 'cuda'")
     if device == "cuda" and gpus < world_size:
-        raise ValueError(f"{world_size} ranks on CUDA need a GPU each, and nccl; here are {gpus}; give device='cpu'")
+        raise ValueError(
+            f"{world_size} ranks on CUDA need a GPU each, and nccl; here are {gpus}; give "
+            "device='cpu'"
+        )
     return device
 
 
-def _collect(pool: Pool, order: dict[str, Any], limit_s: float) -> tuple[list[failures.RankState], list[Any]]:
-    """Give the order to all ranks, and return the state of each and, where all returned, their values."""
+def _collect(
+    pool: Pool, order: dict[str, Any], limit_s: float
+) -> tuple[list[failures.RankState], list[Any]]:
+    """Give the order to all ranks, and return the state of each and, where all returned, their
+    values.
+    """
     for joined in pool.ranks.values():
         try:
             wire.send(joined, order)
@@ -141,14 +168,20 @@ def _collect(pool: Pool, order: dict[str, Any], limit_s: float) -> tuple[list[fa
     while waiting and (left_s := end_s - time.monotonic()) > 0:
         for rank in pool.wait(waiting, min(left_s, _POLL_S)):
             answers[rank] = _answer(pool, rank)
-        # A process can end while one that it started holds its connection open: then only the keeper tells.
-        answers.update({rank: {"status": "died"} for rank in waiting & set(pool.codes) - set(answers)})
+        # A process can end while one that it started holds its connection open: then only the
+        # keeper tells.
+        answers.update(
+            {rank: {"status": "died"} for rank in waiting & set(pool.codes) - set(answers)}
+        )
         waiting -= set(answers)
         if any(answer["status"] != "returned" for answer in answers.values()):
             end_s = min(end_s, time.monotonic() + _SETTLE_S)
     values = _values(pool, answers) if not waiting else {}
     stacks = pool.stacks(sorted(waiting)) if waiting else {}
-    states = [_state(pool, rank, answers.get(rank), stacks.get(rank, "")) for rank in range(pool.world_size)]
+    states = [
+        _state(pool, rank, answers.get(rank), stacks.get(rank, ""))
+        for rank in range(pool.world_size)
+    ]
     return states, [values.get(rank) for rank in range(pool.world_size)]
 
 
@@ -160,7 +193,9 @@ def _answer(pool: Pool, rank: int) -> dict[str, Any]:
 
 
 def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
-    """Return what the ranks returned; the answer of a rank whose value cannot be loaded here becomes an exception."""
+    """Return what the ranks returned; the answer of a rank whose value cannot be loaded here
+    becomes an exception.
+    """
     values = {}
     for rank, answer in answers.items():
         if answer["status"] != "returned":
@@ -181,7 +216,11 @@ def _state(pool: Pool, rank: int, answer: dict[str, Any] | None, stack: str) -> 
         return failures.running(rank, stack, output)
     if answer["status"] == "died":
         return failures.died(rank, pool.wait_for_code(rank), output)
-    return failures.raised(rank, answer, output) if answer["status"] == "raised" else failures.returned(rank, output)
+    return (
+        failures.raised(rank, answer, output)
+        if answer["status"] == "raised"
+        else failures.returned(rank, output)
+    )
 
 
 def _show(output: tuple[str, ...]) -> None:

@@ -1,7 +1,8 @@
 """Short JSON messages between the notebook, the keeper and the ranks, over the loopback.
 
-Whoever connects says first who he is and shows the pool's token, so that another user of the machine is turned away.
-What may be long (functions, values, output) goes through files, so that no message ever waits for its reader.
+Whoever connects says first who he is and shows the pool's token, so that another user of the
+machine is turned away. What may be long (functions, values, output) goes through files, so that no
+message ever waits for its reader.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ def listen() -> socket.socket:
         return socket.create_server((LOOPBACK, 0), backlog=128)
     except OSError as error:
         raise RuntimeError(
-            f"the system gave no free port on the loopback, {LOOPBACK} ({error}); ranks need one to find each other: "
-            "close programs that hold many connections, or allow connections of this machine to itself"
+            f"the system gave no free port on the loopback, {LOOPBACK} ({error}); ranks need one "
+            "to find each other: close programs that hold many connections, or allow connections "
+            "of this machine to itself"
         ) from error
 
 
@@ -70,7 +72,8 @@ def _as_connection(opened: socket.socket) -> Connection:
 
 
 def loopback_interface() -> str | None:
-    """Return the name of the loopback's network interface, such as ``lo``, None where it has another name.
+    """Return the name of the loopback's network interface, such as ``lo``, None where it has
+    another name.
 
     Given to gloo and nccl, it keeps them from looking up the name of this machine.
     """
@@ -78,14 +81,22 @@ def loopback_interface() -> str | None:
 
 
 def open_store() -> Any:
-    """Return the store through which ranks find each other, on the loopback at a port that the system chose.
+    """Return the store through which ranks find each other, on the loopback at a port that the
+    system chose.
 
     Raises RuntimeError where PyTorch lacks torch.distributed or gloo.
     """
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
-        raise RuntimeError("this PyTorch was built without torch.distributed or gloo; install one that has both")
+        raise RuntimeError(
+            "this PyTorch was built without torch.distributed or gloo; install one that has both"
+        )
     listening = listen()
-    return dist.TCPStore(LOOPBACK, listening.getsockname()[1], is_master=True, wait_for_workers=False,
-                         master_listen_fd=listening.detach())  # fmt: skip
+    return dist.TCPStore(
+        LOOPBACK,
+        listening.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )

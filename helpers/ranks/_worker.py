@@ -25,7 +25,8 @@ TASK, VALUE, OUTPUT, STACK = "task.pickle", "value-{}.pickle", "output-{}.txt", 
 
 _MOST_STEPS = 60
 _LONGEST_MESSAGE = 5_000
-_COLLECTIVES_LIMIT = timedelta(hours=24)  # the limit of a run is the caller's; a collective has no own one
+# the limit of a run is the caller's; a collective has no own one
+_COLLECTIVES_LIMIT = timedelta(hours=24)
 _PEERS = re.compile(r"gloo|nccl|connection (closed|reset|refused)|socket", re.IGNORECASE)
 
 current_rank: int | None = None  # the rank that this process is, None in the notebook
@@ -42,8 +43,10 @@ def serve(order: dict[str, Any]) -> None:
         faulthandler.enable(file=sys.stderr, all_threads=False)
         if hasattr(faulthandler, "register"):  # POSIX: where a rank stands is asked with a signal
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-        control = wire.connect(order["port"], {"token": order["token"], "rank": rank, "round": order["round"],
-                                               "pid": os.getpid()})  # fmt: skip
+        control = wire.connect(
+            order["port"],
+            {"token": order["token"], "rank": rank, "round": order["round"], "pid": os.getpid()},
+        )
         try:
             _join(order)
         except Exception as error:
@@ -74,7 +77,12 @@ def _join(order: dict[str, Any]) -> None:
     rank, world_size = order["rank"], order["world_size"]
     np.random.seed()  # forked ranks would share the keeper's state
     torch.set_num_threads(order["threads"])
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    names = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": world_size,
+    }
     os.environ.update({name: str(value) for name, value in names.items()})
     if loopback := wire.loopback_interface():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -83,10 +91,15 @@ def _join(order: dict[str, Any]) -> None:
     if order["device"] == "cuda":
         torch.cuda.set_device(rank)
         backend = "cpu:gloo,cuda:nccl"
-    shared = dist.TCPStore(wire.LOOPBACK, order["store_port"], is_master=False, wait_for_workers=False)
-    # Addresses of ranks that have ended stand in the store; under a prefix of its own no start reads them.
+    shared = dist.TCPStore(
+        wire.LOOPBACK, order["store_port"], is_master=False, wait_for_workers=False
+    )
+    # Addresses of ranks that have ended stand in the store; under a prefix of its own no start
+    # reads them.
     store = dist.PrefixStore(f"start-{order['round']}", shared)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVES_LIMIT)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVES_LIMIT
+    )
 
 
 def _carry_out(task: dict[str, Any], order: dict[str, Any], control: Any) -> None:
@@ -113,18 +126,29 @@ def _pack(value: Any, path: Path) -> dict[str, Any]:
     except Exception as error:
         path.unlink(missing_ok=True)
         kind = type(value).__name__
-        what = f"returned a {kind}, which cannot be sent back ({type(error).__name__}: {_message(error)})"
+        what = (
+            f"returned a {kind}, which cannot be sent back ({type(error).__name__}: "
+            f"{_message(error)})"
+        )
         return refusal(what)
     return {"status": "returned"}
 
 
 def refusal(what: str) -> dict[str, Any]:
     """Return the answer of a rank whose value did not come through."""
-    return {"status": "raised", "what": what, "steps": [], "headline": "", "causes": [], "by_peers": False}
+    return {
+        "status": "raised",
+        "what": what,
+        "steps": [],
+        "headline": "",
+        "causes": [],
+        "by_peers": False,
+    }
 
 
 def dump(value: Any, file: Any) -> None:
-    """Write ``value`` to ``file`` with cloudpickle; tensors go as copies on the CPU, with their own elements alone.
+    """Write ``value`` to ``file`` with cloudpickle; tensors go as copies on the CPU, with their own
+    elements alone.
 
     A view would otherwise take its whole storage along. Raises what pickling raises.
     """
@@ -134,8 +158,17 @@ def dump(value: Any, file: Any) -> None:
 
     class Pickler(base):  # type: ignore[misc, valid-type]  # of pickle, or of cloudpickle where that is installed
         def reducer_override(self, item: Any) -> Any:
-            if type(item) is torch.Tensor and item.layout == torch.strided and _is_far_or_view(item):
-                copy = item.detach().to("cpu", copy=True).contiguous().requires_grad_(item.requires_grad)
+            if (
+                type(item) is torch.Tensor
+                and item.layout == torch.strided
+                and _is_far_or_view(item)
+            ):
+                copy = (
+                    item.detach()
+                    .to("cpu", copy=True)
+                    .contiguous()
+                    .requires_grad_(item.requires_grad)
+                )
                 return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             inherited = getattr(super(), "reducer_override", None)
             return inherited(item) if inherited else NotImplemented
@@ -146,7 +179,10 @@ def dump(value: Any, file: Any) -> None:
 def _is_far_or_view(tensor: Any) -> bool:
     if tensor.device.type == "meta":
         return False
-    return tensor.device.type != "cpu" or tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+    return (
+        tensor.device.type != "cpu"
+        or tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+    )
 
 
 def pack(value: Any) -> bytes:
@@ -157,16 +193,22 @@ def pack(value: Any) -> bytes:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """Return what the notebook needs to tell of ``error``; it has the cells' text, so it writes the traceback."""
+    """Return what the notebook needs to tell of ``error``; it has the cells' text, so it writes the
+    traceback.
+    """
     kind, message = type(error).__name__, _message(error)
-    causes = [{"steps": _steps(cause), "headline": _headline(cause), "link": link} for cause, link in _causes(error)]
+    causes = [
+        {"steps": _steps(cause), "headline": _headline(cause), "link": link}
+        for cause, link in _causes(error)
+    ]
     return {
         "status": "raised",
         "what": f"raised {kind}: {message}".rstrip(": "),
         "headline": _headline(error),
         "steps": _steps(error),
         "causes": causes,
-        "by_peers": isinstance(error, (RuntimeError, OSError)) and _PEERS.search(message) is not None,
+        "by_peers": isinstance(error, (RuntimeError, OSError))
+        and _PEERS.search(message) is not None,
     }
 
 
@@ -183,9 +225,14 @@ def _causes(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 
 
 def _steps(error: BaseException) -> list[tuple[str, int | None, str]]:
-    """Return (file, line, function) of each frame below this module's, the middle left out where there are many."""
-    steps = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)
-             if frame.filename != __file__]  # fmt: skip
+    """Return (file, line, function) of each frame below this module's, the middle left out where
+    there are many.
+    """
+    steps = [
+        (frame.filename, frame.lineno, frame.name)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+    ]
     half = _MOST_STEPS // 2
     return steps if len(steps) <= _MOST_STEPS else steps[:half] + steps[-half:]
 

@@ -1,7 +1,9 @@
-"""A workload on a machine's measured limits: what it can attain, what bounds it, and how long it takes.
+"""A workload on a machine's measured limits: what it can attain, what bounds it, and how long it
+takes.
 
-:func:`model` works from two numbers of the workload and the limits that :func:`helpers.hardware.probe` measured, and
-measures nothing. :func:`roofline` times a model's layers, each beside its modelled time.
+:func:`model` works from two numbers of the workload and the limits that
+:func:`helpers.hardware.probe` measured, and measures nothing. :func:`roofline` times a model's
+layers, each beside its modelled time.
 
 Lesson 02.
 """

@@ -1,4 +1,5 @@
-"""The roofline model: the time of a workload from its FLOPs, its bytes and a machine's limits, beside what is measured.
+"""The roofline model: the time of a workload from its FLOPs, its bytes and a machine's limits,
+beside what is measured.
 
 A function, or every layer of a model, is timed here and put under the roofs.
 """
@@ -23,11 +24,13 @@ COMPUTE_BOUND, MEMORY_BOUND, OVERHEAD_BOUND = "compute-bound", "memory-bound", "
 class Workload(Record):
     """What is to be done: ``flops`` operations in ``dtype`` on ``moved_bytes`` read and written.
 
-    ``working_set_bytes`` are the distinct bytes touched, which decide the memory level; by default ``moved_bytes``,
-    as where each byte moves once. ``calls`` of operators make it up: each costs the call overhead.
+    ``working_set_bytes`` are the distinct bytes touched, which decide the memory level; by default
+    ``moved_bytes``, as where each byte moves once. ``calls`` of operators make it up: each costs
+    the call overhead.
 
-    Raises ValueError for no bytes, a negative or infinite number, calls that are no whole number of at least 1, or a
-    working set larger than the bytes moved; TypeError for what is no number. Lesson 02.
+    Raises ValueError for no bytes, a negative or infinite number, calls that are no whole number of
+    at least 1, or a working set larger than the bytes moved; TypeError for what is no number.
+    Lesson 02.
     """
 
     name: str
@@ -38,20 +41,25 @@ class Workload(Record):
     calls: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("flops", 0), ("moved_bytes", 0), ("working_set_bytes", 0), ("calls", 1)):
+        for name, least in (
+            ("flops", 0),
+            ("moved_bytes", 0),
+            ("working_set_bytes", 0),
+            ("calls", 1),
+        ):
             if name != "working_set_bytes" or self.working_set_bytes is not None:
                 number(f"{name} of {self.name!r}", getattr(self, name), at_least=least)
         if self.calls != int(self.calls):
             raise ValueError(f"calls of {self.name!r} must be a whole number, got {self.calls!r}")
         if self.moved_bytes == 0:
             raise ValueError(
-                f"{self.name!r} moves no bytes, so it has no arithmetic intensity (FLOP a byte); give the bytes that "
-                "it reads and writes"
+                f"{self.name!r} moves no bytes, so it has no arithmetic intensity (FLOP a byte); "
+                "give the bytes that it reads and writes"
             )
         if self.working_set_bytes is not None and self.working_set_bytes > self.moved_bytes:
             raise ValueError(
-                f"{self.name!r} touches {self.working_set_bytes:,} bytes and moves only {self.moved_bytes:,}; each "
-                "byte of the working set moves at least once"
+                f"{self.name!r} touches {self.working_set_bytes:,} bytes and moves only "
+                f"{self.moved_bytes:,}; each byte of the working set moves at least once"
             )
 
     @property
@@ -61,10 +69,12 @@ class Workload(Record):
 
 
 class RooflinePoint(Record):
-    """A workload on a machine: where it stands under the roofs, and the time that the model gives it.
+    """A workload on a machine: where it stands under the roofs, and the time that the model gives
+    it.
 
-    ``level`` is the memory level whose bandwidth is the slope, ``ridge_flops_per_byte`` where slope and peak meet.
-    ``modelled_s`` holds the call overhead, ``attainable_flops_per_s`` (the roof above the point) does not. Lesson 02.
+    ``level`` is the memory level whose bandwidth is the slope, ``ridge_flops_per_byte`` where slope
+    and peak meet. ``modelled_s`` holds the call overhead, ``attainable_flops_per_s`` (the roof
+    above the point) does not. Lesson 02.
     """
 
     name: str
@@ -92,24 +102,27 @@ class RooflinePoint(Record):
 def model(workload: Workload, limits: MachineLimits, *, level: str | None = None) -> RooflinePoint:
     """Return where ``workload`` stands under the roofs of ``limits``, and its modelled time.
 
-    ``compute_s`` is FLOPs over the peak of its dtype, ``memory_s`` bytes over the bandwidth of a memory level: the one
-    called ``level``, or else the smallest that holds the working set (by its ``holds_bytes``) and whose bandwidth was
-    measured (the point names it). The longer of the two is the roofline's time: arithmetic and transfers overlap
-    perfectly, the bytes move once, and each runs at its measured best. ``overhead_s`` is the call overhead times the
-    calls. On a CPU it is added, for the operator starts only when the call has got to it; on CUDA the calls run ahead
-    of the kernels, so ``modelled_s`` is the longest of the three, as in a row of launches with one wait at its end.
+    ``compute_s`` is FLOPs over the peak of its dtype, ``memory_s`` bytes over the bandwidth of a
+    memory level: the one called ``level``, or else the smallest that holds the working set (by its
+    ``holds_bytes``) and whose bandwidth was measured (the point names it). The longer of the two is
+    the roofline's time: arithmetic and transfers overlap perfectly, the bytes move once, and each
+    runs at its measured best. ``overhead_s`` is the call overhead times the calls. On a CPU it is
+    added, for the operator starts only when the call has got to it; on CUDA the calls run ahead of
+    the kernels, so ``modelled_s`` is the longest of the three, as in a row of launches with one
+    wait at its end.
 
-    ``regime`` is "compute-bound", "memory-bound" (left of the ridge point) or "overhead-bound" (the overhead is longer
-    than both). Source of the model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model
-    for multicore architectures", Communications of the ACM 52(4), 2009; the overhead is our addition.
+    ``regime`` is "compute-bound", "memory-bound" (left of the ridge point) or "overhead-bound" (the
+    overhead is longer than both). Source of the model: Williams, Waterman, Patterson, "Roofline: an
+    insightful visual performance model for multicore architectures", Communications of the ACM
+    52(4), 2009; the overhead is our addition.
 
-    Raises ValueError for a dtype without a measured peak, a level that is not there, or a bandwidth that nobody could
-    measure; TypeError when ``workload`` or ``limits`` is none.
+    Raises ValueError for a dtype without a measured peak, a level that is not there, or a bandwidth
+    that nobody could measure; TypeError when ``workload`` or ``limits`` is none.
     """
     if not isinstance(workload, Workload):
         raise TypeError(
-            f"model works on a Workload, not on {type(workload).__name__}; write Workload('name', flops, moved_bytes), "
-            "or roofline(...) for a model's layers"
+            f"model works on a Workload, not on {type(workload).__name__}; write Workload('name', "
+            "flops, moved_bytes), or roofline(...) for a model's layers"
         )
     require_limits(limits)
     peak = peak_of(limits, workload.dtype)
@@ -137,34 +150,47 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
 def require_limits(given: object) -> MachineLimits:
     """Return ``given``; raise TypeError unless they are the limits of a machine."""
     if not isinstance(given, MachineLimits):
-        raise TypeError(f"limits are what helpers.probe() returns, not {type(given).__name__} {given!r:.40}")
+        raise TypeError(
+            f"limits are what helpers.probe() returns, not {type(given).__name__} {given!r:.40}"
+        )
     return given
 
 
 def peak_of(limits: MachineLimits, dtype: str) -> float:
-    """Return the measured peak in FLOP/s; ValueError, with the dtypes that were measured, for another."""
+    """Return the measured peak in FLOP/s; ValueError, with the dtypes that were measured, for
+    another.
+    """
     if dtype not in limits.peak_flops:
         measured = ", ".join(limits.peak_flops) or "none"
         raise ValueError(
-            f"no peak was measured for {dtype!r} on this machine{_why(limits)}; there is one for {measured}"
+            f"no peak was measured for {dtype!r} on this machine{_why(limits)}; there is one for "
+            f"{measured}"
         )
     return limits.peak_flops[dtype]
 
 
-def _level(limits: MachineLimits, workload: Workload, name: str | None) -> tuple[MemoryLevel, float]:
+def _level(
+    limits: MachineLimits, workload: Workload, name: str | None
+) -> tuple[MemoryLevel, float]:
     """Return the level of memory that feeds ``workload``, and its bandwidth in bytes per second."""
     if name is not None:
         chosen = limits.level(name)
         if chosen.bandwidth_bytes_per_s is None:
-            raise ValueError(f"the bandwidth of {name} could not be measured here{_why(limits)}; choose another level")
+            raise ValueError(
+                f"the bandwidth of {name} could not be measured here{_why(limits)}; choose another "
+                "level"
+            )
         return chosen, chosen.bandwidth_bytes_per_s
-    wanted = workload.moved_bytes if workload.working_set_bytes is None else workload.working_set_bytes
+    wanted = (
+        workload.moved_bytes if workload.working_set_bytes is None else workload.working_set_bytes
+    )
     for level in limits.memory_levels:
         bandwidth = level.bandwidth_bytes_per_s
         if bandwidth is not None and (level is limits.memory or level.fits(wanted)):
             return level, bandwidth
     raise ValueError(
-        f"the bandwidth of {limits.memory.name} could not be measured here{_why(limits)}; {workload.name!r} needs it"
+        f"the bandwidth of {limits.memory.name} could not be measured here{_why(limits)}; "
+        f"{workload.name!r} needs it"
     )
 
 
@@ -176,9 +202,10 @@ def _why(limits: MachineLimits) -> str:
 
 
 class DatasheetRoof(Record):
-    """A device's promised peak in ``dtype`` (dense, without sparsity) and memory bandwidth. Lesson 02.
+    """A device's promised peak in ``dtype`` (dense, without sparsity) and memory bandwidth.
 
     Raises TypeError for what is no number, ValueError for one that is not above 0 and finite.
+    Lesson 02.
     """
 
     name: str
@@ -196,27 +223,38 @@ class DatasheetRoof(Record):
         return self.peak_flops_per_s / self.bandwidth_bytes_per_s
 
 
-def datasheet_roof(device: Device, dtype: str = "float32", *, unit: str | None = None) -> DatasheetRoof:
-    """Return the roofs that the table of devices has for ``device``: dense peak in ``dtype``, memory bandwidth.
+def datasheet_roof(
+    device: Device, dtype: str = "float32", *, unit: str | None = None
+) -> DatasheetRoof:
+    """Return the roofs that the table of devices has for ``device``: dense peak in ``dtype``,
+    memory bandwidth.
 
-    ``unit`` is "vector" or "matrix", by default whichever is faster. Raises TypeError for what is no device, ValueError
-    where the table does not know the peak or the bandwidth, with the dtypes whose dense peak it does know. Lesson 02.
+    ``unit`` is "vector" or "matrix", by default whichever is faster. Raises TypeError for what is
+    no device, ValueError where the table does not know the peak or the bandwidth, with the dtypes
+    whose dense peak it does know. Lesson 02.
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
     if peak is None or peak.dense_flops_per_s is None:
-        known = list(dict.fromkeys(row.dtype for row in device.peaks if row.dense_flops_per_s is not None))
+        known = list(
+            dict.fromkeys(row.dtype for row in device.peaks if row.dense_flops_per_s is not None)
+        )
         raise ValueError(
-            f"the dense peak of {device.name} in {dtype}{f' on its {unit} units' if unit else ''} is unknown; known "
-            f"are {', '.join(known) or 'none'}"
+            f"the dense peak of {device.name} in {dtype}{f' on its {unit} units' if unit else ''} "
+            f"is unknown; known are {', '.join(known) or 'none'}"
         )
     if device.memory_bandwidth_bytes_per_s is None:
-        raise ValueError(f"the memory bandwidth of {device.name} is unknown, so its datasheet gives no slope")
-    return DatasheetRoof(device.name, dtype, peak.dense_flops_per_s, device.memory_bandwidth_bytes_per_s)
+        raise ValueError(
+            f"the memory bandwidth of {device.name} is unknown, so its datasheet gives no slope"
+        )
+    return DatasheetRoof(
+        device.name, dtype, peak.dense_flops_per_s, device.memory_bandwidth_bytes_per_s
+    )
 
 
 def check_limits(limits: MachineLimits | None, device: torch.device) -> MachineLimits:
-    """Return ``limits``; raise ValueError when ``limits`` are not those of ``device`` with its threads now.
+    """Return ``limits``; raise ValueError when ``limits`` are not those of ``device`` with its
+    threads now.
 
     On CUDA the number of CPU threads does not matter. Raises TypeError for what are no limits.
     """
@@ -224,13 +262,14 @@ def check_limits(limits: MachineLimits | None, device: torch.device) -> MachineL
     theirs = torch.device(limits.device)
     if theirs.type != device.type:
         raise ValueError(
-            f"these limits were measured on {theirs}, and this runs on {device}; measure the limits of {device.type} "
-            f"first: probe(device={device.type!r})"
+            f"these limits were measured on {theirs}, and this runs on {device}; measure the "
+            f"limits of {device.type} first: probe(device={device.type!r})"
         )
     if theirs.type == "cpu" and limits.threads != torch.get_num_threads():
         raise ValueError(
             f"these limits were measured with {limits.threads} threads, and PyTorch now uses "
-            f"{torch.get_num_threads()}; call probe() again, or torch.set_num_threads({limits.threads})"
+            f"{torch.get_num_threads()}; call probe() again, or "
+            f"torch.set_num_threads({limits.threads})"
         )
     return limits
 
@@ -266,10 +305,12 @@ class LayerPlacement(Record):
 
 
 class RooflineProfile(Record):
-    """Every layer of a model that moves bytes as a point, and the sums of the modelled and of the measured times.
+    """Every layer of a model that moves bytes as a point, and the sums of the modelled and of the
+    measured times.
 
-    ``left_out`` are the rows that move nothing (views, dropout at inference) or that the counter does not see;
-    ``left_out_s`` is their measured time, ``measured_s`` that of the points. Lesson 02.
+    ``left_out`` are the rows that move nothing (views, dropout at inference) or that the counter
+    does not see; ``left_out_s`` is their measured time, ``measured_s`` that of the points. Lesson
+    02.
     """
 
     model: str
@@ -297,13 +338,15 @@ def workload_of(
     training: bool = False,
     dtype: str = "float32",
 ) -> Workload:
-    """Return what :func:`.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an operator.
+    """Return what :func:`.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an
+    operator.
 
-    It is called ``name``, by default as the model, layer or operator, and computes in ``dtype``. With ``training`` the
-    backward pass is added to the forward. An operator's row has one phase, and its own calls. A profile has the calls
-    of its operators in those phases. A layer's row knows how often the module was called: that is one operator call a
-    time forward, and two more (the gradients of input and weights) backward; for a module that calls several operators
-    itself it is too few.
+    It is called ``name``, by default as the model, layer or operator, and computes in ``dtype``.
+    With ``training`` the backward pass is added to the forward. An operator's row has one phase,
+    and its own calls. A profile has the calls of its operators in those phases. A layer's row knows
+    how often the module was called: that is one operator call a time forward, and two more (the
+    gradients of input and weights) backward; for a module that calls several operators itself it is
+    too few.
 
     Raises TypeError for anything else and ValueError where nothing is moved.
     """
@@ -313,16 +356,20 @@ def workload_of(
         return Workload(name or counted.operator, counted.flops, moved, dtype, calls=counted.calls)
     if not isinstance(counted, OperationProfile | LayerOperations):
         raise TypeError(
-            f"workload_of takes what profile_ops returns (a profile, one of its layers or operators), not "
-            f"{type(counted).__name__}"
+            "workload_of takes what profile_ops returns (a profile, one of its layers or "
+            f"operators), not {type(counted).__name__}"
         )
     phases = ("forward", "backward") if training else ("forward",)
     flops = sum(getattr(counted, f"{phase}_flops") for phase in phases)
-    moved = sum(getattr(counted, f"{phase}_{way}_bytes") for phase in phases for way in ("read", "written"))
+    moved = sum(
+        getattr(counted, f"{phase}_{way}_bytes") for phase in phases for way in ("read", "written")
+    )
     if isinstance(counted, OperationProfile):
         calls = sum(row.calls for row in counted.operators if row.phase in phases)
         return Workload(name or counted.model, flops, moved, dtype, calls=max(1, calls))
-    calls = max(1, counted.calls) * (1 + _BACKWARD_CALLS * (training and counted.backward_flops > 0))
+    calls = max(1, counted.calls) * (
+        1 + _BACKWARD_CALLS * (training and counted.backward_flops > 0)
+    )
     return Workload(name or counted.layer or counted.kind, flops, moved, dtype, calls=calls)
 
 
@@ -336,18 +383,21 @@ def roofline(
     loss: steps.Loss | None = None,
     budget_s: float = 2.0,
 ) -> RooflineProfile:
-    """Return every layer of ``model`` as a point: counted FLOPs and bytes, modelled time, measured time.
+    """Return every layer of ``model`` as a point: counted FLOPs and bytes, modelled time, measured
+    time.
 
-    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, ``limits`` what :func:`.hardware.probe` returned;
-    ``training`` takes forward and backward in training mode, else the forward in evaluation mode. Counts are
-    :func:`.operations.profile_ops`'s in that mode, times :func:`helpers.profiling.profile_time`'s, with ``loss``
-    and ``budget_s``; :func:`workload_of` says how layers become workloads. The model comes back as it was.
+    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, ``limits`` what :func:`.hardware.probe`
+    returned; ``training`` takes forward and backward in training mode, else the forward in
+    evaluation mode. Counts are :func:`.operations.profile_ops`'s in that mode, times
+    :func:`helpers.profiling.profile_time`'s, with ``loss`` and ``budget_s``; :func:`workload_of`
+    says how layers become workloads. The model comes back as it was.
 
-    A point's level follows from the bytes that the layer itself moves: that its input still lies in a cache, or that
-    the layers before have driven its weights out, is not in the model.
+    A point's level follows from the bytes that the layer itself moves: that its input still lies in
+    a cache, or that the layers before have driven its weights out, is not in the model.
 
-    Raises ValueError for limits of another device or number of threads than the model's now, a dtype whose peak was
-    not measured, or a model that moves no bytes, and what counting and timing raise. Lesson 02.
+    Raises ValueError for limits of another device or number of threads than the model's now, a
+    dtype whose peak was not measured, or a model that moves no bytes, and what counting and timing
+    raise. Lesson 02.
     """
     boolean("training", training)
     steps.check_model(model)
@@ -356,7 +406,9 @@ def roofline(
     dtype = str(steps.dtype_of(model)).removeprefix("torch.")
     peak_of(limits, dtype)  # refused before anything is timed
     counted = count(model, arguments, training=training)
-    timed = profiling.profile_time(model, arguments, training=training, loss=loss, budget_s=budget_s)
+    timed = profiling.profile_time(
+        model, arguments, training=training, loss=loss, budget_s=budget_s
+    )
     return join(counted, timed, limits, dtype=dtype)
 
 
@@ -386,10 +438,14 @@ def join(
         placed.append(_placement(row, point, part.total_s))
     if not placed:
         raise ValueError(
-            f"no layer of {timed.model} both moves bytes and was timed: views alone move none, and counts of "
-            f"{counted.model} for {counted.input} go with no times of {timed.model} for {timed.input}"
+            f"no layer of {timed.model} both moves bytes and was timed: views alone move none, and "
+            f"counts of {counted.model} for {counted.input} go with no times of {timed.model} for "
+            f"{timed.input}"
         )
-    modelled_s, measured_s = sum(row.modelled_s for row in placed), sum(row.measured_s for row in placed)
+    modelled_s, measured_s = (
+        sum(row.modelled_s for row in placed),
+        sum(row.measured_s for row in placed),
+    )
     return derived(
         RooflineProfile,
         timed,

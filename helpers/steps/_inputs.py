@@ -1,4 +1,7 @@
-"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 11."""
+"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them.
+
+Lesson 11.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,28 @@ from torch.nn.utils.rnn import PackedSequence
 from helpers.checks import boolean, one_of, short
 from helpers.steps._objects import duplicate, reachable, tensors_of
 
-Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, a dict of keyword arguments or of shapes
+# a shape, several, a tensor, a tuple of positional arguments, a dict of keyword arguments or of
+# shapes
+Inputs = Any
 _ACCEPTED = (
-    "give a shape such as (64, 1, 28, 28), a tuple of shapes, a tensor, a tuple of positional arguments with a tensor "
-    "among them, or a dict of keyword arguments or of shapes"
+    "give a shape such as (64, 1, 28, 28), a tuple of shapes, a tensor, a tuple of positional "
+    "arguments with a tensor among them, or a dict of keyword arguments or of shapes"
 )
 
 
 class ModelError(RuntimeError):
-    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why. Lesson 11."""
+    """The model, its loss or its optimizer raised, or cannot be handled; the message says which,
+    and why.
+
+    Lesson 11.
+    """
 
 
 class ForwardError(ModelError):
-    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 11."""
+    """The model's forward cannot be followed on shapes; the message says where and what to do.
+
+    Lesson 11.
+    """
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,9 @@ class Shape:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a forward; a :class:`Shape` stands where only the sizes of a tensor are given."""
+    """The arguments of a forward; a :class:`Shape` stands where only the sizes of a tensor are
+    given.
+    """
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
@@ -53,11 +67,15 @@ class Arguments(NamedTuple):
         """The distinct tensors and shapes, in order."""
         return [value for value in reachable(self) if isinstance(value, Tensor | Shape)]
 
-    def replaced(self, function: Callable[[Any], Any], memo: dict[int, Any] | None = None) -> Arguments:
-        """Return a copy of the arguments, at every depth, with ``function(leaf)`` for each tensor and shape.
+    def replaced(
+        self, function: Callable[[Any], Any], memo: dict[int, Any] | None = None
+    ) -> Arguments:
+        """Return a copy of the arguments, at every depth, with ``function(leaf)`` for each tensor
+        and shape.
 
-        One that stands in several places is replaced once: a model may ask whether two are the same. ``memo`` is that
-        of a copy that was made before, of what the arguments may hold as well.
+        One that stands in several places is replaced once: a model may ask whether two are the
+        same. ``memo`` is that of a copy that was made before, of what the arguments may hold as
+        well.
 
         Raises ModelError when they cannot be copied.
         """
@@ -67,28 +85,45 @@ class Arguments(NamedTuple):
             return duplicate(self, memo)
         except Exception as error:
             raise ModelError(
-                f"the inputs cannot be copied (copy.deepcopy: {first_line(error)}); leave out what holds no tensors"
+                f"the inputs cannot be copied (copy.deepcopy: {first_line(error)}); leave out what "
+                "holds no tensors"
             ) from error
 
 
 def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) -> Arguments:
     """Return what ``inputs``, or ``shape``, or else the ``example_shape`` of ``model`` stands for.
 
-    Raises TypeError for what is neither a shape nor tensors, ValueError for both at once or a negative size.
+    Raises TypeError for what is neither a shape nor tensors, ValueError for both at once or a
+    negative size.
     """
     if inputs is not None and shape is not None:
         raise ValueError("both a shape and inputs are given; give one of them")
-    given = next((value for value in (inputs, shape, getattr(model, "example_shape", None)) if value is not None), None)
+    given = next(
+        (
+            value
+            for value in (inputs, shape, getattr(model, "example_shape", None))
+            if value is not None
+        ),
+        None,
+    )
     if given is None:
-        raise TypeError(f"neither a shape nor inputs are given, and {type(model).__name__} has no example_shape; "
-                        + _ACCEPTED)  # fmt: skip
+        raise TypeError(
+            f"neither a shape nor inputs are given, and {type(model).__name__} has no "
+            "example_shape; " + _ACCEPTED
+        )
     if isinstance(given, Arguments):
         return given
     if isinstance(given, Tensor | PackedSequence):
         return Arguments((given,), {})
     if isinstance(given, Mapping) and given:
         are_shapes = all(map(_is_shape, given.values()))
-        return Arguments((), {str(key): _checked_shape(value) if are_shapes else value for key, value in given.items()})
+        return Arguments(
+            (),
+            {
+                str(key): _checked_shape(value) if are_shapes else value
+                for key, value in given.items()
+            },
+        )
     shapes = (given,) if _is_shape(given) else given
     if isinstance(shapes, tuple | list) and shapes:
         if all(map(_is_shape, shapes)):
@@ -101,69 +136,97 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
 
 def _is_shape(value: Any) -> bool:
     is_numbers = isinstance(value, tuple | list) and value
-    return bool(is_numbers) and all(isinstance(size, Integral) and not isinstance(size, bool) for size in value)
+    return bool(is_numbers) and all(
+        isinstance(size, Integral) and not isinstance(size, bool) for size in value
+    )
 
 
 def _checked_shape(sizes: Any) -> Shape:
     if min(sizes) < 0:
-        raise ValueError(f"shape {tuple(sizes)} has a negative size; every size is a whole number from 0")
+        raise ValueError(
+            f"shape {tuple(sizes)} has a negative size; every size is a whole number from 0"
+        )
     return Shape(tuple(map(int, sizes)))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """Return the type of the model's first parameter that holds floating-point or complex numbers, else float32.
+    """Return the type of the model's first parameter that holds floating-point or complex numbers,
+    else float32.
 
     That is the type of an input of which only the shape is given.
     """
     types = (parameter.dtype for parameter in model.parameters())
-    return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
+    return next(
+        (dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32
+    )
 
 
 def zeros_of(shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return the zeros of a ``dtype`` on a ``device`` that a ``shape`` stands for; ValueError where memory ends."""
+    """Return the zeros of a ``dtype`` on a ``device`` that a ``shape`` stands for; ValueError where
+    memory ends.
+    """
     try:
         return torch.zeros(shape.shape, dtype=dtype, device=device)
     except RuntimeError as error:
-        raise ValueError(f"inputs={shape.shape} does not fit into memory; give a smaller shape") from error
+        raise ValueError(
+            f"inputs={shape.shape} does not fit into memory; give a smaller shape"
+        ) from error
 
 
 def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.device:
-    """Return the model's device; without parameters and buffers that of the inputs, and else CUDA if there is one."""
-    devices = [tensor.device for tensor in (*model.parameters(), *model.buffers(), *tensors_of(arguments))]
+    """Return the model's device; without parameters and buffers that of the inputs, and else CUDA
+    if there is one.
+    """
+    devices = [
+        tensor.device for tensor in (*model.parameters(), *model.buffers(), *tensors_of(arguments))
+    ]
     return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_model(model: Any, *, compiled: bool = False) -> None:
-    """Raise TypeError for what is no model, ModelError for one whose operators or tensors cannot be seen.
+    """Raise TypeError for what is no model, ModelError for one whose operators or tensors cannot be
+    seen.
 
     A model that torch.compile has made is accepted where it is ``compiled`` all the same.
     """
     boolean("compiled", compiled)
     if isinstance(model, type) and issubclass(model, nn.Module):
-        raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
+        raise TypeError(
+            f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)"
+        )
     one_of("model", model, nn.Module, "a torch.nn.Module")
     try:
         modules = list(model.named_modules())
     except AttributeError as error:
-        raise ModelError(f"a module has no parts ({error}); begin its __init__ with super().__init__()") from error
+        raise ModelError(
+            f"a module has no parts ({error}); begin its __init__ with super().__init__()"
+        ) from error
     for name, module in modules:
         where = f"the module {name!r}" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
-            raise ModelError(f"{where} is a TorchScript module, whose operators cannot be seen; give the Python model")
-        is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+            raise ModelError(
+                f"{where} is a TorchScript module, whose operators cannot be seen; give the Python "
+                "model"
+            )
+        is_compiled = (
+            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        )
         if is_compiled and not compiled:
             raise ModelError(
-                f"{where} is compiled, and what the compiler fuses is neither stored nor run layer by layer; give the "
-                "model as it was before torch.compile (kernel_table times the compiled one)"
+                f"{where} is compiled, and what the compiler fuses is neither stored nor run layer "
+                "by layer; give the model as it was before torch.compile (kernel_table times the "
+                "compiled one)"
             )
         if "quantized" in type(module).__module__.split("."):
             raise ModelError(
-                f"{where} is quantised ({type(module).__name__}): its packed weights are not tensors of PyTorch; "
-                "give the model as it was before quantisation"
+                f"{where} is quantised ({type(module).__name__}): its packed weights are not "
+                "tensors of PyTorch; give the model as it was before quantisation"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
-            raise ModelError(f"{name} has no shape yet (a lazy module); run the model once on one batch first")
+            raise ModelError(
+                f"{name} has no shape yet (a lazy module); run the model once on one batch first"
+            )
         is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
         if tensor.layout != torch.strided or tensor.is_quantized or is_wrapper:
             stored = type(tensor).__name__ if is_wrapper else f"{tensor.layout}, {tensor.dtype}"
@@ -177,7 +240,9 @@ def described(values: Any) -> str:
     if isinstance(values, Shape):
         return str(values.shape)
     if isinstance(values, Mapping):
-        return ", ".join(f"{key}={described(value)}" for key, value in values.items() if value is not None)
+        return ", ".join(
+            f"{key}={described(value)}" for key, value in values.items() if value is not None
+        )
     if isinstance(values, list | tuple):
         return ", ".join(filter(None, map(described, values))) or "nothing"
     return type(values).__name__

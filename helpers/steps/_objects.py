@@ -1,4 +1,8 @@
-"""Look into objects of any class: the tensors they hold, a copy of them, and their state, to be put back. Lesson 11."""
+"""Look into objects of any class: the tensors they hold, a copy of them, and their state, to be put
+back.
+
+Lesson 11.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,15 @@ from torch.nn.utils.rnn import PackedSequence
 CONTAINERS = (list, OrderedDict, dict, set, deque)
 _BARE = frozenset({list, OrderedDict, dict, set})
 _HOLDERS, _ORDERED = (tuple, frozenset, *CONTAINERS), (list, tuple)
-_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
+_PLAIN = frozenset(
+    {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size}
+)
 # Code is no state of an object, and of what stands in these packages some changes on other threads.
 CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 _ENDS = (Tensor, *CODE)
-_CLOSED = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset", "concurrent", "multiprocessing"})
+_CLOSED = frozenset(
+    {"torch", "threading", "logging", "weakref", "_weakrefset", "concurrent", "multiprocessing"}
+)
 _OPEN = ("torch.nn.", "torch.distributions.")
 _TRUSTED = frozenset({*sys.stdlib_module_names, "numpy", "torch"})
 _HAS_REFERENCES = 1 << 14  # Py_TPFLAGS_HAVE_GC: objects of the class tell what they refer to
@@ -35,9 +43,10 @@ _HAS_REFERENCES = 1 << 14  # Py_TPFLAGS_HAVE_GC: objects of the class tell what 
 def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield these objects and all that they hold, at any depth, each once and in order.
 
-    Objects whose ids are in ``seen`` are passed over, and the others are added to it. Followed are containers, tuples,
-    attributes, and the references of classes written in C. Tensors, code and objects of PyTorch's own classes (but
-    modules and distributions) are yielded and not looked into.
+    Objects whose ids are in ``seen`` are passed over, and the others are added to it. Followed are
+    containers, tuples, attributes, and the references of classes written in C. Tensors, code and
+    objects of PyTorch's own classes (but modules and distributions) are yielded and not looked
+    into.
     """
     seen = set() if seen is None else seen
     waiting = list(reversed(roots))
@@ -72,7 +81,11 @@ def _is_followed(kind: type) -> bool:
 def is_closed(kind: type) -> bool:
     """Tell whether objects of ``kind`` are PyTorch's or Python's own business."""
     module = str(kind.__module__)
-    return module.partition(".")[0] in _CLOSED and not module.startswith(_OPEN) and not issubclass(kind, nn.Module)
+    return (
+        module.partition(".")[0] in _CLOSED
+        and not module.startswith(_OPEN)
+        and not issubclass(kind, nn.Module)
+    )
 
 
 def tensors_of(*roots: Any) -> list[Tensor]:
@@ -81,7 +94,9 @@ def tensors_of(*roots: Any) -> list[Tensor]:
 
 
 def opaque_classes(*roots: Any) -> list[str]:
-    """Return the classes, by name, of objects that cannot be looked into: written in C, they tell no references."""
+    """Return the classes, by name, of objects that cannot be looked into: written in C, they tell
+    no references.
+    """
     kinds = {type(value) for value in reachable(*roots) if _is_opaque(value)}
     return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
 
@@ -90,7 +105,9 @@ def _is_opaque(value: Any) -> bool:
     kind = type(value)
     package = str(kind.__module__).partition(".")[0]
     if package in _TRUSTED:
-        return isinstance(value, torch.ScriptObject) or (isinstance(value, np.ndarray) and value.dtype.hasobject)
+        return isinstance(value, torch.ScriptObject) or (
+            isinstance(value, np.ndarray) and value.dtype.hasobject
+        )
     is_silent = type(kind).__name__ == "pybind11_type" or not kind.__flags__ & _HAS_REFERENCES
     return is_silent and kind.__basicsize__ > object.__basicsize__
 
@@ -103,8 +120,11 @@ def duplicate(value: Any, memo: dict[int, Any]) -> Any:
     for held in reachable(value):
         if isinstance(held, types.ModuleType) or _is_opaque(held):
             memo[id(held)] = held
-        elif isinstance(held, PackedSequence):  # its constructor refuses lengths that have no values
-            memo[id(held)] = tuple.__new__(PackedSequence, [memo.get(id(part), part) for part in held])
+        elif isinstance(held, PackedSequence):
+            # its constructor refuses lengths that have no values
+            memo[id(held)] = tuple.__new__(
+                PackedSequence, [memo.get(id(part), part) for part in held]
+            )
     return copy.deepcopy(value, memo)
 
 
@@ -114,10 +134,13 @@ def _restore_bits(generator: np.random.Generator) -> Callable[[], None]:
 
 
 def _restore_array(array: np.ndarray) -> Callable[[], None]:
-    return functools.partial(np.copyto, array, array.copy()) if array.flags.writeable else lambda: None
+    return (
+        functools.partial(np.copyto, array, array.copy()) if array.flags.writeable else lambda: None
+    )
 
 
-# What gives a random generator its state back, and what is no tensor its values, where a model holds them as its own.
+# What gives a random generator its state back, and what is no tensor its values, where a model
+# holds them as its own.
 _KEEPERS: dict[type, Callable[[Any], Callable[[], Any]]] = {
     np.ndarray: _restore_array,
     bytearray: lambda value: functools.partial(value.__setitem__, slice(None), bytes(value)),
@@ -129,14 +152,18 @@ _KEEPERS: dict[type, Callable[[Any], Callable[[], Any]]] = {
 
 
 class State:
-    """What objects hold now, at any depth: attributes, contents of containers, random generators; tensors by identity.
+    """What objects hold now, at any depth: attributes, contents of containers, random generators;
+    tensors by identity.
 
-    A tensor among the keys of ``originals`` gets its values back as well, where they were written, from the tensor
-    that it is a copy of, by ``refill``.
+    A tensor among the keys of ``originals`` gets its values back as well, where they were written,
+    from the tensor that it is a copy of, by ``refill``.
     """
 
     def __init__(
-        self, *roots: Any, originals: Mapping[Tensor, Tensor], refill: Callable[..., Any] = Tensor.copy_
+        self,
+        *roots: Any,
+        originals: Mapping[Tensor, Tensor],
+        refill: Callable[..., Any] = Tensor.copy_,
     ) -> None:
         self._undo: list[Callable[[], Any]] = []
         self._containers: list[tuple[Any, Any]] = []
@@ -146,7 +173,8 @@ class State:
         self._empty: list[Any] = []
         for value in reachable(*roots):
             kind = type(value)
-            if kind is OrderedDict and not vars(value):  # attributes that it has not are not reached
+            # attributes that it has not are not reached
+            if kind is OrderedDict and not vars(value):
                 self._empty.append(vars(value))
             if kind in _BARE:
                 if value:
@@ -177,7 +205,9 @@ class State:
                 self._versions[tensor] = tensor._version
 
     def _refill_one(self, tensor: Tensor) -> None:
-        """Give a tensor its size and its values back, and take it out of the graph that wrote it."""
+        """Give a tensor its size and its values back, and take it out of the graph that wrote
+        it.
+        """
         original = self.originals[tensor]
         with torch.no_grad():
             if tensor.shape != original.shape:
@@ -210,7 +240,9 @@ def contents(container: Any) -> Any:
 
 
 def put_back(container: Any, before: Any) -> None:
-    """Put the contents back by the methods of the plain type, whatever a subclass makes of them, if they changed."""
+    """Put the contents back by the methods of the plain type, whatever a subclass makes of them, if
+    they changed.
+    """
     if _same(container, before):
         return
     kind: type[Any] = next(kind for kind in CONTAINERS if isinstance(container, kind))
@@ -229,14 +261,18 @@ def _reset(owner: Any, before: dict[str, Any]) -> None:
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Tell whether two containers hold the same objects in the same order, without comparing the objects."""
+    """Tell whether two containers hold the same objects in the same order, without comparing the
+    objects.
+    """
     if len(now) != len(before):
         return False
     if not now:
         return True
     if isinstance(now, dict):
         now = now if type(now) is dict else contents(now)
-        return all(map(operator.is_, now, before)) and all(map(operator.is_, now.values(), before.values()))
+        return all(map(operator.is_, now, before)) and all(
+            map(operator.is_, now.values(), before.values())
+        )
     if isinstance(now, set):
         return set(map(id, now)) == set(map(id, before))
     return all(map(operator.is_, now, before))

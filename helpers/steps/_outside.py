@@ -1,7 +1,9 @@
-"""Take back what a run on shapes has put outside the model: in caches of functools, classes, globals, closures.
+"""Take back what a run on shapes has put outside the model: in caches of functools, classes,
+globals, closures.
 
-Code keeps tables there (positions, anchors, masks), to compute them once. A table that a run on shapes has filled holds
-a tensor without data, and every later run that meets it fails or, on fake tensors, gives a fake result. Lesson 11.
+Code keeps tables there (positions, anchors, masks), to compute them once. A table that a run on
+shapes has filled holds a tensor without data, and every later run that meets it fails or, on fake
+tensors, gives a fake result. Lesson 11.
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ _is_open = False
 
 @contextmanager
 def nothing_left(model: nn.Module) -> Iterator[None]:
-    """Take back at the end each tensor without data that a run on shapes has put where ``model``'s code keeps tables.
+    """Take back at the end each tensor without data that a run on shapes has put where ``model``'s
+    code keeps tables.
 
-    The body must hold none of its tensors when it ends. A cache of functools that holds one is emptied. Attributes of
-    the model's classes, globals of their files, and variables of the closures that it holds get their old values; other
-    dictionaries, lists and sets lose the tensor. This happens after an exception too.
+    The body must hold none of its tensors when it ends. A cache of functools that holds one is
+    emptied. Attributes of the model's classes, globals of their files, and variables of the
+    closures that it holds get their old values; other dictionaries, lists and sets lose the tensor.
+    This happens after an exception too.
 
     Raises ModelError for a tensor in another place, which it names.
     """
@@ -62,20 +66,30 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
             _is_open = False
     if places:
         raise ModelError(
-            f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and "
-            "one without data would stay there; run the model once on real data first, so that the tensor is a real one"
+            f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside "
+            "of the model, and one without data would stay there; run the model once on real data "
+            "first, so that the tensor is a real one"
         )
 
 
 def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
-    """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and their contents."""
+    """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and
+    their contents.
+    """
     modules = list(model.modules())
-    kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__ if not _is_of_library(base.__module__)}
+    kinds = {
+        base
+        for kind in set(map(type, modules))
+        for base in kind.__mro__
+        if not _is_of_library(base.__module__)
+    }
     values = [*itertools.chain.from_iterable(vars(module).values() for module in modules)]
     dicts = [value for value in values if isinstance(value, dict) and value]
     values += itertools.chain.from_iterable(value.values() for value in dicts)
     functions = {value for value in values if type(value) is types.FunctionType}
-    files: list[Any] = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]
+    files: list[Any] = [
+        vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules
+    ]
     tables: dict[int, tuple[Any, Any]] = {}
     level: Iterable[Any] = [*kinds, *files, *functions]
     seen: set[int] = set()
@@ -105,11 +119,12 @@ def _may_hold(kind: type) -> bool:
 
 
 def _holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
-    """Return what code may keep a tensor in, where it has a name for ``value``: each with its owner.
+    """Return what code may keep a tensor in, where it has a name for ``value``: each with its
+    owner.
 
-    A function names its closure, its attributes and its file's globals, a class or a module what it holds. These and
-    long containers are followed only near the model (classes one step further), and not into other installed packages
-    than its own: the names of names are thousands.
+    A function names its closure, its attributes and its file's globals, a class or a module what it
+    holds. These and long containers are followed only near the model (classes one step further),
+    and not into other installed packages than its own: the names of names are thousands.
     """
     is_near = depth < _NEAR
     if isinstance(value, types.FunctionType):
@@ -145,17 +160,21 @@ def _held(holder: Any) -> Any:
     if isinstance(holder, CONTAINERS):
         return contents(holder)
     names = ("cell_contents",) if isinstance(holder, types.CellType) else slots(type(holder))  # type: ignore[arg-type]  # mypy's own fault
-    return {name: getattr(holder, name) for name in names if hasattr(holder, name)}  # an empty cell has no contents
+    # an empty cell has no contents
+    return {name: getattr(holder, name) for name in names if hasattr(holder, name)}
 
 
 def _set_aside() -> list[Any] | None:
-    """Part what lives now from what the run will make: freeze it, and what is not frozen at the end is new.
+    """Part what lives now from what the run will make: freeze it, and what is not frozen at the end
+    is new.
 
-    Where the caller has frozen objects, only these may stay frozen, because what is frozen never counts as garbage. So
-    the others are returned in a list, which keeps their addresses from being given to a new object.
+    Where the caller has frozen objects, only these may stay frozen, because what is frozen never
+    counts as garbage. So the others are returned in a list, which keeps their addresses from being
+    given to a new object.
 
-    Python counts frozen objects one by one, a tenth of a second for a million, so that they are counted once:
-    afterwards it is enough that the list of the count, which was frozen with all else, is not seen among the others.
+    Python counts frozen objects one by one, a tenth of a second for a million, so that they are
+    counted once: afterwards it is enough that the list of the count, which was frozen with all
+    else, is not seen among the others.
     """
     older = gc.get_objects() if _FROZEN else []
     if not _FROZEN or id(_FROZEN) in map(id, older):
@@ -168,10 +187,12 @@ def _set_aside() -> list[Any] | None:
 
 
 def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> set[str]:
-    """Undo what holds a new tensor without data; return the classes of the holders where that cannot be done.
+    """Undo what holds a new tensor without data; return the classes of the holders where that
+    cannot be done.
 
-    Where the caller had frozen objects (``older`` is a list) they stay frozen. If a tensor is left, so does all else
-    that lives then, since a holder among the frozen objects is found only while nothing is frozen.
+    Where the caller had frozen objects (``older`` is a list) they stay frozen. If a tensor is left,
+    so does all else that lives then, since a holder among the frozen objects is found only while
+    nothing is frozen.
     """
     left, known = _without_data(), set()
     if left and older is not None:
@@ -196,19 +217,29 @@ def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> s
 
 
 def _take_apart(tensors: list[Tensor]) -> None:
-    """Take tensors out of autograd's graph: one that was written in place and saved keeps the graph that it is in.
+    """Take tensors out of autograd's graph: one that was written in place and saved keeps the graph
+    that it is in.
 
-    A view cannot be detached, but its base can, and a view whose version has changed asks its base for its own graph.
-    A base that is older than the run and a leaf, such as a parameter on the meta device, stays as it is.
+    A view cannot be detached, but its base can, and a view whose version has changed asks its base
+    for its own graph. A base that is older than the run and a leaf, such as a parameter on the meta
+    device, stays as it is.
     """
     ids = set(map(id, tensors))
     graphed = [tensor for tensor in tensors if tensor.grad_fn is not None]
     bases = [(tensor, tensor._base) for tensor in graphed]
-    views = [(view, base) for view, base in bases if base is not None and (id(base) in ids or base.grad_fn is not None)]
-    for tensor in (*(tensor for tensor, base in bases if base is None), *(base for _, base in views)):
+    views = [
+        (view, base)
+        for view, base in bases
+        if base is not None and (id(base) in ids or base.grad_fn is not None)
+    ]
+    for tensor in (
+        *(tensor for tensor, base in bases if base is None),
+        *(base for _, base in views),
+    ):
         tensor.detach_()
     for view, _ in views:
-        with suppress(RuntimeError):  # one of the several views that one operator gives keeps its graph
+        # one of the several views that one operator gives keeps its graph
+        with suppress(RuntimeError):
             increment_version([view])
             _ = view.grad_fn
 
@@ -221,8 +252,11 @@ def _without_data() -> list[Tensor]:
     return [tensor for tensor in tensors if isinstance(tensor, FakeTensor) or tensor.is_meta]
 
 
-def _climb(items: list[Any], tables: dict[int, tuple[Any, Any]], known: set[int]) -> dict[int, tuple[Any, set[int]]]:
-    """Go from tensors to what holds them, as far as the run has made it: neither frozen nor ``known``.
+def _climb(
+    items: list[Any], tables: dict[int, tuple[Any, Any]], known: set[int]
+) -> dict[int, tuple[Any, set[int]]]:
+    """Go from tensors to what holds them, as far as the run has made it: neither frozen nor
+    ``known``.
 
     Returns, by id, each such holder and the ids of what it holds for the run.
     """
@@ -233,7 +267,12 @@ def _climb(items: list[Any], tables: dict[int, tuple[Any, Any]], known: set[int]
         above: list[Any] = []
         ours |= {id(items), id(above)}
         for holder in gc.get_referrers(*items):
-            if id(holder) in ours or id(holder) in inside or id(holder) in tables or _is_passed_over(holder):
+            if (
+                id(holder) in ours
+                or id(holder) in inside
+                or id(holder) in tables
+                or _is_passed_over(holder)
+            ):
                 continue
             above.append(holder)
             inside[id(holder)] = holder, {id(held) for held in gc.get_referents(holder)} & ids
@@ -247,11 +286,14 @@ def _is_passed_over(holder: Any) -> bool:
     return isinstance(holder, (types.FrameType, _CACHE))
 
 
-def _undo(left: list[Any], climbed: dict[int, tuple[Any, set[int]]], tables: dict[int, tuple[Any, Any]]) -> set[str]:
-    """Take what the run has made out of the first holders that are older; return the classes where that fails.
+def _undo(
+    left: list[Any], climbed: dict[int, tuple[Any, set[int]]], tables: dict[int, tuple[Any, Any]]
+) -> set[str]:
+    """Take what the run has made out of the first holders that are older; return the classes where
+    that fails.
 
-    A dictionary may only look new, since Python does not track one of plain values: it is emptied where what holds it
-    is older, and held it already if that is known.
+    A dictionary may only look new, since Python does not track one of plain values: it is emptied
+    where what holds it is older, and held it already if that is known.
     """
     places: set[str] = set()
     inside = {key: ids for key, (_, ids) in climbed.items()}
@@ -274,8 +316,12 @@ def _undo(left: list[Any], climbed: dict[int, tuple[Any, set[int]]], tables: dic
     return places
 
 
-def _reset(holder: Any, owner: Any, before: Any, ids: set[int], inside: dict[int, set[int]]) -> None:
-    """Give what holds one of ``ids`` its old content back; what it held before already loses its own new content."""
+def _reset(
+    holder: Any, owner: Any, before: Any, ids: set[int], inside: dict[int, set[int]]
+) -> None:
+    """Give what holds one of ``ids`` its old content back; what it held before already loses its
+    own new content.
+    """
     now = _held(holder)
     older = set(map(id, before.values() if isinstance(before, dict) else before))
     for value in now.values() if isinstance(now, dict) else now:
@@ -298,9 +344,11 @@ _ORDINARY = (*CONTAINERS, tuple, types.FrameType, types.CellType, types.Generato
 
 
 def _remove(holder: Any, ids: Iterable[int]) -> type | None:
-    """Take the objects with these ids out of a container; return the class of the object whose inside it is, if any.
+    """Take the objects with these ids out of a container; return the class of the object whose
+    inside it is, if any.
 
-    Its attributes of which nobody knows what they were become None, so that no run meets the tensor.
+    Its attributes of which nobody knows what they were become None, so that no run meets the
+    tensor.
     """
     if not isinstance(holder, CONTAINERS):
         return type(holder)
@@ -309,7 +357,10 @@ def _remove(holder: Any, ids: Iterable[int]) -> type | None:
         if isinstance(owner, type) and gc.get_referents(vars(owner))[0] is holder:
             _forget(owner, ids)
             return owner
-        if not isinstance(owner, (type, *_ORDINARY)) and getattr(owner, "__dict__", holder) is holder:
+        if (
+            not isinstance(owner, (type, *_ORDINARY))
+            and getattr(owner, "__dict__", holder) is holder
+        ):
             if hasattr(owner, "__dict__"):
                 _forget(owner, ids)
             return type(owner)

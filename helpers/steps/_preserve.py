@@ -1,4 +1,7 @@
-"""Give a model and the random generators back exactly as they were, whatever a step did to them. Lesson 11."""
+"""Give a model and the random generators back exactly as they were, whatever a step did to them.
+
+Lesson 11.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,18 @@ from helpers.timing._runs import collector_off
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Restore at the end, also after an exception, the state of ``model``'s modules and the random generators.
+    """Restore at the end, also after an exception, the state of ``model``'s modules and the random
+    generators.
 
-    A forward may set attributes (a hidden state, a counter, a buffer), grow a list or a cache, or draw random numbers.
-    The attributes of modules and of the objects that they hold, and the contents of containers at any depth, are
-    restored by identity, and so are the gradients of parameters and whether they need one; the values of tensors are
-    the caller's to protect.
+    A forward may set attributes (a hidden state, a counter, a buffer), grow a list or a cache, or
+    draw random numbers. The attributes of modules and of the objects that they hold, and the
+    contents of containers at any depth, are restored by identity, and so are the gradients of
+    parameters and whether they need one; the values of tensors are the caller's to protect.
     """
     state = State(*model.modules(), originals={})
-    gradients = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
+    gradients = [
+        (parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()
+    ]
     with _generators_kept():
         try:
             yield
@@ -40,13 +46,16 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
+    """Give back the random generators as they were, and keep the garbage collector from a moment of
+    its own choice.
+    """
     with collector_off(), _generators_kept():
         yield
 
 
 def uncompiled() -> AbstractContextManager:
-    """Run as it was written what torch.compile has made, or flex_attention would make, whose frames it gives up else.
+    """Run as it was written what torch.compile has made, or flex_attention would make, whose frames
+    it gives up else.
 
     Loading the compiler takes seconds: where it is not loaded, nothing was compiled.
     """
@@ -57,7 +66,11 @@ def uncompiled() -> AbstractContextManager:
 @contextmanager
 def _generators_kept() -> Iterator[None]:
     """Give the generators of torch, Python and NumPy their states back."""
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    torch_state, python_state, numpy_state = (
+        torch.get_rng_state(),
+        random.getstate(),
+        np.random.get_state(),
+    )
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield

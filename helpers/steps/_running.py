@@ -1,4 +1,5 @@
-"""One step of a model, the same for the estimate and for the measurement: what is run, on what, and in which order.
+"""One step of a model, the same for the estimate and for the measurement: what is run, on what, and
+in which order.
 
 Everything here works on a copy of the model, so that the caller's model is never touched.
 
@@ -49,7 +50,9 @@ PARTS = {
 
 
 class Options(TypedDict, total=False):
-    """What else a step is told: :func:`helpers.memory.estimate_peak_memory` says what each means."""
+    """What else a step is told: :func:`helpers.memory.estimate_peak_memory` says what each
+    means.
+    """
 
     optimizer: OptimizerFactory | None
     training: bool
@@ -62,9 +65,9 @@ class Options(TypedDict, total=False):
 class Step:
     """What one step runs: a model, its arguments, and for training a loss and an optimizer.
 
-    ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on: a CPU stands in for
-    a GPU that this machine does not have. ``assumed`` says what the caller did not. ``initial`` is the state in which
-    each run of a copy begins.
+    ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on:
+    a CPU stands in for a GPU that this machine does not have. ``assumed`` says what the caller did
+    not. ``initial`` is the state in which each run of a copy begins.
     """
 
     model: nn.Module
@@ -100,31 +103,41 @@ def step(
     """Return the step of ``model`` that these arguments describe, checked.
 
     ``inputs`` (or ``shape``), ``optimizer``, ``training``, ``loss`` and ``autocast`` are those of
-    :func:`helpers.memory.estimate_peak_memory`. A step that is ``only_followed`` may have its model on meta and another
-    device for its ``target``.
+    :func:`helpers.memory.estimate_peak_memory`. A step that is ``only_followed`` may have its model
+    on meta and another device for its ``target``.
 
-    Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model that cannot be
-    handled.
+    Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model
+    that cannot be handled.
     """
     boolean("only_followed", only_followed)
     boolean("training", training)
     check_model(model)
     arguments = arguments_of(model, inputs, shape)
     if not training and (optimizer is not None or loss is not None):
-        raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
+        raise ValueError(
+            "inference has neither a loss nor an optimizer: leave them out, or set training=True"
+        )
     check_optimizer(optimizer)
     if not (loss is None or callable(loss)):
-        raise TypeError(f"loss is {type(loss).__name__}; give a callable from the model's outputs to one number")
-    if autocast is not None and not (isinstance(autocast, torch.dtype) and autocast.is_floating_point):
-        raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
+        raise TypeError(
+            f"loss is {type(loss).__name__}; give a callable from the model's outputs to one number"
+        )
+    if autocast is not None and not (
+        isinstance(autocast, torch.dtype) and autocast.is_floating_point
+    ):
+        raise TypeError(
+            f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16"
+        )
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
-        raise ModelError(f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device")
+        raise ModelError(
+            f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device"
+        )
     own = device_of(model, arguments)
     if own.type not in ("cpu", "cuda", "meta") or (own.type == "meta" and not only_followed):
         raise ModelError(
-            f"the model is on the device {own}, and what runs needs cpu or cuda; estimate_peak_memory, fits and "
-            "max_batch_size take a model on meta"
+            f"the model is on the device {own}, and what runs needs cpu or cuda; "
+            "estimate_peak_memory, fits and max_batch_size take a model on meta"
         )
     device = _device_meant(own, target)
     runs_on = device if _is_here(device) else torch.device("cpu")
@@ -142,7 +155,8 @@ def step(
 
 
 def _device_meant(own: torch.device, target: str | torch.device | None) -> torch.device:
-    """Return the device whose memory is meant: the target, else the model's own, else (on meta) the CPU.
+    """Return the device whose memory is meant: the target, else the model's own, else (on meta) the
+    CPU.
 
     Raises ValueError for a target that is neither a CPU nor a CUDA device.
     """
@@ -153,29 +167,39 @@ def _device_meant(own: torch.device, target: str | torch.device | None) -> torch
     except (RuntimeError, TypeError):
         device = None
     if isinstance(target, int) or device is None or device.type not in ("cpu", "cuda"):
-        raise ValueError(f"target is {target!r:.80}; give 'cpu' or 'cuda', the device that the step would run on")
+        raise ValueError(
+            f"target is {target!r:.80}; give 'cpu' or 'cuda', the device that the step would run on"
+        )
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
     return device
 
 
 def _is_here(device: torch.device) -> bool:
-    return device.type == "cpu" or (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
+    return device.type == "cpu" or (
+        torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+    )
 
 
 def _assumed(
-    own: torch.device, device: torch.device, runs_on: torch.device, target: Any, autocast: torch.dtype | None
+    own: torch.device,
+    device: torch.device,
+    runs_on: torch.device,
+    target: Any,
+    autocast: torch.dtype | None,
 ) -> Iterator[str]:
     if own.type == "meta" and target is None:
         yield "the model is on meta and no target is given: a CPU was assumed"
     if device.type != runs_on.type:
         yield (
-            "this machine has no CUDA device: the operators are those that PyTorch picks on a CPU (attention with "
-            "dropout keeps its scores there), and what a CUDA kernel takes inside is not counted (workspaces of cuDNN, "
-            "copies of operands)"
+            "this machine has no CUDA device: the operators are those that PyTorch picks on a CPU "
+            "(attention with dropout keeps its scores there), and what a CUDA kernel takes inside "
+            "is not counted (workspaces of cuDNN, copies of operands)"
         )
         if autocast is not None:
-            yield "autocast casts what it casts on a CPU; on CUDA it keeps more operators in float32"
+            yield (
+                "autocast casts what it casts on a CPU; on CUDA it keeps more operators in float32"
+            )
 
 
 def sum_of_outputs(outputs: Any) -> torch.Tensor:
@@ -183,9 +207,16 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
 
     Raises ModelError when there is none.
     """
-    tensors = [tensor for tensor in tensors_of(outputs) if tensor.is_floating_point() or tensor.is_complex()]
+    tensors = [
+        tensor
+        for tensor in tensors_of(outputs)
+        if tensor.is_floating_point() or tensor.is_complex()
+    ]
     if not tensors:
-        raise ModelError(f"the model returned {type(outputs).__name__} without a floating-point tensor; give a loss")
+        raise ModelError(
+            f"the model returned {type(outputs).__name__} without a floating-point tensor; give a "
+            "loss"
+        )
     total = tensors[0].sum()
     for tensor in tensors[1:]:
         total = total + tensor.sum()
@@ -193,32 +224,46 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
 
 
 def copied_model(
-    model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any] | None = None
+    model: nn.Module,
+    copy_tensor: Callable[[torch.Tensor], torch.Tensor],
+    memo: dict[int, Any] | None = None,
 ) -> nn.Module:
-    """Return a copy of ``model``, without gradients; ``copy_tensor`` copies a tensor that was computed.
+    """Return a copy of ``model``, without gradients; ``copy_tensor`` copies a tensor that was
+    computed.
 
     ``memo`` has what is copied already, by id, as :func:`copy.deepcopy` takes it.
 
     Raises ModelError when the model cannot be copied.
     """
     memo = {} if memo is None else memo
-    # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
-    memo |= {id(tensor): copy_tensor(_detached(tensor)) for tensor in tensors_of(model) if not tensor.is_leaf}
+    # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook)
+    # cannot be deep-copied.
+    memo |= {
+        id(tensor): copy_tensor(_detached(tensor))
+        for tensor in tensors_of(model)
+        if not tensor.is_leaf
+    }
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
-        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
+        raise ModelError(
+            f"the model cannot be copied (copy.deepcopy: {first_line(error)})"
+        ) from error
 
 
 def copied(
-    work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor],
+    work: Step,
+    *,
+    copy_tensor: Callable[[torch.Tensor], torch.Tensor],
     refill: Callable[[torch.Tensor, torch.Tensor], object] = torch.Tensor.copy_,
-) -> Step:  # fmt: skip
-    """Return ``work`` on a copy of its model and of all that its inputs hold; ``copy_tensor`` copies one tensor.
+) -> Step:
+    """Return ``work`` on a copy of its model and of all that its inputs hold; ``copy_tensor``
+    copies one tensor.
 
-    An input that is a view of something larger becomes a tensor of its own size, and one that is given twice, or that
-    the model holds as well, stays one tensor. The copy is in training or in evaluation mode throughout and has no
-    gradients. ``refill`` gives an input that was written its values back, from the caller's.
+    An input that is a view of something larger becomes a tensor of its own size, and one that is
+    given twice, or that the model holds as well, stays one tensor. The copy is in training or in
+    evaluation mode throughout and has no gradients. ``refill`` gives an input that was written its
+    values back, from the caller's.
 
     Raises ModelError when the model or the inputs cannot be copied.
     """
@@ -227,7 +272,8 @@ def copied(
     model.train(work.training)
 
     packed = [held for held in reachable(work.arguments) if isinstance(held, PackedSequence)]
-    sizes = {id(held.batch_sizes) for held in packed}  # PyTorch reads them in memory, so they are real in every copy
+    # PyTorch reads them in memory, so they are real in every copy
+    sizes = {id(held.batch_sizes) for held in packed}
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
         if isinstance(leaf, Shape):
@@ -239,14 +285,18 @@ def copied(
 
     arguments = work.arguments.replaced(copy_leaf, memo)
     given = tensors_of(work.arguments)
-    state = State(arguments, originals={memo[id(tensor)]: tensor for tensor in given}, refill=refill)
+    state = State(
+        arguments, originals={memo[id(tensor)]: tensor for tensor in given}, refill=refill
+    )
     copy_of_work = replace(work, model=model, arguments=arguments, initial=state)
     drop_gradients(copy_of_work)
     return copy_of_work
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor without its graph, as it is: under fake tensors, which copying makes, it still has values."""
+    """Return the tensor without its graph, as it is: under fake tensors, which copying makes, it
+    still has values.
+    """
     with _disable_current_modes():
         return tensor.detach()
 
@@ -258,19 +308,28 @@ def with_optimizer(work: Step) -> Step:
     """
     if work.make_optimizer is None:
         return work
-    return replace(work, optimizer=made_optimizer(work.make_optimizer, list(work.model.parameters())))
+    return replace(
+        work, optimizer=made_optimizer(work.make_optimizer, list(work.model.parameters()))
+    )
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of parameters."""
-    if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
+    """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of
+    parameters.
+    """
+    if isinstance(optimizer, torch.optim.Optimizer) or not (
+        optimizer is None or callable(optimizer)
+    ):
         raise TypeError(
-            f"optimizer is {kind_of(optimizer)}; give a class such as torch.optim.Adam, or a function from a list of "
-            "parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
+            f"optimizer is {kind_of(optimizer)}; give a class such as torch.optim.Adam, or a "
+            "function from a list of parameters to an optimizer, such as lambda p: "
+            "torch.optim.SGD(p, lr=0.1, momentum=0.9)"
         )
 
 
-def made_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def made_optimizer(
+    factory: OptimizerFactory, parameters: list[nn.Parameter]
+) -> torch.optim.Optimizer:
     """Return the optimizer of these parameters.
 
     Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
@@ -278,28 +337,44 @@ def made_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) ->
     try:
         optimizer = factory(parameters)
     except Exception as error:
-        raise ModelError(f"the optimizer could not be made from the parameters: {first_line(error)}") from error
+        raise ModelError(
+            f"the optimizer could not be made from the parameters: {first_line(error)}"
+        ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a torch.optim.Optimizer")
+        raise TypeError(
+            f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a "
+            "torch.optim.Optimizer"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ModelError("LBFGS runs the model several times in one step; give an optimizer with one pass a step")
+        raise ModelError(
+            "LBFGS runs the model several times in one step; give an optimizer with one pass a step"
+        )
     return optimizer
 
 
 def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors that modules keep as attributes, or in objects there, by name: they are memory of it too."""
+    """Return the tensors that modules keep as attributes, or in objects there, by name: they are
+    memory of it too.
+    """
     seen = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
     found: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             path = f"{name}.{key}".lstrip(".")
-            tensors = [held for held in reachable(value, seen=seen) if isinstance(held, torch.Tensor)]
-            found |= {path if held is value else f"{path}, {place}": held for place, held in enumerate(tensors, 1)}
+            tensors = [
+                held for held in reachable(value, seen=seen) if isinstance(held, torch.Tensor)
+            ]
+            found |= {
+                path if held is value else f"{path}, {place}": held
+                for place, held in enumerate(tensors, 1)
+            }
     return found
 
 
 def drop_gradients(work: Step) -> None:
-    """Set the gradients of parameters and inputs to None, and give a copy its initial state: so each step begins."""
+    """Set the gradients of parameters and inputs to None, and give a copy its initial state: so
+    each step begins.
+    """
     if work.initial is not None:
         work.initial.restore()
     for tensor in (*work.model.parameters(), *tensors_of(work.arguments)):
@@ -312,7 +387,8 @@ def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
 
     The model's outputs are dropped as soon as the loss has been computed from them.
 
-    Raises ModelError, naming the part, when the model, the loss, the backward pass or the optimizer raises.
+    Raises ModelError, naming the part, when the model, the loss, the backward pass or the optimizer
+    raises.
     """
     phase = "forward"
 
@@ -327,7 +403,9 @@ def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"the {PARTS[phase]} raised {_described(error)}{_given(work.arguments)}") from error
+        raise ModelError(
+            f"the {PARTS[phase]} raised {_described(error)}{_given(work.arguments)}"
+        ) from error
 
 
 def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
@@ -346,7 +424,9 @@ def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
         shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise ModelError(f"the loss must be a tensor with one number, and is {shape}")
     if not loss.requires_grad:
-        raise ModelError("the loss depends on no parameter that is trained; use training=False, or unfreeze one")
+        raise ModelError(
+            "the loss depends on no parameter that is trained; use training=False, or unfreeze one"
+        )
     enter("backward")
     loss.backward()
     if work.optimizer is not None:
@@ -355,7 +435,11 @@ def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
 
 
 def _autocast(work: Step) -> AbstractContextManager:
-    return torch.autocast(work.runs_on.type, dtype=work.autocast) if work.autocast is not None else nullcontext()
+    return (
+        torch.autocast(work.runs_on.type, dtype=work.autocast)
+        if work.autocast is not None
+        else nullcontext()
+    )
 
 
 def _given(arguments: Arguments) -> str:
@@ -364,15 +448,20 @@ def _given(arguments: Arguments) -> str:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+    return (
+        f"{type(error).__name__}: {first_line(error)}"
+        if str(error).strip()
+        else type(error).__name__
+    )
 
 
 @contextmanager
 def in_one_thread(model: nn.Module) -> Iterator[None]:
-    """Raise ForwardError at the end where another thread called a module of ``model``, which nothing here follows.
+    """Raise ForwardError at the end where another thread called a module of ``model``, which
+    nothing here follows.
 
-    A thread that the forward has begun is stopped there as well, before it changes anything. One that was there before
-    may be another's, which uses the same model, so it is let run.
+    A thread that the forward has begun is stopped there as well, before it changes anything. One
+    that was there before may be another's, which uses the same model, so it is let run.
     """
     own, older = {id(module) for module in model.modules()}, set(threading.enumerate())
     strays: list[ForwardError] = []
@@ -383,14 +472,18 @@ def in_one_thread(model: nn.Module) -> Iterator[None]:
             return
         strays.append(
             ForwardError(
-                f"the forward calls a {type(module).__name__} in another thread, whose operators are not seen; let it "
-                "call its layers one after another, and count a copy of a model that another thread uses"
+                f"the forward calls a {type(module).__name__} in another thread, whose operators "
+                "are not seen; let it call its layers one after another, and count a copy of a "
+                "model that another thread uses"
             )
         )
         if threading.current_thread() not in older:
             raise strays[-1]
 
-    thread, hook = threading.get_ident(), torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    thread, hook = (
+        threading.get_ident(),
+        torch.nn.modules.module.register_module_forward_pre_hook(enter),
+    )
     try:
         yield
     finally:
@@ -409,10 +502,11 @@ def warm_step(
     loss: Loss | None = None,
     optimizer: OptimizerFactory | None = None,
 ) -> Iterator[Step]:
-    """Give the step on a copy of ``model``, run twice so that what happens once (caches, optimizer state) is over.
+    """Give the step on a copy of ``model``, run twice so that what happens once (caches, optimizer
+    state) is over.
 
-    ``inputs``, ``shape``, ``training``, ``loss`` and ``optimizer`` are those of :func:`step`. Inside, the garbage
-    collector is off; at the end the random generators are as they were.
+    ``inputs``, ``shape``, ``training``, ``loss`` and ``optimizer`` are those of :func:`step`.
+    Inside, the garbage collector is off; at the end the random generators are as they were.
 
     Raises what :func:`step` raises, and ModelError where the step does.
     """
@@ -428,4 +522,7 @@ def warm_step(
         drop_gradients(work)
         assert work.initial is not None  # it is a copy
         buffers = {buffer: buffer.detach().clone() for buffer in work.model.buffers()}
-        yield replace(work, initial=State(work.model, work.arguments, originals=work.initial.originals | buffers))
+        yield replace(
+            work,
+            initial=State(work.model, work.arguments, originals=work.initial.originals | buffers),
+        )

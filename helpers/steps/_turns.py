@@ -1,4 +1,8 @@
-"""Threads take turns where a process has one of something: PyTorch has one profiler, and Python one heap. Lesson 11."""
+"""Threads take turns where a process has one of something: PyTorch has one profiler, and Python one
+heap.
+
+Lesson 11.
+"""
 
 from __future__ import annotations
 

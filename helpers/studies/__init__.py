@@ -1,4 +1,5 @@
-"""A room for each subject that one or two lessons need, with its drawings; what stands here may move at any time.
+"""A room for each subject that one or two lessons need, with its drawings; what stands here may
+move at any time.
 
 No module of the library imports a study.
 """

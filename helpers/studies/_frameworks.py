@@ -11,7 +11,9 @@ import torch
 
 
 def frozen(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function that takes the weights as constants, which lets the compiler lay them out once."""
+    """Return a compiled function that takes the weights as constants, which lets the compiler lay
+    them out once.
+    """
     from torch._inductor import config
 
     first = True
@@ -21,7 +23,8 @@ def frozen(compiled: Callable[..., Any]) -> Callable[..., Any]:
         if not first:
             return compiled(*tensors)
         first = False
-        with config.patch(freezing=True), torch.no_grad():  # it is read when the first call compiles
+        # it is read when the first call compiles
+        with config.patch(freezing=True), torch.no_grad():
             return compiled(*tensors)
 
     return run
@@ -34,23 +37,32 @@ def onnx_runtime(make_model: Callable[[], bytes]) -> Callable[[str, torch.Tensor
     """
     missing = [name for name in ("onnxruntime", "onnx") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(f"{' and '.join(missing)} not installed; `make bench` installs the group peers")
+        raise ModuleNotFoundError(
+            f"{' and '.join(missing)} not installed; `make bench` installs the group peers"
+        )
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(make_model(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        make_model(), options, providers=["CPUExecutionProvider"]
+    )
     return lambda name, value: session.run(None, {name: value.numpy()})[0]
 
 
-def onnx_model(name: str, nodes: Sequence[Any], constants: Sequence[Any], ends: dict[str, list[str | int]]) -> bytes:
-    """Return a serialised ONNX model of float32; ``ends`` has the shapes of its input and its output, by their names.
+def onnx_model(
+    name: str, nodes: Sequence[Any], constants: Sequence[Any], ends: dict[str, list[str | int]]
+) -> bytes:
+    """Return a serialised ONNX model of float32; ``ends`` has the shapes of its input and its
+    output, by their names.
 
     Needs the package onnx (group peers).
     """
     from onnx import TensorProto, helper
 
-    given, found = (helper.make_tensor_value_info(end, TensorProto.FLOAT, shape) for end, shape in ends.items())
+    given, found = (
+        helper.make_tensor_value_info(end, TensorProto.FLOAT, shape) for end, shape in ends.items()
+    )
     graph = helper.make_graph(nodes, name, [given], [found], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 10
@@ -58,5 +70,7 @@ def onnx_model(name: str, nodes: Sequence[Any], constants: Sequence[Any], ends: 
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters; its type's name where it has none."""
+    """Return the first line of an error's message, at most 200 characters; its type's name where it
+    has none.
+    """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -6,10 +6,11 @@ import os
 
 
 def drop_from_page_cache(path: str | os.PathLike[str]) -> None:
-    """Ask the system to forget the file's pages (posix_fadvise(2), DONTNEED), where it can be asked.
+    """Ask the system to forget the file's pages (posix_fadvise(2), DONTNEED), where it can be
+    asked.
 
-    What was just written goes to the disk before. Pages that are mapped stay, and so does a file that lies in main
-    memory. Raises FileNotFoundError for a file that is not there.
+    What was just written goes to the disk before. Pages that are mapped stay, and so does a file
+    that lies in main memory. Raises FileNotFoundError for a file that is not there.
     """
     with open(path, "rb") as file:
         if hasattr(os, "posix_fadvise"):

@@ -1,4 +1,6 @@
-"""Paper to draw on, measured in inches from its upper left corner, and the few things that stand on it."""
+"""Paper to draw on, measured in inches from its upper left corner, and the few things that stand on
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,25 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from helpers.plotting._style import COLOURS, STYLE_FILE, ink_on, labelled, mixed
 
 INK, QUIET, EMPTY = "#222222", "#555555", "#EEEEEE"
-DATA, COMPUTING, SENDING, WAITING = (COLOURS[name] for name in ("data", "computing", "sending", "waiting"))
+DATA, COMPUTING, SENDING, WAITING = (
+    COLOURS[name] for name in ("data", "computing", "sending", "waiting")
+)
 _PLAIN = ("none", "white", EMPTY)  # what is behind a text that has no colour
 _TITLE_IN, _MARGIN_IN = 0.42, 0.12
 _ROUND_IN = 0.05
-_KEY_IN, _PER_CHARACTER_IN = 0.22, 0.085  # of a key: its patch, and each character of its name at 10 points
+# of a key: its patch, and each character of its name at 10 points
+_KEY_IN, _PER_CHARACTER_IN = 0.22, 0.085
 
 
 def paper(width_in: float, height_in: float, *, title: str) -> tuple[Figure, Axes]:
-    """Return a figure whose axes are ``width_in`` by ``height_in`` inches, y downwards; ``title`` may be empty."""
+    """Return a figure whose axes are ``width_in`` by ``height_in`` inches, y downwards; ``title``
+    may be empty.
+    """
     above = _TITLE_IN if title else 0.0
     with plt.style.context(STYLE_FILE):
         drawn = plt.figure(figsize=(width_in, height_in + above))
-        drawn.set_layout_engine("none")  # afterwards: a figure made without an engine gets the style's when it is saved
+        # afterwards: a figure made without an engine gets the style's when it is saved
+        drawn.set_layout_engine("none")
         axes = drawn.add_axes((0, 0, 1, height_in / (height_in + above)))
         axes.set(xlim=(0, width_in), ylim=(height_in, 0))
         axes.axis("off")
@@ -31,37 +39,100 @@ def paper(width_in: float, height_in: float, *, title: str) -> tuple[Figure, Axe
 
 
 def box(
-    axes: Axes, left: float, top: float, width: float, height: float, text: str = "", *, colour: str = "white",
-    edge: str = "none", thick: float = 1.2, size: float = 11, bold: bool = False,
-) -> None:  # fmt: skip
-    """Draw a box with ``text`` in its middle, in the shade of ``colour`` on which a text can be read."""
+    axes: Axes,
+    left: float,
+    top: float,
+    width: float,
+    height: float,
+    text: str = "",
+    *,
+    colour: str = "white",
+    edge: str = "none",
+    thick: float = 1.2,
+    size: float = 11,
+    bold: bool = False,
+) -> None:
+    """Draw a box with ``text`` in its middle, in the shade of ``colour`` on which a text can be
+    read.
+    """
     if colour not in _PLAIN:
         colour = labelled(colour)
-    axes.add_artist(FancyBboxPatch(  # add_patch would look through its curves for limits, which are set
-        (left + _ROUND_IN, top + _ROUND_IN), width - 2 * _ROUND_IN, height - 2 * _ROUND_IN, facecolor=colour,
-        edgecolor=edge, linewidth=thick, boxstyle=f"round,pad={_ROUND_IN},rounding_size={_ROUND_IN}"))  # fmt: skip
+    # add_patch would look through its curves for limits, which are set
+    axes.add_artist(
+        FancyBboxPatch(
+            (left + _ROUND_IN, top + _ROUND_IN),
+            width - 2 * _ROUND_IN,
+            height - 2 * _ROUND_IN,
+            facecolor=colour,
+            edgecolor=edge,
+            linewidth=thick,
+            boxstyle=f"round,pad={_ROUND_IN},rounding_size={_ROUND_IN}",
+        )
+    )
     if text:
-        write(axes, left + width / 2, top + height / 2, text, size=size, bold=bold,
-              colour=INK if colour in _PLAIN else ink_on(colour))  # fmt: skip
+        write(
+            axes,
+            left + width / 2,
+            top + height / 2,
+            text,
+            size=size,
+            bold=bold,
+            colour=INK if colour in _PLAIN else ink_on(colour),
+        )
 
 
 def write(
-    axes: Axes, x: float, y: float, text: str, *, size: float = 11, colour: str = INK, bold: bool = False,
-    ha: str = "center", va: str = "center", turned: bool = False,
-) -> None:  # fmt: skip
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: float = 11,
+    colour: str = INK,
+    bold: bool = False,
+    ha: str = "center",
+    va: str = "center",
+    turned: bool = False,
+) -> None:
     """Write ``text`` at (x, y)."""
-    axes.text(x, y, text, fontsize=size, color=colour, fontweight="bold" if bold else "normal", ha=ha,
-              va="center_baseline" if va == "center" and not turned else va, rotation=90 if turned else 0)  # fmt: skip
+    axes.text(
+        x,
+        y,
+        text,
+        fontsize=size,
+        color=colour,
+        fontweight="bold" if bold else "normal",
+        ha=ha,
+        va="center_baseline" if va == "center" and not turned else va,
+        rotation=90 if turned else 0,
+    )
 
 
 def arrow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], *, colour: str = SENDING, thick: float = 2.2,
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    *,
+    colour: str = SENDING,
+    thick: float = 2.2,
     bend: float = 0.0,
-) -> None:  # fmt: skip
-    """Draw an arrow from ``start`` to ``end``; ``bend`` is how far it leaves the straight line, of its length."""
-    axes.add_artist(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11 + 1.5 * thick, linewidth=thick,
-                                    color=colour, shrinkA=0, shrinkB=0,
-                                    connectionstyle=f"arc3,rad={bend}"))  # fmt: skip
+) -> None:
+    """Draw an arrow from ``start`` to ``end``; ``bend`` is how far it leaves the straight line, of
+    its length.
+    """
+    axes.add_artist(
+        FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=11 + 1.5 * thick,
+            linewidth=thick,
+            color=colour,
+            shrinkA=0,
+            shrinkB=0,
+            connectionstyle=f"arc3,rad={bend}",
+        )
+    )
 
 
 def keys(axes: Axes, left: float, top: float, named: dict[str, tuple[str, str]]) -> None:

@@ -1,4 +1,6 @@
-"""Triton as the studies import it: where it is missing they say so, and its interpreter is mended where it must be."""
+"""Triton as the studies import it: where it is missing they say so, and its interpreter is mended
+where it must be.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,19 @@ def load() -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         from helpers.native import MissingToolError
 
-        raise MissingToolError(f"Triton does not import here ({error})", "install a CUDA build of torch for Linux, "
-                               "which brings Triton") from error  # fmt: skip
+        raise MissingToolError(
+            f"Triton does not import here ({error})",
+            "install a CUDA build of torch for Linux, which brings Triton",
+        ) from error
     if os.environ.get("TRITON_INTERPRET") == "1" and triton.__version__.startswith("3.6."):
         _mend_interpreter()
     return triton, language
 
 
 def _mend_interpreter() -> None:
-    """Let Triton 3.6 read the number in an array of one element as 3.7 does: NumPy refuses 3.6's way since 2.4."""
+    """Let Triton 3.6 read the number in an array of one element as 3.7 does: NumPy refuses 3.6's
+    way since 2.4.
+    """
     from triton.runtime import interpreter
 
     theirs = interpreter._patch_lang_tensor

@@ -1,4 +1,6 @@
-"""Several functions run in turns and told apart at a stated error rate; what a lesson claims about such times."""
+"""Several functions run in turns and told apart at a stated error rate; what a lesson claims about
+such times.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _SAME_CALLS_WITHIN = 2
 
 
 class Candidate(Record):
-    """One row of a comparison: ``time_ratio`` is this candidate's time over the baseline's, above 1 when slower."""
+    """One row of a comparison: ``time_ratio`` is this candidate's time over the baseline's, above 1
+    when slower.
+    """
 
     name: str
     median_s: float
@@ -36,14 +40,18 @@ class Candidate(Record):
 
     @property
     def different(self) -> bool:
-        """True when the interval of the ratio leaves out 1: the candidate is faster or slower than the baseline."""
+        """True when the interval of the ratio leaves out 1: the candidate is faster or slower than
+        the baseline.
+        """
         return self.verdict in ("faster", "slower")
 
 
 class Comparison(Record):
-    """Candidates against a baseline; ``stable`` when every ratio is known as well as asked, else ``reason`` has why.
+    """Candidates against a baseline; ``stable`` when every ratio is known as well as asked, else
+    ``reason`` has why.
 
-    ``waiting_share`` is the part of the time in which a thread of this process had no processor; None if unknown.
+    ``waiting_share`` is the part of the time in which a thread of this process had no processor;
+    None if unknown.
     """
 
     baseline: str
@@ -76,26 +84,35 @@ class Comparison(Record):
             a @ b takes longer than a * b (at least 4 times)
             Here it is 43 times (measured), so this holds.
 
-        It holds where the whole interval of the ratio lies within the bounds, and is contradicted where the whole
-        interval lies outside; between the two, and where a thread waited for a processor over a tenth of the time (no
-        interval shows a machine that is busy all along), the line is ``Here this was not decided.`` With ``simulated``,
-        for links and devices that sleep, the line says "(simulated)".
+        It holds where the whole interval of the ratio lies within the bounds, and is contradicted
+        where the whole interval lies outside; between the two, and where a thread waited for a
+        processor over a tenth of the time (no interval shows a machine that is busy all along), the
+        line is ``Here this was not decided.`` With ``simulated``, for links and devices that sleep,
+        the line says "(simulated)".
 
-        Raises ClaimContradicted with what was measured; ValueError for an unknown name, the baseline's name, or
-        bounds that are missing, not positive or in the wrong order. Lesson 00.
+        Raises ClaimContradicted with what was measured; ValueError for an unknown name, the
+        baseline's name, or bounds that are missing, not positive or in the wrong order. Lesson 00.
         """
         boolean("simulated", simulated)
         row = self.candidate(name)
         if name == self.baseline:
-            raise ValueError(f"{name!r} is the baseline, its ratio is 1; claim something about another candidate")
+            raise ValueError(
+                f"{name!r} is the baseline, its ratio is 1; claim something about another candidate"
+            )
         wanted = bound_text(at_least, at_most)
         least, most = at_least or 0, math.inf if at_most is None else at_most
         holds = least <= row.low_ratio and row.high_ratio <= most
         outside = row.low_ratio > most or row.high_ratio < least
-        decided = (holds or outside) and row.high_ratio < math.inf and not runs.why_disturbed(self.waiting_share)
-        measured = (f"{name!r} takes {row.time_ratio:.3g} times as long as {self.baseline!r} ({row.low_ratio:.3g} to "
-                    f"{row.high_ratio:.3g} at {cell('share', self.confidence_share)} confidence), "
-                    f"the claim needs {wanted}")  # fmt: skip
+        decided = (
+            (holds or outside)
+            and row.high_ratio < math.inf
+            and not runs.why_disturbed(self.waiting_share)
+        )
+        measured = (
+            f"{name!r} takes {row.time_ratio:.3g} times as long as {self.baseline!r} "
+            f"({row.low_ratio:.3g} to {row.high_ratio:.3g} at "
+            f"{cell('share', self.confidence_share)} confidence), the claim needs {wanted}"
+        )
         shown = number_text(row.time_ratio)
         settle(sentence, wanted, shown, holds if decided else None, measured, simulated=simulated)
 
@@ -111,31 +128,36 @@ def compare(
     seed: int | None = None,
     clock: runs.Clock = time.perf_counter,
 ) -> Comparison:
-    """Return the time of each of ``candidates`` as a ratio to that of ``baseline``, with an interval.
+    """Return the time of each of ``candidates`` as a ratio to that of ``baseline``, with an
+    interval.
 
-    The baseline is the first one unless named. In each round every candidate is run once (:func:`measure` says what a
-    run is), in a new random order. A round gives one ratio a candidate, in which whatever slows the whole round
-    cancels. ``time_ratio`` is the median of the ratios, ``low_ratio`` to ``high_ratio`` its distribution-free interval
-    by order statistics (the sign test's). The ``verdict`` is ``"faster"`` or ``"slower"`` when the interval leaves out
-    1, else ``"too close to tell"``. A run starts with the caches as another candidate left them; with ``own_caches`` as
-    the candidate itself left them, by a call before each run that is not timed: what a loop over this candidate alone
-    sees, and what the limits of a machine describe, which are measured in loops.
+    The baseline is the first one unless named. In each round every candidate is run once
+    (:func:`measure` says what a run is), in a new random order. A round gives one ratio a
+    candidate, in which whatever slows the whole round cancels. ``time_ratio`` is the median of the
+    ratios, ``low_ratio`` to ``high_ratio`` its distribution-free interval by order statistics (the
+    sign test's). The ``verdict`` is ``"faster"`` or ``"slower"`` when the interval leaves out 1,
+    else ``"too close to tell"``. A run starts with the caches as another candidate left them; with
+    ``own_caches`` as the candidate itself left them, by a call before each run that is not timed:
+    what a loop over this candidate alone sees, and what the limits of a machine describe, which are
+    measured in loops.
 
-    Error rate: between equal candidates the random order makes each round a fair coin, however heavy-tailed, drifting
-    or self-correlated the noise is. In at most 1 % of comparisons (``FALSE_POSITIVE_RATE``) is any candidate told from
-    a baseline that it is equal to. Stopping early is paid for: look number j (after 16, 32, 64, ... rounds and at the
-    end of the budget) spends 1 / (j (j + 1)) of the 1 %, shared by the candidates.
+    Error rate: between equal candidates the random order makes each round a fair coin, however
+    heavy-tailed, drifting or self-correlated the noise is. In at most 1 % of comparisons
+    (``FALSE_POSITIVE_RATE``) is any candidate told from a baseline that it is equal to. Stopping
+    early is paid for: look number j (after 16, 32, 64, ... rounds and at the end of the budget)
+    spends 1 / (j (j + 1)) of the 1 %, shared by the candidates.
 
-    It stops when every ratio is known to within ``precision`` of itself (half its interval), no thread waited for a
-    processor over a tenth of the time and a tenth of ``budget_s`` is spent, or at the end of the budget; then
-    ``reason`` says what is missing. The budget is for what follows the cold calls; the warm-up, a last round and two
-    rounds in any case may overrun it. ``device`` as in :func:`measure`; ``seed`` (of the order) and ``clock`` are for
-    tests.
+    It stops when every ratio is known to within ``precision`` of itself (half its interval), no
+    thread waited for a processor over a tenth of the time and a tenth of ``budget_s`` is spent, or
+    at the end of the budget; then ``reason`` says what is missing. The budget is for what follows
+    the cold calls; the warm-up, a last round and two rounds in any case may overrun it. ``device``
+    as in :func:`measure`; ``seed`` (of the order) and ``clock`` are for tests.
 
-    Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none or when the clock sees
-    nothing of a candidate; an exception in a candidate passes unchanged.
+    Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none or
+    when the clock sees nothing of a candidate; an exception in a candidate passes unchanged.
 
-    >>> comparison = compare({"short": lambda: sum(range(10)), "long": lambda: sum(range(10_000))}, budget_s=0.1)
+    >>> sums = {"short": lambda: sum(range(10)), "long": lambda: sum(range(10_000))}
+    >>> comparison = compare(sums, budget_s=0.1)
     >>> [candidate.name for candidate in comparison.candidates]
     ['short', 'long']
 
@@ -148,13 +170,18 @@ def compare(
     if seed is not None:
         whole_number("seed", seed, at_least=0)
     if not (isinstance(precision, numbers.Real) and 0 < precision < 1):
-        raise ValueError(f"precision={precision!r}: give the share to which each ratio must be known, such as 0.05")
+        raise ValueError(
+            f"precision={precision!r}: give the share to which each ratio must be known, such as "
+            "0.05"
+        )
     chosen = runs.chosen_device(device)
     for fn in candidates.values():
         runs.run(fn, 1, chosen, clock)
     chosen = chosen or runs.device_in_use()
     begin_s, waiting = clock(), runs.watch_waiting(clock)
-    calls = _shared_calls({name: runs.calibrate(fn, chosen, clock) for name, fn in candidates.items()})
+    calls = _shared_calls(
+        {name: runs.calibrate(fn, chosen, clock) for name, fn in candidates.items()}
+    )
     shuffle, order = random.Random(seed).shuffle, list(candidates)
     calls_s: dict[str, list[float]] = {name: [] for name in candidates}
     look, next_look, rounds = 1, _FIRST_LOOK, 0
@@ -172,24 +199,38 @@ def compare(
             alpha = _alpha(look) / (len(candidates) - 1)
             rows = tuple(_row(name, calls_s, first, calls[name], alpha) for name in candidates)
             waiting_share = waiting()
-            reason = runs.why_disturbed(waiting_share) or _why_unknown(rows, alpha, precision, rounds, spent_s / rounds)
+            reason = runs.why_disturbed(waiting_share) or _why_unknown(
+                rows, alpha, precision, rounds, spent_s / rounds
+            )
             if over or (not reason and spent_s >= runs.earliest_s(budget_s)):
                 break
             look, next_look = look + 1, 2 * next_look
-    return Comparison(baseline=first, rounds=rounds, confidence_share=1 - FALSE_POSITIVE_RATE,
-                      threads=torch.get_num_threads(), device=str(chosen), waiting_share=waiting_share,
-                      stable=not reason, reason=reason, candidates=rows)  # fmt: skip
+    return Comparison(
+        baseline=first,
+        rounds=rounds,
+        confidence_share=1 - FALSE_POSITIVE_RATE,
+        threads=torch.get_num_threads(),
+        device=str(chosen),
+        waiting_share=waiting_share,
+        stable=not reason,
+        reason=reason,
+        candidates=rows,
+    )
 
 
 def _seconds_a_call(name: str, timed: runs.Run, calls: int) -> float:
     if not timed.host_s > 0:
-        raise RuntimeError(f"the clock saw nothing of {calls:,} calls of {name!r}, so there is no ratio; "
-                           "give every candidate more to do")  # fmt: skip
+        raise RuntimeError(
+            f"the clock saw nothing of {calls:,} calls of {name!r}, so there is no ratio; "
+            "give every candidate more to do"
+        )
     return timed.host_s / calls
 
 
 def _shared_calls(calibrated: Mapping[str, tuple[int, runs.Run]]) -> dict[str, int]:
-    """Give candidates of about the same time the same calls a run: equal ones must be timed alike."""
+    """Give candidates of about the same time the same calls a run: equal ones must be timed
+    alike.
+    """
     call_s = {name: timed.host_s / calls for name, (calls, timed) in calibrated.items()}
     groups: list[list[str]] = []
     for name in sorted(call_s, key=call_s.__getitem__):
@@ -197,44 +238,74 @@ def _shared_calls(calibrated: Mapping[str, tuple[int, runs.Run]]) -> dict[str, i
             groups[-1].append(name)
         else:
             groups.append([name])
-    return {name: max(calibrated[member][0] for member in group) for group in groups for name in group}
+    return {
+        name: max(calibrated[member][0] for member in group) for group in groups for name in group
+    }
 
 
 def _alpha(look: int) -> float:
-    """Return what look number ``look`` (from 1) may spend; the looks together spend no more than the whole rate."""
+    """Return what look number ``look`` (from 1) may spend; the looks together spend no more than
+    the whole rate.
+    """
     return FALSE_POSITIVE_RATE / (look * (look + 1))
 
 
-def _row(name: str, calls_s: Mapping[str, list[float]], baseline: str, calls: int, alpha: float) -> Candidate:
+def _row(
+    name: str, calls_s: Mapping[str, list[float]], baseline: str, calls: int, alpha: float
+) -> Candidate:
     ratios = np.array(calls_s[name]) / np.array(calls_s[baseline])
     low, high = (1.0, 1.0) if name == baseline else runs.median_interval(ratios, alpha)
     verdict = "faster" if high < 1 else "slower" if low > 1 else "too close to tell"
-    return Candidate(name=name, median_s=float(np.median(calls_s[name])), minimum_s=min(calls_s[name]),
-                     time_ratio=float(np.median(ratios)), low_ratio=low, high_ratio=high, calls_per_run=calls,
-                     verdict="baseline" if name == baseline else verdict)  # fmt: skip
+    return Candidate(
+        name=name,
+        median_s=float(np.median(calls_s[name])),
+        minimum_s=min(calls_s[name]),
+        time_ratio=float(np.median(ratios)),
+        low_ratio=low,
+        high_ratio=high,
+        calls_per_run=calls,
+        verdict="baseline" if name == baseline else verdict,
+    )
 
 
-def _why_unknown(rows: Sequence[Candidate], alpha: float, wanted: float, rounds: int, round_s: float) -> str:
+def _why_unknown(
+    rows: Sequence[Candidate], alpha: float, wanted: float, rounds: int, round_s: float
+) -> str:
     """Return why the ratios are not known to within ``wanted``, for a student; "" when they are."""
-    if any(row.low_ratio == 0 for row in rows):  # an interval from 0 to infinity: fewer rounds than an interval takes
+    # an interval from 0 to infinity: fewer rounds than an interval takes
+    if any(row.low_ratio == 0 for row in rows):
         return runs.too_few("rounds", rounds, math.ceil(1 - math.log2(alpha)), round_s)
     found = {row.name: (row.high_ratio - row.low_ratio) / 2 / row.time_ratio for row in rows}
     worst = max(found, key=found.__getitem__)
-    return runs.imprecise(f"the ratio of {worst!r}", found[worst], wanted) if found[worst] > wanted else ""
+    return (
+        runs.imprecise(f"the ratio of {worst!r}", found[worst], wanted)
+        if found[worst] > wanted
+        else ""
+    )
 
 
 def _check_candidates(candidates: object, baseline: str | None) -> str:
-    """Return the baseline's name; raise when there are no two named functions or none of that name."""
+    """Return the baseline's name; raise when there are no two named functions or none of that
+    name.
+    """
     if not isinstance(candidates, Mapping):
-        raise TypeError(f"candidates must be a dictionary from names to functions, not {type(candidates).__name__}")
+        raise TypeError(
+            "candidates must be a dictionary from names to functions, not "
+            f"{type(candidates).__name__}"
+        )
     if len(candidates) < 2:
-        raise ValueError(f"compare needs two candidates or more, got {len(candidates)}; measure times one function")
+        raise ValueError(
+            f"compare needs two candidates or more, got {len(candidates)}; measure times one "
+            "function"
+        )
     for name, fn in candidates.items():
         if not isinstance(name, str):
             raise TypeError(f"a candidate's name must be text; got {name!r}")
         runs.check_function(f"candidate {name!r}", fn)
     if baseline is not None and baseline not in candidates:
-        raise ValueError(f"baseline {baseline!r} is no candidate; there are {', '.join(map(repr, candidates))}")
+        raise ValueError(
+            f"baseline {baseline!r} is no candidate; there are {', '.join(map(repr, candidates))}"
+        )
     return next(iter(candidates)) if baseline is None else baseline
 
 
@@ -256,43 +327,61 @@ def claim(
     evidence: Result | Sequence[Result] = (),
     simulated: bool = False,
 ) -> None:
-    """Print ``sentence`` with the bound of ``ratio``, then whether it holds here; raise where it stably does not.
+    """Print ``sentence`` with the bound of ``ratio``, then whether it holds here; raise where it
+    stably does not.
 
-    ``claim("a step is slower than its roofline", step_s / roofline_s, at_least=2, evidence=timing)`` prints ::
+    ``claim("a step is slower than its roofline", step_s / roofline_s, at_least=2,
+    evidence=timing)`` prints ::
 
         a step is slower than its roofline (at least 2 times)
         Here it is 43 times (measured), so this holds.
 
-    ``ratio`` is one time over another, or several that must all lie within the bounds ``at_least`` and ``at_most``, one
-    of which may be left out. ``evidence`` is what the times were taken from: results of :func:`measure` or
-    :func:`compare`, or any with a field ``stable``. Where one of them is not stable, the claim holds if the ratio keeps
-    a factor of 1.5 from each bound and no comparison had too few rounds for an interval, and is else
-    ``Here this was not decided.``, and where nothing could be measured, ``ratio`` is None, without evidence, and it is
-    ``Here this was not measured.`` The strict test of a notebook compares the sentence and the bound, and not
-    the line below it. With ``simulated``, for links and devices that sleep, the line says "(simulated)".
+    ``ratio`` is one time over another, or several that must all lie within the bounds ``at_least``
+    and ``at_most``, one of which may be left out. ``evidence`` is what the times were taken from:
+    results of :func:`measure` or :func:`compare`, or any with a field ``stable``. Where one of them
+    is not stable, the claim holds if the ratio keeps a factor of 1.5 from each bound and no
+    comparison had too few rounds for an interval, and is else ``Here this was not decided.``, and
+    where nothing could be measured, ``ratio`` is None, without evidence, and it is
+    ``Here this was not measured.`` The strict test of a notebook compares the sentence and the
+    bound, and not the line below it. With ``simulated``, for links and devices that sleep, the line
+    says "(simulated)".
 
-    Raises ClaimContradicted with the evidence; TypeError or ValueError for a ratio that is no number, bounds that are
-    missing or in the wrong order, or evidence that is no measurement. Lesson 00.
+    Raises ClaimContradicted with the evidence; TypeError or ValueError for a ratio that is no
+    number, bounds that are missing or in the wrong order, or evidence that is no measurement.
+    Lesson 00.
     """
     boolean("simulated", simulated)
     measurements = list(evidence) if isinstance(evidence, Sequence) else [evidence]
-    stable = [item.stable for item in measurements if isinstance(item, Result) and hasattr(item, "stable")]
+    stable = [
+        item.stable for item in measurements if isinstance(item, Result) and hasattr(item, "stable")
+    ]
     if len(stable) < len(measurements):
-        raise TypeError(f"evidence must be what measure or compare returned, or a list of them; got {evidence!r}")
+        raise TypeError(
+            "evidence must be what measure or compare returned, or a list of them; got "
+            f"{evidence!r}"
+        )
     wanted = bound_text(at_least, at_most)
     if ratio is None:
         if measurements:
-            raise ValueError("ratio=None says that nothing was measured, and evidence was given; give the ratio")
+            raise ValueError(
+                "ratio=None says that nothing was measured, and evidence was given; give the ratio"
+            )
         print(f"{sentence} ({wanted})\nHere this was not measured.")
         return
     ratios = _ratios(ratio)
     if not measurements:
-        raise TypeError("a measured ratio needs evidence: what measure or compare returned, or a list of them")
+        raise TypeError(
+            "a measured ratio needs evidence: what measure or compare returned, or a list of them"
+        )
     low, high = at_least or 0, math.inf if at_most is None else at_most
     holds: bool | None
     if all(stable):
         holds = low <= min(ratios) and max(ratios) <= high
-    elif any(row.high_ratio == math.inf for item in measurements for row in getattr(item, "candidates", ())):
+    elif any(
+        row.high_ratio == math.inf
+        for item in measurements
+        for row in getattr(item, "candidates", ())
+    ):
         holds = None  # too few rounds for any interval: such a ratio may be off by more
     else:
         holds = (low * _MARGIN <= min(ratios) and max(ratios) <= high / _MARGIN) or None
@@ -301,11 +390,19 @@ def claim(
 
 
 def settle(
-    sentence: str, wanted: str, shown: str, holds: bool | None, measured: str, *, simulated: bool = False
+    sentence: str,
+    wanted: str,
+    shown: str,
+    holds: bool | None,
+    measured: str,
+    *,
+    simulated: bool = False,
 ) -> None:
-    """Print ``sentence`` and what this machine says of it, or raise ClaimContradicted with what was ``measured``.
+    """Print ``sentence`` and what this machine says of it, or raise ClaimContradicted with what was
+    ``measured``.
 
-    ``holds`` is None where the measurement does not decide. Times of a link or a device that sleeps are ``simulated``.
+    ``holds`` is None where the measurement does not decide. Times of a link or a device that sleeps
+    are ``simulated``.
     """
     if holds is False:
         raise ClaimContradicted(f"contradicted: {sentence} ({wanted})\nmeasured: {measured}")
@@ -315,10 +412,19 @@ def settle(
 
 
 def bound_text(at_least: float | None, at_most: float | None) -> str:
-    """Return the bounds of a ratio in words; raises ValueError where they are missing or in the wrong order."""
-    bounds = [real(name, bound) for name, bound in (("at_least", at_least), ("at_most", at_most)) if bound is not None]
+    """Return the bounds of a ratio in words; raises ValueError where they are missing or in the
+    wrong order.
+    """
+    bounds = [
+        real(name, bound)
+        for name, bound in (("at_least", at_least), ("at_most", at_most))
+        if bound is not None
+    ]
     if not bounds or any(not bound > 0 for bound in bounds) or bounds != sorted(bounds):
-        raise ValueError(f"at_least={at_least}, at_most={at_most}: give one or both, above 0, at_least the smaller")
+        raise ValueError(
+            f"at_least={at_least}, at_most={at_most}: give one or both, above 0, at_least the "
+            "smaller"
+        )
     if len(bounds) == 2:
         return f"{number_text(bounds[0])} to {number_text(bounds[1])} times"
     return f"at {'most' if at_least is None else 'least'} {number_text(bounds[0])} times"
@@ -326,9 +432,14 @@ def bound_text(at_least: float | None, at_most: float | None) -> str:
 
 def _ratios(ratio: object) -> list[float]:
     ratios = list(ratio) if isinstance(ratio, Sequence) and not isinstance(ratio, str) else [ratio]
-    values = [value for value in ratios if isinstance(value, numbers.Real) and not isinstance(value, bool)]
+    values = [
+        value for value in ratios if isinstance(value, numbers.Real) and not isinstance(value, bool)
+    ]
     if not ratios or len(values) < len(ratios):
-        raise TypeError(f"ratio must be a number (one time over another), several of them, or None; got {ratio!r}")
+        raise TypeError(
+            "ratio must be a number (one time over another), several of them, or None; got "
+            f"{ratio!r}"
+        )
     found = [real("ratio", value) for value in values]
     if any(map(math.isnan, found)):
         raise ValueError(f"ratio is not a number: {ratio!r}; a time of it was not measured")

@@ -1,7 +1,9 @@
-"""The boundary of a timing: what one run is, what is waited for around it, and what else had the processor meanwhile.
+"""The boundary of a timing: what one run is, what is waited for around it, and what else had the
+processor meanwhile.
 
-:func:`measure` times one function: its cold call, and warm runs until they are stable or the budget is spent. Also what
-is set for a steadier measurement: the number of threads, and how the C library keeps memory.
+:func:`measure` times one function: its cold call, and warm runs until they are stable or the budget
+is spent. Also what is set for a steadier measurement: the number of threads, and how the C library
+keeps memory.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from helpers.results import Record, cell
 Function = Callable[[], object]
 Clock = Callable[[], float]
 
-# A CPU run is 1,000 ticks of the coarsest perf_counter (100 ns); a CUDA run some 200 synchronisations.
+# A CPU run is 1,000 ticks of the coarsest perf_counter (100 ns); a CUDA run some 200
+# synchronisations.
 _RUN_S = {"cpu": 1e-4, "cuda": 2e-3}
 _REPEATED_BELOW_S = 1e-2
 _MOST_CALLS = 100_000
@@ -38,7 +41,9 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 500
 
 @dataclass(frozen=True)
 class Run:
-    """The seconds of one run: on the host's clock, and between two CUDA events (on a CPU the same number)."""
+    """The seconds of one run: on the host's clock, and between two CUDA events (on a CPU the same
+    number).
+    """
 
     host_s: float
     device_s: float
@@ -47,9 +52,12 @@ class Run:
 def run(fn: Function, calls: int, device: torch.device | None, clock: Clock) -> Run:
     """Call ``fn`` ``calls`` times within the boundary that the package's docstring states.
 
-    ``device`` None, for a first call, means whatever CUDA device is in use by the time it is waited for.
+    ``device`` None, for a first call, means whatever CUDA device is in use by the time it is waited
+    for.
     """
-    stream = torch.cuda.current_stream(device) if device is not None and device.type == "cuda" else None
+    stream = (
+        torch.cuda.current_stream(device) if device is not None and device.type == "cuda" else None
+    )
     marks = [] if stream is None else [torch.cuda.Event(enable_timing=True) for _ in range(2)]
     _synchronise(device)
     with collector_off():
@@ -63,17 +71,22 @@ def run(fn: Function, calls: int, device: torch.device | None, clock: Clock) -> 
         _synchronise(device)
         host_s = clock() - start_s
     if not host_s >= 0:
-        raise ValueError(f"clock gave {start_s!r} and, later, a reading {host_s!r} after it; give one that never goes "
-                         "back, such as time.perf_counter")  # fmt: skip
+        raise ValueError(
+            f"clock gave {start_s!r} and, later, a reading {host_s!r} after it; give one that "
+            "never goes back, such as time.perf_counter"
+        )
     return Run(host_s, marks[0].elapsed_time(marks[1]) / 1e3 if marks else host_s)
 
 
 def calibrate(fn: Function, device: torch.device, clock: Clock) -> tuple[int, Run]:
-    """Warm ``fn`` up; return how many calls make a run long enough for the clock, and the last such run."""
+    """Warm ``fn`` up; return how many calls make a run long enough for the clock, and the last such
+    run.
+    """
     calls, wanted_s = 1, _RUN_S[device.type]
     while True:
         last = run(fn, calls, device, clock)
-        if last.host_s < _REPEATED_BELOW_S:  # so that one disturbed run does not end the search too early
+        # so that one disturbed run does not end the search too early
+        if last.host_s < _REPEATED_BELOW_S:
             last = min(last, run(fn, calls, device, clock), key=lambda timed: timed.host_s)
         if last.host_s >= wanted_s or calls == _MOST_CALLS:
             return calls, last
@@ -82,16 +95,19 @@ def calibrate(fn: Function, device: torch.device, clock: Clock) -> tuple[int, Ru
 
 
 def latest_s(budget_s: float) -> float:
-    """Return when a measurement with this budget ends at the latest, in seconds from its begin: at the budget's end.
+    """Return when a measurement with this budget ends at the latest, in seconds from its begin: at
+    the budget's end.
 
-    With ``HELPERS_EARLY_END=1`` it ends where a stable one may end at the earliest. The test of a notebook sets that,
-    because it compares no time; what is called stable is so by the same rules.
+    With ``HELPERS_EARLY_END=1`` it ends where a stable one may end at the earliest. The test of a
+    notebook sets that, because it compares no time; what is called stable is so by the same rules.
     """
     return earliest_s(budget_s) if os.environ.get("HELPERS_EARLY_END") == "1" else budget_s
 
 
 def earliest_s(budget_s: float) -> float:
-    """Return the seconds from its begin before which no measurement with this budget is called stable."""
+    """Return the seconds from its begin before which no measurement with this budget is called
+    stable.
+    """
     return budget_s / 10
 
 
@@ -106,7 +122,11 @@ def rounds(budget_s: float, clock: Clock) -> Iterator[int]:
 
 def device_in_use() -> torch.device:
     """Return the current CUDA device where this process has used CUDA, else the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_initialized()
+        else torch.device("cpu")
+    )
 
 
 @overload
@@ -116,29 +136,40 @@ def chosen_device(device: None) -> None: ...
 @overload
 def chosen_device(device: str | torch.device | None) -> torch.device | None: ...
 def chosen_device(device: str | torch.device | None) -> torch.device | None:
-    """Return the device with its index, None for None; ValueError or RuntimeError for one that cannot be timed."""
+    """Return the device with its index, None for None; ValueError or RuntimeError for one that
+    cannot be timed.
+    """
     if device is None:
         return None
     chosen = cpu_or_cuda(device)
     if chosen.type == "cpu":
         return torch.device("cpu")
     if (chosen.index or 0) >= torch.cuda.device_count():
-        raise RuntimeError(f"device {str(device)!r} is not here: this process sees {torch.cuda.device_count()} CUDA "
-                           "devices; give 'cpu' or one of those")  # fmt: skip
-    return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
+        raise RuntimeError(
+            f"device {str(device)!r} is not here: this process sees {torch.cuda.device_count()} "
+            "CUDA devices; give 'cpu' or one of those"
+        )
+    return torch.device(
+        "cuda", torch.cuda.current_device() if chosen.index is None else chosen.index
+    )
 
 
 def check_function(what: str, fn: object) -> None:
     """Raise TypeError when ``fn`` cannot be called; ``what`` names it."""
     if not callable(fn):
         hint = "; write lambda: a * b, not a * b" if isinstance(fn, torch.Tensor) else ""
-        raise TypeError(f"{what} must be a function without arguments, not {type(fn).__name__}{hint}")
+        raise TypeError(
+            f"{what} must be a function without arguments, not {type(fn).__name__}{hint}"
+        )
 
 
 def check_clock(clock: object) -> None:
     """Raise TypeError when ``clock`` is no function, or when its readings are no numbers."""
     if not callable(clock):
-        raise TypeError(f"clock={clock!r} is no function; give one that returns seconds, such as time.perf_counter")
+        raise TypeError(
+            f"clock={clock!r} is no function; give one that returns seconds, such as "
+            "time.perf_counter"
+        )
     real("a reading of clock", clock())
 
 
@@ -169,11 +200,13 @@ _THREADS = Path("/proc/self/task")
 
 
 def watch_waiting(clock: Clock) -> Callable[[], float | None]:
-    """Return a function that gives, from now on, the share of the time in which the unluckiest thread waited.
+    """Return a function that gives, from now on, the share of the time in which the unluckiest
+    thread waited.
 
-    A thread waits while it is ready to run and another program has its processor. The share is None where the
-    system does not tell (only Linux does, in the second number of ``/proc/self/task/*/schedstat``, see proc(5)), and
-    for a test's own clock, whose time no processor spends.
+    A thread waits while it is ready to run and another program has its processor. The share is None
+    where the system does not tell (only Linux does, in the second number of
+    ``/proc/self/task/*/schedstat``, see proc(5)), and for a test's own clock, whose time no
+    processor spends.
     """
     before_s, begin_s = _waited_s(), time.perf_counter()
 
@@ -191,11 +224,16 @@ def why_disturbed(waiting_share: float | None) -> str:
     """Return a reason when a thread waited for more than a tenth of the time, else ""."""
     if waiting_share is None or waiting_share <= MOST_WAITING:
         return ""
-    return f"a thread waited for a processor during {cell('share', waiting_share)} of the time: {ADVICE}"
+    return (
+        f"a thread waited for a processor during {cell('share', waiting_share)} of the time: "
+        f"{ADVICE}"
+    )
 
 
 def _waited_s() -> dict[str, float]:
-    """Return the seconds that each thread has waited since it began; empty where the system does not tell."""
+    """Return the seconds that each thread has waited since it began; empty where the system does
+    not tell.
+    """
     waited = {}
     for statistics in _THREADS.glob("*/schedstat"):
         try:
@@ -212,7 +250,8 @@ _MOST_THREADS = 4096  # many more, and OpenMP ends the process for want of memor
 
 @contextmanager
 def fixed_threads(threads: int) -> Iterator[None]:
-    """Compute with ``threads`` CPU threads inside the block, then with as many as before, also after an exception.
+    """Compute with ``threads`` CPU threads inside the block, then with as many as before, also
+    after an exception.
 
     Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096. Lesson 15.
     """
@@ -226,7 +265,9 @@ def fixed_threads(threads: int) -> Iterator[None]:
 
 
 class AllocatorSetting(Record):
-    """What :func:`steady_allocator` found and did: the C library, whether a setting was made, what follows."""
+    """What :func:`steady_allocator` found and did: the C library, whether a setting was made, what
+    follows.
+    """
 
     library: str
     changed: bool
@@ -234,13 +275,15 @@ class AllocatorSetting(Record):
 
 
 def steady_allocator() -> AllocatorSetting:
-    """Make the C library keep freed memory, so that a large CPU tensor does not start on fresh pages every time.
+    """Make the C library keep freed memory, so that a large CPU tensor does not start on fresh
+    pages every time.
 
-    By default glibc maps each large block anew and gives it back when freed; writing a fresh page faults, and page
-    faults, not arithmetic, then decide the time of an element-wise operation. Here ``mallopt`` sets M_MMAP_MAX to 0 (no
-    block is mapped) and M_TRIM_THRESHOLD to -1 (the heap never shrinks) for the rest of the process: see mallopt(3).
-    Call it before the first tensor. The first calls after it still fault, until the heap has its shape (up to eight on
-    glibc 2.36), and the process keeps the memory of its peak. Calling it again changes nothing. Where the C library is
+    By default glibc maps each large block anew and gives it back when freed; writing a fresh page
+    faults, and page faults, not arithmetic, then decide the time of an element-wise operation. Here
+    ``mallopt`` sets M_MMAP_MAX to 0 (no block is mapped) and M_TRIM_THRESHOLD to -1 (the heap never
+    shrinks) for the rest of the process: see mallopt(3). Call it before the first tensor. The first
+    calls after it still fault, until the heap has its shape (up to eight on glibc 2.36), and the
+    process keeps the memory of its peak. Calling it again changes nothing. Where the C library is
     not glibc, nothing is set, and the result says so.
 
     Raises RuntimeError when glibc refuses the setting. Lesson 01.
@@ -250,7 +293,9 @@ def steady_allocator() -> AllocatorSetting:
         return AllocatorSetting(sys.platform, False, "not glibc: unchanged")
     for name, parameter, value in (("M_MMAP_MAX", -4, 0), ("M_TRIM_THRESHOLD", -1, -1)):
         if library.mallopt(parameter, value) != 1:
-            raise RuntimeError(f"glibc refused mallopt({name}, {value}); timings of large tensors hold page faults")
+            raise RuntimeError(
+                f"glibc refused mallopt({name}, {value}); timings of large tensors hold page faults"
+            )
     library.gnu_get_libc_version.restype = ctypes.c_char_p
     version = library.gnu_get_libc_version().decode()
     return AllocatorSetting(f"glibc {version}", True, "freed memory stays with the process")
@@ -273,9 +318,11 @@ _LOAD = 1.25
 
 
 class Timing(Record):
-    """How long one call of a function takes, in seconds; ``reason`` says why the timing is not ``stable``.
+    """How long one call of a function takes, in seconds; ``reason`` says why the timing is not
+    ``stable``.
 
-    ``waiting_share`` is the part of the time in which a thread of this process had no processor; None if unknown.
+    ``waiting_share`` is the part of the time in which a thread of this process had no processor;
+    None if unknown.
     """
 
     cold_s: float
@@ -292,33 +339,43 @@ class Timing(Record):
 
 
 class CudaTiming(Timing):
-    """A timing on CUDA; ``device_median_s`` is the same runs between two CUDA events on the current stream."""
+    """A timing on CUDA; ``device_median_s`` is the same runs between two CUDA events on the current
+    stream.
+    """
 
     device_median_s: float
 
 
 def measure(
-    fn: Function, *, budget_s: float = 1.0, device: str | torch.device | None = None, clock: Clock = time.perf_counter
+    fn: Function,
+    *,
+    budget_s: float = 1.0,
+    device: str | torch.device | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Return how long a call of ``fn`` takes: cold, and then warm until the timing is stable or the budget is spent.
+    """Return how long a call of ``fn`` takes: cold, and then warm until the timing is stable or the
+    budget is spent.
 
-    The docstring of :mod:`helpers.timing` states the boundary. ``cold_s`` is the first call made here, timed alone.
-    Then come warm-up runs, which choose ``calls_per_run`` so that a run is far above the clock's resolution (100 us
-    on a CPU, 2 ms on CUDA), and the runs that count: ``minimum_s``, ``median_s`` and ``iqr_s`` (75th less 25th
-    percentile, linear interpolation) are seconds a call over ``runs`` runs. ``budget_s`` is for what follows the cold
-    call; the warm-up, a last run and two runs in any case may overrun it. ``fn`` is called an unknown number of times.
+    The docstring of :mod:`helpers.timing` states the boundary. ``cold_s`` is the first call made
+    here, timed alone. Then come warm-up runs, which choose ``calls_per_run`` so that a run is far
+    above the clock's resolution (100 us on a CPU, 2 ms on CUDA), and the runs that count:
+    ``minimum_s``, ``median_s`` and ``iqr_s`` (75th less 25th percentile, linear interpolation) are
+    seconds a call over ``runs`` runs. ``budget_s`` is for what follows the cold call; the warm-up,
+    a last run and two runs in any case may overrun it. ``fn`` is called an unknown number of times.
 
-    ``stable`` means: at least 8 runs over a tenth of the budget; the distribution-free 95 % interval of the median is
-    within 2 % of it; the medians of the first and the second half differ by at most 5 %; the median is at most 1.25
-    times the minimum; no thread of this process waited for a processor longer than a tenth of the time (known on Linux
-    only). This is looked at whenever the runs have grown by half since the last look, so that luck ends few
-    measurements. Else ``reason`` says which failed first; nothing is raised, no warning is given.
+    ``stable`` means: at least 8 runs over a tenth of the budget; the distribution-free 95 %
+    interval of the median is within 2 % of it; the medians of the first and the second half differ
+    by at most 5 %; the median is at most 1.25 times the minimum; no thread of this process waited
+    for a processor longer than a tenth of the time (known on Linux only). This is looked at
+    whenever the runs have grown by half since the last look, so that luck ends few measurements.
+    Else ``reason`` says which failed first; nothing is raised, no warning is given.
 
-    ``device`` is what is waited for at both ends of a run, ``"cpu"`` or ``"cuda"``; by default the current CUDA device
-    where this process has used CUDA, else the CPU. On CUDA a :class:`CudaTiming` comes back. ``clock`` is for tests.
+    ``device`` is what is waited for at both ends of a run, ``"cpu"`` or ``"cuda"``; by default the
+    current CUDA device where this process has used CUDA, else the CPU. On CUDA a
+    :class:`CudaTiming` comes back. ``clock`` is for tests.
 
-    Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none; an exception in
-    ``fn`` passes unchanged.
+    Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none; an
+    exception in ``fn`` passes unchanged.
 
     >>> timing = measure(lambda: sum(range(1000)), budget_s=0.05)
     >>> 0 < timing.minimum_s <= timing.median_s
@@ -334,7 +391,8 @@ def measure(
     chosen = chosen or device_in_use()
     begin_s, waiting = clock(), watch_waiting(clock)
     calls, warm = calibrate(fn, chosen, clock)
-    # A warm-up that alone took the whole budget counts as a run: another one would cost as much again.
+    # A warm-up that alone took the whole budget counts as a run: another one would cost as much
+    # again.
     runs = [warm] if calls == 1 and clock() - begin_s >= latest_s(budget_s) else []
     waiting_share, reason = _until_stable(
         runs,
@@ -346,13 +404,23 @@ def measure(
     calls_s = np.array([timed.host_s for timed in runs]) / calls
     lower_s, median_s, upper_s = np.quantile(calls_s, [0.25, 0.5, 0.75]).tolist()
     shared = {
-        "cold_s": cold_s, "minimum_s": float(calls_s.min()), "median_s": median_s, "iqr_s": upper_s - lower_s,
-        "runs": len(runs), "calls_per_run": calls, "threads": torch.get_num_threads(), "device": str(chosen),
-        "waiting_share": waiting_share, "stable": not reason, "reason": reason,
-    }  # fmt: skip
+        "cold_s": cold_s,
+        "minimum_s": float(calls_s.min()),
+        "median_s": median_s,
+        "iqr_s": upper_s - lower_s,
+        "runs": len(runs),
+        "calls_per_run": calls,
+        "threads": torch.get_num_threads(),
+        "device": str(chosen),
+        "waiting_share": waiting_share,
+        "stable": not reason,
+        "reason": reason,
+    }
     if chosen.type == "cpu":
         return Timing(**shared)
-    return CudaTiming(**shared, device_median_s=float(np.median([timed.device_s for timed in runs])) / calls)
+    return CudaTiming(
+        **shared, device_median_s=float(np.median([timed.device_s for timed in runs])) / calls
+    )
 
 
 def _until_stable(
@@ -363,7 +431,9 @@ def _until_stable(
     waiting: Callable[[], float | None],
     budget_s: float,
 ) -> tuple[float | None, str]:
-    """Append runs until they are stable or the budget is spent; return the waiting share and why not stable."""
+    """Append runs until they are stable or the budget is spent; return the waiting share and why
+    not stable.
+    """
     next_look = _STABLE_RUNS
     while True:
         runs.append(next_run())
@@ -379,7 +449,9 @@ def _until_stable(
 
 
 def _why_unstable(runs_s: Sequence[float]) -> str:
-    """Return the first criterion of :func:`measure` that the runs fail, for a student; "" when they are stable."""
+    """Return the first criterion of :func:`measure` that the runs fail, for a student; "" when they
+    are stable.
+    """
     median_s = float(np.median(runs_s))
     if len(runs_s) < _STABLE_RUNS:
         return too_few("runs", len(runs_s), _STABLE_RUNS, median_s)
@@ -392,17 +464,28 @@ def _why_unstable(runs_s: Sequence[float]) -> str:
     half = len(runs_s) // 2
     drift = abs(float(np.median(runs_s[half:])) - float(np.median(runs_s[:half]))) / median_s
     if drift > _DRIFT:
-        return f"the second half of the runs differs from the first by {cell('share', drift)}: {ADVICE}"
+        return (
+            f"the second half of the runs differs from the first by {cell('share', drift)}: "
+            f"{ADVICE}"
+        )
     if median_s > _LOAD * min(runs_s):
-        return f"the median is {median_s / min(runs_s):.2f} times the minimum, so something disturbs it: {ADVICE}"
+        return (
+            f"the median is {median_s / min(runs_s):.2f} times the minimum, so something disturbs "
+            f"it: {ADVICE}"
+        )
     return ""
 
 
 def too_few(what: str, done: int, needed: int, run_s: float) -> str:
-    """Say that ``done`` of the ``needed`` runs or rounds fitted, and which budget holds them all."""
+    """Say that ``done`` of the ``needed`` runs or rounds fitted, and which budget holds them
+    all.
+    """
     enough_s = 1.2 * needed * run_s
     rounded_s = f"{math.ceil(enough_s):,}" if enough_s > 10 else f"{enough_s:.2g}"
-    return f"{done} {what} fitted in the budget, {needed} are needed: give a budget_s of {rounded_s} or more"
+    return (
+        f"{done} {what} fitted in the budget, {needed} are needed: give a budget_s of {rounded_s} "
+        "or more"
+    )
 
 
 def imprecise(what: str, found_share: float, wanted_share: float) -> str:
@@ -412,7 +495,9 @@ def imprecise(what: str, found_share: float, wanted_share: float) -> str:
 
 
 def median_interval(values: Sequence[float], alpha: float) -> tuple[float, float]:
-    """Return the order-statistic interval that misses the population's median with probability alpha at most."""
+    """Return the order-statistic interval that misses the population's median with probability
+    alpha at most.
+    """
     rank = _rank(len(values), alpha)
     ordered = np.sort(values)
     return (float(ordered[rank - 1]), float(ordered[-rank])) if rank else (0.0, math.inf)
@@ -420,7 +505,9 @@ def median_interval(values: Sequence[float], alpha: float) -> tuple[float, float
 
 @functools.cache
 def _rank(count: int, alpha: float) -> int:
-    """Return the largest k for which fewer than k heads in ``count`` fair tosses are as rare as alpha / 2."""
+    """Return the largest k for which fewer than k heads in ``count`` fair tosses are as rare as
+    alpha / 2.
+    """
     tail = 0.0
     for heads in range(count + 1):
         ways = math.lgamma(count + 1) - math.lgamma(heads + 1) - math.lgamma(count - heads + 1)

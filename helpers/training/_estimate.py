@@ -30,9 +30,11 @@ _TIMED_STEPS = 3
 
 
 class SizeEstimate(Record):
-    """One hidden size: its parameters, the median time of a step, and the estimated time of the training.
+    """One hidden size: its parameters, the median time of a step, and the estimated time of the
+    training.
 
-    The interval ``low_s`` to ``high_s`` is the training at the fastest and at the slowest step that was timed.
+    The interval ``low_s`` to ``high_s`` is the training at the fastest and at the slowest step that
+    was timed.
     """
 
     hidden: int
@@ -47,8 +49,9 @@ class SizeEstimate(Record):
 class TrainingEstimate(Record):
     """What :func:`estimate_training_for` found: one row a hidden size.
 
-    ``measuring_s`` is what the estimate itself took. ``confidence_share`` is the chance that the median step lies
-    in the interval of its row: n steps all miss it on the same side with probability 2 * (1/2)^n.
+    ``measuring_s`` is what the estimate itself took. ``confidence_share`` is the chance that the
+    median step lies in the interval of its row: n steps all miss it on the same side with
+    probability 2 * (1/2)^n.
     """
 
     model: str
@@ -80,18 +83,22 @@ def estimate_training_for(
     batch_size: int | None = None,
     device: torch.device | str | None = None,
 ) -> TrainingEstimate:
-    """Estimate the time to train ``model_class(hidden=h)`` for ``epochs`` epochs, for each ``h`` of ``hidden_sizes``.
+    """Estimate the time to train ``model_class(hidden=h)`` for ``epochs`` epochs, for each ``h`` of
+    ``hidden_sizes``.
 
-    Times a few steps of real training a size: the first two are cold and left out, the next three count. All sizes
-    are measured in two passes, up and then down, so that a machine that slows down meanwhile does not favour one.
-    The estimate of an epoch is the time to the loader's first batch, plus the median step times the number of
-    steps; a smaller last batch counts by its examples. ``epochs`` only multiplies. The interval holds noise between
-    steps; it does not hold a machine that becomes busier after the estimate.
+    Times a few steps of real training a size: the first two are cold and left out, the next three
+    count. All sizes are measured in two passes, up and then down, so that a machine that slows down
+    meanwhile does not favour one. The estimate of an epoch is the time to the loader's first batch,
+    plus the median step times the number of steps; a smaller last batch counts by its examples.
+    ``epochs`` only multiplies. The interval holds noise between steps; it does not hold a machine
+    that becomes busier after the estimate.
 
-    Digits come from ``loader``, else from the packaged digits with ``batch_size`` (128). Models are made on
-    ``device``, by default CUDA if there is one, one at a time. Random numbers are as they were afterwards.
+    Digits come from ``loader``, else from the packaged digits with ``batch_size`` (128). Models are
+    made on ``device``, by default CUDA if there is one, one at a time. Random numbers are as they
+    were afterwards.
 
-    Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train` raises. Lesson 12.
+    Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train`
+    raises. Lesson 12.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     sizes = _hidden_sizes(hidden_sizes)
@@ -117,7 +124,9 @@ def estimate_training_for(
         timed_steps=timed_steps,
         confidence_share=1 - 2 * 0.5**timed_steps,
         measuring_s=time.perf_counter() - begin_s,
-        sizes=tuple(_size_estimate(hidden, trials[hidden], epochs, steps_per_epoch) for hidden in sizes),
+        sizes=tuple(
+            _size_estimate(hidden, trials[hidden], epochs, steps_per_epoch) for hidden in sizes
+        ),
     )
 
 
@@ -130,21 +139,30 @@ def _trial(model: nn.Module, loader: loop.Batches, device: torch.device) -> _Tri
         start_s = loop.now_s(device)
         first = next(batches)
         first_batch_s = loop.now_s(device) - start_s
-        full = (batch for batch in itertools.chain([first], batches) if len(batch.labels) == len(first.labels))
+        full = (
+            batch
+            for batch in itertools.chain([first], batches)
+            if len(batch.labels) == len(first.labels)
+        )
         steps = loop.training_steps(model, optimizer, full, 1)
         steps_s = [_timed_s(lambda: next(steps), device) for _ in range(_COLD_STEPS + _TIMED_STEPS)]
     return _Trial(
         batch_size=len(first.labels),
         parameters=sum(parameter.numel() for parameter in parameters),
-        parameter_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        parameter_bytes=sum(
+            parameter.numel() * parameter.element_size() for parameter in parameters
+        ),
         first_batch_s=first_batch_s,
         steps_s=tuple(steps_s[_COLD_STEPS:]),
     )
 
 
-def _size_estimate(hidden: int, trials: Sequence[_Trial], epochs: int, steps_per_epoch: float) -> SizeEstimate:
+def _size_estimate(
+    hidden: int, trials: Sequence[_Trial], epochs: int, steps_per_epoch: float
+) -> SizeEstimate:
     steps_s = [step_s for trial in trials for step_s in trial.steps_s]
-    # The first loader of a process pays for more than any later one does: the smallest stands for all epochs.
+    # The first loader of a process pays for more than any later one does: the smallest stands for
+    # all epochs.
     first_batch_s = min(trial.first_batch_s for trial in trials)
 
     def training_s(step_s: float) -> float:
@@ -174,12 +192,17 @@ def _sized_loader(loader: SizedBatches | None, batch_size: int | None) -> SizedB
     if loader is None:
         return make_MNIST_loader(_BATCH_SIZE if batch_size is None else batch_size)
     if batch_size is not None:
-        raise ValueError("loader and batch_size are both given; a loader has a batch size of its own: give one of them")
+        raise ValueError(
+            "loader and batch_size are both given; a loader has a batch size of its own: give one "
+            "of them"
+        )
     try:
         loop.iterable(loader)
         len(loader)
     except TypeError as error:
-        raise TypeError(f"the number of batches of the loader is not known ({error}); give a DataLoader") from None
+        raise TypeError(
+            f"the number of batches of the loader is not known ({error}); give a DataLoader"
+        ) from None
     return loader
 
 
@@ -192,8 +215,13 @@ def _steps_per_epoch(loader: SizedBatches, batch_size: int) -> float:
 
 def _hidden_sizes(hidden_sizes: Sequence[int]) -> list[int]:
     if not isinstance(hidden_sizes, Iterable) or isinstance(hidden_sizes, str):
-        raise TypeError(f"hidden_sizes={hidden_sizes!r} is not accepted; give several numbers, such as (128, 256)")
-    sizes = list(dict.fromkeys(whole_number("a hidden size", hidden, at_least=1) for hidden in hidden_sizes))
+        raise TypeError(
+            f"hidden_sizes={hidden_sizes!r} is not accepted; give several numbers, such as (128, "
+            "256)"
+        )
+    sizes = list(
+        dict.fromkeys(whole_number("a hidden size", hidden, at_least=1) for hidden in hidden_sizes)
+    )
     if not sizes:
         raise ValueError("hidden_sizes is empty; give at least one number, such as (128, 256)")
     return sizes
@@ -201,12 +229,16 @@ def _hidden_sizes(hidden_sizes: Sequence[int]) -> list[int]:
 
 def _built(model_class: Callable[..., nn.Module], hidden: int, device: torch.device) -> nn.Module:
     if isinstance(model_class, nn.Module) or not callable(model_class):
-        raise TypeError(f"model_class is a {type(model_class).__name__}; give the class itself, such as LeNet")
+        raise TypeError(
+            f"model_class is a {type(model_class).__name__}; give the class itself, such as LeNet"
+        )
     try:
         inspect.signature(model_class).bind(hidden=hidden)
     except TypeError as error:
         name = getattr(model_class, "__name__", str(model_class))
-        raise TypeError(f"{name}(hidden={hidden}) does not work ({error}); give a class such as LeNet") from None
+        raise TypeError(
+            f"{name}(hidden={hidden}) does not work ({error}); give a class such as LeNet"
+        ) from None
     model = model_class(hidden=hidden)
     loop.trainable_device(model)
     loop.trainable_device(model.to(device))

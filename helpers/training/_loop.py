@@ -1,4 +1,7 @@
-"""Training a model with a clock beside it, its batches checked and moved, and its accuracy. Lesson 00."""
+"""Training a model with a clock beside it, its batches checked and moved, and its accuracy.
+
+Lesson 00.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ from helpers.timing._runs import watch_waiting, why_disturbed
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 _BATCHES_ACCEPTED = (
-    "give a DataLoader, or a list, of batches (images, labels): tensors of equal length, the labels whole numbers"
+    "give a DataLoader, or a list, of batches (images, labels): tensors of equal length, the "
+    "labels whole numbers"
 )
 
 
 class Batch(NamedTuple):
-    """A batch on the model's device; its labels were looked at before they went there, where that costs no wait."""
+    """A batch on the model's device; its labels were looked at before they went there, where that
+    costs no wait.
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -49,8 +55,8 @@ def _pair(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = listed
     if labels.ndim != 1 or len(labels) == 0 or images.ndim == 0 or len(images) != len(labels):
         raise ValueError(
-            f"the loader gave images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; "
-            + _BATCHES_ACCEPTED
+            f"the loader gave images of shape {tuple(images.shape)} and labels of shape "
+            f"{tuple(labels.shape)}; " + _BATCHES_ACCEPTED
         )
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
         raise TypeError(f"the loader gave labels of {labels.dtype}; {_BATCHES_ACCEPTED}")
@@ -71,8 +77,12 @@ def iterable(loader: object) -> Iterable:
 def refuse_empty(examples: int, epoch: int = 1) -> None:
     """Raise ValueError where an epoch held no example."""
     if examples == 0:
-        once = "; a generator can be read once only: give a DataLoader or a list" if epoch > 1 else ""
-        raise ValueError(f"the loader gave no batch in epoch {epoch}{once or '; give one with digits in it'}")
+        once = (
+            "; a generator can be read once only: give a DataLoader or a list" if epoch > 1 else ""
+        )
+        raise ValueError(
+            f"the loader gave no batch in epoch {epoch}{once or '; give one with digits in it'}"
+        )
 
 
 def now_s(device: torch.device) -> float:
@@ -84,7 +94,9 @@ def now_s(device: torch.device) -> float:
 
 @contextlib.contextmanager
 def seeded(loader: object, device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the generators of the CPU, of ``device`` and of the loader; afterwards each is as it was."""
+    """Seed the generators of the CPU, of ``device`` and of the loader; afterwards each is as it
+    was.
+    """
     generators = [torch.default_generator, *_generators(loader)]
     states = [generator.get_state() for generator in generators]
     cuda_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -112,7 +124,9 @@ LEARNING_RATE = 0.002
 
 
 class EpochRow(Record):
-    """One epoch: its number from 1, its time, and the mean loss and accuracy of its batches before their update."""
+    """One epoch: its number from 1, its time, and the mean loss and accuracy of its batches before
+    their update.
+    """
 
     epoch: int
     time_s: float
@@ -123,9 +137,10 @@ class EpochRow(Record):
 class TrainingRun(Record):
     """What :func:`train` did and how long it took: one row an epoch.
 
-    ``examples`` and ``steps`` are those of one epoch, ``total_s`` is the sum of the epochs' times and
-    ``examples_per_s`` is over all of it. ``waiting_share`` is the part of the epochs' time in which a thread of this
-    process had no processor; None if unknown. ``test_accuracy_share`` is None without a test loader.
+    ``examples`` and ``steps`` are those of one epoch, ``total_s`` is the sum of the epochs' times
+    and ``examples_per_s`` is over all of it. ``waiting_share`` is the part of the epochs' time in
+    which a thread of this process had no processor; None if unknown. ``test_accuracy_share`` is
+    None without a test loader.
     """
 
     model: str
@@ -143,7 +158,9 @@ class TrainingRun(Record):
 
     @property
     def stable(self) -> bool:
-        """False where a thread waited for a processor over a tenth of the time: no evidence against a claim."""
+        """False where a thread waited for a processor over a tenth of the time: no evidence against
+        a claim.
+        """
         return not why_disturbed(self.waiting_share)
 
 
@@ -162,22 +179,27 @@ def train(
     seed: int = 0,
     test_loader: Batches | None = None,
 ) -> TrainingRun:
-    """Train ``model`` in place with Adam and cross-entropy, on the device it is on; return times and accuracies.
+    """Train ``model`` in place with Adam and cross-entropy, on the device it is on; return times
+    and accuracies.
 
-    ``loader`` gives batches (images, labels) in each of the ``epochs``: a DataLoader, or a list of batches.
-    ``learning_rate`` is Adam's; the accuracy is that on ``test_loader``, if there is one. ``seed`` decides the order of
-    the digits and the dropout, so on a CPU with the same number of threads the same call gives the same weights, bit
-    for bit. The random numbers of the caller and of the loader are as they were afterwards; so is the mode of each
-    module, and gradients are cleared. An interrupted training leaves the weights after the last whole update.
+    ``loader`` gives batches (images, labels) in each of the ``epochs``: a DataLoader, or a list of
+    batches. ``learning_rate`` is Adam's; the accuracy is that on ``test_loader``, if there is one.
+    ``seed`` decides the order of the digits and the dropout, so on a CPU with the same number of
+    threads the same call gives the same weights, bit for bit. The random numbers of the caller and
+    of the loader are as they were afterwards; so is the mode of each module, and gradients are
+    cleared. An interrupted training leaves the weights after the last whole update.
 
-    Raises TypeError or ValueError for a model, loader or number that is not accepted (an empty loader, a label
-    without an output), FloatingPointError at the first step whose loss is not finite.
-    Lesson 00.
+    Raises TypeError or ValueError for a model, loader or number that is not accepted (an empty
+    loader, a label without an output), FloatingPointError at the first step whose loss is not
+    finite. Lesson 00.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     seed = random_seed(seed)
     if torch.is_inference_mode_enabled():
-        raise RuntimeError("training needs gradients, which torch.inference_mode() turns off; call train outside of it")
+        raise RuntimeError(
+            "training needs gradients, which torch.inference_mode() turns off; call train outside "
+            "of it"
+        )
     device = trainable_device(model)
     optimizer = adam(model, learning_rate)
     rows, steps = [], []
@@ -215,11 +237,12 @@ def gpu_train(
     seed: int = 0,
     test_loader: Batches | None = None,
 ) -> TrainingRun:
-    """Train ``model`` on the GPU as :func:`train` does, and bring it back to its own device, trained.
+    """Train ``model`` on the GPU as :func:`train` does, and bring it back to its own device,
+    trained.
 
-    ``loader``, ``epochs``, ``learning_rate``, ``seed`` and ``test_loader`` are those of :func:`train`. The way to the
-    GPU and back is outside the clock. A model that is on a GPU already stays there. After an exception the model is
-    back as well.
+    ``loader``, ``epochs``, ``learning_rate``, ``seed`` and ``test_loader`` are those of
+    :func:`train`. The way to the GPU and back is outside the clock. A model that is on a GPU
+    already stays there. After an exception the model is back as well.
 
     Raises RuntimeError where torch sees no CUDA device, and what :func:`train` raises. Lesson 00.
     """
@@ -227,20 +250,28 @@ def gpu_train(
     home = trainable_device(model)
     try:
         model.to(home if home.type == "cuda" else "cuda")
-        return train(model, loader, epochs, learning_rate=learning_rate, seed=seed, test_loader=test_loader)
+        return train(
+            model, loader, epochs, learning_rate=learning_rate, seed=seed, test_loader=test_loader
+        )
     finally:
         model.to(home)
 
 
 def accuracy(model: nn.Module, loader: Batches) -> float:
-    """Return the share of the loader's digits that ``model`` gives its largest output to the right label for.
+    """Return the share of the loader's digits that ``model`` gives its largest output to the right
+    label for.
 
-    The model runs in evaluation mode on its own device and comes back in the mode it was in. Raises what
-    :func:`train` raises for a model or loader that is not accepted.
+    The model runs in evaluation mode on its own device and comes back in the mode it was in. Raises
+    what :func:`train` raises for a model or loader that is not accepted.
     """
     device = _device(model)
     right, examples = [], 0
-    with _gradients_as_before(), _mode(model, training=False), seeded(loader, device, 0), torch.no_grad():
+    with (
+        _gradients_as_before(),
+        _mode(model, training=False),
+        seeded(loader, device, 0),
+        torch.no_grad(),
+    ):
         for batch in prepared(console.track(iterable(loader), "testing", unit="batch"), device):
             _refuse_other_type(model, batch)
             logits = model(batch.images)
@@ -253,7 +284,9 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
 
 @contextlib.contextmanager
 def _gradients_as_before() -> Iterator[None]:
-    """Turn gradients on or off as they were: an interrupt while PyTorch switches them leaves them off for good."""
+    """Turn gradients on or off as they were: an interrupt while PyTorch switches them leaves them
+    off for good.
+    """
     before = torch.is_grad_enabled()
     try:
         yield
@@ -264,20 +297,25 @@ def _gradients_as_before() -> Iterator[None]:
 def training_steps(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], epoch: int
 ) -> Iterator[_Step]:
-    """Train on each batch and yield what it gave: one step for the training and for its estimate."""
+    """Train on each batch and yield what it gave: one step for the training and for its
+    estimate.
+    """
     for step, batch in enumerate(batches, start=1):
         _refuse_other_type(model, batch)
         with torch.enable_grad():
             logits = model(batch.images)
             _refuse_labels(batch, logits)
             loss = nn.functional.cross_entropy(logits, batch.labels)
-            # On an accelerator the host would wait here at every step: there _epoch_row looks, after the epoch.
+            # On an accelerator the host would wait here at every step: there _epoch_row looks,
+            # after the epoch.
             if loss.device.type == "cpu":
                 _refuse_not_finite(loss.item(), epoch, step)
             optimizer.zero_grad()
             loss.backward()
         optimizer.step()
-        yield _Step(loss.detach(), (logits.detach().argmax(dim=1) == batch.labels).sum(), len(batch.labels))
+        yield _Step(
+            loss.detach(), (logits.detach().argmax(dim=1) == batch.labels).sum(), len(batch.labels)
+        )
 
 
 def _refuse_other_type(model: nn.Module, batch: Batch) -> None:
@@ -285,7 +323,10 @@ def _refuse_other_type(model: nn.Module, batch: Batch) -> None:
     if batch.images.is_floating_point() and batch.images.dtype not in kinds:
         names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         given = str(batch.images.dtype).removeprefix("torch.")
-        raise TypeError(f"the model's parameters are {names}, the images {given}; give it with model.to(torch.{given})")
+        raise TypeError(
+            f"the model's parameters are {names}, the images {given}; give it with "
+            f"model.to(torch.{given})"
+        )
 
 
 def _epoch_row(epoch: int, time_s: float, steps: Sequence[_Step]) -> EpochRow:
@@ -295,36 +336,51 @@ def _epoch_row(epoch: int, time_s: float, steps: Sequence[_Step]) -> EpochRow:
     for step, loss in enumerate(losses, start=1):
         _refuse_not_finite(loss, epoch, step)
     correct = int(torch.stack([step.correct for step in steps]).sum())
-    loss = math.fsum(loss * step.examples for loss, step in zip(losses, steps, strict=True)) / examples
+    loss = (
+        math.fsum(loss * step.examples for loss, step in zip(losses, steps, strict=True)) / examples
+    )
     return EpochRow(epoch=epoch, time_s=time_s, loss=loss, accuracy_share=correct / examples)
 
 
 def adam(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     """Return Adam over the parameters that are not frozen."""
     number("learning_rate", learning_rate, above=0)
-    # foreach: all weights change in one call, so an interrupt finds them either before an update or after it.
-    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=learning_rate, foreach=True)
+    # foreach: all weights change in one call, so an interrupt finds them either before an update or
+    # after it.
+    return torch.optim.Adam(
+        [p for p in model.parameters() if p.requires_grad], lr=learning_rate, foreach=True
+    )
 
 
 def trainable_device(model: nn.Module) -> torch.device:
     """Return the one device of ``model``; raise where there is nothing to train on one device."""
     device = _device(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f"all parameters of {type(model).__name__} are frozen; set requires_grad_(True) on some")
+        raise ValueError(
+            f"all parameters of {type(model).__name__} are frozen; set requires_grad_(True) on some"
+        )
     return device
 
 
 def _device(model: nn.Module) -> torch.device:
     if not isinstance(model, nn.Module):
-        given = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        given = (
+            f"the class {model.__name__}"
+            if isinstance(model, type)
+            else f"a {type(model).__name__}"
+        )
         raise TypeError(f"model is {given}; give a model, such as LeNet()")
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if not devices:
-        raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to train; give it a layer")
+        raise ValueError(
+            f"{type(model).__name__} has no parameters, so there is nothing to train; give it a "
+            "layer"
+        )
     if len(devices) > 1 or devices == ["meta"]:
         raise ValueError(
-            f"{type(model).__name__} is on {' and '.join(devices)}; give a model on one device that holds values, "
-            "such as model.to('cpu') (a model on meta has shapes only: build it again without meta)"
+            f"{type(model).__name__} is on {' and '.join(devices)}; give a model on one device "
+            "that holds values, such as model.to('cpu') (a model on meta has shapes only: build it "
+            "again without meta)"
         )
     return torch.device(devices[0])
 
@@ -332,27 +388,31 @@ def _device(model: nn.Module) -> torch.device:
 def _refuse_labels(batch: Batch, logits: torch.Tensor) -> None:
     if logits.ndim != 2 or len(logits) != len(batch.labels):
         raise ValueError(
-            f"the model gave an output of shape {tuple(logits.shape)} for {len(batch.labels)} images; "
-            "give a model with an output (N, classes)"
+            f"the model gave an output of shape {tuple(logits.shape)} for {len(batch.labels)} "
+            "images; give a model with an output (N, classes)"
         )
     classes = logits.shape[1]
     if batch.lowest_label < 0 or batch.highest_label >= classes:
         raise ValueError(
-            f"labels run from {batch.lowest_label} to {batch.highest_label}, and the model has {classes} outputs, for "
-            f"the labels 0 to {classes - 1}; give it {batch.highest_label + 1} outputs, or mend the labels"
+            f"labels run from {batch.lowest_label} to {batch.highest_label}, and the model has "
+            f"{classes} outputs, for the labels 0 to {classes - 1}; give it "
+            f"{batch.highest_label + 1} outputs, or mend the labels"
         )
 
 
 def _refuse_not_finite(loss: float, epoch: int, step: int) -> None:
     if not math.isfinite(loss):
         raise FloatingPointError(
-            f"the loss is {loss} at step {step} of epoch {epoch}; try a learning_rate a tenth as large, and look for "
-            "values in the images that are not finite. The weights may be spoilt: build the model again"
+            f"the loss is {loss} at step {step} of epoch {epoch}; try a learning_rate a tenth as "
+            "large, and look for values in the images that are not finite. The weights may be "
+            "spoilt: build the model again"
         )
 
 
 def refuse_without_cuda(what: str) -> None:
-    """Raise RuntimeError, with the reason, where ``what`` needs a CUDA device and torch sees none."""
+    """Raise RuntimeError, with the reason, where ``what`` needs a CUDA device and torch sees
+    none.
+    """
     if torch.cuda.is_available():
         return
     if not torch.backends.cuda.is_built():
@@ -362,13 +422,16 @@ def refuse_without_cuda(what: str) -> None:
     else:
         reason = "no NVIDIA device, or no driver for it"
     raise RuntimeError(
-        f"{what} needs a CUDA device, and torch sees none here: {reason}. Train on the CPU with train(model, loader)"
+        f"{what} needs a CUDA device, and torch sees none here: {reason}. Train on the CPU with "
+        "train(model, loader)"
     )
 
 
 @contextlib.contextmanager
 def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put every module into one mode; afterwards each is in its own again, and gradients of training are gone."""
+    """Put every module into one mode; afterwards each is in its own again, and gradients of
+    training are gone.
+    """
     before = {module: module.training for module in model.modules()}
     model.train(training)
     try:

@@ -1,4 +1,6 @@
-"""What a reader touches: predictions that lock, answers that wait for them, figures with sliders."""
+"""What a reader touches: predictions that lock, answers that wait for them, figures with
+sliders.
+"""
 
 from helpers import _faces as faces
 

@@ -1,4 +1,6 @@
-"""The answer beside the reader's number and the model's, and how such numbers are read and written."""
+"""The answer beside the reader's number and the model's, and how such numbers are read and
+written.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _NEVER_ZERO = ("x", "s", "B/s", "FLOP/s", "MAC/s", "FLOP/B", "Hz")
 class Answer(results.Result):
     """The numbers of one experiment, all in ``unit``; None where there is none.
 
-    ``found`` is the answer and ``evidence`` what it rests on: ``measured`` here, ``counted``, ``simulated``,
-    ``published`` in ``source``, or ``stated`` by the system.
+    ``found`` is the answer and ``evidence`` what it rests on: ``measured`` here, ``counted``,
+    ``simulated``, ``published`` in ``source``, or ``stated`` by the system.
     """
 
     question: str
@@ -38,16 +40,31 @@ class Answer(results.Result):
             return f"predicted: {NO_PREDICTION}"
         late = " (predicted after the answer was shown)" if self.after_answer else ""
         if self.found is not None:
-            return _error_line(self.predicted, self.found, self.unit, f"what was {self.evidence}") + late
+            return (
+                _error_line(self.predicted, self.found, self.unit, f"what was {self.evidence}")
+                + late
+            )
         assert self.modelled is not None  # an answer has one of the two
         return _error_line(self.predicted, self.modelled, self.unit, "what the model says") + late
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return name, value and ratio to the answer, as text, of the prediction, the model and the answer."""
-        numbers = (("predicted", self.predicted), ("modelled", self.modelled), (self.evidence, self.found))
-        shown = [(name, value) for name, value in numbers if value is not None or name == "predicted"]
+        """Return name, value and ratio to the answer, as text, of the prediction, the model and the
+        answer.
+        """
+        numbers = (
+            ("predicted", self.predicted),
+            ("modelled", self.modelled),
+            (self.evidence, self.found),
+        )
+        shown = [
+            (name, value) for name, value in numbers if value is not None or name == "predicted"
+        ]
         return [
-            (name, NO_PREDICTION if value is None else quantity(value, self.unit), self._beside(name, value))
+            (
+                name,
+                NO_PREDICTION if value is None else quantity(value, self.unit),
+                self._beside(name, value),
+            )
             for name, value in shown
         ]
 
@@ -62,27 +79,42 @@ class Answer(results.Result):
     def __str__(self) -> str:
         rows = self.rows()
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([self.question, *lines, *([self.verdict] if self.predicted is not None else [])])
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        return "\n".join(
+            [self.question, *lines, *([self.verdict] if self.predicted is not None else [])]
+        )
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        numbers = {"predicted": self.predicted, "modelled": self.modelled, self.evidence: self.found}
-        largest = max((abs(value) for value in numbers.values() if value is not None), default=0) or 1
+        numbers = {
+            "predicted": self.predicted,
+            "modelled": self.modelled,
+            self.evidence: self.found,
+        }
+        largest = (
+            max((abs(value) for value in numbers.values() if value is not None), default=0) or 1
+        )
         rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td style='text-align:right'>{html.escape(value)}</td>"
-            f"<td style='text-align:left;min-width:12em'>{_bar(numbers[name], largest, name)}</td>"
-            f"<td style='text-align:left'>{html.escape(beside)}</td></tr>"
+            f"<tr><th style='text-align:left'>{name}</th><td "
+            f"style='text-align:right'>{html.escape(value)}</td><td "
+            f"style='text-align:left;min-width:12em'>{_bar(numbers[name], largest, name)}</td><td "
+            f"style='text-align:left'>{html.escape(beside)}</td></tr>"
             for name, value, beside in self.rows()
         )
         verdict = f"<p>{html.escape(self.verdict)}</p>" if self.predicted is not None else ""
-        return f"<div><b>{html.escape(self.question)}</b><table><tbody>{rows}</tbody></table>{verdict}</div>"
+        question = html.escape(self.question)
+        return f"<div><b>{question}</b><table><tbody>{rows}</tbody></table>{verdict}</div>"
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return ``value`` as text: with a prefix where the unit takes one, else the plain number and the unit."""
+    """Return ``value`` as text: with a prefix where the unit takes one, else the plain number and
+    the unit.
+    """
     if unit in units.BASE_UNITS:
         return units.text(value, unit)
     digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -90,7 +122,9 @@ def quantity(value: float, unit: str) -> str:
 
 
 def read_number(text: str, unit: str) -> float:
-    """Return the finite number in ``text`` in ``unit``; raises ValueError with a line for the reader."""
+    """Return the finite number in ``text`` in ``unit``; raises ValueError with a line for the
+    reader.
+    """
     if unit in units.BASE_UNITS:
         value = units.parse(text, unit, bare=True)
     else:
@@ -98,7 +132,10 @@ def read_number(text: str, unit: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is too large to be a prediction")
     if value < 0 or (value == 0 and unit in _NEVER_ZERO):
-        raise ValueError(f"{text!r}: what is measured here is {'above' if unit in _NEVER_ZERO else 'at least'} zero")
+        raise ValueError(
+            f"{text!r}: what is measured here is {'above' if unit in _NEVER_ZERO else 'at least'} "
+            "zero"
+        )
     return value
 
 
@@ -119,4 +156,7 @@ def _bar(value: float | None, largest: float, name: str) -> str:
         return ""
     colour = {"predicted": "#E69F00", "modelled": "#0072B2"}.get(name, "#009E73")
     width = 12 * abs(value) / largest
-    return f"<span style='display:inline-block;height:0.8em;width:{width:.2f}em;background:{colour}'></span>"
+    return (
+        "<span "
+        f"style='display:inline-block;height:0.8em;width:{width:.2f}em;background:{colour}'></span>"
+    )

@@ -20,12 +20,13 @@ def interactive_figure(
 ) -> None:
     """Show ``draw(**setting)`` with one slider a parameter, above fixed views of it.
 
-    ``choices`` maps each parameter of ``draw`` to the values its slider steps through; ``views`` holds the two or
-    three settings whose figures stand in the notebook for good, also where no kernel runs; ``alt(**setting)``
-    gives each figure's alt text. Headless, only the fixed views are shown.
+    ``choices`` maps each parameter of ``draw`` to the values its slider steps through; ``views``
+    holds the two or three settings whose figures stand in the notebook for good, also where no
+    kernel runs; ``alt(**setting)`` gives each figure's alt text. Headless, only the fixed views are
+    shown.
 
-    Raises ValueError for a parameter without choices, for a view that is not one of them, and for fewer than two
-    or more than three views. Lesson 01.
+    Raises ValueError for a parameter without choices, for a view that is not one of them, and for
+    fewer than two or more than three views. Lesson 01.
     """
     for name, function in {"draw": draw, "alt": alt}.items():
         checks.function(name, function, "a function of the parameters")
@@ -41,7 +42,10 @@ def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, An
     named("choices", choices, "lists of values")
     empty = [name for name, values in choices.items() if len(values) == 0]
     if not choices or empty:
-        raise ValueError(f"a slider needs values to step through; none given for {', '.join(empty) or 'any parameter'}")
+        raise ValueError(
+            "a slider needs values to step through; none given for "
+            f"{', '.join(empty) or 'any parameter'}"
+        )
     if not 2 <= len(views) <= 3:
         raise ValueError(f"give two or three fixed views, not {len(views)}")
     for setting in views:
@@ -50,19 +54,26 @@ def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, An
         wrong = [name for name, value in setting.items() if value not in list(choices[name])]
         if wrong:
             raise ValueError(
-                f"the view {dict(setting)} sets {', '.join(wrong)} to a value that its slider does not have"
+                f"the view {dict(setting)} sets {', '.join(wrong)} to a value that its slider does "
+                "not have"
             )
 
 
 def _show_sliders(
-    draw: Callable[..., Figure], choices: Mapping[str, Sequence[Any]], alt: Callable[..., str], start: Mapping[str, Any]
+    draw: Callable[..., Figure],
+    choices: Mapping[str, Sequence[Any]],
+    alt: Callable[..., str],
+    start: Mapping[str, Any],
 ) -> None:
     import ipywidgets
     from IPython.display import display
 
     sliders = {
         name: ipywidgets.SelectionSlider(
-            options=list(values), value=start[name], description=name.replace("_", " "), continuous_update=False
+            options=list(values),
+            value=start[name],
+            description=name.replace("_", " "),
+            continuous_update=False,
         )
         for name, values in choices.items()
     }

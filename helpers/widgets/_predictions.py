@@ -1,4 +1,5 @@
-"""Ask the reader for a number before an experiment, lock it, and set it beside the model and the answer.
+"""Ask the reader for a number before an experiment, lock it, and set it beside the model and the
+answer.
 
 A live notebook shows two forms for a prediction: the question, and the answer that waits for it.
 """
@@ -56,28 +57,45 @@ class Prediction:
         stated: float | None = None,
         source: str = "",
     ) -> None:
-        """Show prediction, model and answer side by side; in a live notebook, once the reader has predicted.
+        """Show prediction, model and answer side by side; in a live notebook, once the reader has
+        predicted.
 
-        What the cell shows after this line is held back as long as the answer is, because it would give it away.
+        What the cell shows after this line is held back as long as the answer is, because it would
+        give it away.
 
-        The answer stands under the name of what it rests on: ``measured`` here and now, ``counted`` (in a run, a file,
-        a program), ``simulated``, ``published`` (``source`` says where) or ``stated`` by the system. All are in the
-        question's unit. Headless, and in a saved notebook, the reader's place says "no prediction made".
+        The answer stands under the name of what it rests on: ``measured`` here and now, ``counted``
+        (in a run, a file, a program), ``simulated``, ``published`` (``source`` says where) or
+        ``stated`` by the system. All are in the question's unit. Headless, and in a saved notebook,
+        the reader's place says "no prediction made".
 
-        Raises ValueError when no number is given, or several answers, or a published one without its source. Lesson 00.
+        Raises ValueError when no number is given, or several answers, or a published one without
+        its source. Lesson 00.
         """
-        given = {"measured": measured, "counted": counted, "simulated": simulated, "published": published,
-                 "stated": stated}  # fmt: skip
+        given = {
+            "measured": measured,
+            "counted": counted,
+            "simulated": simulated,
+            "published": published,
+            "stated": stated,
+        }
         answers = {name: number for name, number in given.items() if number is not None}
         if not answers and modelled is None:
-            raise ValueError(f"reveal what? Give modelled= or one of {', '.join(given)}, in the unit of the question")
+            raise ValueError(
+                f"reveal what? Give modelled= or one of {', '.join(given)}, in the unit of the "
+                "question"
+            )
         if len(answers) > 1:
             raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
         for name, number in {"modelled": modelled, **answers}.items():
-            if number is not None and not (isinstance(number, numbers.Real) and math.isfinite(number)):
+            if number is not None and not (
+                isinstance(number, numbers.Real) and math.isfinite(number)
+            ):
                 raise ValueError(f"{name}={number!r} is no finite number in {self.unit}; give one")
         if ("published" in answers) != bool(source):
-            raise ValueError("a published number has its source, and no other has one: give published= and source=")
+            raise ValueError(
+                "a published number has its source, and no other has one: give published= and "
+                "source="
+            )
         [(evidence, found)] = answers.items() or [("measured", None)]
         answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
         from IPython.display import display
@@ -103,14 +121,16 @@ class Prediction:
 def predict(question: str, unit: str) -> Prediction:
     """Ask ``question``, whose answer is a number in ``unit``, and lock what the reader types.
 
-    ``unit`` is one of ``units.BASE_UNITS``, in which the reader may write '3 ms' or '24 GiB', or any short word
-    such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line. Raises ValueError for an empty
-    question. Lesson 00.
+    ``unit`` is one of ``units.BASE_UNITS``, in which the reader may write '3 ms' or '24 GiB', or
+    any short word such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line.
+    Raises ValueError for an empty question. Lesson 00.
     """
     one_of("question", question, str, "the question as text")
     one_of("unit", unit, str, "a unit as text, such as 's' or 'x'")
     if not question.strip():
-        raise ValueError("the question is empty; ask for one number that the experiment will measure")
+        raise ValueError(
+            "the question is empty; ask for one number that the experiment will measure"
+        )
     return Prediction(question.strip(), unit)
 
 
@@ -124,8 +144,12 @@ def _question_form(question: str, unit: str) -> ipywidgets.Widget:
     """Return the question with a place to type a number and a button that locks it."""
     import ipywidgets
 
-    box = ipywidgets.Text(placeholder=f"a number in {unit}", description="I predict", continuous_update=True)
-    button = ipywidgets.Button(description="Lock it in", tooltip="A locked prediction cannot be changed")
+    box = ipywidgets.Text(
+        placeholder=f"a number in {unit}", description="I predict", continuous_update=True
+    )
+    button = ipywidgets.Button(
+        description="Lock it in", tooltip="A locked prediction cannot be changed"
+    )
     message = ipywidgets.HTML()
 
     def settle() -> None:
@@ -154,19 +178,26 @@ def _question_form(question: str, unit: str) -> ipywidgets.Widget:
 
 
 def _answer_form(answer: Answer) -> ipywidgets.Widget:
-    """Return the numbers of ``answer``, hidden until the reader has locked a prediction or does without one."""
+    """Return the numbers of ``answer``, hidden until the reader has locked a prediction or does
+    without one.
+    """
     import ipywidgets
 
     shown = ipywidgets.HTML()
     beside = ipywidgets.Output(layout=ipywidgets.Layout(display="none"))
     skip = ipywidgets.Button(
-        description="Show it without a prediction", layout=ipywidgets.Layout(width="auto", display="none")
+        description="Show it without a prediction",
+        layout=ipywidgets.Layout(width="auto", display="none"),
     )
 
     def reveal() -> None:
         store.mark_seen(answer.question, answer.unit)
         entry = store.read().get(answer.question)
-        locked = replace(answer, predicted=entry.value, after_answer=entry.after_answer) if entry else answer
+        locked = (
+            replace(answer, predicted=entry.value, after_answer=entry.after_answer)
+            if entry
+            else answer
+        )
         shown.value = locked._repr_html_()
         skip.layout.display = "none"
         beside.layout.display = ""
@@ -185,11 +216,14 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
     return form
 
 
-_holding: list[ipywidgets.Output] = []  # the boxes into which the running cell writes, the innermost last
+# the boxes into which the running cell writes, the innermost last
+_holding: list[ipywidgets.Output] = []
 
 
 def _hold_back(box: ipywidgets.Output) -> None:
-    """Send what the running cell shows from here on into ``box``, which its form shows with the answer."""
+    """Send what the running cell shows from here on into ``box``, which its form shows with the
+    answer.
+    """
     from IPython import get_ipython
 
     shell = get_ipython()

@@ -1,4 +1,6 @@
-"""What is kept of the reader: predictions, in one private file beside the lessons and never in a notebook."""
+"""What is kept of the reader: predictions, in one private file beside the lessons and never in a
+notebook.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from helpers import console, results, storage
 from helpers.checks import one_of
 
 PREDICTIONS_FILE = "my_predictions.json"
-_LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 05_data_parallel.new or 05_data_parallel-Copy1
+# not a copy beside it, such as 05_data_parallel.new or 05_data_parallel-Copy1
+_LESSON = re.compile(r"\d\d_[a-z0-9_]+")
 _outside: dict[str, StoredPrediction] = {}  # predictions made outside a course
 
 
 class StoredPrediction(results.Record):
-    """One question as the reader left it. ``value`` is in the question's unit, None while there is no prediction."""
+    """One question as the reader left it.
+
+    ``value`` is in the question's unit, None while there is no prediction.
+    """
 
     question: str
     unit: str
@@ -49,7 +55,8 @@ class Progress(results.Record):
 
 
 def path() -> Path | None:
-    """Return the file of predictions: ``HELPERS_PREDICTIONS`` if that is set, else beside the course's notebooks.
+    """Return the file of predictions: ``HELPERS_PREDICTIONS`` if that is set, else beside the
+    course's notebooks.
 
     None outside a course: predictions last then as long as the kernel.
     """
@@ -60,7 +67,8 @@ def path() -> Path | None:
 
 
 def read() -> dict[str, StoredPrediction]:
-    """Return the entries by question; none while headless, so that a build or a test does not depend on its reader.
+    """Return the entries by question; none while headless, so that a build or a test does not
+    depend on its reader.
 
     Raises ValueError when the file cannot be read, and leaves it as it is.
     """
@@ -72,16 +80,22 @@ def read() -> dict[str, StoredPrediction]:
     if not file.exists() or file.stat().st_size == 0:
         return {}
     try:
-        entries = [results.from_dict(StoredPrediction, item) for item in json.loads(file.read_text(encoding="utf-8"))]
+        entries = [
+            results.from_dict(StoredPrediction, item)
+            for item in json.loads(file.read_text(encoding="utf-8"))
+        ]
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"the file of your predictions, {file.name}, is damaged ({error}); move it away, and the lessons ask again"
+            f"the file of your predictions, {file.name}, is damaged ({error}); move it away, and "
+            "the lessons ask again"
         ) from error
     return {entry.question: entry for entry in entries}
 
 
 def lock_in(question: str, unit: str, value: float) -> StoredPrediction:
-    """Keep ``value`` as the prediction for ``question`` unless one is kept already; return the one that stands."""
+    """Keep ``value`` as the prediction for ``question`` unless one is kept already; return the one
+    that stands.
+    """
 
     def update(entry: StoredPrediction) -> StoredPrediction:
         if entry.value is not None:
@@ -93,11 +107,15 @@ def lock_in(question: str, unit: str, value: float) -> StoredPrediction:
 
 
 def mark_seen(question: str, unit: str) -> StoredPrediction:
-    """Remember that the answer to ``question`` was shown; a prediction made later is marked as such."""
+    """Remember that the answer to ``question`` was shown; a prediction made later is marked as
+    such.
+    """
     return _change(question, unit, lambda entry: replace(entry, answer_seen=True))
 
 
-def _change(question: str, unit: str, update: Callable[[StoredPrediction], StoredPrediction]) -> StoredPrediction:
+def _change(
+    question: str, unit: str, update: Callable[[StoredPrediction], StoredPrediction]
+) -> StoredPrediction:
     file = path()
     if file is None:
         _outside[question] = update(_outside.get(question, StoredPrediction(question, unit)))
@@ -106,40 +124,66 @@ def _change(question: str, unit: str, update: Callable[[StoredPrediction], Store
         entries = read()
         entries[question] = update(entries.get(question, StoredPrediction(question, unit)))
         file.touch(mode=0o600)
-        storage.write_atomically(file, json.dumps([entry.to_dict() for entry in entries.values()], indent=1) + "\n")
+        storage.write_atomically(
+            file, json.dumps([entry.to_dict() for entry in entries.values()], indent=1) + "\n"
+        )
     return entries[question]
 
 
 def progress(*, course: Path | None = None) -> Progress:
-    """Return what is done of each lesson in the folder ``course``, from the reader's private file. Lesson 00."""
+    """Return what is done of each lesson in the folder ``course``, from the reader's private file.
+
+    Lesson 00.
+    """
     folder = storage.course_folder() if course is None else course
     if folder is not None:
-        one_of("course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out")
+        one_of(
+            "course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out"
+        )
     found = sorted(folder.glob("*.ipynb")) if folder else []
     notebooks = [path for path in found if _LESSON.fullmatch(path.stem)]
     if not notebooks:
-        raise FileNotFoundError("no lessons here; start JupyterLab with `make lab`, from the course's own folder")
+        raise FileNotFoundError(
+            "no lessons here; start JupyterLab with `make lab`, from the course's own folder"
+        )
     entries = read()
     return Progress(tuple(_of_lesson(path, entries) for path in notebooks))
 
 
 def _of_lesson(path: Path, entries: dict[str, StoredPrediction]) -> LessonProgress:
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    asked = [question for cell in notebook["cells"] if cell["cell_type"] == "code" for question in _questions(cell)]
+    asked = [
+        question
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+        for question in _questions(cell)
+    ]
     known = [entries[question] for question in asked if question in entries]
     title = notebook["metadata"].get("lesson", {}).get("title", path.stem[3:].replace("_", " "))
     predicted = sum(entry.value is not None for entry in known)
-    return LessonProgress(path.stem[:2], title, len(asked), predicted, sum(entry.answer_seen for entry in known))
+    return LessonProgress(
+        path.stem[:2], title, len(asked), predicted, sum(entry.answer_seen for entry in known)
+    )
 
 
 def _questions(cell: dict) -> list[str]:
-    """Return the questions that a cell asks: the first argument of each call of ``predict``, where it is a literal."""
-    lines = [line for line in "".join(cell["source"]).splitlines() if not line.lstrip().startswith(("%", "!"))]
+    """Return the questions that a cell asks: the first argument of each call of ``predict``, where
+    it is a literal.
+    """
+    lines = [
+        line
+        for line in "".join(cell["source"]).splitlines()
+        if not line.lstrip().startswith(("%", "!"))
+    ]
     try:
         nodes = list(ast.walk(ast.parse("\n".join(lines))))
     except SyntaxError:  # a cell that the reader is still writing
         return []
     calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
-    named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"]
+    named = [
+        call
+        for call in calls
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"
+    ]
     values = [call.args[0].value for call in named if isinstance(call.args[0], ast.Constant)]
     return [value.strip() for value in values if isinstance(value, str)]

@@ -1,9 +1,11 @@
-"""A class of submissions, graded with the command that a lecturer uses: ``make bench NAME=grading``.
+"""A class of submissions, graded with the command that a lecturer uses:
+``make bench NAME=grading``.
 
-The submissions are the released notebook with the author's right answers and planted wrong ones, drawn from a seed. Of
-ten one is handed in empty; the third one ends its own process, and the fifth one has a loop without end, which costs a
-minute of a processor (``Limits.step_s``). What each must get is known beforehand, and is compared with grades.csv.
-``--keep FOLDER`` leaves submissions and grades there, to look at.
+The submissions are the released notebook with the author's right answers and planted wrong ones,
+drawn from a seed. Of ten one is handed in empty; the third one ends its own process, and the fifth
+one has a loop without end, which costs a minute of a processor (``Limits.step_s``). What each must
+get is known beforehand, and is compared with grades.csv. ``--keep FOLDER`` leaves submissions and
+grades there, to look at.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ _HOSTILE = {_ENDS: "import os\n    os._exit(0)", _HANGS: "while True: pass"}
 
 @dataclass(frozen=True)
 class Row(results.Result):
-    """One class graded; ``as_planned`` counts the submissions that got what was planned for each exercise."""
+    """One class graded; ``as_planned`` counts the submissions that got what was planned for each
+    exercise.
+    """
 
     lesson: str
     submissions: int
@@ -51,8 +55,12 @@ class Row(results.Result):
     cores: int
 
 
-def submission(sheet: Sheet, place: int, blank: nbformat.NotebookNode) -> tuple[nbformat.NotebookNode, dict[str, int]]:
-    """Return the notebook that the student at ``place`` hands in, and the points of each exercise that it must get."""
+def submission(
+    sheet: Sheet, place: int, blank: nbformat.NotebookNode
+) -> tuple[nbformat.NotebookNode, dict[str, int]]:
+    """Return the notebook that the student at ``place`` hands in, and the points of each exercise
+    that it must get.
+    """
     draw, made = random.Random(f"{_SEED}-{place}"), copy.deepcopy(blank)
     cells = {cell.metadata.nbgrader.grade_id: cell for cell in made.cells}
     points = dict.fromkeys(sheet.exercises, 0)
@@ -72,7 +80,9 @@ def submission(sheet: Sheet, place: int, blank: nbformat.NotebookNode) -> tuple[
 
 
 def hand_in(sheet: Sheet, folder: Path, count: int) -> dict[str, dict[str, int]]:
-    """Write ``count`` submissions below ``folder``; return the points that each student must get."""
+    """Write ``count`` submissions below ``folder``; return the points that each student must
+    get.
+    """
     blank, planned = sheets.released(sheet), {}
     for place in range(count):
         student = f"student{place:04d}"
@@ -97,14 +107,34 @@ def as_planned(table: Path, planned: dict[str, dict[str, int]]) -> int:
 
 
 def graded(sheet: Sheet, count: int, jobs: int, root: Path) -> Row:
-    """Hand in ``count`` submissions below ``root``, grade them in a process of its own, and return how it went."""
+    """Hand in ``count`` submissions below ``root``, grade them in a process of its own, and return
+    how it went.
+    """
     folder = root / "submitted"
     planned, before, started_s = hand_in(sheet, folder, count), os.getloadavg()[0], time.monotonic()
-    command = [sys.executable, "-m", "tools.grading", str(folder), "--into", str(root), "--jobs", str(jobs)]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.grading",
+        str(folder),
+        "--into",
+        str(root),
+        "--jobs",
+        str(jobs),
+    ]
     subprocess.run(command, cwd=HERE.root, check=True)
     took_s = time.monotonic() - started_s
     good = as_planned(root / "grades.csv", planned)
-    return Row(sheet.lesson.name, count, good, took_s, took_s / count, before, os.getloadavg()[0], os.cpu_count() or 1)
+    return Row(
+        sheet.lesson.name,
+        count,
+        good,
+        took_s,
+        took_s / count,
+        before,
+        os.getloadavg()[0],
+        os.cpu_count() or 1,
+    )
 
 
 @contextlib.contextmanager
@@ -119,21 +149,30 @@ def folder_for(keep: Path | None) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Print the row, and whether the goal is reached; return 1 where a grade is not the planned one."""
+    """Print the row, and whether the goal is reached; return 1 where a grade is not the planned
+    one.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=100, help="submissions (default: 100)")
     parser.add_argument("--lesson", default="00", help="the lesson's number (default: 00)")
-    parser.add_argument("--jobs", type=int, default=0, help="sandboxes at once (default: one for each processor)")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="sandboxes at once (default: one for each processor)"
+    )
     parser.add_argument("--keep", type=Path, help="a folder for submissions and grades that stays")
     options = parser.parse_args()
     if options.keep is not None and options.keep.exists() and any(options.keep.iterdir()):
-        parser.error(f"{options.keep} is not empty; what was graded before would not be graded again")
+        parser.error(
+            f"{options.keep} is not empty; what was graded before would not be graded again"
+        )
     (sheet,) = sheets.load(HERE, [options.lesson])
     with folder_for(options.keep) as root:
         row = graded(sheet, options.count, options.jobs, root)
     print(results.printed(row.table()).to_string(index=False))
     verdict = "reached" if row.took_s <= GOAL_S * row.submissions / 100 else "missed"
-    print(f"goal, {GOAL_S / 100:.3g} s a submission (100 in {GOAL_S / 60:.3g} minutes on two cores): {verdict}")
+    print(
+        f"goal, {GOAL_S / 100:.3g} s a submission (100 in {GOAL_S / 60:.3g} minutes on two cores): "
+        f"{verdict}"
+    )
     return 0 if row.as_planned == row.submissions else 1
 
 

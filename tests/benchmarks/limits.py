@@ -1,9 +1,10 @@
 """The probe beside its peers on this machine: ``make bench NAME=limits``.
 
-Latency beside a chase in C over the same buffer; bandwidth beside STREAM's kernels in C with OpenMP and beside
-``torch.utils.benchmark`` on the same operator; the product beside ``torch.utils.benchmark`` on the same product, and
-its spread over processes of their own; the peak of a core beside clock x lanes x units; the caches of the machine's
-card beside py-cpuinfo's. py-cpuinfo is in the group "peers"; without it, its part is left out, and a line says so.
+Latency beside a chase in C over the same buffer; bandwidth beside STREAM's kernels in C with OpenMP
+and beside ``torch.utils.benchmark`` on the same operator; the product beside
+``torch.utils.benchmark`` on the same product, and its spread over processes of their own; the peak
+of a core beside clock x lanes x units; the caches of the machine's card beside py-cpuinfo's.
+py-cpuinfo is in the group "peers"; without it, its part is left out, and a line says so.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ KERNEL(copy, c[i] = a[i])
 KERNEL(scale, b[i] = s * c[i])
 KERNEL(add, c[i] = a[i] + b[i])
 KERNEL(triad, a[i] = b[i] + s * c[i])
-"""
+"""  # noqa: E501
 STREAM_BYTES = {"copy": 8, "scale": 8, "add": 12, "triad": 12}  # a step: floats read and written
 
 
@@ -94,7 +95,9 @@ class ProductRow(results.Result):
 
 @dataclass(frozen=True)
 class PeakRow(results.Result):
-    """A form of multiply-adds on one thread, beside clock x lanes x units of 2 FLOP where these are known."""
+    """A form of multiply-adds on one thread, beside clock x lanes x units of 2 FLOP where these are
+    known.
+    """
 
     form: str
     peak_flops_per_s: float
@@ -115,7 +118,9 @@ class CacheRow(results.Result):
 
 def latency_rows(stream: native.Library, limits: MachineLimits) -> Iterator[LatencyRow]:
     """Yield a row for a working set well inside each level."""
-    follow = stream.function("double chase_s(const uint64_t* next, uint64_t* index, int64_t steps)").raw
+    follow = stream.function(
+        "double chase_s(const uint64_t* next, uint64_t* index, int64_t steps)"
+    ).raw
     walker = chase.find_walker()
     levels = probe_levels.card_levels(hardware.machine_card())
     sizes = [probe_levels.triad_bytes(levels, index, 1) // 64 * 64 for index in range(len(levels))]
@@ -132,7 +137,9 @@ def latency_rows(stream: native.Library, limits: MachineLimits) -> Iterator[Late
 
 
 def bandwidth_rows(stream: native.Library, limits: MachineLimits) -> Iterator[BandwidthRow]:
-    """Yield the probe's kernels, torch's Timer on the same triad, and STREAM's kernels in C, in main memory."""
+    """Yield the probe's kernels, torch's Timer on the same triad, and STREAM's kernels in C, in
+    main memory.
+    """
     last = limits.bandwidths[-1]
     size, ours = last.working_set_bytes, last.triad_bytes_per_s
     for kernel in bandwidth.KERNELS:
@@ -144,7 +151,9 @@ def bandwidth_rows(stream: native.Library, limits: MachineLimits) -> Iterator[Ba
     yield BandwidthRow("triad", "torch.utils.benchmark", size, rate, rate / ours)
     arrays = bandwidth.arrays(pool, size, 3)
     for kernel, moved in STREAM_BYTES.items():
-        run = stream.function(f"double {kernel}(float* a, float* b, float* c, float s, int64_t n, int32_t threads)").raw
+        run = stream.function(
+            f"double {kernel}(float* a, float* b, float* c, float s, int64_t n, int32_t threads)"
+        ).raw
         pointers = [array.data_ptr() for array in arrays]
         taken_s = min(run(*pointers, 1.0, len(arrays[0]), limits.threads) for _ in range(RUNS))
         rate = moved * len(arrays[0]) / taken_s
@@ -153,20 +162,34 @@ def bandwidth_rows(stream: native.Library, limits: MachineLimits) -> Iterator[Ba
 
 def timer_s(fn: Callable[[], object], threads: int) -> float:
     """Return the fastest of the runs of torch's own Timer."""
-    return min(benchmark.Timer("fn()", globals={"fn": fn}, num_threads=threads).blocked_autorange().times)
+    return min(
+        benchmark.Timer("fn()", globals={"fn": fn}, num_threads=threads).blocked_autorange().times
+    )
 
 
 def product_rows(limits: MachineLimits, side: int = 512) -> Iterator[ProductRow]:
-    """Yield the probe's product, torch's Timer on one product, and the product in five processes of their own."""
+    """Yield the probe's product, torch's Timer on one product, and the product in five processes of
+    their own.
+    """
     yield ProductRow("probe", limits.product_flops["float32"])
     a, b, out = (torch.ones(side, side) for _ in range(3))
-    flops, torch_s = library.flops_of_product(side), timer_s(lambda: torch.mm(a, b, out=out), limits.threads)
+    flops, torch_s = (
+        library.flops_of_product(side),
+        timer_s(lambda: torch.mm(a, b, out=out), limits.threads),
+    )
     yield ProductRow(f"torch.utils.benchmark, side {side}", flops / torch_s)
     yield ProductRow(
-        f"the probe's timer, side {side}", flops / fastest_s(lambda: torch.mm(a, b, out=out), CPU, budget_s=1)
+        f"the probe's timer, side {side}",
+        flops / fastest_s(lambda: torch.mm(a, b, out=out), CPU, budget_s=1),
     )
     for number in range(PROCESSES):
-        command = [sys.executable, "-m", "tests.benchmarks.limits", "--product-alone", str(limits.threads)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.limits",
+            "--product-alone",
+            str(limits.threads),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         yield ProductRow(f"process {number + 1}", float(done.stdout))
 
@@ -180,22 +203,34 @@ def peak_rows() -> Iterator[PeakRow]:
             clock_hz = rate = 0.0
             for _ in range(RUNS):
                 clock_hz = max(clock_hz, cores.clock_hz())
-                rate = max(rate, multiply_adds.form_flops(forms[name], getattr(torch, kind), threads=1))
+                rate = max(
+                    rate, multiply_adds.form_flops(forms[name], getattr(torch, kind), threads=1)
+                )
             is_known = kind == "float32" and lanes is not None
             ratio = rate / (2 * clock_hz * units * lanes) if is_known else None
-            yield PeakRow(name, rate, clock_hz, *((units, lanes) if is_known else (None, None)), ratio)
+            yield PeakRow(
+                name, rate, clock_hz, *((units, lanes) if is_known else (None, None)), ratio
+            )
 
 
 def cache_rows() -> Sequence[CacheRow]:
-    """Return the data caches of the card beside py-cpuinfo's fields. Raises ModuleNotFoundError without py-cpuinfo."""
+    """Return the data caches of the card beside py-cpuinfo's fields.
+
+    Raises ModuleNotFoundError without py-cpuinfo.
+    """
     import cpuinfo
 
     begin_s = time.perf_counter()
     told = cpuinfo.get_cpu_info()
     print(f"py-cpuinfo: {time.perf_counter() - begin_s:.2f} s a call")
-    sizes = {level.name: level.size_bytes for level in probe_levels.card_levels(hardware.machine_card())}
+    sizes = {
+        level.name: level.size_bytes for level in probe_levels.card_levels(hardware.machine_card())
+    }
     fields = {"L1": "l1_data_cache_size", "L2": "l2_cache_size", "L3": "l3_cache_size"}
-    return [CacheRow(field, sizes.get(name), str(told.get(field, "missing"))) for name, field in fields.items()]
+    return [
+        CacheRow(field, sizes.get(name), str(told.get(field, "missing")))
+        for name, field in fields.items()
+    ]
 
 
 def show(title: str, rows: Sequence[results.Result]) -> None:
@@ -208,7 +243,10 @@ def main() -> None:
     """Print the probe, then a table for each sort of peer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--product-alone", type=int, metavar="THREADS", help="print the float32 product in FLOP/s and end"
+        "--product-alone",
+        type=int,
+        metavar="THREADS",
+        help="print the float32 product in FLOP/s and end",
     )
     arguments = parser.parse_args()
     if arguments.product_alone:
@@ -236,7 +274,8 @@ def main() -> None:
         show("Caches", cache_rows())
     except ModuleNotFoundError:
         print(
-            "\npy-cpuinfo is not installed: install the group 'peers' of pyproject.toml to see its caches beside ours"
+            "\npy-cpuinfo is not installed: install the group 'peers' of pyproject.toml to see its "
+            "caches beside ours"
         )
 
 

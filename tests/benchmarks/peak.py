@@ -1,8 +1,10 @@
-"""The peak memory of a step, estimated by us and by our peers, beside the measured one (``make bench NAME=peak``).
+"""The peak memory of a step, estimated by us and by our peers, beside the measured one
+(``make bench NAME=peak``).
 
-Nine models, each in inference and in training with Adam, at the sizes of the project's table. The truth is
-``measure_peak_memory``. The peers are torchinfo's "estimated total size" (it knows of no optimizer) and the peak of
-torch's ``MemTracker`` under fake tensors, in the second step; a peer that fails shows its error instead.
+Nine models, each in inference and in training with Adam, at the sizes of the project's table. The
+truth is ``measure_peak_memory``. The peers are torchinfo's "estimated total size" (it knows of no
+optimizer) and the peak of torch's ``MemTracker`` under fake tensors, in the second step; a peer
+that fails shows its error instead.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ class Row(results.Result):
 
 
 def main() -> None:
-    """Print a row a case, and for each estimate how many are exact, the median and the worst error."""
-    cases = [(configuration, training) for configuration in CONFIGURATIONS for training in (False, True)]
+    """Print a row a case, and for each estimate how many are exact, the median and the worst
+    error.
+    """
+    cases = [
+        (configuration, training) for configuration in CONFIGURATIONS for training in (False, True)
+    ]
     errors: dict[str, list[float | None]] = {peer: [] for peer in PEERS}
     rows = [_row(case, errors) for case in console.track(cases, "peak")]
     print(results.printed(pd.DataFrame([row.to_dict() for row in rows])).to_string(index=False))
@@ -55,8 +61,12 @@ def _row(case: Case, errors: dict[str, list[float | None]]) -> Row:
     configuration, training = case
     how = {"training": training, "optimizer": Adam if training else None}
     model = configuration.make()
-    ours, estimate_s = _timed(lambda: estimate_peak_memory(model, configuration.shape, **how).peak_bytes)
-    truth, measure_s = _timed(lambda: measure_peak_memory(model, configuration.shape, **how).peak_bytes)
+    ours, estimate_s = _timed(
+        lambda: estimate_peak_memory(model, configuration.shape, **how).peak_bytes
+    )
+    truth, measure_s = _timed(
+        lambda: measure_peak_memory(model, configuration.shape, **how).peak_bytes
+    )
     estimates = {
         "helpers.memory": ours,
         "torchinfo": _attempt(lambda: _torchinfo(configuration, training)),
@@ -98,7 +108,9 @@ def _torchinfo(configuration: Configuration, training: bool) -> int:
     import torchinfo
 
     mode = "train" if training else "eval"
-    summary = torchinfo.summary(configuration.make(), configuration.shape, device="cpu", mode=mode, verbose=0)
+    summary = torchinfo.summary(
+        configuration.make(), configuration.shape, device="cpu", mode=mode, verbose=0
+    )
     return summary.total_input + summary.total_output_bytes + summary.total_param_bytes
 
 
@@ -108,7 +120,9 @@ def _mem_tracker(configuration: Configuration, training: bool) -> int:
         inputs = torch.zeros(configuration.shape)
         optimizer = Adam(model.parameters()) if training else None
         tracker = MemTracker()
-        tracker.track_external(*([model, inputs] if optimizer is None else [model, optimizer, inputs]))
+        tracker.track_external(
+            *([model, inputs] if optimizer is None else [model, optimizer, inputs])
+        )
         peaks = []
         with tracker:
             for _ in range(2):
@@ -118,7 +132,9 @@ def _mem_tracker(configuration: Configuration, training: bool) -> int:
         return peaks[-1][torch.device("cpu")]["Total"]
 
 
-def _step(model: torch.nn.Module, inputs: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> None:
+def _step(
+    model: torch.nn.Module, inputs: torch.Tensor, optimizer: torch.optim.Optimizer | None
+) -> None:
     if optimizer is None:
         with torch.no_grad():
             model(inputs)
@@ -142,8 +158,9 @@ def _verdict(peer: str, found: list[float | None]) -> str:
     if not sizes:
         return f"{peer}: failed on all {len(found)}"
     return (
-        f"{peer}: {exact} of {len(found)} to the byte, median error {100 * statistics.median(sizes):.2f} %, "
-        f"worst {100 * max(sizes):.1f} %, failed on {len(found) - len(sizes)}"
+        f"{peer}: {exact} of {len(found)} to the byte, median error "
+        f"{100 * statistics.median(sizes):.2f} %, worst {100 * max(sizes):.1f} %, failed on "
+        f"{len(found) - len(sizes)}"
     )
 
 

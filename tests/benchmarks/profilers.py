@@ -1,10 +1,13 @@
-"""Our counts beside our peers' on the same models: error against the truth and time (``make bench NAME=profilers``).
+"""Our counts beside our peers' on the same models: error against the truth and time
+(``make bench NAME=profilers``).
 
-The truth is worked out by hand (multiply-accumulates of convolutions and matrix products). The peers are thop, fvcore,
-torchinfo and torch's ``FlopCounterMode``, each used as its manual says, on the CPU and on a copy of the model, since
-some of them change it. A peer that fails shows its error instead of a number.
+The truth is worked out by hand (multiply-accumulates of convolutions and matrix products). The
+peers are thop, fvcore, torchinfo and torch's ``FlopCounterMode``, each used as its manual says, on
+the CPU and on a copy of the model, since some of them change it. A peer that fails shows its error
+instead of a number.
 
-Then what counting costs: ``profile_ops`` over the bare forward on shapes, and ``count_ops`` over the step that runs.
+Then what counting costs: ``profile_ops`` over the bare forward on shapes, and ``count_ops`` over
+the step that runs.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Row(results.Result):
-    """One model counted by one profiler; ``time_ratio`` is its fastest time over that of ``profile_ops``."""
+    """One model counted by one profiler; ``time_ratio`` is its fastest time over that of
+    ``profile_ops``.
+    """
 
     model: str
     profiler: str
@@ -112,7 +117,10 @@ def backward_errors() -> dict[str, str]:
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(shape)).sum().backward()
     theirs = counter.get_total_flops() // 2 - MODELS["MobileNetV2"][2]
-    return {"helpers": f"{profile.backward_macs / truth:.2f}x", "FlopCounterMode": f"{theirs / truth:.2f}x"}
+    return {
+        "helpers": f"{profile.backward_macs / truth:.2f}x",
+        "FlopCounterMode": f"{theirs / truth:.2f}x",
+    }
 
 
 def measure() -> list[Row]:
@@ -130,7 +138,9 @@ def measure() -> list[Row]:
     return rows
 
 
-def _timed(count: Callable[..., int], model: nn.Module, shape: tuple[int, ...]) -> tuple[float, int | Exception]:
+def _timed(
+    count: Callable[..., int], model: nn.Module, shape: tuple[int, ...]
+) -> tuple[float, int | Exception]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         begin = time.perf_counter()
@@ -141,16 +151,24 @@ def _timed(count: Callable[..., int], model: nn.Module, shape: tuple[int, ...]) 
         return time.perf_counter() - begin, macs
 
 
-def _row(model: str, profiler: str, macs: int | Exception, truth: int, fastest: dict[str, float]) -> Row:
+def _row(
+    model: str, profiler: str, macs: int | Exception, truth: int, fastest: dict[str, float]
+) -> Row:
     if isinstance(macs, Exception):
         return Row(model, profiler, None, f"{type(macs).__name__}: {str(macs)[:40]}", None, None)
-    error = "0" if macs == truth else "counts 0" if macs == 0 else f"{100 * (macs / truth - 1):+.2g} %"
-    return Row(model, profiler, macs, error, fastest[profiler], fastest[profiler] / fastest["helpers"])
+    error = (
+        "0" if macs == truth else "counts 0" if macs == 0 else f"{100 * (macs / truth - 1):+.2g} %"
+    )
+    return Row(
+        model, profiler, macs, error, fastest[profiler], fastest[profiler] / fastest["helpers"]
+    )
 
 
 @dataclass(frozen=True)
 class Cost(results.Result):
-    """What counting one model takes, over what the model takes itself, both the least of several processor times."""
+    """What counting one model takes, over what the model takes itself, both the least of several
+    processor times.
+    """
 
     model: str
     profile_ops_ratio: float
@@ -159,14 +177,18 @@ class Cost(results.Result):
 
 def _encoder(layers: int) -> tuple[nn.Module, dict[str, Any]]:
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), {"src": torch.zeros(2, 16, 64)}
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), {
+        "src": torch.zeros(2, 16, 64)
+    }
 
 
 def _language_model(name: str, **sizes: int) -> tuple[nn.Module, dict[str, Any]]:
     import transformers
 
     config = getattr(transformers, f"{name}Config")(vocab_size=100, **sizes)
-    return transformers.AutoModelForCausalLM.from_config(config), {"input_ids": tokens()["input_ids"]}
+    return transformers.AutoModelForCausalLM.from_config(config), {
+        "input_ids": tokens()["input_ids"]
+    }
 
 
 def _timm(name: str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
@@ -175,11 +197,18 @@ def _timm(name: str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
     return timm.create_model(name, img_size=32, **options), {"x": torch.zeros(2, 3, 32, 32)}
 
 
-_SMALL = {"hidden_size": 32, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 64}
+_SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 SMALL_OPERATORS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     **{f"encoder of {layers}": lambda layers=layers: _encoder(layers) for layers in (12, 48, 192)},
     "BERT of 12": lambda: _language_model("Bert", is_decoder=True, **_SMALL),
-    "GPT-2 of 12": lambda: _language_model("GPT2", n_embd=32, n_layer=12, n_head=4, bos_token_id=0, eos_token_id=0),
+    "GPT-2 of 12": lambda: _language_model(
+        "GPT2", n_embd=32, n_layer=12, n_head=4, bos_token_id=0, eos_token_id=0
+    ),
     "Llama of 12": lambda: _language_model("Llama", **_SMALL),
     "ViT-tiny": lambda: _timm("vit_tiny_patch16_224"),
     "Swin-tiny": lambda: _timm("swin_tiny_patch4_window7_224", window_size=2),
@@ -188,7 +217,9 @@ SMALL_OPERATORS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
 
 
 def measure_costs() -> list[Cost]:
-    """Measure what counting costs for transformers of small operators, and for one network of large ones."""
+    """Measure what counting costs for transformers of small operators, and for one network of large
+    ones.
+    """
     return [_cost(name, *make()) for name, make in SMALL_OPERATORS.items()]
 
 
@@ -220,7 +251,9 @@ def main() -> None:
     print(results.printed(frame).to_string(index=False))
     print("\nMobileNetV2, backward over the truth:", backward_errors(), "\n")
     torch.set_num_threads(1)  # waiting threads would count as time of the processor
-    print(pd.DataFrame([cost.to_dict() for cost in measure_costs()]).round(2).to_string(index=False))
+    print(
+        pd.DataFrame([cost.to_dict() for cost in measure_costs()]).round(2).to_string(index=False)
+    )
 
 
 if __name__ == "__main__":

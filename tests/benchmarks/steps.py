@@ -1,10 +1,12 @@
-"""A step's time from its operators alone, beside the measured step and a plain roofline: ``make bench NAME=steps``.
+"""A step's time from its operators alone, beside the measured step and a plain roofline:
+``make bench NAME=steps``.
 
-The seven configurations are LeNet (batch 64) in inference and training, AlexNet (4) in inference, ResNet-50 (2) in
-both, ViT-B/16 (1) in inference and multi-head attention with weights (8) in training. The roofline takes for each
-layer the longer of FLOPs over peak and bytes over bandwidth, both measured here. Estimate and measurement take turns,
-and the median of the rounds counts. ``--clock thread`` counts processor time instead of time on the wall: on a machine
-that others use, with one thread, it leaves out the waiting.
+The seven configurations are LeNet (batch 64) in inference and training, AlexNet (4) in inference,
+ResNet-50 (2) in both, ViT-B/16 (1) in inference and multi-head attention with weights (8) in
+training. The roofline takes for each layer the longer of FLOPs over peak and bytes over bandwidth,
+both measured here. Estimate and measurement take turns, and the median of the rounds counts.
+``--clock thread`` counts processor time instead of time on the wall: on a machine that others use,
+with one thread, it leaves out the waiting.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _STREAM_ELEMENTS = 2**25
 
 @dataclass(frozen=True)
 class Row(results.Result):
-    """One configuration: the step as measured, as estimated from its operators, and as a roofline has it."""
+    """One configuration: the step as measured, as estimated from its operators, and as a roofline
+    has it.
+    """
 
     step: str
     measured_s: float
@@ -48,7 +52,9 @@ class Row(results.Result):
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine reaches: the best of many matrix products, and of many sums of two large tensors."""
+    """What this machine reaches: the best of many matrix products, and of many sums of two large
+    tensors.
+    """
 
     flops_per_s: float
     bytes_per_s: float
@@ -66,7 +72,9 @@ class SelfAttention(nn.Module):
 
 
 def configurations() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]]:
-    """Return, by name, what makes the model, the shape of its input, and whether the step trains."""
+    """Return, by name, what makes the model, the shape of its input, and whether the step
+    trains.
+    """
     from torchvision import models
 
     return {
@@ -90,23 +98,35 @@ def limits(device: torch.device, clock: Clock) -> Limits:
 
 
 def roofline_s(model: nn.Module, inputs: Tensor, training: bool, limit: Limits) -> float:
-    """Return the sum over the layers of the longer of arithmetic and traffic, forward and, in training, backward."""
+    """Return the sum over the layers of the longer of arithmetic and traffic, forward and, in
+    training, backward.
+    """
     layers = profile_ops(model.train(training), inputs=inputs).layers
     following = (*layers[1:], None)
-    leaves = [row for row, after in zip(layers, following, strict=True) if after is None or after.depth <= row.depth]
+    leaves = [
+        row
+        for row, after in zip(layers, following, strict=True)
+        if after is None or after.depth <= row.depth
+    ]
 
     def phase_s(flops: int, moved: int) -> float:
         return max(flops / limit.flops_per_s, moved / limit.bytes_per_s)
 
-    total_s = sum(phase_s(row.forward_flops, row.forward_read_bytes + row.forward_written_bytes) for row in leaves)
+    total_s = sum(
+        phase_s(row.forward_flops, row.forward_read_bytes + row.forward_written_bytes)
+        for row in leaves
+    )
     if training:
         total_s += sum(
-            phase_s(row.backward_flops, row.backward_read_bytes + row.backward_written_bytes) for row in leaves
+            phase_s(row.backward_flops, row.backward_read_bytes + row.backward_written_bytes)
+            for row in leaves
         )
     return total_s
 
 
-def measured_s(model: nn.Module, inputs: Tensor, training: bool, budget_s: float, clock: Clock) -> list[float]:
+def measured_s(
+    model: nn.Module, inputs: Tensor, training: bool, budget_s: float, clock: Clock
+) -> list[float]:
     """Return the seconds of warm steps, at least three."""
     found: list[float] = []
     with steps.warm_step(model, inputs, training=training, loss=None) as work:
@@ -132,38 +152,62 @@ def compared(
     estimates = []
     for _ in range(rounds):
         measured += measured_s(model, inputs, training, budget_s / 2, clock)
-        estimates.append(estimate_step_time(model, inputs, training=training, budget_s=budget_s, clock=clock))
+        estimates.append(
+            estimate_step_time(model, inputs, training=training, budget_s=budget_s, clock=clock)
+        )
         measured += measured_s(model, inputs, training, budget_s / 2, clock)
     step_s = statistics.median(measured)
     estimated_s = statistics.median(estimate.step_s for estimate in estimates)
     modelled_s = roofline_s(model, inputs, training, limit)
-    return Row(name, step_s, estimated_s, estimated_s / step_s - 1, modelled_s, modelled_s / step_s - 1,
-               estimates[0].calls, estimates[0].distinct)  # fmt: skip
+    return Row(
+        name,
+        step_s,
+        estimated_s,
+        estimated_s / step_s - 1,
+        modelled_s,
+        modelled_s / step_s - 1,
+        estimates[0].calls,
+        estimates[0].distinct,
+    )
 
 
 def main() -> None:
     """Print the table and the median and largest error."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds an estimate and a measurement (default: 1)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=1.0,
+        help="seconds an estimate and a measurement (default: 1)",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="turns of the two (default: 3)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     device, clock = torch.device(arguments.device), CLOCKS[arguments.clock]
     if clock is time.thread_time and (device.type != "cpu" or torch.get_num_threads() > 1):
-        parser.error("the thread's clock sees one CPU thread only: set OMP_NUM_THREADS=1, or use --clock wall")
+        parser.error(
+            "the thread's clock sees one CPU thread only: set OMP_NUM_THREADS=1, or use --clock "
+            "wall"
+        )
     steady_allocator()
     limit = limits(device, clock)
     rows = []
     for name, (make, shape, training) in console.track(configurations().items(), "steps"):
         torch.manual_seed(0)
         model, inputs = make().to(device), torch.rand(shape, device=device)
-        rows.append(compared(name, model, inputs, training, limit, arguments.rounds, arguments.budget, clock))
+        rows.append(
+            compared(
+                name, model, inputs, training, limit, arguments.rounds, arguments.budget, clock
+            )
+        )
     reached = f"{units.text(limit.flops_per_s, 'FLOP/s')}, {units.text(limit.bytes_per_s, 'B/s')}"
     print(f"{arguments.clock} clock, {torch.get_num_threads()} threads, {device}: {reached}")
     print(results.printed(pd.concat([each.table() for each in rows])).to_string(index=False))
-    for what, errors in (("estimate", [each.error_share for each in rows]),
-                         ("roofline", [each.roofline_error_share for each in rows])):  # fmt: skip
+    for what, errors in (
+        ("estimate", [each.error_share for each in rows]),
+        ("roofline", [each.roofline_error_share for each in rows]),
+    ):
         found = sorted(map(abs, errors))
         print(f"{what}: median error {statistics.median(found):.1%}, largest {found[-1]:.1%}")
     print(f"wanted of the estimate: at most {MEDIAN_ERROR:.0%} and {WORST_ERROR:.0%}")

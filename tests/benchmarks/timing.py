@@ -1,8 +1,8 @@
 """Our timer beside its peers on the same work: ``make bench NAME=timing``.
 
-The peers are ``torch.utils.benchmark.Timer(...).blocked_autorange``, with our number of threads and with its default
-(one), and the standard library's ``timeit``. Each gets the same seconds. On CUDA ``timeit`` is given a clock that
-synchronises; torch's Timer does so by itself.
+The peers are ``torch.utils.benchmark.Timer(...).blocked_autorange``, with our number of threads and
+with its default (one), and the standard library's ``timeit``. Each gets the same seconds. On CUDA
+``timeit`` is given a clock that synchronises; torch's Timer does so by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Row(results.Result):
-    """One piece of work under one timer; ``ratio`` is its median over that of ``helpers.timing.measure``."""
+    """One piece of work under one timer; ``ratio`` is its median over that of
+    ``helpers.timing.measure``.
+    """
 
     work: str
     timer: str
@@ -40,12 +42,24 @@ class Row(results.Result):
 
 
 def lenet_like(device: torch.device) -> Callable[[], torch.Tensor]:
-    """Return the forward pass of two convolutions and three fully connected layers on a batch of 28x28 images."""
+    """Return the forward pass of two convolutions and three fully connected layers on a batch of
+    28x28 images.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-    ).to(device)  # fmt: skip
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    ).to(device)
     images = torch.rand(BATCH, 1, 28, 28, device=device)
     return torch.inference_mode()(lambda: model(images))
 
@@ -79,18 +93,33 @@ def rows(work: str, fn: Callable[[], object], budget_s: float, device: torch.dev
         "timeit": (ours.threads, by_timeit(fn, budget_s, device)),
     }
     stable = "yes" if ours.stable else ours.reason.partition(":")[0]
-    table = [Row(work, "helpers.timing", ours.threads, ours.minimum_s, ours.median_s, ours.iqr_s, 1.0, stable)]
+    table = [
+        Row(
+            work,
+            "helpers.timing",
+            ours.threads,
+            ours.minimum_s,
+            ours.median_s,
+            ours.iqr_s,
+            1.0,
+            stable,
+        )
+    ]
     for timer, (threads, times_s) in peers.items():
         lower_s, median_s, upper_s = np.quantile(times_s, [0.25, 0.5, 0.75]).tolist()
         ratio = median_s / ours.median_s
-        table.append(Row(work, timer, threads, float(times_s.min()), median_s, upper_s - lower_s, ratio, ""))
+        table.append(
+            Row(work, timer, threads, float(times_s.min()), median_s, upper_s - lower_s, ratio, "")
+        )
     return table
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds a timer and piece of work (default: 1)")
+    parser.add_argument(
+        "--budget", type=float, default=1.0, help="seconds a timer and piece of work (default: 1)"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)

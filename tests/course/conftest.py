@@ -61,7 +61,9 @@ def built(small, built_once):
 
 @pytest.fixture(scope="session")
 def working_sandbox():
-    """Skip where bubblewrap is absent or the machine's owner forbids it; in CI the first is a failure (conftest.py)."""
+    """Skip where bubblewrap is absent or the machine's owner forbids it; in CI the first is a
+    failure (conftest.py).
+    """
     try:
         sandbox.refuse_unless_working()
     except sandbox.SandboxError as error:

@@ -1,4 +1,7 @@
-"""Submissions to grade: honest ones, and ones that try everything. Lesson 02's exercises, which start soonest."""
+"""Submissions to grade: honest ones, and ones that try everything.
+
+Lesson 02's exercises, which start soonest.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def solution(name: str) -> str:
 
 
 def notebook(answers: dict[str, str] | None = None, *, before: str = "") -> nbformat.NotebookNode:
-    """Return a notebook with the right answers, ``answers`` in place of some; ``before`` is a first cell."""
+    """Return a notebook with the right answers, ``answers`` in place of some; ``before`` is a first
+    cell.
+    """
     made = sheets.released(SHEET)
     given = {name: solution(name) for name in SHEET.exercises} | (answers or {})
     for cell in made.cells:
@@ -53,36 +58,51 @@ STOPPED = {
     "ends": (first("import os\nos._exit(0)"), "it ended its own process (exit code 0)"),
     "crashes": (first("import ctypes\nctypes.string_at(0)"), "it ended its own process"),
     "fills": (
-        first("import os, time\nfor _ in range(4): os.fork()\nheld = b'x' * 400_000_000\ntime.sleep(30)"),
+        first(
+            "import os, time\nfor _ in range(4): os.fork()\nheld = b'x' * "
+            "400_000_000\ntime.sleep(30)"
+        ),
         "GiB of memory",
     ),
     "floods": (
-        first("import gc, socket\nfor one in gc.get_objects():\n    if isinstance(one, socket.socket):\n"
-              "        one.sendall(b'\\xff' * 100_000)"),
+        first(
+            "import gc, socket\nfor one in gc.get_objects():\n    if isinstance(one, "
+            "socket.socket):\n        one.sendall(b'\\xff' * 100_000)"
+        ),
         "a message of 4294967295 bytes",
     ),
-}  # fmt: skip
+}
 GUARDED = {
     "takes": (first("held = bytearray(10**11)"), "raised MemoryError"),
     "deletes": (
-        first("import os, shutil, tempfile, helpers\nfolder = os.path.dirname(helpers.__file__)\n"
-              "scratch = tempfile.gettempdir()\n"
-              "own = [] if folder.startswith(scratch + os.sep) else [scratch]  # else the whole course lies there\n"
-              "for one in (folder, '/usr/bin', '/grader', *own, '/dev'): shutil.rmtree(one, ignore_errors=True)\n"
-              "return [len(os.listdir(one)) > 3 for one in (folder, '/usr/bin')]"),
+        first(
+            "import os, shutil, tempfile, helpers\nfolder = "
+            "os.path.dirname(helpers.__file__)\nscratch = tempfile.gettempdir()\nown = [] if "
+            "folder.startswith(scratch + os.sep) else [scratch]  # else the whole course lies "
+            "there\nfor one in (folder, '/usr/bin', '/grader', *own, '/dev'): shutil.rmtree(one, "
+            "ignore_errors=True)\nreturn [len(os.listdir(one)) > 3 for one in (folder, '/usr/bin')]"
+        ),
         "gave [True, True], expected",
     ),
     "prints": (
-        first("import os, sys\nfor _ in range(1000): os.write(1, b'spam' * 250_000)\nreturn 'printed'"),
+        first(
+            "import os, sys\nfor _ in range(1000): os.write(1, b'spam' * 250_000)\nreturn 'printed'"
+        ),
         "gave 'printed', expected",
     ),
     "huge": (first("return 'x' * 10**6"), "gave 'xxxxx"),
-    "deep": (first("deep = []\nfor _ in range(10**5): deep = [deep]\nreturn deep"), "raised RecursionError"),
+    "deep": (
+        first("deep = []\nfor _ in range(10**5): deep = [deep]\nreturn deep"),
+        "raised RecursionError",
+    ),
     "claims": (
-        first("class Yes(float):\n    def __eq__(self, other): return True\n    __hash__ = None\nreturn Yes(1)"),
+        first(
+            "class Yes(float):\n    def __eq__(self, other): return True\n    __hash__ = "
+            "None\nreturn Yes(1)"
+        ),
         "gave 1, expected",
     ),
-}  # fmt: skip
+}
 # The second answer: what it asks for would be made on the checks' side.
 LAVISH = {
     KERNEL: "def shared_vector(thread, a, b, c):\n"
@@ -107,7 +127,7 @@ def more(channel, message):
         message = {"value": message["value"], "score": 99, "ran": "", "changed": {"l": [2, 4, 6, 8, 10]}}
     original(channel, message)
 wire.send = more
-"""
+"""  # noqa: E501
 
 SEARCH = """
 import builtins, os, socket

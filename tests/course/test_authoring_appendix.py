@@ -1,4 +1,6 @@
-"""An appendix is built and checked as its lesson is, linked from it, and held to none of a lesson's sizes."""
+"""An appendix is built and checked as its lesson is, linked from it, and held to none of a lesson's
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,8 @@ def test_a_built_appendix_breaks_no_rule_works_in_its_folder_and_leads_back(comp
     [appendix] = complete.appendices(["90"])
     cells = complete.built(appendix).cells
     assert cells[0].source.startswith(
-        "# More counts\n\n*Appendix of [lesson 90](../90_small_counts.ipynb), about 10 minutes.*\n\nA [pair]("
+        "# More counts\n\n*Appendix of [lesson 90](../90_small_counts.ipynb), about 10 "
+        "minutes.*\n\nA [pair]("
     )
     assert cells[1].outputs[0].text.startswith("appendix ")
     assert problems(complete) == []
@@ -115,7 +118,9 @@ def test_it_is_not_built_with_its_lesson_and_one_command_names_it(complete, monk
 def test_what_differs_from_its_source_is_named(complete):
     write(complete, SOURCE.replace("halves(9)", "halves(8)"))
     [said] = problems(complete)
-    assert said.startswith(f"{NOTEBOOK}, cell 1: 1 cell(s) differ from line 13 of appendix/90_small_counts.py on; ")
+    assert said.startswith(
+        f"{NOTEBOOK}, cell 1: 1 cell(s) differ from line 13 of appendix/90_small_counts.py on; "
+    )
 
 
 def test_a_lesson_links_its_appendix(complete):
@@ -130,8 +135,16 @@ def test_a_lesson_links_its_appendix(complete):
     ("old", "new", "says"),
     [
         ("# A [pair](../glossary.md#pair)", "# A [pair](glossary.md#pair)", "leads to no file"),
-        ("# %%\nfrom pathlib", '# %% tags=["slide"] minutes=1\nfrom pathlib', "unknown cell metadata minutes"),
-        ("# # More counts", "# # Counts", "begin with '# More counts', the title of the metadata, in the first cell"),
+        (
+            "# %%\nfrom pathlib",
+            '# %% tags=["slide"] minutes=1\nfrom pathlib',
+            "unknown cell metadata minutes",
+        ),
+        (
+            "# # More counts",
+            "# # Counts",
+            "begin with '# More counts', the title of the metadata, in the first cell",
+        ),
     ],
 )
 def test_what_an_appendix_may_not_hold_is_named(complete, old, new, says):
@@ -142,10 +155,17 @@ def test_what_an_appendix_may_not_hold_is_named(complete, old, new, says):
 
 
 def test_its_header_is_number_and_title_and_its_name_its_lessons(more):
-    write(more, SOURCE.replace("#     title: More counts\n", "#     title: More counts\n#     needs: []\n"))
-    with pytest.raises(AuthoringError, match=r"appendix/90_small_counts\.py: lesson metadata .* unknown: needs"):
+    write(
+        more,
+        SOURCE.replace("#     title: More counts\n", "#     title: More counts\n#     needs: []\n"),
+    )
+    with pytest.raises(
+        AuthoringError, match=r"appendix/90_small_counts\.py: lesson metadata .* unknown: needs"
+    ):
         more.appendices()
-    (more.source_folder / APPENDIX / "90_small_counts.py").rename(more.source_folder / APPENDIX / "90_other.py")
+    (more.source_folder / APPENDIX / "90_small_counts.py").rename(
+        more.source_folder / APPENDIX / "90_other.py"
+    )
     write(more, name="90_other.py")
     with pytest.raises(AuthoringError, match=r"appendix/90_other\.py: no lesson has this name"):
         build.build(more, ["90"])
@@ -153,7 +173,9 @@ def test_its_header_is_number_and_title_and_its_name_its_lessons(more):
 
 def test_a_notebook_without_a_source_is_found(complete):
     (complete.folder / APPENDIX / "91_stray.ipynb").write_text("{}")
-    assert problems(complete)[0].startswith("appendix/91_stray.ipynb: no source makes this notebook")
+    assert problems(complete)[0].startswith(
+        "appendix/91_stray.ipynb: no source makes this notebook"
+    )
 
 
 def test_what_it_uses_counts_to_its_lesson(more):

@@ -35,7 +35,9 @@ def good(lesson_and_built):
 def broken(lesson, built):
     """Return the names of the rules that a notebook breaks, and all that they say."""
     names = [rule.__name__ for rule in checks.CHECKS if rule(lesson, built)]
-    return names, "\n".join(str(problem) for rule in checks.CHECKS for problem in rule(lesson, built))
+    return names, "\n".join(
+        str(problem) for rule in checks.CHECKS for problem in rule(lesson, built)
+    )
 
 
 def code(built, index=0):
@@ -43,7 +45,12 @@ def code(built, index=0):
 
 
 def picture_output(built):
-    return next(out for cell in built.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {}))
+    return next(
+        out
+        for cell in built.cells
+        for out in cell.get("outputs", [])
+        if "image/png" in out.get("data", {})
+    )
 
 
 def test_a_good_notebook_breaks_no_rule(lesson, good):
@@ -68,11 +75,15 @@ def other_alt(built):
 
 def figure_text(built):
     shown = picture_output(built)
-    shown.data["text/plain"] = shown.metadata["image/png"]["alt"] = "<Figure size 640x480 with 1 Axes>"
+    shown.data["text/plain"] = shown.metadata["image/png"]["alt"] = (
+        "<Figure size 640x480 with 1 Axes>"
+    )
 
 
 def html_picture(built):
-    code(built, 1).outputs.append(new_output("display_data", {"text/html": "<p><img src='x.png'></p>"}))
+    code(built, 1).outputs.append(
+        new_output("display_data", {"text/html": "<p><img src='x.png'></p>"})
+    )
 
 
 def markdown_picture(built):
@@ -92,7 +103,9 @@ def two_recaps(built):
 
 
 def changed_recap(built):
-    built.cells[-1].source = built.cells[-1].source.replace("counted the pairs", "counted some pairs")
+    built.cells[-1].source = built.cells[-1].source.replace(
+        "counted the pairs", "counted some pairs"
+    )
 
 
 def changed_objectives(built):
@@ -102,7 +115,10 @@ def changed_objectives(built):
 def recap_first(built):
     built.cells.insert(1, built.cells.pop())
     built.cells.insert(0, built.cells.pop(1))
-    built.cells[1].source, built.cells[0].source = built.cells[1].source, f"# Small counts\n\n{built.cells[0].source}"
+    built.cells[1].source, built.cells[0].source = (
+        built.cells[1].source,
+        f"# Small counts\n\n{built.cells[0].source}",
+    )
     built.cells[1].source = built.cells[1].source.replace("# Small counts\n\n", "")
 
 
@@ -156,7 +172,9 @@ def backwards(built):
 
 
 def error_output(built):
-    code(built, 1).outputs.append(new_output("error", ename="ValueError", evalue="no", traceback=[]))
+    code(built, 1).outputs.append(
+        new_output("error", ename="ValueError", evalue="no", traceback=[])
+    )
 
 
 def stderr_output(built):
@@ -168,12 +186,18 @@ def no_error(built):
 
 
 def unstable_result(built):
-    shown = new_output("execute_result", {"text/plain": "Comparison(baseline='a', stable=False)"}, execution_count=2)
+    shown = new_output(
+        "execute_result",
+        {"text/plain": "Comparison(baseline='a', stable=False)"},
+        execution_count=2,
+    )
     code(built, 1).outputs.append(shown)
 
 
 def unstable_print(built):
-    code(built, 1).outputs.append(new_output("stream", text="Comparison\n  rounds  9\n  stable  no\n"))
+    code(built, 1).outputs.append(
+        new_output("stream", text="Comparison\n  rounds  9\n  stable  no\n")
+    )
 
 
 def undecided_claim(built):
@@ -231,7 +255,11 @@ def path_in_text(built):
         (no_error, "outputs", "tagged raises-exception but raises none"),
         (unstable_result, "decided", 'shows a comparison that is not stable ("Comparison(baseline'),
         (unstable_print, "decided", "shows a comparison that is not stable"),
-        (undecided_claim, "decided", "shows a claim that is not decided ('it is slower (at least 2 times)')"),
+        (
+            undecided_claim,
+            "decided",
+            "shows a claim that is not decided ('it is slower (at least 2 times)')",
+        ),
         (placeholder, "placeholders", "show published figures"),
         (path_in_output, "machine", "a path of a machine: '/home/ann/x'"),
         (path_in_code, "machine", "a path of a machine: '/mnt/x'"),
@@ -259,8 +287,14 @@ def test_thirty_lines_are_allowed(lesson, good):
 
 def test_after_explain_one_may_run_or_look_again(lesson, good):
     for again in ("predict", "run", "look"):
-        assert checks.stages(lesson, with_stages(good, ["predict", "run", "look", "explain", again])) == [
-            checks.Problem(lesson.notebook_name, None, f"the last experiment ends with {again}; end it with explain")
+        assert checks.stages(
+            lesson, with_stages(good, ["predict", "run", "look", "explain", again])
+        ) == [
+            checks.Problem(
+                lesson.notebook_name,
+                None,
+                f"the last experiment ends with {again}; end it with explain",
+            )
         ]
 
 

@@ -1,4 +1,6 @@
-"""Each rule of the form is broken alone, in a lesson that keeps all the others; other lessons need not keep them."""
+"""Each rule of the form is broken alone, in a lesson that keeps all the others; other lessons need
+not keep them.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,11 @@ print("above")
 """
 UNITS = {"time": "s", "ratio": "x", "count": "messages", "share": "%"}
 ANSWERS = {"time": 0.0413, "ratio": 32.34, "count": 1024, "share": 9}
-SOURCE = (HEADER + "".join(WRITTEN.format(name=name) for name in ("one", "two", "three"))
-          + "".join(ASKED.format(name=name, unit=unit) for name, unit in UNITS.items()))  # fmt: skip
+SOURCE = (
+    HEADER
+    + "".join(WRITTEN.format(name=name) for name in ("one", "two", "three"))
+    + "".join(ASKED.format(name=name, unit=unit) for name, unit in UNITS.items())
+)
 
 
 def parse(source=SOURCE):
@@ -72,7 +77,9 @@ def displayed(text, **data):
 
 
 def run(read):
-    """Return the notebook of a lesson with the outputs that its predictions, reveals and prints have."""
+    """Return the notebook of a lesson with the outputs that its predictions, reveals and prints
+    have.
+    """
     built = notebook.unexecuted(read)
     for cell in built.cells:
         for name, unit in UNITS.items():
@@ -83,7 +90,11 @@ def run(read):
                 answer = Answer(question, unit, None, 2.5 * ANSWERS[name], ANSWERS[name], "counted")
                 cell.outputs = [printed("above\n"), displayed(str(answer))]
         if "between" in cell.source:
-            cell.outputs = [printed("between 41 and 42 ms, 32.35x, 11,024 messages, 9 messages: 1,024.5 or 99 %\n")]
+            cell.outputs = [
+                printed(
+                    "between 41 and 42 ms, 32.35x, 11,024 messages, 9 messages: 1,024.5 or 99 %\n"
+                )
+            ]
     return built
 
 
@@ -108,7 +119,9 @@ def test_a_good_lesson_breaks_no_rule(built):
 def test_a_prediction_shows_as_the_rule_reads_it(monkeypatch):
     """Headless, so that the question is text."""
     shown = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data["text/plain"]))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, raw: shown.append(data["text/plain"])
+    )
     Prediction("How much is time?", "s")._ipython_display_()
     assert shown == ["How much is time? [s]\nno prediction made"]
 
@@ -130,7 +143,10 @@ MORE = "# %%\n1\n\n"
         (f"# %% [markdown]\n# {'word ' * 2600}\n", "250. words, at most 2600"),
         ("# %% [markdown]\n" + "# ## Part 2\n# text\n" * 6, "7 parts, at most 6"),
         (("# %%\n" + "1\n" * 7 + "\n") * 30, "7 lines in the median code cell, at most 6"),
-        ("".join(WRITTEN.format(name=f"f{n}") for n in range(4)), "7 functions that the reader writes, 3 to 6"),
+        (
+            "".join(WRITTEN.format(name=f"f{n}") for n in range(4)),
+            "7 functions that the reader writes, 3 to 6",
+        ),
         ("# %%\n" + 'a = predict("?", "s")\n' * 5, "9 predictions, 4 to 8"),
         ("# %%\n" + "1\n" * 21, "21 lines of code, at most 20"),
         (f"# %%\n{'1' * 96}\n", "a line of 96 characters, at most 95"),
@@ -165,18 +181,24 @@ def test_too_few_cells_to_write_and_too_few_predictions():
     ]
 
 
-@pytest.mark.parametrize("line", ["it is larger: True", "the order holds: False", "    all equal: True"])
+@pytest.mark.parametrize(
+    "line", ["it is larger: True", "the order holds: False", "    all equal: True"]
+)
 @pytest.mark.parametrize("make", [printed, displayed])
 def test_a_line_that_ends_in_a_boolean(built, line, make):
     index = place(built, "between")
     built.cells[index].outputs = [make(f"first\n{line}\nlast")]
     [problem] = form.check(READ, built)
-    assert (problem.cell, problem.what) == (index, f"shows {line.strip()!r}; show the two numbers and a sentence, and "
-                                            "assert what must hold")  # fmt: skip
+    assert (problem.cell, problem.what) == (
+        index,
+        f"shows {line.strip()!r}; show the two numbers and a sentence, and assert what must hold",
+    )
 
 
 def test_a_boolean_in_a_line_or_of_a_table_is_none(built):
-    built.cells[place(built, "between")].outputs = [printed("True\nis it so: True, it is\n{'a': True}\n")]
+    built.cells[place(built, "between")].outputs = [
+        printed("True\nis it so: True, it is\n{'a': True}\n")
+    ]
     assert form.check(READ, built) == []
 
 
@@ -194,7 +216,10 @@ def test_a_boolean_in_a_line_or_of_a_table_is_none(built):
 )
 @pytest.mark.parametrize("where", ["predict", "between", "reveal"])
 def test_an_answer_that_is_given_away(built, name, text, where):
-    cells = {"predict": place(built, f'predict("How much is {name}'), "reveal": place(built, f"{name}.reveal")}
+    cells = {
+        "predict": place(built, f'predict("How much is {name}'),
+        "reveal": place(built, f"{name}.reveal"),
+    }
     cells["between"] = cells["predict"] + 1
     built.cells[cells[where]].outputs.insert(0, printed(f"{text}\n"))
     [problem] = form.check(READ, built)
@@ -204,28 +229,38 @@ def test_an_answer_that_is_given_away(built, name, text, where):
 
 @pytest.mark.parametrize("text", ["memory 32.3 GiB", "32.3 us", "32.3 GFLOP/s"])
 def test_the_number_of_a_ratio_before_a_unit_tells_nothing_of_it(built, text):
-    built.cells[place(built, 'predict("How much is ratio') + 1].outputs.insert(0, printed(f"{text}\n"))
+    built.cells[place(built, 'predict("How much is ratio') + 1].outputs.insert(
+        0, printed(f"{text}\n")
+    )
     assert form.check(READ, built) == []
 
 
 def test_an_answer_in_a_table_of_html_is_given_away_and_its_style_is_none(built):
-    table = displayed("a table", **{"text/html": "<table style='width:1024px'><tr><td>7</td></tr></table>"})
+    table = displayed(
+        "a table", **{"text/html": "<table style='width:1024px'><tr><td>7</td></tr></table>"}
+    )
     index = place(built, 'predict("How much is count') + 1
     built.cells[index].outputs = [table]
     assert form.check(READ, built) == []
     table.data["text/html"] = table.data["text/html"].replace("<td>7", "<td>1024")
-    assert [one.what[:37] for one in form.check(READ, built)] == ["shows '1024' before count is revealed"]
+    assert [one.what[:37] for one in form.check(READ, built)] == [
+        "shows '1024' before count is revealed"
+    ]
 
 
 def test_after_the_reveal_and_before_the_question_an_answer_is_no_secret(built):
     built.cells[place(built, "time.reveal")].outputs.append(printed("41.3 ms, 32.3x, 1024, 9%"))
-    built.cells[0].outputs = built.cells[place(built, "asked.settle")].outputs = [printed("41.3 ms")]
+    built.cells[0].outputs = built.cells[place(built, "asked.settle")].outputs = [
+        printed("41.3 ms")
+    ]
     assert form.check(READ, built) == []
 
 
 def test_a_model_is_the_answer_where_nothing_else_is(built):
     index = place(built, "time.reveal")
-    built.cells[index].outputs[1] = displayed(str(Answer("How much is time?", "s", None, 0.0413, None)))
+    built.cells[index].outputs[1] = displayed(
+        str(Answer("How much is time?", "s", None, 0.0413, None))
+    )
     built.cells[index].outputs[0] = printed("41.3 ms")
     assert "'41.3 ms' before time is revealed" in str(form.check(READ, built)[0])
 

@@ -1,4 +1,6 @@
-"""The index finds every function and every lesson that uses it, and faults of docstrings are found."""
+"""The index finds every function and every lesson that uses it, and faults of docstrings are
+found.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ HEADER = """# ---
 
 def used(*cells):
     script = HEADER + "".join(
-        f"\n# %%\n{cell}\n" if not cell.startswith("#") else f"\n# %% [markdown]\n{cell}\n" for cell in cells
+        f"\n# %%\n{cell}\n" if not cell.startswith("#") else f"\n# %% [markdown]\n{cell}\n"
+        for cell in cells
     )
-    return {name for _, name in functions.used(lesson.parse(script, number="90", slug="uses"), "toy")}
+    return {
+        name for _, name in functions.used(lesson.parse(script, number="90", slug="uses"), "toy")
+    }
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,10 @@ def used(*cells):
     [
         (["import toy", "toy.pairs(3)"], {"pairs"}),
         (["import toy.counting as c", "%time c.halves(3)\nc.halves(3)"], {"halves"}),
-        (["from toy import counting", "[counting.pairs(n) for n in counting.halves(3)]"], {"pairs", "halves"}),
+        (
+            ["from toy import counting", "[counting.pairs(n) for n in counting.halves(3)]"],
+            {"pairs", "halves"},
+        ),
         (["from toy.counting import halves as split", "split"], {"halves"}),
         (["import toy", "toy.counting.never_shown(1)"], {"never_shown"}),
         (["import toy", "# See `toy.pairs` and `toy.counting.halves(3)`."], {"pairs", "halves"}),
@@ -68,7 +76,9 @@ def test_every_public_function_is_listed_as_a_notebook_calls_it(small):
 
 
 def test_what_a_lesson_reaches_past_a_packages_face_is_listed_by_its_whole_path(small):
-    [deep] = set(functions.entries(small, [("toy.lazy.parts", "deep")])) - set(functions.entries(small))
+    [deep] = set(functions.entries(small, [("toy.lazy.parts", "deep")])) - set(
+        functions.entries(small)
+    )
     assert (deep.call, deep.taught) == ("lazy.parts.deep", "90")
 
 
@@ -110,7 +120,9 @@ def test_a_function_without_a_lesson_in_a_module_without_one_is_a_fault(small):
     (small.root / "toy" / "counting.py").write_text(
         text.replace("the larger one last. Lesson 90.", "the larger one last.")
     )
-    assert faults(small, "Exact counts. Lesson 90.", "Exact counts.") == ["counting.halves names no lesson"]
+    assert faults(small, "Exact counts. Lesson 90.", "Exact counts.") == [
+        "counting.halves names no lesson"
+    ]
 
 
 def test_a_library_from_elsewhere_is_refused(small, tmp_path):
@@ -121,17 +133,24 @@ def test_a_library_from_elsewhere_is_refused(small, tmp_path):
 
 def test_the_page_leads_both_ways(built):
     page = built.functions.read_text()
-    assert "- [90 Small counts](90_small_counts.ipynb): [`counting.halves`](../toy/counting.py), " in page
+    assert (
+        "- [90 Small counts](90_small_counts.ipynb): [`counting.halves`](../toy/counting.py), "
+        in page
+    )
     assert "never_shown" not in page
     row = next(line for line in page.splitlines() if line.startswith("| [`toy.pairs`]"))
-    assert row.endswith("| Return the number of pairs among ``number`` things. | [90](90_small_counts.ipynb) "
-                        "| [90](90_small_counts.ipynb) |")  # fmt: skip
+    assert row.endswith(
+        "| Return the number of pairs among ``number`` things. | [90](90_small_counts.ipynb) "
+        "| [90](90_small_counts.ipynb) |"
+    )
 
 
 def test_the_page_has_what_an_exercise_uses(built):
     folder = built.folder / "instructor" / "exercises"
     folder.mkdir(parents=True)
-    (folder / "90_small_counts_exercises.py").write_text("# %%\nfrom toy import lazy\n\nlazy.thirds(3)\n")
+    (folder / "90_small_counts_exercises.py").write_text(
+        "# %%\nfrom toy import lazy\n\nlazy.thirds(3)\n"
+    )
     page = functions.page(built, built.lessons())
     row = next(line for line in page.splitlines() if "`lazy.thirds`" in line)
     assert row.endswith("| [90](90_small_counts.ipynb) | exercises 90 |")
@@ -143,23 +162,35 @@ WHOLE_PAGE = HERE.functions.read_text(encoding="utf-8")
 
 def rows() -> set[str]:
     """Return the names in the page's table, as a notebook calls them."""
-    return {line.partition("`")[2].partition("`")[0] for line in WHOLE_PAGE.splitlines() if line.startswith("| [`")}
+    return {
+        line.partition("`")[2].partition("`")[0]
+        for line in WHOLE_PAGE.splitlines()
+        if line.startswith("| [`")
+    }
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
 def test_every_name_that_a_lesson_or_its_exercises_use_is_in_the_index(lesson):
-    """An oracle of its own: a name is looked up where the text has it, through the modules that the cells import."""
+    """An oracle of its own: a name is looked up where the text has it, through the modules that the
+    cells import.
+    """
     [exercises] = (HERE.folder / "instructor" / "exercises").glob(f"{lesson.number}_*.py")
-    text = "\n".join(cell.source for cell in lesson.cells if cell.kind == "code") + exercises.read_text(
-        encoding="utf-8"
-    )
+    text = "\n".join(
+        cell.source for cell in lesson.cells if cell.kind == "code"
+    ) + exercises.read_text(encoding="utf-8")
     imported = set(re.findall(r"(?m)^ *from helpers import (.+)$", text))
     modules = {name.strip() for names in imported for name in names.strip("()").split(",")}
     found = set()
     for module, name in re.findall(r"\b([a-z_]+)\.([A-Za-z_]\w*)\b", text):
-        package = getattr(helpers, module, None) if module in modules and module in helpers.__all__ else None
+        package = (
+            getattr(helpers, module, None)
+            if module in modules and module in helpers.__all__
+            else None
+        )
         thing = getattr(package, name, None) if inspect.ismodule(package) else None
-        if (inspect.isfunction(thing) or inspect.isclass(thing)) and thing.__module__.startswith("helpers."):
+        if (inspect.isfunction(thing) or inspect.isclass(thing)) and thing.__module__.startswith(
+            "helpers."
+        ):
             found.add(thing.__name__)
     assert len(found) >= 3
     assert found - {row.rpartition(".")[2] for row in rows()} == set()
@@ -172,19 +203,28 @@ def test_the_index_has_only_what_a_lesson_or_an_exercise_uses():
 
 
 FUNCTIONS = {entry.call: entry.key for entry in functions.entries(HERE) if entry.is_function}
-ENDING_IN_S = {"Express", "Pass", "Press", "Process"}  # imperatives; other words in -s are taken for "Returns", "Gives"
+# imperatives; other words in -s are taken for "Returns", "Gives"
+ENDING_IN_S = {"Express", "Pass", "Press", "Process"}
 
 
 @pytest.mark.parametrize("call", FUNCTIONS)
-def test_a_public_docstring_begins_with_an_imperative_and_names_each_of_more_than_two_arguments(call):
-    """A page of the reference shows the docstring: its reader learns there what a function does with each argument."""
+def test_a_public_docstring_begins_with_an_imperative_and_names_each_of_more_than_two_arguments(
+    call,
+):
+    """A page of the reference shows the docstring: its reader learns there what a function does
+    with each argument.
+    """
     module, name = FUNCTIONS[call]
     function = getattr(importlib.import_module(module), name)
     said = inspect.getdoc(function) or ""
     first = said.partition(" ")[0]
     assert re.fullmatch("[A-Z][a-z]+", first), f"{call}: {said.partition(chr(10))[0]}"
     assert not first.endswith("s") or first in ENDING_IN_S
-    arguments = [argument for argument in inspect.signature(function).parameters if argument not in ("args", "kwargs")]
+    arguments = [
+        argument
+        for argument in inspect.signature(function).parameters
+        if argument not in ("args", "kwargs")
+    ]
     named = set(re.findall(r"\w+", " ".join(re.findall(r"``(.+?)``", said, flags=re.DOTALL))))
     assert len(arguments) <= 2 or set(arguments) <= named
 

@@ -42,20 +42,40 @@ ENTRIES = glossary.parse(PAGE)
 
 
 def test_entries_are_read_whole():
-    assert [entry.term for entry in ENTRIES] == ["all-reduce", "arithmetic intensity", "latency", "MAC"]
+    assert [entry.term for entry in ENTRIES] == [
+        "all-reduce",
+        "arithmetic intensity",
+        "latency",
+        "MAC",
+    ]
     assert [entry.unit for entry in ENTRIES] == ["", "FLOP/B", "s", "MAC"]
     assert ENTRIES[3].also == ("multiply-accumulate", "multiply and add")
-    assert [entry.anchor for entry in ENTRIES] == ["all-reduce", "arithmetic-intensity", "latency", "mac"]
+    assert [entry.anchor for entry in ENTRIES] == [
+        "all-reduce",
+        "arithmetic-intensity",
+        "latency",
+        "mac",
+    ]
     assert (ENTRIES[2].meaning, ENTRIES[2].lesson, ENTRIES[2].file) == (
-        "The time from a request to its answer, however long it is.", "01", "01_memory.ipynb",
-    )  # fmt: skip
+        "The time from a request to its answer, however long it is.",
+        "01",
+        "01_memory.ipynb",
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("One multiplication and one addition.", "One multiplication. And one addition.", "write one sentence"),
-        ("One multiplication and one addition.", "One multiplication and one addition", "write one sentence"),
+        (
+            "One multiplication and one addition.",
+            "One multiplication. And one addition.",
+            "write one sentence",
+        ),
+        (
+            "One multiplication and one addition.",
+            "One multiplication and one addition",
+            "write one sentence",
+        ),
         ("One multiplication and one addition.\n", "", "has 1 paragraphs"),
         ("Unit: MAC. Also", "Units: MAC. Also", "write 'Unit: ..."),
         ("[lesson 00](00_start.ipynb).", "lesson 00.", "write 'Unit: ..."),
@@ -108,8 +128,14 @@ def test_an_empty_glossary_has_no_terms():
 
 
 def problems(*sources):
-    cells = [new_code_cell("latency = 1  # MAC"), *(new_markdown_cell(source) for source in sources)]
-    return [(one.cell, one.what) for one in glossary.check_lesson("00_start.ipynb", new_notebook(cells=cells), ENTRIES)]
+    cells = [
+        new_code_cell("latency = 1  # MAC"),
+        *(new_markdown_cell(source) for source in sources),
+    ]
+    return [
+        (one.cell, one.what)
+        for one in glossary.check_lesson("00_start.ipynb", new_notebook(cells=cells), ENTRIES)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +158,19 @@ def test_a_term_that_is_linked_or_no_text_is_no_problem(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["A MAC.", "A MAC, a [MAC](glossary.md#mac).", "**MAC**", "- a MAC", "| MAC |\n|--|\n| 1 |", "> MAC", "*two* MACs",
-     "[a MAC](https://example.org), a MAC", "<b>MAC</b>", "[MAC](other.md#mac): MAC"],
-)  # fmt: skip
+    [
+        "A MAC.",
+        "A MAC, a [MAC](glossary.md#mac).",
+        "**MAC**",
+        "- a MAC",
+        "| MAC |\n|--|\n| 1 |",
+        "> MAC",
+        "*two* MACs",
+        "[a MAC](https://example.org), a MAC",
+        "<b>MAC</b>",
+        "[MAC](other.md#mac): MAC",
+    ],
+)
 def test_a_term_that_is_not_linked_at_its_first_use_is_one_problem(text):
     found = problems("Nothing here.", text)
     assert [cell for cell, _ in found] == [2]
@@ -154,11 +190,21 @@ def read_lesson(number, slug):
 
 def test_a_back_link_leads_to_a_lesson_that_uses_the_term():
     lessons = [read_lesson("00", "start"), read_lesson("01", "memory"), read_lesson("02", "roof")]
-    texts = {"00": ["two [MACs](glossary.md#mac)"], "01": ["`latency`"], "02": ["arithmetic intensity"]}
+    texts = {
+        "00": ["two [MACs](glossary.md#mac)"],
+        "01": ["`latency`"],
+        "02": ["arithmetic intensity"],
+    }
     found = [problem.what for problem in glossary.check_back_links(ENTRIES, lessons, texts)]
     assert found == [
-        "all-reduce leads back to 04_data_parallel.ipynb, which is no lesson; name the one that introduces it",
-        "arithmetic intensity leads back to 02_roofline.ipynb, which is no lesson; name the one that introduces it",
+        (
+            "all-reduce leads back to 04_data_parallel.ipynb, which is no lesson; name the one "
+            "that introduces it"
+        ),
+        (
+            "arithmetic intensity leads back to 02_roofline.ipynb, which is no lesson; name the "
+            "one that introduces it"
+        ),
         "latency leads back to lesson 01, which does not use it; name the one that does",
     ]
 
@@ -166,8 +212,15 @@ def test_a_back_link_leads_to_a_lesson_that_uses_the_term():
 def test_a_link_to_an_entry_uses_it_whatever_words_it_stands_behind():
     lessons = [read_lesson("01", "memory")]
     entry = next(entry for entry in ENTRIES if entry.term == "latency")
-    assert glossary.check_back_links([entry], lessons, {"01": ["the [wait](glossary.md#latency) before it"]}) == []
-    elsewhere = glossary.check_back_links([entry], lessons, {"01": ["the [wait](roadmap.md#latency) before it"]})
+    assert (
+        glossary.check_back_links(
+            [entry], lessons, {"01": ["the [wait](glossary.md#latency) before it"]}
+        )
+        == []
+    )
+    elsewhere = glossary.check_back_links(
+        [entry], lessons, {"01": ["the [wait](roadmap.md#latency) before it"]}
+    )
     assert [problem.what for problem in elsewhere] == [
         "latency leads back to lesson 01, which does not use it; name the one that does"
     ]

@@ -1,4 +1,6 @@
-"""A source is read as it is meant, and an ill-formed one is refused in a sentence that says what to write."""
+"""A source is read as it is meant, and an ill-formed one is refused in a sentence that says what to
+write.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_a_source_is_read_whole():
     assert (read.name, read.notebook_name) == ("07_working_set", "07_working_set.ipynb")
 
 
-@pytest.mark.parametrize("change", [lambda text: text.replace("\n", "\r\n"), lambda text: "\ufeff" + text])
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace("\n", "\r\n"), lambda text: "\ufeff" + text]
+)
 def test_line_ends_and_byte_order_mark_of_other_systems_change_nothing(tmp_path, change):
     path = tmp_path / "07_working_set.py"
     path.write_bytes(change(HEADER + CELLS).encode())
@@ -73,11 +77,19 @@ def test_line_ends_and_byte_order_mark_of_other_systems_change_nothing(tmp_path,
         ("title: Working set", "title:", "title is None; write a few words"),
         ('needs: ["00", "a CUDA device (optional)"]', "needs: [00]", "needs is [0]"),
         ('needs: ["00", "a CUDA device (optional)"]', "needs:", "needs is None"),
-        ("predict|predicted the peak", "predict|predicted: the peak", "a text with a colon in it stands in quotes"),
+        (
+            "predict|predicted the peak",
+            "predict|predicted: the peak",
+            "a text with a colon in it stands in quotes",
+        ),
         ("predict|predicted the peak", "predict the peak", "is not 'verb|past tense rest'"),
         ("predict|predicted the peak", "predict|predicted", "is not 'verb|past tense rest'"),
         ("predict|predicted the peak", "'|predicted the peak'", "is not 'verb|past tense rest'"),
-        ("predict|predicted the peak", "predict|predicted the peak|twice", "is not 'verb|past tense rest'"),
+        (
+            "predict|predicted the peak",
+            "predict|predicted the peak|twice",
+            "is not 'verb|past tense rest'",
+        ),
         ("# text", "", None),
         ("1 + 1\n", "", "line 17: an empty cell"),
         ("[markdown]", "[raw]", "a raw cell; use markdown or code"),
@@ -108,7 +120,9 @@ def test_an_empty_file_is_refused():
         parse("")
 
 
-@pytest.mark.parametrize("name", ["7_working_set.py", "07-working-set.py", "07_Working.py", "notes.py"])
+@pytest.mark.parametrize(
+    "name", ["7_working_set.py", "07-working-set.py", "07_Working.py", "notes.py"]
+)
 def test_a_file_name_that_is_no_lessons_is_refused(tmp_path, name):
     (tmp_path / name).write_text(HEADER + CELLS)
     with pytest.raises(AuthoringError, match=r"name a source NN_title\.py"):

@@ -15,7 +15,9 @@ def root(tmp_path):
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "units.py").write_text("")
     (tmp_path / "course" / "a b.png").write_bytes(b"")
-    (tmp_path / "course" / "glossary.md").write_text("# Glossary\n\n### MAC\n\n### all-reduce, ring\n\n### MAC\n")
+    (tmp_path / "course" / "glossary.md").write_text(
+        "# Glossary\n\n### MAC\n\n### all-reduce, ring\n\n### MAC\n"
+    )
     cells = [
         {"cell_type": "markdown", "source": ["## A first `a * b`\n", "\n", "text"]},
         {"cell_type": "code", "source": ""},
@@ -30,11 +32,23 @@ def dead(root, text):
 
 @pytest.mark.parametrize(
     "target",
-    ["glossary.md", "glossary.md#mac", "glossary.md#mac-1", "glossary.md#all-reduce-ring", "../helpers/units.py",
-     "../helpers",
-     "../helpers/units.py#L3", "../helpers/units.py#L3-L9", "#Recap", "00_a.ipynb#A-first-a-*-b", "a%20b.png",
-     "https://example.org/a?b#c", "http://a-b.example.org:8080", "mailto:a@example.org"],
-)  # fmt: skip
+    [
+        "glossary.md",
+        "glossary.md#mac",
+        "glossary.md#mac-1",
+        "glossary.md#all-reduce-ring",
+        "../helpers/units.py",
+        "../helpers",
+        "../helpers/units.py#L3",
+        "../helpers/units.py#L3-L9",
+        "#Recap",
+        "00_a.ipynb#A-first-a-*-b",
+        "a%20b.png",
+        "https://example.org/a?b#c",
+        "http://a-b.example.org:8080",
+        "mailto:a@example.org",
+    ],
+)
 def test_a_living_link_is_left_alone(root, target):
     assert dead(root, f"[a]({target})") == []
 
@@ -60,7 +74,14 @@ def test_a_living_link_is_left_alone(root, target):
     ],
 )
 @pytest.mark.parametrize(
-    "form", ["[a]({})", "![a]({})", "| a |\n|--|\n| **[a]({})** |", '<a href="{}">a</a>', "[a][b]\n\n[b]: {}"]
+    "form",
+    [
+        "[a]({})",
+        "![a]({})",
+        "| a |\n|--|\n| **[a]({})** |",
+        '<a href="{}">a</a>',
+        "[a][b]\n\n[b]: {}",
+    ],
 )
 def test_a_dead_link_is_found(root, target, reason, form):
     found = dead(root, form.format(target))
@@ -73,7 +94,8 @@ def test_an_address_that_cannot_be_parsed_is_dead(root):
 
 
 @pytest.mark.parametrize(
-    "text", ["`[a](missing.md)`", "```\n[a](missing.md)\n```", "$[a](missing.md)$", "a (missing.md)"]
+    "text",
+    ["`[a](missing.md)`", "```\n[a](missing.md)\n```", "$[a](missing.md)$", "a (missing.md)"],
 )
 def test_what_is_no_link_is_left_alone(root, text):
     assert dead(root, text) == []
@@ -81,9 +103,14 @@ def test_what_is_no_link_is_left_alone(root, text):
 
 def test_a_notebook_is_checked_cell_by_cell(root):
     built = {
-        "cells": [{"cell_type": "markdown", "source": text} for text in ("# One", "[a](#One)", "[a](#Two) [b](no.md)")]
+        "cells": [
+            {"cell_type": "markdown", "source": text}
+            for text in ("# One", "[a](#One)", "[a](#Two) [b](no.md)")
+        ]
     }
-    problems = links.check_notebook("00_a.ipynb", built, page=root / "course" / "00_a.ipynb", root=root)
+    problems = links.check_notebook(
+        "00_a.ipynb", built, page=root / "course" / "00_a.ipynb", root=root
+    )
     assert [problem.cell for problem in problems] == [2, 2]
 
 
@@ -96,10 +123,17 @@ def test_a_page_is_checked(root):
 
 
 def test_spans_leave_out_code_and_formulas_and_keep_the_order():
-    text = "# A `b`\n\none `two` [three *four*](x) five $six$\nseven\n\n| eight |\n|--|\n| ![nine](y) |\n\n<b>ten</b>\n"
+    text = (
+        "# A `b`\n\none `two` [three *four*](x) five $six$\nseven\n\n| eight |\n|--|\n| ![nine](y) "
+        "|\n\n<b>ten</b>\n"
+    )
     spans = [(span.kind, " ".join(span.text.split()), span.target) for span in markdown.spans(text)]
     assert [span for span in spans if span[0] != "text"] == [
-        ("heading", "A b", ""), ("link", "three four", "x"), ("image", "nine", "y"),
-    ]  # fmt: skip
-    words = " ".join(text for kind, text, _ in spans if kind == "text").replace("\ufffc", "").split()
+        ("heading", "A b", ""),
+        ("link", "three four", "x"),
+        ("image", "nine", "y"),
+    ]
+    words = (
+        " ".join(text for kind, text, _ in spans if kind == "text").replace("\ufffc", "").split()
+    )
     assert words == ["one", "five", "seven", "eight", "ten"]

@@ -53,7 +53,9 @@ def picture(**metadata):
 
 
 def run_notebook(*outputs):
-    return new_notebook(cells=[new_code_cell("1", id="a", outputs=list(outputs), execution_count=7)])
+    return new_notebook(
+        cells=[new_code_cell("1", id="a", outputs=list(outputs), execution_count=7)]
+    )
 
 
 def test_objectives_stand_in_the_future_and_in_the_past():
@@ -62,21 +64,30 @@ def test_objectives_stand_in_the_future_and_in_the_past():
         "# Working set\n\n*Lesson 07, about 5 minutes. Needs: 00, patience.*\n\nHow much?\n\n"
         "After this lesson you will be able to:\n\n- predict the peak\n- count `bytes`"
     )
-    assert built.cells[-1].source == "## Recap\n\nIn this lesson you:\n\n- predicted the peak\n- counted `bytes`"
+    assert (
+        built.cells[-1].source
+        == "## Recap\n\nIn this lesson you:\n\n- predicted the peak\n- counted `bytes`"
+    )
 
 
 def test_a_lesson_that_is_needed_becomes_a_link():
     first = lesson.parse(SOURCE.replace('"07"', '"00"'), number="00", slug="start_here")
-    assert "Needs: [lesson 00](00_start_here.ipynb), patience." in notebook.unexecuted(read(), [first]).cells[0].source
+    assert (
+        "Needs: [lesson 00](00_start_here.ipynb), patience."
+        in notebook.unexecuted(read(), [first]).cells[0].source
+    )
 
 
 def test_a_title_in_the_source_is_kept_and_needs_may_be_nothing():
-    script = SOURCE.replace("# How much?", "# # Working set\n#\n# How much?").replace('["00", "patience"]', "[]")
+    script = SOURCE.replace("# How much?", "# # Working set\n#\n# How much?").replace(
+        '["00", "patience"]', "[]"
+    )
     assert (
         notebook.unexecuted(read(script))
         .cells[0]
         .source.startswith(
-            "# Working set\n\n*Lesson 07, about 5 minutes. Needs: nothing beyond this machine.*\n\nHow much?\n\n"
+            "# Working set\n\n*Lesson 07, about 5 minutes. Needs: nothing beyond this "
+            "machine.*\n\nHow much?\n\n"
         )
     )
 
@@ -84,7 +95,9 @@ def test_a_title_in_the_source_is_kept_and_needs_may_be_nothing():
 def test_ids_come_from_the_content_and_equal_cells_have_their_own():
     ids = [cell.id for cell in notebook.unexecuted(read()).cells]
     assert ids[2] == f"{ids[1]}-2"
-    longer = SOURCE.replace('# %% [markdown] tags=["recap"]', '# %%\n2 + 2\n\n# %% [markdown] tags=["recap"]')
+    longer = SOURCE.replace(
+        '# %% [markdown] tags=["recap"]', '# %%\n2 + 2\n\n# %% [markdown] tags=["recap"]'
+    )
     after = [cell.id for cell in notebook.unexecuted(read(longer)).cells]
     assert after[:3] + after[4:] == ids
     nbformat.validate(notebook.unexecuted(read()))
@@ -93,9 +106,13 @@ def test_ids_come_from_the_content_and_equal_cells_have_their_own():
 def test_metadata_is_the_lessons_and_names_no_version_of_python():
     metadata = notebook.unexecuted(read()).metadata
     assert metadata.lesson == {
-        "number": "07", "title": "Working set", "minutes": 5, "run_s": 0, "needs": ["00", "patience"],
+        "number": "07",
+        "title": "Working set",
+        "minutes": 5,
+        "run_s": 0,
+        "needs": ["00", "patience"],
         "objectives": ["predict|predicted the peak", "count|counted `bytes`"],
-    }  # fmt: skip
+    }
     assert "version" not in metadata.language_info
     assert set(metadata) == {"kernelspec", "language_info", "lesson"}
 
@@ -104,7 +121,9 @@ def test_outputs_are_kept_where_only_text_and_tags_have_changed():
     old = notebook.unexecuted(read())
     for count, cell in enumerate(cell for cell in old.cells if cell.cell_type == "code"):
         cell.outputs = [new_output("stream", text=str(count))]
-    changed = SOURCE.replace("How much?", "How many?").replace("# %%\n1 + 1", '# %%  tags=["run"]\n1 + 1', 1)
+    changed = SOURCE.replace("How much?", "How many?").replace(
+        "# %%\n1 + 1", '# %%  tags=["run"]\n1 + 1', 1
+    )
     kept = notebook.with_outputs(read(changed), (), old)
     assert [cell.outputs[0].text for cell in kept.cells if cell.cell_type == "code"] == ["0", "1"]
     assert "How many?" in kept.cells[0].source
@@ -114,9 +133,17 @@ def test_outputs_are_kept_where_only_text_and_tags_have_changed():
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
-        ("1 + 1\n\n# %% [markdown]", "1 + 2\n\n# %% [markdown]", "from line 18 of 07_working_set.py on"),
+        (
+            "1 + 1\n\n# %% [markdown]",
+            "1 + 2\n\n# %% [markdown]",
+            "from line 18 of 07_working_set.py on",
+        ),
         ("# %%\n1 + 1\n\n# %% [markdown]", "# %% [markdown]", "at the end"),
-        ("# %%\n1 + 1\n\n# %% [markdown]", "# %%\n1 + 1\n\n# %%\n2\n\n# %% [markdown]", "from line 21 of 07_working"),
+        (
+            "# %%\n1 + 1\n\n# %% [markdown]",
+            "# %%\n1 + 1\n\n# %%\n2\n\n# %% [markdown]",
+            "from line 21 of 07_working",
+        ),
     ],
 )
 def test_outputs_of_other_code_are_not_kept(old, new, where):
@@ -126,7 +153,9 @@ def test_outputs_of_other_code_are_not_kept(old, new, where):
 
 
 def test_execution_is_counted_from_one():
-    text = notebook.canonical(run_notebook(new_output("execute_result", {"text/plain": "1"}, execution_count=7)))
+    text = notebook.canonical(
+        run_notebook(new_output("execute_result", {"text/plain": "1"}, execution_count=7))
+    )
     cell = nbformat.reads(text, as_version=4).cells[0]
     assert cell.execution_count == cell.outputs[0].execution_count == 1
 
@@ -135,35 +164,52 @@ def test_streams_that_touch_are_one_and_order_is_kept():
     outputs = [new_output("stream", name="stdout", text=text) for text in ("a\n", "b\n")]
     shown = new_output("display_data", {"text/plain": "figure"})
     last = new_output("stream", name="stdout", text="c\n")
-    cell = nbformat.reads(notebook.canonical(run_notebook(*outputs, shown, last)), as_version=4).cells[0]
+    cell = nbformat.reads(
+        notebook.canonical(run_notebook(*outputs, shown, last)), as_version=4
+    ).cells[0]
     assert [output.get("text") for output in cell.outputs] == ["a\nb\n", None, "c\n"]
 
 
 def test_a_live_widget_leaves_its_text():
-    shown = new_output("display_data", {"text/plain": "slider", notebook.WIDGET_VIEW: {"model_id": "6f0a"}})
+    shown = new_output(
+        "display_data", {"text/plain": "slider", notebook.WIDGET_VIEW: {"model_id": "6f0a"}}
+    )
     text = notebook.canonical(run_notebook(shown))
     assert "6f0a" not in text
     assert nbformat.reads(text, as_version=4).cells[0].outputs[0].data == {"text/plain": "slider"}
 
 
 def test_an_error_keeps_its_last_line():
-    error = new_output("error", ename="ValueError", evalue="no", traceback=["File /home/ann/x.py", "ValueError: no"])
-    assert nbformat.reads(notebook.canonical(run_notebook(error)), as_version=4).cells[0].outputs[0].traceback == [
-        "ValueError: no"
-    ]
+    error = new_output(
+        "error",
+        ename="ValueError",
+        evalue="no",
+        traceback=["File /home/ann/x.py", "ValueError: no"],
+    )
+    assert nbformat.reads(notebook.canonical(run_notebook(error)), as_version=4).cells[0].outputs[
+        0
+    ].traceback == ["ValueError: no"]
 
 
 def test_a_picture_keeps_its_pixels_and_not_its_program():
     one, other = picture(Software="a"), picture(Software="b", Author="c")
     assert one != other
-    assert notebook.plain_png(one) == notebook.plain_png(other) == notebook.plain_png(notebook.plain_png(one))
-    before, after = (matplotlib.image.imread(io.BytesIO(data)) for data in (one, notebook.plain_png(one)))
+    assert (
+        notebook.plain_png(one)
+        == notebook.plain_png(other)
+        == notebook.plain_png(notebook.plain_png(one))
+    )
+    before, after = (
+        matplotlib.image.imread(io.BytesIO(data)) for data in (one, notebook.plain_png(one))
+    )
     assert np.array_equal(before, after)
 
 
 def test_the_same_pixels_give_the_same_notebook():
     texts = {
-        notebook.canonical(run_notebook(new_output("display_data", {"image/png": b64encode(data).decode() + "\n"})))
+        notebook.canonical(
+            run_notebook(new_output("display_data", {"image/png": b64encode(data).decode() + "\n"}))
+        )
         for data in (picture(Software="a"), picture(Software="b"))
     }
     assert len(texts) == 1
@@ -176,7 +222,9 @@ def test_what_is_no_whole_png_is_refused(data):
 
 
 def test_canonical_text_is_its_own_canonical_text_and_leaves_its_argument_alone():
-    given = run_notebook(new_output("stream", name="stdout", text="b"), new_output("stream", name="stdout", text="a"))
+    given = run_notebook(
+        new_output("stream", name="stdout", text="b"), new_output("stream", name="stdout", text="a")
+    )
     before = nbformat.from_dict(given)
     text = notebook.canonical(given)
     assert notebook.canonical(nbformat.reads(text, as_version=4)) == text

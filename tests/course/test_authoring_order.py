@@ -1,4 +1,6 @@
-"""One file states the order of the lessons: what is ill-formed in it, and what it says of sources and pages."""
+"""One file states the order of the lessons: what is ill-formed in it, and what it says of sources
+and pages.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,12 @@ def test_the_acts_are_read_and_a_course_without_the_file_has_none(tmp_path):
 
 
 def test_an_act_has_its_question_and_its_places_on_the_map(tmp_path):
-    text = TOML.replace('title = "Many"', 'title = "Many"\nquestion = "How many?"\nplaces = ["link", "gpus"]')
-    assert order.read(write(tmp_path, text))[1] == replace(ACTS[1], question="How many?", places=("link", "gpus"))
+    text = TOML.replace(
+        'title = "Many"', 'title = "Many"\nquestion = "How many?"\nplaces = ["link", "gpus"]'
+    )
+    assert order.read(write(tmp_path, text))[1] == replace(
+        ACTS[1], question="How many?", places=("link", "gpus")
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,8 +61,16 @@ def test_an_act_has_its_question_and_its_places_on_the_map(tmp_path):
         ('["04_data"]', '"04_data"', "an act has title, lessons; write a title"),
         ("planned", "later", "an act has title, lessons, later; write"),
         ('title = "Many"\n', "", "an act has lessons; write"),
-        ('title = "Many"', 'title = "Many"\nquestion = 4', "an act has title, question, lessons; write"),
-        ('title = "Many"', 'title = "Many"\nplaces = "link"', "an act has title, places, lessons; write"),
+        (
+            'title = "Many"',
+            'title = "Many"\nquestion = 4',
+            "an act has title, question, lessons; write",
+        ),
+        (
+            'title = "Many"',
+            'title = "Many"\nplaces = "link"',
+            "an act has title, places, lessons; write",
+        ),
         (TOML, "", "states nothing; write"),
         (TOML, f"first = 1\n{TOML}", "states first, acts; write"),
         (TOML, "[[acts]", "is not TOML"),
@@ -71,16 +85,26 @@ def test_what_is_ill_formed_is_refused(tmp_path, old, new, said):
 def test_a_lesson_takes_its_number_from_its_title():
     names = ["00_start", "03_data", "01_memory"]
     assert order.renumbered(ACTS, names) == {"03_data": "04_data"}
-    with pytest.raises(AuthoringError, match=r"order\.toml does not have 05_other; write each into"):
+    with pytest.raises(
+        AuthoringError, match=r"order\.toml does not have 05_other; write each into"
+    ):
         order.renumbered(ACTS, ["05_other"])
 
 
 def test_a_former_title_is_known_by_the_new_one(monkeypatch):
     monkeypatch.setattr(order, "_RETITLED", {"information": "data", "many_data": "data"})
     assert order.renumbered(ACTS, ["03_information", "00_start"]) == {"03_information": "04_data"}
-    assert order.title_of("09_many_data_exercises") == order.title_of("04_data_exercises") == "data_exercises"
+    assert (
+        order.title_of("09_many_data_exercises")
+        == order.title_of("04_data_exercises")
+        == "data_exercises"
+    )
     assert order.title_of("04_information_exercise") == "information_exercise"
-    assert order.titles_of("04_data_exercises") == ("data_exercises", "information_exercises", "many_data_exercises")
+    assert order.titles_of("04_data_exercises") == (
+        "data_exercises",
+        "information_exercises",
+        "many_data_exercises",
+    )
     assert order.titles_of("09_many_data") == ("data", "information", "many_data")
     assert order.titles_of("00_start") == ("start",)
 
@@ -99,7 +123,10 @@ def test_no_former_title_is_a_lessons_of_now():
         (["00_start", "01_memory", "03_data"], ["03_data.py: order.toml has 04_data; run"]),
         (["00_start", "01_memory"], ["order.toml: 04_data has no source"]),
         (["00_start", "01_memory", "04_data", "02_kernel"], ["order.toml: 02_kernel is written"]),
-        (["00_start", "01_memory", "04_data", "05_other"], ["05_other.py: order.toml does not have it"]),
+        (
+            ["00_start", "01_memory", "04_data", "05_other"],
+            ["05_other.py: order.toml does not have it"],
+        ),
     ],
 )
 def test_sources_and_order_agree(names, said):
@@ -112,7 +139,10 @@ def test_sources_and_order_agree(names, said):
 def test_the_audit_reads_the_order(built):
     write(built.folder, TOML)
     found = [str(problem) for problem in audit.shared(built)]
-    assert "90_small_counts.py: order.toml does not have it; write it into the lessons of an act" in found
+    assert (
+        "90_small_counts.py: order.toml does not have it; write it into the lessons of an act"
+        in found
+    )
 
 
 def test_an_act_heads_its_lessons_in_a_table():
@@ -132,24 +162,43 @@ def test_a_row_of_the_table_has_the_lessons_question_and_short_links_to_what_it_
     row = pages.table([lesson]).splitlines()[-1]
     assert f"| {lesson.way.question} | {lesson.minutes} | 00, 01 |" in row
     [row] = [row for row in pages.table(HERE.lessons()).splitlines() if row.startswith("| 02 |")]
-    assert row.endswith("| [00](course/00_start_here.ipynb), [01](course/01_memory_hierarchy.ipynb) |")
+    assert row.endswith(
+        "| [00](course/00_start_here.ipynb), [01](course/01_memory_hierarchy.ipynb) |"
+    )
 
 
 def test_the_sum_below_the_table_is_that_of_the_minutes_in_it():
     lessons = HERE.lessons()
-    column = [int(row.split("|")[4]) for row in pages.table(lessons).splitlines() if re.match(r"\| \d\d ", row)]
+    column = [
+        int(row.split("|")[4])
+        for row in pages.table(lessons).splitlines()
+        if re.match(r"\| \d\d ", row)
+    ]
     assert len(column) == len(lessons)
-    said = re.search(r"take ([\d,]+) minutes, which is ([\d.]+) hours", HERE.readme.read_text(encoding="utf-8"))
-    assert (int(said[1].replace(",", "")), float(said[2])) == (sum(column), round(sum(column) / 60, 1))
+    said = re.search(
+        r"take ([\d,]+) minutes, which is ([\d.]+) hours", HERE.readme.read_text(encoding="utf-8")
+    )
+    assert (int(said[1].replace(",", "")), float(said[2])) == (
+        sum(column),
+        round(sum(column) / 60, 1),
+    )
 
 
 def test_the_readme_says_first_how_many_lessons_there_are_and_how_long_they_take():
     lessons, readme = HERE.lessons(), HERE.readme.read_text(encoding="utf-8")
     first = readme.partition("\n## ")[0]
     assert f"in {len(lessons)} Jupyter notebooks" in first
-    hours, of_exercises = (f"{minutes / 60:.0f}" for minutes in (
-        sum(lesson.minutes for lesson in lessons), sum(made.exercise_minutes(HERE).values())))  # fmt: skip
-    assert f"about {hours} hours for all {len(lessons)} lessons and {of_exercises} for their exercises" in first
+    hours, of_exercises = (
+        f"{minutes / 60:.0f}"
+        for minutes in (
+            sum(lesson.minutes for lesson in lessons),
+            sum(made.exercise_minutes(HERE).values()),
+        )
+    )
+    assert (
+        f"about {hours} hours for all {len(lessons)} lessons and {of_exercises} for their exercises"
+        in first
+    )
 
 
 def test_the_lessons_of_a_weekend_need_no_other_and_take_the_hours_that_the_readme_says():
@@ -165,22 +214,32 @@ def test_the_lessons_of_a_weekend_need_no_other_and_take_the_hours_that_the_read
     assert f"[{hours} for the core of it](#where-to-begin)" in readme
 
 
-def test_a_month_goes_step_by_step_from_what_a_lesson_needs_to_the_lesson_in_the_hours_that_the_readme_says():
+def test_a_month_goes_step_by_step_from_what_a_lesson_needs_to_the_lesson_in_the_hours_that_the_readme_says():  # noqa: E501
     readme = HERE.readme.read_text(encoding="utf-8")
     month = readme.partition("If you have a month, ")[2].partition("If you are here")[0]
-    steps = [re.findall(r"\b\d\d\b", line) for line in re.findall(r"^\d\. ([\d, and]+):", month, re.MULTILINE)]
+    steps = [
+        re.findall(r"\b\d\d\b", line)
+        for line in re.findall(r"^\d\. ([\d, and]+):", month, re.MULTILINE)
+    ]
     chosen = HERE.lessons([number for step in steps for number in step])
     assert len(steps) == 4
     for place, lesson in enumerate(chosen):
         assert set(lesson.needs) <= {one.number for one in chosen[:place]}
     assert "about five hours of lessons and as many of exercises" in month
     exercises = made.exercise_minutes(HERE)
-    for minutes in (sum(one.minutes for one in chosen), sum(exercises[one.number] for one in chosen)):
+    for minutes in (
+        sum(one.minutes for one in chosen),
+        sum(exercises[one.number] for one in chosen),
+    ):
         assert 4.5 <= minutes / 60 / len(steps) <= 5.5
 
 
 def test_the_acts_of_the_readme_are_those_of_the_course():
-    said = re.findall(r"^\d\. \*\*(.+?)\*\* \((\d\d to \d\d)\)", HERE.readme.read_text(encoding="utf-8"), re.MULTILINE)
+    said = re.findall(
+        r"^\d\. \*\*(.+?)\*\* \((\d\d to \d\d)\)",
+        HERE.readme.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert said == [(act.title, act.numbers) for act in HERE.acts]
 
 
@@ -205,7 +264,11 @@ def test_the_way_of_a_lesson_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('question = "How long does a load take?"\n', "", "has places, leads_on; write question, places, leads_on"),
+        (
+            'question = "How long does a load take?"\n',
+            "",
+            "has places, leads_on; write question, places, leads_on",
+        ),
         ('["memory"]', "[]", "has question, places, leads_on; write"),
         ('["memory"]', '"memory"', "places a list"),
         ("take?", "take", "must end in ? and have at most 14 words"),

@@ -1,4 +1,6 @@
-"""What a compared value rests on is named, from statement to statement and from function to function."""
+"""What a compared value rests on is named, from statement to statement and from function to
+function.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,19 @@ SANITIZE = mutation.SANITIZE
 RULES = shares.patterns(SANITIZE)
 PACKAGE = {
     "__init__.py": "from .models import fit\nfrom . import clocks, counting",
-    "clocks.py": "import time\n\ndef lap():\n    return time.perf_counter()\n\ndef twice():\n    return 2 * lap()",
-    "models.py": (
-        "import numpy as np\nfrom grown import clocks\n\nclass Line:\n    def __init__(self, x, y):\n"
-        "        self.costs = np.linalg.lstsq(x, y)[0]\n\nMODELS = {'line': Line}\n\n"
-        "def fit(name):\n    return MODELS[name]\n\ndef text_of(one: clocks.lap) -> clocks.lap:\n    return str(one)"
+    "clocks.py": (
+        "import time\n\ndef lap():\n    return time.perf_counter()\n\ndef twice():\n    return 2 * "
+        "lap()"
     ),
-    "counting.py": "import os\n\ndef count():\n    return 3\n\ndef cores():\n    return os.cpu_count()",
+    "models.py": (
+        "import numpy as np\nfrom grown import clocks\n\nclass Line:\n    def __init__(self, x, "
+        "y):\n        self.costs = np.linalg.lstsq(x, y)[0]\n\nMODELS = {'line': Line}\n\ndef "
+        "fit(name):\n    return MODELS[name]\n\ndef text_of(one: clocks.lap) -> clocks.lap:\n    "
+        "return str(one)"
+    ),
+    "counting.py": (
+        "import os\n\ndef count():\n    return 3\n\ndef cores():\n    return os.cpu_count()"
+    ),
 }
 
 
@@ -41,7 +49,10 @@ def grown(tmp_path, monkeypatch):
 
 def resting(*cells, tags=()):
     shown = [new_output("stream", name="stdout", text="3 of 7\n")]
-    code = [new_code_cell(cell, outputs=shown, execution_count=1, metadata={"tags": list(tags)}) for cell in cells]
+    code = [
+        new_code_cell(cell, outputs=shown, execution_count=1, metadata={"tags": list(tags)})
+        for cell in cells
+    ]
     found = origins.resting("99", new_notebook(cells=code), "grown", RULES)
     return {f"{kind} {name}": cells for (kind, name), cells in found.cells.items()}
 
@@ -54,16 +65,31 @@ def resting(*cells, tags=()):
         (["import grown\ngrown.fit('line')"], {"fits fit": (0,)}),  # through a table of the module
         (["from grown import counting\ncounting.cores()"], {"probes counting.cores": (0,)}),
         (["from grown import models\nmodels.text_of(3)"], {}),  # an annotation does not run
-        (["import time\nbegin = time.perf_counter()", "print(begin)"], {"measures time.perf_counter": (1,)}),
+        (
+            ["import time\nbegin = time.perf_counter()", "print(begin)"],
+            {"measures time.perf_counter": (1,)},
+        ),
         (["import grown\nx = grown.fit('line')", "x = 3", "print(x)"], {}),
         (["import grown\nrows = {}\nrows['a'] = grown.fit('line')", "rows"], {"fits fit": (1,)}),
-        (["import grown\nfound = []\nfound.append(grown.fit('line'))\nx = 3", "found"], {"fits fit": (1,)}),
-        (["import grown\nfor x in [grown.fit('line')]:\n    y = x", "print(y)"], {"fits fit": (1,)}),
+        (
+            ["import grown\nfound = []\nfound.append(grown.fit('line'))\nx = 3", "found"],
+            {"fits fit": (1,)},
+        ),
+        (
+            ["import grown\nfor x in [grown.fit('line')]:\n    y = x", "print(y)"],
+            {"fits fit": (1,)},
+        ),
         (["import grown\nif True:\n    x = grown.fit('line')", "x"], {"fits fit": (1,)}),
         (["import grown\nx = grown.fit('line')\ny = [x for x in (1, 2)]", "y"], {}),
         (["import grown\nx = grown.fit('line')\n\ndef area(x):\n    return 2 * x", "area(3)"], {}),
-        (["import grown\n\ndef area():\n    return grown.fit('line')", "print(area())"], {"fits fit": (1,)}),
-        (["import numpy as np\nprint(np.linalg.lstsq([[1]], [1]))"], {"fits numpy.linalg.lstsq": (0,)}),
+        (
+            ["import grown\n\ndef area():\n    return grown.fit('line')", "print(area())"],
+            {"fits fit": (1,)},
+        ),
+        (
+            ["import numpy as np\nprint(np.linalg.lstsq([[1]], [1]))"],
+            {"fits numpy.linalg.lstsq": (0,)},
+        ),
         (
             [
                 "def learn(model):\n    for _ in range(3):\n        model.sum().backward()",
@@ -72,7 +98,10 @@ def resting(*cells, tags=()):
             ],
             {"trains a loop of the notebook": (2,)},
         ),
-        (["net = 1\nfor _ in range(3):\n    net.sum().backward()", "net"], {"trains a loop of the notebook": (1,)}),
+        (
+            ["net = 1\nfor _ in range(3):\n    net.sum().backward()", "net"],
+            {"trains a loop of the notebook": (1,)},
+        ),
         (["net = 1\nnet.sum().backward()", "net"], {}),  # a gradient is no training
     ],
 )
@@ -121,7 +150,8 @@ def test_a_cell_that_is_not_compared_names_nothing():
 def test_the_line_names_function_and_cells():
     cells = {("fits", "fit"): (3, 5), ("fits", "line"): (4,), ("probes", "cores"): (1,)}
     assert str(origins.Resting("lesson 14", cells)) == (
-        "lesson 14: compared values rest on fits: fit (cell 3, 5), line (cell 4); probes: cores (cell 1)"
+        "lesson 14: compared values rest on fits: fit (cell 3, 5), line (cell 4); probes: cores "
+        "(cell 1)"
     )
     assert "nothing that measures, fits, trains or probes" in str(origins.Resting("lesson 09", {}))
 

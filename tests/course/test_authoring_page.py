@@ -80,10 +80,14 @@ q_{name}.reveal(counted=1)
 """
 ASKS = "# How long does a sum take? We ask it now, because the parts below need it.\n#\n"
 NAMES = ("first", "second", "third", "fourth")
-SOURCE = HEADER + "".join(PART.format(number=number + 1, name=name) for number, name in enumerate(NAMES))
+SOURCE = HEADER + "".join(
+    PART.format(number=number + 1, name=name) for number, name in enumerate(NAMES)
+)
 
 
-WAY = Way("How large is a sum?", ("memory",), "Sums of sums come next, because a sum is not enough.")
+WAY = Way(
+    "How large is a sum?", ("memory",), "Sums of sums come next, because a sum is not enough."
+)
 
 
 def parse(source=SOURCE):
@@ -101,7 +105,11 @@ def made(source=SOURCE):
             question = asked[2]
         if ".reveal(" in cell.source:
             answer = Answer(question, "x", None, None, 640.0, "counted", "")
-            cell.outputs = [new_output("display_data", {"text/plain": str(answer), "text/html": answer._repr_html_()})]
+            cell.outputs = [
+                new_output(
+                    "display_data", {"text/plain": str(answer), "text/html": answer._repr_html_()}
+                )
+            ]
         cell.metadata["place"] = count
     return read, built
 
@@ -123,27 +131,49 @@ def test_a_lesson_that_keeps_the_page_has_no_problem():
     [
         ("How many times as long as one do", "A sum: how many times do", "has a colon"),
         ("32 x 20 numbers take?", "32 x 20 numbers take", "does not end with a question mark"),
-        ("How many times as long as one do 32 x 20 numbers take?", "How many times the bytes?", "no finite verb"),
+        (
+            "How many times as long as one do 32 x 20 numbers take?",
+            "How many times the bytes?",
+            "no finite verb",
+        ),
         ("as one do 32", f"as one {'of sums ' * 8}do 32", "words, at most 25"),
         (ASKS, "", "does not begin with its question"),
         ("How long does a sum take? We", "We", "does not begin with its question"),
         ("**To remember.** A sum", "A sum", "0 rules of thumb"),
         ("per number.\n#\n#", "per number.", "a rule of thumb that asks"),
         ("takes 1 ns per number", "takes long", "end it with one that carries a number"),
-        ("# Between.", "# It takes 640 times as long.", "says '640', which is the answer to q_first"),
+        (
+            "# Between.",
+            "# It takes 640 times as long.",
+            "says '640', which is the answer to q_first",
+        ),
         ("takes a microsecond", "takes 640 steps", "says '640', which is the answer to q_first"),
         ('# %% right="first" style=2\n4\n\n', "", "first has right answers in 1 other styles"),
         (" takes=8", "", "first has takes=None"),
-        ("# %% [markdown]\n# The next cell asks.\n", "# %%\n1\n\n# %%\n1\n", "the 4th visible code cell in a row"),
-        ("# The next cell asks.\n", "# Next.\n\n# %%\n" + "1\n" * 16, "16 visible lines of code, at most 15"),
-        ("# The next cell asks.\n", "# The next cell asks.\n\n# %%\n" + "print(1)\n" * 160, "at least 40%"),
+        (
+            "# %% [markdown]\n# The next cell asks.\n",
+            "# %%\n1\n\n# %%\n1\n",
+            "the 4th visible code cell in a row",
+        ),
+        (
+            "# The next cell asks.\n",
+            "# Next.\n\n# %%\n" + "1\n" * 16,
+            "16 visible lines of code, at most 15",
+        ),
+        (
+            "# The next cell asks.\n",
+            "# The next cell asks.\n\n# %%\n" + "print(1)\n" * 160,
+            "at least 40%",
+        ),
         ("# Each number is read once.", f"# {'word ' * 3000}", "words of prose, at most 3000"),
         ("# Between.", f"# Between.\n\n# %%\n{'1' * 96}", "a line of 96 characters, at most 95"),
     ],
-)  # fmt: skip
+)
 def test_each_rule_is_told_where_it_is_broken(old, new, says):
     assert old in SOURCE
-    assert any(says in what for what in problems(SOURCE.replace(old, new, 1))), problems(SOURCE.replace(old, new, 1))
+    assert any(says in what for what in problems(SOURCE.replace(old, new, 1))), problems(
+        SOURCE.replace(old, new, 1)
+    )
 
 
 def test_a_folded_cell_is_no_visible_code():
@@ -158,7 +188,9 @@ def test_a_folded_cell_is_no_visible_code():
 def test_too_long_a_lesson_is_told():
     read, built = made()
     long = replace(read, run_s=5000)
-    assert [problem.what for problem in page.sizes(long, built)] == [f"{long.minutes} minutes, at most 100"]
+    assert [problem.what for problem in page.sizes(long, built)] == [
+        f"{long.minutes} minutes, at most 100"
+    ]
 
 
 def test_rules_of_thumb_are_taken_whole():
@@ -176,7 +208,9 @@ def test_the_first_screen_has_the_map_and_the_last_the_way_on():
     assert last == f"**Next: [lesson 91, More sums](91_more.ipynb).** {WAY.leads_on}"
 
 
-@pytest.mark.parametrize("here", [[], ["memory"], ["core", "gpu_memory", "network"], list(machine_map.PLACES)])
+@pytest.mark.parametrize(
+    "here", [[], ["memory"], ["core", "gpu_memory", "network"], list(machine_map.PLACES)]
+)
 def test_the_map_marks_what_it_is_told(here):
     drawn = machine_map.svg(here)
     assert drawn.count(f'stroke="{machine_map.HERE}"') == len(here)
@@ -190,7 +224,13 @@ def test_an_unknown_place_is_refused():
 
 ACTS = (
     Act("One", ("00_start", "02_roof"), ("03_gpu",), "Why wait for R&D?", ("processor", "memory")),
-    Act("Many", ("04_data",), (), "What can many do that a single one cannot, however long it computes?", ("link",)),
+    Act(
+        "Many",
+        ("04_data",),
+        (),
+        "What can many do that a single one cannot, however long it computes?",
+        ("link",),
+    ),
 )
 
 
@@ -200,7 +240,8 @@ def test_the_map_of_the_course_has_the_acts_with_their_lessons_and_questions():
     texts = [text.text for text in parsed.iter("{http://www.w3.org/2000/svg}text")]
     assert {"One", "00 to 03", "Why wait for R&D?", "Many", "04"} <= set(texts)
     assert {"What can many do that a single one", "cannot, however long it computes?"} <= set(texts)
-    assert [texts.count(number) for number in "12"] == [3, 2]  # on each of its places, and on its card
+    # on each of its places, and on its card
+    assert [texts.count(number) for number in "12"] == [3, 2]
     assert drawn.count("<rect") == len(machine_map.PLACES) + len(ACTS)
 
 
@@ -217,7 +258,10 @@ def test_a_map_of_the_course_that_cannot_be_drawn_is_refused(acts, said):
         machine_map.course_svg(acts)
 
 
-SYMBOLS = (symbols.Symbol("B", "bandwidth", ("bandwidth",)), symbols.Symbol("n", "tokens", ("token", "tokens")))
+SYMBOLS = (
+    symbols.Symbol("B", "bandwidth", ("bandwidth",)),
+    symbols.Symbol("n", "tokens", ("token", "tokens")),
+)
 
 
 @pytest.mark.parametrize(

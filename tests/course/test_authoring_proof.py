@@ -1,4 +1,6 @@
-"""What a lesson's reader writes is proved: by the lessons of this course, and by one in which checks are too weak."""
+"""What a lesson's reader writes is proved: by the lessons of this course, and by one in which
+checks are too weak.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from tools.authoring import lesson, proof
 from tools.authoring.course import HERE, Course
 
 LESSONS = (*HERE.lessons(), *HERE.appendices())
-IN_CI = ("data_parallel", "links_in_two_levels", "long_sequences_and_experts", "fused_bias")  # ranks and a compiler
+# ranks and a compiler
+IN_CI = ("data_parallel", "links_in_two_levels", "long_sequences_and_experts", "fused_bias")
 
 SOURCE = '''# ---
 # jupyter:
@@ -83,7 +86,7 @@ def total(rank, world_size, values):
 
 # %%
 import torch
-'''.replace("import torch.distributed", "import torch\nimport torch.distributed")  # fmt: skip
+'''.replace("import torch.distributed", "import torch\nimport torch.distributed")  # noqa: E501
 
 
 def parse(source=SOURCE):
@@ -115,7 +118,11 @@ def test_each_version_hears_what_it_should_also_on_ranks(course):
     assert tried[4].said == "Total: not written yet\nBelow, the course's total is used.\n"
     raised, line = tried[5].said.splitlines()[2:4]
     first = re.search(r"rank [0-3] of 4", raised)[0]  # each of them raises it
-    assert raised.strip() == f"total([1, 2, 3, 4]) raised RankError: {first} raised ZeroDivisionError: division by zero"
+    assert (
+        raised.strip()
+        == f"total([1, 2, 3, 4]) raised RankError: {first} raised ZeroDivisionError: division by "
+        "zero"
+    )
     assert line.strip() == "in your line: return values[rank] / 0"
 
 
@@ -128,12 +135,18 @@ ALONE = SOURCE[: SOURCE.index("# %%\nteam")]
         ("return factor * n", "return 3 * n", "worked"),
         ('says="That is a sum"', 'says="That is a product"', "That is a product"),
         ("return n * n", "return n + n", "gave 9, expected 6"),
-        ('asked.returns("doubles", (3,)', 'factor and asked.returns("doubles", (0 * factor,)', "worked"),
+        (
+            'asked.returns("doubles", (3,)',
+            'factor and asked.returns("doubles", (0 * factor,)',
+            "worked",
+        ),
         ("twice = asked.settle()", "kept = twice\ntwice = asked.settle()\ntwice = kept", "stub"),
     ],
 )
 def test_checks_that_say_something_else_are_found(course, old, new, version):
-    """The wrong versions, planted: of the worked function, of a wrong one, of what is said, and of the checks."""
+    """The wrong versions, planted: of the worked function, of a wrong one, of what is said, and of
+    the checks.
+    """
     assert ALONE.count(old) == 1
     read = parse(ALONE.replace(old, new).replace("seen.append(twice(0))", "seen.append(0)"))
     found = proof.faults(read, proof.attempts(course, read))
@@ -142,7 +155,10 @@ def test_checks_that_say_something_else_are_found(course, old, new, version):
 
 
 def test_what_a_lesson_sets_for_its_process_does_not_stay(course):
-    sets = "torch.set_grad_enabled(False)\ntorch.set_num_threads(torch.get_num_threads() + 1)\nfactor, seen = 2, []"
+    sets = (
+        "torch.set_grad_enabled(False)\ntorch.set_num_threads(torch.get_num_threads() + "
+        "1)\nfactor, seen = 2, []"
+    )
     threads = torch.get_num_threads()
     assert proof.attempts(course, parse(ALONE.replace("factor, seen = 2, []", sets)))
     assert torch.is_grad_enabled()
@@ -151,9 +167,13 @@ def test_what_a_lesson_sets_for_its_process_does_not_stay(course):
 
 @pytest.mark.parametrize(
     "lesson",
-    [pytest.param(lesson, id=lesson.name, marks=pytest.mark.ci if lesson.name[3:] in IN_CI else ())
-     for lesson in LESSONS],
-)  # fmt: skip
+    [
+        pytest.param(
+            lesson, id=lesson.name, marks=pytest.mark.ci if lesson.name[3:] in IN_CI else ()
+        )
+        for lesson in LESSONS
+    ],
+)
 def test_what_the_reader_of_a_lesson_writes_is_proved(lesson):
     tried = proof.attempts(HERE, lesson)
     assert proof.faults(lesson, tried) == []

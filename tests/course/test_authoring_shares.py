@@ -17,11 +17,15 @@ def stream(text):
 
 
 def shown(**data):
-    return new_output("display_data", {mime.replace("_", "/"): value for mime, value in data.items()})
+    return new_output(
+        "display_data", {mime.replace("_", "/"): value for mime, value in data.items()}
+    )
 
 
 def cell(*outputs, tags=(), count=1):
-    return new_code_cell("1", outputs=list(outputs), execution_count=count, metadata={"tags": list(tags)})
+    return new_code_cell(
+        "1", outputs=list(outputs), execution_count=count, metadata={"tags": list(tags)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,13 @@ def test_a_cell_is_compared_when_nbval_would_notice_a_change(one, compared):
 
 
 def test_cells_are_counted():
-    cells = [new_markdown_cell("text"), cell(), cell(stream("a")), cell(stream("b")), cell(stream("3 ms"))]
+    cells = [
+        new_markdown_cell("text"),
+        cell(),
+        cell(stream("a")),
+        cell(stream("b")),
+        cell(stream("3 ms")),
+    ]
     counted = shares.share("00", new_notebook(cells=cells), RULES)
     assert counted == shares.ComparedShare("00", 4, 3, 2, 2 / 3)
     quiet = shares.share("01", new_notebook(cells=[cell()]), RULES)

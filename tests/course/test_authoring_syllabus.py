@@ -1,4 +1,6 @@
-"""The syllabus adds up what the lessons' metadata say, in an order in which every lesson finds what it needs."""
+"""The syllabus adds up what the lessons' metadata say, in an order in which every lesson finds what
+it needs.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,16 @@ PLANS = {plan.title: plan for plan in syllabus.PLANS}
 
 
 def minutes(plan: syllabus.TeachingPlan) -> list[int]:
-    return [sum(syllabus.minutes_of(item, LESSONS) for item in session.items) for session in plan.sessions]
+    return [
+        sum(syllabus.minutes_of(item, LESSONS) for item in session.items)
+        for session in plan.sessions
+    ]
 
 
 def taught(plan: syllabus.TeachingPlan) -> list[str]:
-    """Return the lessons that the class gets, each as a notebook or as a talk, and not those that are only told."""
+    """Return the lessons that the class gets, each as a notebook or as a talk, and not those that
+    are only told.
+    """
     items = [item for session in plan.sessions for item in session.items]
     return [item.what for item in items if item.what in LESSONS and not item.told]
 
@@ -57,7 +64,9 @@ def test_a_term_holds_every_lesson_once_in_the_order_of_the_acts_and_the_lecture
     plan = PLANS["A term"]
     assert len(plan.sessions) <= 14
     assert taught(plan) == list(LESSONS)
-    assert [item.what for session in plan.sessions for item in session.items].count(syllabus.LECTURE) == 1
+    assert [item.what for session in plan.sessions for item in session.items].count(
+        syllabus.LECTURE
+    ) == 1
 
 
 @pytest.mark.parametrize("plan", syllabus.PLANS, ids=lambda plan: plan.title)
@@ -76,14 +85,22 @@ def test_a_lesson_comes_after_those_that_it_needs(plan):
 def test_the_exercises_of_a_sessions_lessons_follow_it_in_the_order_of_their_numbers():
     page = HERE.syllabus.read_text(encoding="utf-8")
     followed = [
-        re.findall(r"\((exercises/\w+\.ipynb)\)", line) for line in page.splitlines() if line.startswith("At home")
+        re.findall(r"\((exercises/\w+\.ipynb)\)", line)
+        for line in page.splitlines()
+        if line.startswith("At home")
     ]
     sessions = [session for plan in syllabus.PLANS for session in plan.sessions]
     names = [
-        [LESSONS[item.what].name for item in session.items if item.what in LESSONS and not item.told]
+        [
+            LESSONS[item.what].name
+            for item in session.items
+            if item.what in LESSONS and not item.told
+        ]
         for session in sessions
     ]
-    assert followed == [[f"exercises/{name}_exercises.ipynb" for name in sorted(one)] for one in names]
+    assert followed == [
+        [f"exercises/{name}_exercises.ipynb" for name in sorted(one)] for one in names
+    ]
 
 
 def test_the_notebook_of_a_talk_is_for_home():
@@ -113,7 +130,9 @@ def test_the_talk_is_as_long_as_the_lessons_deck(lesson):
     deck = read_deck(HERE.built(lesson), name=lesson.name, folder=HERE.folder)
     assert syllabus.talk_minutes(lesson) == deck.minutes
     home = made.exercise_minutes(HERE)[lesson.number]
-    assert f"| {lesson.minutes} | {home} | {deck.minutes:g} |" in HERE.syllabus.read_text(encoding="utf-8")
+    assert f"| {lesson.minutes} | {home} | {deck.minutes:g} |" in HERE.syllabus.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_clock_adds_up():
@@ -127,7 +146,9 @@ def test_the_clock_adds_up():
 
 
 def test_a_lesson_that_is_not_there_is_refused():
-    with pytest.raises(AuthoringError, match="the syllabus has 'lunch', no lesson and without minutes"):
+    with pytest.raises(
+        AuthoringError, match="the syllabus has 'lunch', no lesson and without minutes"
+    ):
         syllabus.minutes_of(syllabus.Item("lunch"), LESSONS)
 
 

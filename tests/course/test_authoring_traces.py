@@ -43,9 +43,24 @@ def test_a_trace_is_found(local, text, what):
 
 @pytest.mark.parametrize(
     "text",
-    ["/data/annual", "/srv/repository-2/x", "x/mnt/y", "../mnt/y", "/sys/devices/system/cpu", "anns-laptops", "0x10",
-     "at 0x10", "C: a letter", "3/home", "10 MB/s", "home/x", "annettes", r"a:\b", "dtype: int64"],
-)  # fmt: skip
+    [
+        "/data/annual",
+        "/srv/repository-2/x",
+        "x/mnt/y",
+        "../mnt/y",
+        "/sys/devices/system/cpu",
+        "anns-laptops",
+        "0x10",
+        "at 0x10",
+        "C: a letter",
+        "3/home",
+        "10 MB/s",
+        "home/x",
+        "annettes",
+        r"a:\b",
+        "dtype: int64",
+    ],
+)
 def test_what_is_no_trace_is_left_alone(local, text):
     assert traces.in_text(text, local) == []
 
@@ -63,9 +78,14 @@ def test_a_home_at_the_root_is_not_looked_for(monkeypatch):
 
 def test_every_text_of_an_output_is_looked_at_and_no_picture():
     shown = new_output(
-        "display_data", {"text/plain": "a", "text/html": "b", "image/png": "c", "application/json": {"d": 1}}
+        "display_data",
+        {"text/plain": "a", "text/html": "b", "image/png": "c", "application/json": {"d": 1}},
     )
     shown.metadata = {"e": "f"}
     assert list(traces.texts(shown)) == ["a", "b", "{'d': 1}", "{'e': 'f'}"]
     assert list(traces.texts(new_output("stream", name="stdout", text="g"))) == ["g"]
-    assert list(traces.texts(new_output("error", ename="h", evalue="i", traceback=["j"]))) == ["h", "i", "j"]
+    assert list(traces.texts(new_output("error", ename="h", evalue="i", traceback=["j"]))) == [
+        "h",
+        "i",
+        "j",
+    ]

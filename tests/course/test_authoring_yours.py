@@ -1,4 +1,6 @@
-"""Cells that the reader writes: what a lesson's source may say of them, and what is handed to the reader."""
+"""Cells that the reader writes: what a lesson's source may say of them, and what is handed to the
+reader.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,12 @@ def built():
     return new_notebook(
         cells=[
             new_markdown_cell("Text"),
-            new_code_cell(WORKED, metadata={"yours": "ring_step", "tags": ["yours"]}, execution_count=1),
-            new_code_cell("ring_step()", outputs=[shown], execution_count=2, metadata={"checks": "ring_step"}),
+            new_code_cell(
+                WORKED, metadata={"yours": "ring_step", "tags": ["yours"]}, execution_count=1
+            ),
+            new_code_cell(
+                "ring_step()", outputs=[shown], execution_count=2, metadata={"checks": "ring_step"}
+            ),
         ]
     )
 
@@ -157,7 +163,11 @@ def test_wrong_versions_stay_out_of_the_notebook_and_what_is_written_says_so():
     assert checks.tags(read, built) == []
 
 
-WRONG = SOURCE[SOURCE.index('# %% wrong="twice" says="gave 5"') : SOURCE.index('# %% wrong="twice" says="gave 9"')]
+WRONG = SOURCE[
+    SOURCE.index('# %% wrong="twice" says="gave 5"') : SOURCE.index(
+        '# %% wrong="twice" says="gave 9"'
+    )
+]
 CHECKS = SOURCE[SOURCE.index("# %% checks") : SOURCE.index(WRONG)]
 TEXT = "# %% [markdown]\n# Check it.\n\n"
 WRITTEN = SOURCE[: SOURCE.index(TEXT)]
@@ -166,24 +176,52 @@ WRITTEN = SOURCE[: SOURCE.index(TEXT)]
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('tags=["yours"] yours', "yours", "line 10: a cell that the reader writes begins # %% tags="),
+        (
+            'tags=["yours"] yours',
+            "yours",
+            "line 10: a cell that the reader writes begins # %% tags=",
+        ),
         (' yours="twice"', "", "line 10: a cell that the reader writes begins # %% tags="),
-        (WRITTEN, WRITTEN.replace("twice(n)", "double(n)"), "line 10: yours='twice', but its function is double"),
+        (
+            WRITTEN,
+            WRITTEN.replace("twice(n)", "double(n)"),
+            "line 10: yours='twice', but its function is double",
+        ),
         ('    """Return two times n."""\n', "", "line 10: twice has no docstring"),
-        (WRITTEN, WRITTEN.replace("def", "factor = 2\ndef"), "line 10: it holds 1 functions and 1 other"),
-        (WRITTEN, '# %% [markdown] tags=["yours"] yours="twice"\n# Text.\n', "line 10: yours='twice' on a markdown"),
+        (
+            WRITTEN,
+            WRITTEN.replace("def", "factor = 2\ndef"),
+            "line 10: it holds 1 functions and 1 other",
+        ),
+        (
+            WRITTEN,
+            '# %% [markdown] tags=["yours"] yours="twice"\n# Text.\n',
+            "line 10: yours='twice' on a markdown",
+        ),
         (CHECKS, "", 'line 10: no checks of twice; let the cell # %% checks="twice" follow'),
         (TEXT, TEXT + TEXT, "line 10: no checks of twice"),
         (TEXT, TEXT + "# %%\n1\n\n", "line 10: no checks of twice"),
         (CHECKS, '# %% [markdown] checks="twice"\n# Text.\n\n', "line 10: no checks of twice"),
         (CHECKS, CHECKS + CHECKS, "2 cells have checks='twice'; put the checks into one"),
-        ("twice = asked.settle()", "asked.settle()", "line 10: its checks do not say which twice the cells below use"),
-        ("# %%\ntwice(4)", '# %% checks="thrice"\ntwice(4)', "checks='thrice'; no cell above has this yours"),
+        (
+            "twice = asked.settle()",
+            "asked.settle()",
+            "line 10: its checks do not say which twice the cells below use",
+        ),
+        (
+            "# %%\ntwice(4)",
+            '# %% checks="thrice"\ntwice(4)',
+            "checks='thrice'; no cell above has this yours",
+        ),
         (WRONG, "", "line 10: 1 wrong versions of twice; write at least 2"),
         (WRONG, WRONG.replace("twice", "thrice") + WRONG, "wrong='thrice'; no cell has this yours"),
         (WRONG, WRONG.replace('says="gave 5"', ""), "a wrong answer is a code cell"),
         (WRONG, WRONG.replace('5"', '5" gets=1'), "gets=1; a lesson gives no points, remove it"),
-        ("# %%\ntwice(4)", SOURCE[: SOURCE.index(WRONG)], "yours='twice' stands twice; give each function a name"),
+        (
+            "# %%\ntwice(4)",
+            SOURCE[: SOURCE.index(WRONG)],
+            "yours='twice' stands twice; give each function a name",
+        ),
     ],
 )
 def test_an_ill_formed_source_is_refused_with_its_line_and_cure(old, new, says):

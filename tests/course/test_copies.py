@@ -33,7 +33,9 @@ def lesson(text="Text", shown="42"):
     output = new_output("execute_result", {"text/plain": shown}, execution_count=1)
     return new_notebook(
         cells=[
-            new_markdown_cell(f"{text}, [a word](glossary.md#word), [a helper](../helpers/links.py)"),
+            new_markdown_cell(
+                f"{text}, [a word](glossary.md#word), [a helper](../helpers/links.py)"
+            ),
             new_code_cell(WORKED, id="yours", metadata={"yours": "twice"}, execution_count=1),
             new_code_cell("twice(21)", id="run", outputs=[output], execution_count=2),
         ]
@@ -42,8 +44,14 @@ def lesson(text="Text", shown="42"):
 
 def exercise():
     figure = new_output("display_data", {"image/png": PIXEL, "text/plain": "Bars, [0] to [3]"})
-    cell = {"metadata": {"nbgrader": {"grade_id": "given_1"}}, "execution_count": 1, "outputs": [figure]}
-    return new_notebook(cells=[new_code_cell("draw()", id="drawn", **cell), new_code_cell("1", id="last")])
+    cell = {
+        "metadata": {"nbgrader": {"grade_id": "given_1"}},
+        "execution_count": 1,
+        "outputs": [figure],
+    }
+    return new_notebook(
+        cells=[new_code_cell("draw()", id="drawn", **cell), new_code_cell("1", id="last")]
+    )
 
 
 def write(path, made):
@@ -56,9 +64,15 @@ def write(path, made):
 def root(tmp_path):
     """The folder of a course of one lesson."""
     write(tmp_path / "course" / LESSON, lesson())
-    write(tmp_path / "course" / APPENDIX, new_notebook(cells=[new_markdown_cell("[word](../glossary.md#word)")]))
+    write(
+        tmp_path / "course" / APPENDIX,
+        new_notebook(cells=[new_markdown_cell("[word](../glossary.md#word)")]),
+    )
     write(tmp_path / "course" / EXERCISE, exercise())
-    write(tmp_path / "course" / PAGE, "# Glossary\n\nFrom [lesson 04](04_ring.ipynb), [how](../CONTRIBUTING.md).\n")
+    write(
+        tmp_path / "course" / PAGE,
+        "# Glossary\n\nFrom [lesson 04](04_ring.ipynb), [how](../CONTRIBUTING.md).\n",
+    )
     write(tmp_path / "course" / "recorded" / "00.json", "{}\n")
     write(tmp_path / "course" / "scripts" / "train.py", "print(1)\n")
     write(tmp_path / "course" / "source" / "04_ring.py", WORKED)
@@ -95,7 +109,11 @@ def change(root, name, cell, **parts):
 
 
 def everything(root):
-    return {path: path.read_bytes() for path in sorted((root / "my_course").rglob("*")) if path.is_file()}
+    return {
+        path: path.read_bytes()
+        for path in sorted((root / "my_course").rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_a_new_copy_is_counted_and_says_where_to_begin(root, capsys):
@@ -110,7 +128,15 @@ def test_a_new_copy_is_counted_and_says_where_to_begin(root, capsys):
 
 def test_a_copy_holds_the_readers_files_and_nothing_of_who_makes_the_course(made):
     found = {path.relative_to(made / "my_course").as_posix() for path in everything(made)}
-    assert found == {LESSON, APPENDIX, EXERCISE, PAGE, "recorded/00.json", "scripts/train.py", update.MANIFEST}
+    assert found == {
+        LESSON,
+        APPENDIX,
+        EXERCISE,
+        PAGE,
+        "recorded/00.json",
+        "scripts/train.py",
+        update.MANIFEST,
+    }
 
 
 def test_the_reader_writes_in_a_stub_and_the_courses_version_is_out_of_sight(made):
@@ -124,7 +150,10 @@ def test_an_appendix_keeps_its_place_and_its_links(made, capsys):
     assert read(made, APPENDIX).cells[0].source == "[word](../glossary.md#word)"
     change(made, APPENDIX, 0, source="A note")
     write(made / "course" / APPENDIX, new_notebook(cells=[new_markdown_cell("Second")]))
-    said = f"{APPENDIX} is yours and stays; the course has a newer version, see appendix/04_ring.new.ipynb"
+    said = (
+        f"{APPENDIX} is yours and stays; the course has a newer version, see "
+        "appendix/04_ring.new.ipynb"
+    )
     assert again(made, capsys) == [said]
 
 
@@ -143,7 +172,11 @@ def test_a_given_picture_is_attached_below_its_code_which_is_folded(made):
 
 def test_a_notebook_states_the_kernel_that_jupyterlab_would_write_into_it(made):
     metadata = read(made, LESSON).metadata
-    assert metadata.kernelspec == {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    assert metadata.kernelspec == {
+        "name": "python3",
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+    }
     assert metadata.language_info.version == ".".join(map(str, sys.version_info[:3]))
 
 
@@ -162,14 +195,22 @@ def ours(tmp_path_factory):
 
 
 def test_this_courses_copy_has_all_its_lessons_and_exercises_and_no_output(ours):
-    notebooks = {path.relative_to(ours).as_posix(): json.loads(path.read_text()) for path in ours.rglob("*.ipynb")}
+    notebooks = {
+        path.relative_to(ours).as_posix(): json.loads(path.read_text())
+        for path in ours.rglob("*.ipynb")
+    }
     numbers = [one.number for one in HERE.lessons()]
     assert sorted(name[:2] for name in notebooks if "/" not in name) == numbers
-    assert sorted(Path(name).name[:2] for name in notebooks if name.startswith("exercises/")) == numbers
+    assert (
+        sorted(Path(name).name[:2] for name in notebooks if name.startswith("exercises/"))
+        == numbers
+    )
     for name, notebook in notebooks.items():
         nbformat.validate(notebook)
         cells = notebook["cells"]
-        assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == [], name
+        assert [
+            cell for cell in cells if cell.get("outputs") or cell.get("execution_count")
+        ] == [], name
     assert sorted(name for name in notebooks if name.startswith("appendix/")) == [
         one.notebook_name for one in HERE.appendices()
     ]
@@ -188,18 +229,37 @@ def test_all_links_of_this_courses_copy_lead_to_a_file_in_it(ours):
     texts = {page: page.read_text() for page in ours.rglob("*.md")}
     for page in ours.rglob("*.ipynb"):
         cells = json.loads(page.read_text())["cells"]
-        texts[page] = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    paths = [(page, target) for page, text in texts.items() for target in LINK.findall(text) if ":" not in target]
+        texts[page] = "\n".join(
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+        )
+    paths = [
+        (page, target)
+        for page, text in texts.items()
+        for target in LINK.findall(text)
+        if ":" not in target
+    ]
     assert len(paths) > 100
-    lost = [(page.name, target) for page, target in paths if not (page.parent / target).resolve().is_file()]
-    away = [(page.name, target) for page, target in paths if not (page.parent / target).resolve().is_relative_to(ours)]
+    lost = [
+        (page.name, target)
+        for page, target in paths
+        if not (page.parent / target).resolve().is_file()
+    ]
+    away = [
+        (page.name, target)
+        for page, target in paths
+        if not (page.parent / target).resolve().is_relative_to(ours)
+    ]
     assert (lost, away) == ([], [])
 
 
 def pictures(path):
-    """Return the PNG files, as base64, that a notebook's code cells show and that its text cells have attached."""
+    """Return the PNG files, as base64, that a notebook's code cells show and that its text cells
+    have attached.
+    """
     cells = json.loads(path.read_text())["cells"]
-    shown = [output["data"] for cell in cells for output in cell.get("outputs", []) if "data" in output]
+    shown = [
+        output["data"] for cell in cells for output in cell.get("outputs", []) if "data" in output
+    ]
     given = [cell["attachments"]["picture.png"] for cell in cells if "attachments" in cell]
     return ["".join(one["image/png"]).strip() for one in [*shown, *given] if "image/png" in one]
 
@@ -209,8 +269,12 @@ def test_every_picture_of_an_exercise_of_this_course_is_attached_with_its_words(
     for path in sorted((HERE.folder / "exercises").glob("*.ipynb")):
         copy = ours / "exercises" / path.name
         assert pictures(copy) == pictures(path)
-        sources = [cell.source for cell in nbformat.read(copy, as_version=4).cells if "attachments" in cell]
-        assert all(len(source.partition("](attachment:picture.png)")[0]) > 20 for source in sources), path.name
+        sources = [
+            cell.source for cell in nbformat.read(copy, as_version=4).cells if "attachments" in cell
+        ]
+        assert all(
+            len(source.partition("](attachment:picture.png)")[0]) > 20 for source in sources
+        ), path.name
         counts.append(len(sources))
     assert sum(counts) > 8
 
@@ -255,7 +319,9 @@ def test_what_the_reader_changed_stays_and_the_new_version_lies_beside_it(made, 
     assert again(made, capsys) == []
     assert len(everything(made)) == 7
     write(made / "course" / LESSON, lesson("New text"))
-    said = ["04_ring.ipynb is yours and stays; the course has a newer version, see 04_ring.new.ipynb"]
+    said = [
+        "04_ring.ipynb is yours and stays; the course has a newer version, see 04_ring.new.ipynb"
+    ]
     assert again(made, capsys) == said
     assert (made / "my_course" / LESSON).read_bytes() == mine
     assert read(made, "04_ring.new.ipynb").cells[0].source.startswith("New text")
@@ -287,7 +353,9 @@ def test_what_jupyterlab_notes_besides_is_no_change_of_the_readers(made, capsys)
 
 def test_another_python_makes_no_new_version(made, capsys, monkeypatch):
     mine = change(made, LESSON, 0, source="My note")
-    monkeypatch.setattr(form, "_kernel", lambda: {"language_info": {"name": "python", "version": "3.99"}})
+    monkeypatch.setattr(
+        form, "_kernel", lambda: {"language_info": {"name": "python", "version": "3.99"}}
+    )
     assert again(made, capsys) == []
     assert (made / "my_course" / LESSON).read_bytes() == mine
     assert not (made / "my_course" / "04_ring.new.ipynb").exists()
@@ -298,7 +366,10 @@ def test_a_page_and_a_damaged_notebook_of_the_readers_stay_too(made, capsys):
         write(made / "my_course" / name, text)
     write(made / "course" / LESSON, lesson("New text"))
     write(made / "course" / PAGE, "# New\n")
-    assert [line.rpartition(" ")[2] for line in again(made, capsys)] == ["04_ring.new.ipynb", "glossary.new.md"]
+    assert [line.rpartition(" ")[2] for line in again(made, capsys)] == [
+        "04_ring.new.ipynb",
+        "glossary.new.md",
+    ]
     assert [(made / "my_course" / name).read_text() for name in (PAGE, LESSON)] == ["Mine\n", "{"]
 
 
@@ -334,25 +405,37 @@ def test_a_lesson_with_a_new_number_takes_its_files_along_and_nothing_is_said(ma
 
 
 def test_what_the_reader_wrote_is_found_under_the_new_number(made, capsys):
-    """Cells, a new version beside, a copy of the reader's own, and the predictions: each to the byte."""
+    """Cells, a new version beside, a copy of the reader's own, and the predictions: each to the
+    byte.
+    """
     write(made / "my_course" / update.PREDICTIONS, '[{"question": "How long?", "value": 3}]\n')
     change(made, LESSON, 0, source="My note")
     write(made / "course" / LESSON, lesson("Second"))
     again(made, capsys)
     write(made / "my_course" / "04_ring-Copy1.ipynb", lesson("Mine too"))
     change(made, EXERCISE, 1, source="2")
-    theirs = {path.name: path.read_bytes() for path in everything(made) if path.name != update.MANIFEST}
+    theirs = {
+        path.name: path.read_bytes() for path in everything(made) if path.name != update.MANIFEST
+    }
     renumber(made)
     write(made / "course" / "05_ring.ipynb", lesson("Third"))
     said = again(made, capsys)
     assert "04_ring.ipynb is 05_ring.ipynb now: its lesson has another number" in said
     assert (
-        "exercises/04_ring_exercises.ipynb is exercises/05_ring_exercises.ipynb now: its lesson has another number"
+        "exercises/04_ring_exercises.ipynb is exercises/05_ring_exercises.ipynb now: its lesson "
+        "has another number" in said
+    )
+    assert (
+        "05_ring.ipynb is yours and stays; the course has a newer version, see 05_ring.new.ipynb"
         in said
     )
-    assert "05_ring.ipynb is yours and stays; the course has a newer version, see 05_ring.new.ipynb" in said
     kept = {path.name: path.read_bytes() for path in everything(made)}
-    for name in ("04_ring.ipynb", "04_ring-Copy1.ipynb", "04_ring_exercises.ipynb", update.PREDICTIONS):
+    for name in (
+        "04_ring.ipynb",
+        "04_ring-Copy1.ipynb",
+        "04_ring_exercises.ipynb",
+        update.PREDICTIONS,
+    ):
         assert kept[name.replace("04_", "05_")] == theirs[name]
     assert not [name for name in kept if name.startswith("04_")]
     assert read(made, "05_ring.new.ipynb").cells[0].source.startswith("Third")
@@ -362,10 +445,15 @@ def test_what_the_reader_wrote_is_found_under_the_new_number(made, capsys):
 def test_what_the_reader_wrote_is_found_under_the_new_title(made, capsys, monkeypatch):
     change(made, LESSON, 0, source="My note")
     write(made / "my_course" / "04_ring-Copy1.ipynb", lesson("Mine too"))
-    theirs = {path.name: path.read_bytes() for path in everything(made) if path.name != update.MANIFEST}
+    theirs = {
+        path.name: path.read_bytes() for path in everything(made) if path.name != update.MANIFEST
+    }
     for path in list((made / "course").rglob("04_*.ipynb")):
         path.rename(path.with_name(path.name.replace("04_ring", "04_line")))
-    write(made / "course" / PAGE, "# Glossary\n\nFrom [lesson 04](04_line.ipynb), [how](../CONTRIBUTING.md).\n")
+    write(
+        made / "course" / PAGE,
+        "# Glossary\n\nFrom [lesson 04](04_line.ipynb), [how](../CONTRIBUTING.md).\n",
+    )
     write(made / "course" / "04_line.ipynb", lesson("Second"))
     monkeypatch.setattr(order, "_RETITLED", {"ring": "line"})
     said = again(made, capsys)
@@ -398,7 +486,10 @@ def test_without_its_memory_all_that_differs_is_the_readers(made, capsys, damage
     write(made / "course" / PAGE, "# New\n")
     said = again(made, capsys)
     assert "is damaged: every file that differs" in said[0]
-    assert [line.rpartition(" ")[2] for line in said[1:]] == ["04_ring.new.ipynb", "glossary.new.md"]
+    assert [line.rpartition(" ")[2] for line in said[1:]] == [
+        "04_ring.new.ipynb",
+        "glossary.new.md",
+    ]
     assert (made / "my_course" / LESSON).read_bytes() == mine
     assert again(made, capsys) == []
 
@@ -426,7 +517,9 @@ def test_earlier_predictions_are_taken_along_once_and_later_ones_stay(root, caps
     theirs = root / "my_course" / "my_predictions.json"
     write(root / "course" / "my_predictions.json", "[1]")
     assert command.main(root) == 0
-    assert capsys.readouterr().out.splitlines()[:-1] == ["your predictions from course are taken along"]
+    assert capsys.readouterr().out.splitlines()[:-1] == [
+        "your predictions from course are taken along"
+    ]
     assert theirs.read_text() == "[1]"
     assert theirs.stat().st_mode & 0o777 == 0o600
     theirs.write_text("[1, 2]")
@@ -437,7 +530,8 @@ def test_earlier_predictions_are_taken_along_once_and_later_ones_stay(root, caps
     assert not theirs.exists()
 
 
-ABSENT = ("jupytext", "nbgrader", "playwright", "pytest", "sphinx_revealjs")  # only `make test` installs them
+# only `make test` installs them
+ABSENT = ("jupytext", "nbgrader", "playwright", "pytest", "sphinx_revealjs")
 WITHOUT = f"""import sys
 from pathlib import Path
 sys.modules.update(dict.fromkeys({ABSENT!r}))

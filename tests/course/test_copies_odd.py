@@ -1,4 +1,6 @@
-"""A reader's copy with something odd in it: one sentence, with what to do, and all else is brought up to date."""
+"""A reader's copy with something odd in it: one sentence, with what to do, and all else is brought
+up to date.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,19 @@ import pytest
 from hypothesis import given, strategies as st
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from tests.course.test_copies import EXERCISE, LESSON, PAGE, again, change, everything, lesson, made, read, root, write
+from tests.course.test_copies import (
+    EXERCISE,
+    LESSON,
+    PAGE,
+    again,
+    change,
+    everything,
+    lesson,
+    made,
+    read,
+    root,
+    write,
+)
 from tests.properties import repeatable
 from tools.authoring.course import HERE
 from tools.copies import __main__ as command, update
@@ -45,8 +59,16 @@ def pipe_instead(path):
 
 ODD = {
     "a folder": (LESSON, folder_instead, f"because {LESSON} is a folder here; rename it"),
-    "a file for its folder": (EXERCISE, file_instead, "because exercises is a file here; rename it"),
-    "a link that leads nowhere": (LESSON, link_instead, f"because {LESSON} is no file here; rename it"),
+    "a file for its folder": (
+        EXERCISE,
+        file_instead,
+        "because exercises is a file here; rename it",
+    ),
+    "a link that leads nowhere": (
+        LESSON,
+        link_instead,
+        f"because {LESSON} is no file here; rename it",
+    ),
     "a pipe": (LESSON, pipe_instead, f"because {LESSON} is no file here; rename it"),
 }
 
@@ -75,13 +97,17 @@ def test_what_was_renamed_away_is_brought_up_to_date_again(made, capsys):
     assert read(made, LESSON).cells[0].source.startswith("Text")
 
 
-def test_a_file_that_may_not_be_read_is_named_and_takes_its_lessons_new_number(made, monkeypatch, capsys):
+def test_a_file_that_may_not_be_read_is_named_and_takes_its_lessons_new_number(
+    made, monkeypatch, capsys
+):
     """Root may read all, so that it may not is played."""
     allowed, unread = os.access, [made / COPY / LESSON, made / COPY / "05_ring.ipynb"]
     monkeypatch.setattr(os, "access", lambda path, mode: path not in unread and allowed(path, mode))
     mine = (made / COPY / LESSON).read_bytes()
     (line,) = again(made, capsys)
-    assert line.startswith(f"{LESSON} is not brought up to date, because it may not be read; allow that: chmod u+r ")
+    assert line.startswith(
+        f"{LESSON} is not brought up to date, because it may not be read; allow that: chmod u+r "
+    )
     (made / "course" / LESSON).rename(made / "course" / "05_ring.ipynb")
     said = again(made, capsys)
     assert said[0] == f"{LESSON} is 05_ring.ipynb now: its lesson has another number"
@@ -89,7 +115,9 @@ def test_a_file_that_may_not_be_read_is_named_and_takes_its_lessons_new_number(m
     assert (made / COPY / "05_ring.ipynb").read_bytes() == mine
 
 
-def test_a_folder_that_may_not_be_used_is_named_and_the_rest_is_brought_up_to_date(made, monkeypatch, capsys):
+def test_a_folder_that_may_not_be_used_is_named_and_the_rest_is_brought_up_to_date(
+    made, monkeypatch, capsys
+):
     allowed, closed = os.access, made / COPY / "exercises"
     monkeypatch.setattr(os, "access", lambda path, mode: path != closed and allowed(path, mode))
     mine = (made / COPY / EXERCISE).read_bytes()
@@ -98,10 +126,13 @@ def test_a_folder_that_may_not_be_used_is_named_and_the_rest_is_brought_up_to_da
     (made / "course" / EXERCISE).rename(made / "course" / "exercises" / "05_ring_exercises.ipynb")
     (line,) = (one for one in again(made, capsys) if "chmod" in one)
     assert line == (
-        "exercises/05_ring_exercises.ipynb is not brought up to date, because exercises may not be read and written; "
-        f"allow that: chmod u+rwx {closed}"
+        "exercises/05_ring_exercises.ipynb is not brought up to date, because exercises may not "
+        f"be read and written; allow that: chmod u+rwx {closed}"
     )
-    assert ((made / COPY / EXERCISE).read_bytes(), (made / COPY / PAGE).read_text()) == (mine, "# New\n")
+    assert ((made / COPY / EXERCISE).read_bytes(), (made / COPY / PAGE).read_text()) == (
+        mine,
+        "# New\n",
+    )
 
 
 def test_a_memory_that_may_not_be_read_is_named_and_nothing_is_written(made, monkeypatch, capsys):
@@ -110,7 +141,10 @@ def test_a_memory_that_may_not_be_read_is_named_and_nothing_is_written(made, mon
     before = everything(made)
     write(made / "course" / PAGE, "# New\n")
     assert command.main(made) == 1
-    assert capsys.readouterr().err == f"error: {closed} may not be read; allow that: chmod u+r {closed}\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {closed} may not be read; allow that: chmod u+r {closed}\n"
+    )
     assert before == everything(made) != {}
 
 
@@ -125,7 +159,10 @@ def test_a_folder_in_the_place_of_a_new_version_is_passed_over(made, capsys):
 def test_a_copy_that_is_no_folder_is_refused_with_what_to_do(root, capsys):
     (root / COPY).write_text("mine")
     assert command.main(root) == 1
-    assert capsys.readouterr().err == f"error: {root / COPY} is no folder; rename it, and start again\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {root / COPY} is no folder; rename it, and start again\n"
+    )
     assert (root / COPY).read_text() == "mine"
 
 
@@ -134,7 +171,9 @@ def test_a_folder_in_the_place_of_the_memory_is_named(made, capsys):
     folder_instead(made / COPY / update.MANIFEST)
     write(made / "course" / LESSON, lesson("New text"))
     first, second = again(made, capsys)
-    assert first.startswith(f"{update.MANIFEST} is no file, so every file that differs from the course's is taken for")
+    assert first.startswith(
+        f"{update.MANIFEST} is no file, so every file that differs from the course's is taken for"
+    )
     assert second.endswith("see 04_ring.new.ipynb")
     assert (made / COPY / LESSON).read_bytes() == mine
     assert len(again(made, capsys)) == 2
@@ -142,7 +181,16 @@ def test_a_folder_in_the_place_of_the_memory_is_named(made, capsys):
 
 
 KNOWN = {"version": "a", "contents": ["b"]}
-DAMAGED = ({"contents": 7}, {"contents": None}, {"contents": [7]}, {"version": None}, {"version": []}, 7, None, [])
+DAMAGED = (
+    {"contents": 7},
+    {"contents": None},
+    {"contents": [7]},
+    {"version": None},
+    {"version": []},
+    7,
+    None,
+    [],
+)
 
 
 @pytest.mark.parametrize("damage", DAMAGED, ids=str)
@@ -166,7 +214,9 @@ JSON = st.recursive(
 
 @repeatable(examples=60)
 @given(JSON, st.sampled_from([LESSON, update.MANIFEST]))
-def test_whatever_json_lies_in_the_copy_it_is_kept_or_told_and_the_rest_is_written(tmp_path_factory, value, name):
+def test_whatever_json_lies_in_the_copy_it_is_kept_or_told_and_the_rest_is_written(
+    tmp_path_factory, value, name
+):
     copy = tmp_path_factory.mktemp("copy")
     files = {LESSON: nbformat.writes(lesson()).encode(), PAGE: b"page"}
     (copy / name).write_text(json.dumps(value))
@@ -203,9 +253,17 @@ def test_what_a_reader_added_beside_sources_and_outputs_is_the_readers(made, cap
     assert (made / COPY / LESSON).read_bytes() == mine
 
 
-OF_THE_PROGRAM = {"collapsed": True, "scrolled": False, "trusted": True, "jupyter": {"source_hidden": True},
-                  "execution": {"iopub.execute_input": "2026-11-26T10:00:00Z"}, "vscode": {"languageId": "python"},
-                  "jp-MarkdownHeadingCollapsed": True, "colab": {"base_uri": "x"}, "id": "a"}  # fmt: skip
+OF_THE_PROGRAM = {
+    "collapsed": True,
+    "scrolled": False,
+    "trusted": True,
+    "jupyter": {"source_hidden": True},
+    "execution": {"iopub.execute_input": "2026-11-26T10:00:00Z"},
+    "vscode": {"languageId": "python"},
+    "jp-MarkdownHeadingCollapsed": True,
+    "colab": {"base_uri": "x"},
+    "id": "a",
+}
 
 
 def test_what_a_program_notes_of_a_cell_is_no_change_of_the_readers(made, capsys):
@@ -248,12 +306,16 @@ def test_what_a_killed_run_has_written_is_the_courses_at_the_next_version_too(ma
     for version, writes in enumerate((8, 5, 2, 1, 0)):
         for name in names:
             write(made / "course" / name, f"{name}, version {version}\n")
-        done = subprocess.run([sys.executable, "-c", KILLED, str(made), str(writes)], cwd=HERE.root, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(made), str(writes)], cwd=HERE.root, check=False
+        )
         assert done.returncode == -signal.SIGKILL
     assert {path.read_text()[-2] for path in (made / COPY).glob("*_part.md")} == {"0", "1", "2"}
     for name in names:
         write(made / "course" / name, f"{name}, the last\n")
     assert again(made, capsys) == []
-    assert [(made / COPY / name).read_text() for name in names] == [f"{name}, the last\n" for name in names]
+    assert [(made / COPY / name).read_text() for name in names] == [
+        f"{name}, the last\n" for name in names
+    ]
     assert (made / COPY / LESSON).read_bytes() == mine
     assert not [path for path in everything(made) if ".new" in path.name]

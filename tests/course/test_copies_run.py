@@ -1,4 +1,6 @@
-"""Who writes nothing comes through a lesson: its reader's copy runs to the end, on the course's versions."""
+"""Who writes nothing comes through a lesson: its reader's copy runs to the end, on the course's
+versions.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ def written(lesson):
 
 
 def ran(lesson, folder):
-    """Run a lesson's copy as it lies in the copy of the course, and return what its checks printed, by function."""
+    """Run a lesson's copy as it lies in the copy of the course, and return what its checks printed,
+    by function.
+    """
     made = nbformat.read(folder / lesson.notebook_name, as_version=4)
-    assert len(made.cells) == len(lesson.cells), f"{lesson.name} is not built: make lessons LESSONS={lesson.number}"
+    assert len(made.cells) == len(lesson.cells), (
+        f"{lesson.name} is not built: make lessons LESSONS={lesson.number}"
+    )
     cells = run.run(made, lesson, folder=(folder / lesson.notebook_name).parent).cells
     return {
         cell.metadata["checks"]: "".join(output.get("text", "") for output in cell.outputs)
@@ -49,11 +55,17 @@ def ours(tmp_path_factory):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "lesson",
-    one_in_test((*HERE.lessons(), *HERE.appendices()), name=lambda lesson: lesson.name, lesson="systolic_arrays",
-                ci=["data_parallel"]),
-)  # fmt: skip
+    one_in_test(
+        (*HERE.lessons(), *HERE.appendices()),
+        name=lambda lesson: lesson.name,
+        lesson="systolic_arrays",
+        ci=["data_parallel"],
+    ),
+)
 def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
-    """Each lesson's checks are proved on its stubs in test_authoring_proof.py, and its cells by nbval."""
+    """Each lesson's checks are proved on its stubs in test_authoring_proof.py, and its cells by
+    nbval.
+    """
     said = ran(lesson, ours)
     assert list(said) == written(lesson)
     for name, text in said.items():
@@ -62,12 +74,15 @@ def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
 
 
 def in_a_style():
-    """Return a parameter for each lesson whose source has right answers in other styles, and each style."""
+    """Return a parameter for each lesson whose source has right answers in other styles, and each
+    style.
+    """
     return [
         pytest.param(one, style, id=f"{one.name}-style-{style}")
-        for one in HERE.lessons() if one.right
+        for one in HERE.lessons()
+        if one.right
         for style in yours.STYLES
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.slow
@@ -82,7 +97,12 @@ def test_a_lesson_runs_to_its_end_on_right_answers_in_another_style(lesson, styl
         if "yours" in cell.metadata:
             cell.source = answers[cell.metadata["yours"]]
     cells = run.run(made, lesson, folder=(ours / lesson.notebook_name).parent).cells
-    said = [output for cell in cells for output in cell.get("outputs", []) if output.get("name") == "stderr"]
+    said = [
+        output
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if output.get("name") == "stderr"
+    ]
     assert said == []
     for cell in cells:
         if "checks" in cell.metadata:
@@ -144,5 +164,7 @@ def test_what_follows_a_stub_takes_the_courses_version(tmp_path):
 
 def test_a_copy_that_stops_before_its_end_is_seen(tmp_path):
     lesson = copied(SOURCE.replace("twice(21) == 42", "twice(21) == 43"), tmp_path)
-    with pytest.raises(AuthoringError, match=r"line 34 of 90_sums\.py, its line 1, raised AssertionError"):
+    with pytest.raises(
+        AuthoringError, match=r"line 34 of 90_sums\.py, its line 1, raised AssertionError"
+    ):
         ran(lesson, tmp_path)

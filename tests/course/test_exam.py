@@ -1,4 +1,6 @@
-"""Every number of the exam's answers follows from its question, by the library or by a few lines."""
+"""Every number of the exam's answers follows from its question, by the library or by a few
+lines.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ QUESTIONS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILI
 
 def said(number: int) -> str:
     """Return the answer to a question, its lines joined."""
-    return " ".join(line.removeprefix("> ") for line in QUESTIONS[number - 1].splitlines() if line.startswith("> "))
+    return " ".join(
+        line.removeprefix("> ")
+        for line in QUESTIONS[number - 1].splitlines()
+        if line.startswith("> ")
+    )
 
 
 def test_there_are_ten_each_with_four_points_and_its_lesson():
@@ -42,7 +48,10 @@ def test_1_roofline():
 def test_2_lines():
     assert f"(2) {64 // 8} times" in said(2)
     under_way = 16e9 * 90e-9
-    assert f"{under_way:,.0f} bytes, {under_way / 64} lines: at least {math.ceil(under_way / 64)}" in said(2)
+    assert (
+        f"{under_way:,.0f} bytes, {under_way / 64} lines: at least {math.ceil(under_way / 64)}"
+        in said(2)
+    )
 
 
 def test_3_tiles():
@@ -52,8 +61,13 @@ def test_3_tiles():
 
 
 def test_4_ring():
-    sent = {size: parallel.collective("all_reduce", "ring", world_size=size, length=350_000).ranks()[0].sent_bytes * 1e3
-            for size in (8, 64)}  # fmt: skip
+    sent = {
+        size: parallel.collective("all_reduce", "ring", world_size=size, length=350_000)
+        .ranks()[0]
+        .sent_bytes
+        * 1e3
+        for size in (8, 64)
+    }
     assert f"{sent[8] / 1e9:.2f} GB" in said(4)
     assert f"{1e3 * sent[8] / 12.5e9:.0f} ms" in said(4)
     assert f"{sent[64] / 1e9:.2f} GB" in said(4)

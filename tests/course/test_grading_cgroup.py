@@ -33,16 +33,22 @@ for child in children:
 
 def forked(start):
     """Return how many processes could be started besides the first."""
-    ran = subprocess.run([*start, sys.executable, "-I", "-c", FORKS], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [*start, sys.executable, "-I", "-c", FORKS], capture_output=True, text=True, check=True
+    )
     return int(ran.stdout)
 
 
 def mounted():
-    """Return whether this machine's root may make groups that count processes, as its table of mounts says."""
+    """Return whether this machine's root may make groups that count processes, as its table of
+    mounts says.
+    """
     for row in Path("/proc/self/mounts").read_text().splitlines():
         _, folder, kind, options, *_ = row.split()
         handed_down = Path(folder, "cgroup.subtree_control")
-        counts = "pids" in (handed_down.read_text() if kind == "cgroup2" and handed_down.is_file() else options)
+        counts = "pids" in (
+            handed_down.read_text() if kind == "cgroup2" and handed_down.is_file() else options
+        )
         if kind.startswith("cgroup") and counts and options.startswith("rw"):
             return True
     return False
@@ -59,12 +65,17 @@ def test_a_group_has_no_more_processes_than_it_may():
 
 
 def as_root(monkeypatch, folder, *, inside="0", outside="0", partitions=()):
-    """Let this be root, whose user outside of the namespace is ``outside``, on a machine with these mounts."""
+    """Let this be root, whose user outside of the namespace is ``outside``, on a machine with these
+    mounts.
+    """
     uid_map = folder / "uid_map"
     uid_map.write_text(f"{inside:>10} {outside:>10} 4294967295\n")
     monkeypatch.setattr(cgroup, "_UID_MAP", uid_map)
     monkeypatch.setattr(cgroup.os, "geteuid", lambda: 0)
-    rows = [SimpleNamespace(mountpoint=str(place), fstype=kind, opts=options) for place, kind, options in partitions]
+    rows = [
+        SimpleNamespace(mountpoint=str(place), fstype=kind, opts=options)
+        for place, kind, options in partitions
+    ]
     monkeypatch.setattr(cgroup.psutil, "disk_partitions", lambda all: rows)
 
 
@@ -89,7 +100,9 @@ def test_who_is_not_root_gets_none_and_is_bounded(monkeypatch, tmp_path):
         ("tmpfs", "rw,pids", "pids\n", False),
     ],
 )
-def test_a_group_is_made_where_one_counts_processes(monkeypatch, tmp_path, kind, options, handed_down, counts):
+def test_a_group_is_made_where_one_counts_processes(
+    monkeypatch, tmp_path, kind, options, handed_down, counts
+):
     mount = tmp_path / "mount"
     mount.mkdir()
     if handed_down is not None:

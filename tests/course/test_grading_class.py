@@ -1,4 +1,6 @@
-"""Grading a class: a run that is killed goes on, marks of a person stay, and what cannot be graded is refused."""
+"""Grading a class: a run that is killed goes on, marks of a person stay, and what cannot be graded
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,28 @@ def answered():
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
-    """A class whose grading was killed after the first marks, and then run again; with what the kill left."""
+    """A class whose grading was killed after the first marks, and then run again; with what the
+    kill left.
+    """
     root = tmp_path_factory.mktemp("class")
     folder = root / "submitted"
     for student in ("ann", "ben", "cleo"):
         hand_in(folder, student, answered())
     environment = {**os.environ, "HELPERS_HEADLESS": "1"}
     log = (root / "log").open("w+")
-    run = subprocess.Popen([sys.executable, "-m", "tools.grading", str(folder), "--jobs", "1"], cwd=HERE.root,
-                           env=environment, stdout=log, stderr=log)  # fmt: skip
+    run = subprocess.Popen(
+        [sys.executable, "-m", "tools.grading", str(folder), "--jobs", "1"],
+        cwd=HERE.root,
+        env=environment,
+        stdout=log,
+        stderr=log,
+    )
     deadline = time.monotonic() + 900
-    while not list((root / "marks").glob("*/*.json")) and run.poll() is None and time.monotonic() < deadline:
+    while (
+        not list((root / "marks").glob("*/*.json"))
+        and run.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.1)
     family = psutil.Process(run.pid).children(recursive=True)
     os.kill(run.pid, signal.SIGKILL)
@@ -106,7 +119,9 @@ def test_marks_and_comments_of_a_person_survive(resumed):
     assert [float(rows(root)["ann"][one]) for one in ("so_far_of", "max_score")] == [most - 2, most]
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as book:
         book.find_grade(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_score = 1.5
-        book.find_comment(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_comment = "The ridge moves, too."
+        book.find_comment(
+            QUESTION, ASSIGNMENT, ASSIGNMENT, "ann"
+        ).manual_comment = "The ridge moves, too."
         book.db.commit()
     (root / "submitted" / "ben").rename(root / "ben")
     done = grade.grade(root / "submitted", root, jobs=2, limits=LIMITS, force=True)
@@ -124,7 +139,10 @@ def test_marks_and_comments_of_a_person_survive(resumed):
 
 def test_the_next_one_runs_while_the_marks_of_one_are_written_down(tmp_path):
     unread, honest = hand_in(tmp_path, "ann", b"no notebook"), hand_in(tmp_path, "ben", notebook())
-    todo = [intake.Submission("ann", ASSIGNMENT, unread), intake.Submission("ben", ASSIGNMENT, honest)]
+    todo = [
+        intake.Submission("ann", ASSIGNMENT, unread),
+        intake.Submission("ben", ASSIGNMENT, honest),
+    ]
     marked = grade._marked(todo, LIMITS, 1, str(tmp_path))
     one, marks = next(marked)
     running = [process.name for process in multiprocessing.active_children()]
@@ -139,10 +157,19 @@ def test_a_page_is_written_with_the_marks_and_once(tmp_path, monkeypatch):
         hand_in(tmp_path / "submitted", student, b"no notebook")
     done = []
     keep, page = grade._keep, Book.page
-    monkeypatch.setattr(grade, "_keep", lambda *given: (done.append(("marked", given[1].student)), keep(*given)))
-    monkeypatch.setattr(Book, "page", lambda book, *which: (done.append(("page", *which)), page(book, *which)))
+    monkeypatch.setattr(
+        grade, "_keep", lambda *given: (done.append(("marked", given[1].student)), keep(*given))
+    )
+    monkeypatch.setattr(
+        Book, "page", lambda book, *which: (done.append(("page", *which)), page(book, *which))
+    )
     grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
-    pages = [("marked", "ann"), ("page", ASSIGNMENT, "ann"), ("marked", "ben"), ("page", ASSIGNMENT, "ben")]
+    pages = [
+        ("marked", "ann"),
+        ("page", ASSIGNMENT, "ann"),
+        ("marked", "ben"),
+        ("page", ASSIGNMENT, "ben"),
+    ]
     assert done == pages
     done.clear()
     grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
@@ -154,7 +181,9 @@ def nothing(one, problem="it is none"):
 
 
 def test_a_file_that_changes_while_it_is_marked_is_marked_again(tmp_path, monkeypatch):
-    path, other = (hand_in(tmp_path / "submitted", student, b"no notebook") for student in ("ann", "ben"))
+    path, other = (
+        hand_in(tmp_path / "submitted", student, b"no notebook") for student in ("ann", "ben")
+    )
     rounds = []
 
     def marked(todo, *_):
@@ -211,11 +240,21 @@ print(call(keyctl, 10, -3, b"user", b"course-test", 0) > 0)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"), reason="its add_key")
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"), reason="its add_key"
+)
 def test_the_keys_of_the_login_are_left_behind():
     add = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
-    found = [subprocess.run([sys.executable, "-c", _KEYS.format(add=add, leave=leave)], cwd=HERE.root, text=True,
-                            capture_output=True, check=False) for leave in ("", "sandbox.leave_keys()")]  # fmt: skip
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _KEYS.format(add=add, leave=leave)],
+            cwd=HERE.root,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        for leave in ("", "sandbox.leave_keys()")
+    ]
     refused = found[0].stderr.strip()
     if refused in ("EPERM", "EACCES", "ENOSYS"):  # any other is a wrong call of ours
         pytest.skip(f"the kernel of this machine lends no keyring ({refused})")
@@ -229,7 +268,9 @@ def test_a_notebook_too_large_to_show_is_refused(tmp_path):
     made = notebook(before="x" * intake.MOST_CHARACTERS)
     long = hand_in(tmp_path, "ben", made)
     for path in (many, long):
-        with pytest.raises(intake.IntakeError, match="more than 1,000 cells or 1,000,000 characters"):
+        with pytest.raises(
+            intake.IntakeError, match="more than 1,000 cells or 1,000,000 characters"
+        ):
             intake.clean(SHEET, path)
     del made.cells[0]
     assert intake.clean(SHEET, hand_in(tmp_path, "cleo", made)).cells
@@ -255,8 +296,13 @@ def test_what_cannot_be_read_is_said_and_stops_nobody(tmp_path, monkeypatch):
     assert strange == {"ann": "cannot be read (Permission denied); mend its rights"}
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "grades.csv"),
-                                   OperationalError("insert", {}, Exception("database or disk is full"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "grades.csv"),
+        OperationalError("insert", {}, Exception("database or disk is full")),
+    ],
+)
 def test_a_full_disk_is_said_in_a_line(tmp_path, monkeypatch, capsys, error):
     def full(*_, **__):
         raise error
@@ -272,7 +318,9 @@ def test_a_full_disk_is_said_in_a_line(tmp_path, monkeypatch, capsys, error):
 def test_a_notebook_is_put_back_together(tmp_path):
     made = notebook(before="x = 1")
     kept = [
-        cell for cell in made.cells if not cell.metadata.get("nbgrader", {}).get("grade_id", "").endswith("_checks")
+        cell
+        for cell in made.cells
+        if not cell.metadata.get("nbgrader", {}).get("grade_id", "").endswith("_checks")
     ]
     for cell in kept:
         if cell.metadata.get("nbgrader", {}).get("locked"):
@@ -299,20 +347,33 @@ def test_without_bubblewrap_nothing_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_that_bubblewrap_is_absent_is_said_before_anything_is_loaded(tmp_path):
-    code = f"import sys\nfrom tools.grading.__main__ import main\nmain([{str(tmp_path)!r}])\nprint(*sys.modules)"
+    code = (
+        "import sys\nfrom tools.grading.__main__ import "
+        f"main\nmain([{str(tmp_path)!r}])\nprint(*sys.modules)"
+    )
     environment = {**os.environ, "PATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=HERE.root, env=environment, capture_output=True, text=True,
-                          check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=HERE.root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "sudo apt-get install bubblewrap" in done.stderr
     assert not {"torch", "nbgrader", "sqlalchemy"} & set(done.stdout.split())
 
 
 def test_a_sandbox_that_does_not_work_is_refused(tmp_path, monkeypatch):
     fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    fake.write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
+    )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(SandboxError, match=r"No permissions.*apparmor_restrict_unprivileged_userns"):
+    with pytest.raises(
+        SandboxError, match=r"No permissions.*apparmor_restrict_unprivileged_userns"
+    ):
         sandbox.refuse_unless_working()
 
 
@@ -327,12 +388,18 @@ def test_a_sandbox_that_shuts_nothing_in_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("folder", "said"),
-    [("absent", "is not a folder"), ("empty", "holds no submission"), (None, "which every submission may read")],
+    [
+        ("absent", "is not a folder"),
+        ("empty", "holds no submission"),
+        (None, "which every submission may read"),
+    ],
 )
 def test_what_cannot_be_graded_is_refused_with_what_to_do(tmp_path, folder, said):
     (tmp_path / "empty").mkdir()
     with pytest.raises(GradingError, match=said):
-        grade.grade(HERE.root / "helpers" if folder is None else tmp_path / folder, tmp_path / "into")
+        grade.grade(
+            HERE.root / "helpers" if folder is None else tmp_path / folder, tmp_path / "into"
+        )
 
 
 def test_the_command_asks_for_a_folder(capsys):
@@ -348,23 +415,38 @@ def test_nothing_of_the_lecturers_is_visible():
 
 
 def test_a_clone_that_submissions_would_see_is_refused_before_anything_runs(tmp_path, monkeypatch):
-    """The solutions lie in it; below /usr, as images of containers have it, each submission could read them."""
+    """The solutions lie in it; below /usr, as images of containers have it, each submission could
+    read them.
+    """
     monkeypatch.setattr(sandbox, "refuse_unless_working", lambda: pytest.fail("something was run"))
     (tmp_path / "submitted").mkdir()
     for around in (HERE.root, HERE.folder / "instructor", HERE.root / "tests"):
         monkeypatch.setattr(sandbox, "visible", lambda around=around: [around])
-        with pytest.raises(GradingError, match=r"lies in .*, which every submission may read; move it elsewhere"):
+        with pytest.raises(
+            GradingError, match=r"lies in .*, which every submission may read; move it elsewhere"
+        ):
             grade.grade(tmp_path / "submitted", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "when"),
-    [(b"2026-11-22 10:00:00.5 UTC", "2026-11-22 10:00:00.500000"), (b"2026-11-22 10:00:00 Europe/Berlin",
-     "2026-11-22 09:00:00"), (b"2026-11-22T10:00", "2026-11-22 10:00:00"), (b"inf", ""), (b"", ""),
-     (b"22.11.2026 um 10 Uhr", ""), (b"03/04/2026 10:00", ""), (b"\0\0\0", ""), (b"9" * 40, ""), (b"x" * 10**6, ""),
-     (b"0001-01-01 00:00:00 Europe/Berlin", ""), (b"9999-12-31 23:59:59 -9999", ""), (b"2026-99-99 10:00", ""),
-     (b"2026-11-22 10:00 \xff", "")],
-)  # fmt: skip
+    [
+        (b"2026-11-22 10:00:00.5 UTC", "2026-11-22 10:00:00.500000"),
+        (b"2026-11-22 10:00:00 Europe/Berlin", "2026-11-22 09:00:00"),
+        (b"2026-11-22T10:00", "2026-11-22 10:00:00"),
+        (b"inf", ""),
+        (b"", ""),
+        (b"22.11.2026 um 10 Uhr", ""),
+        (b"03/04/2026 10:00", ""),
+        (b"\0\0\0", ""),
+        (b"9" * 40, ""),
+        (b"x" * 10**6, ""),
+        (b"0001-01-01 00:00:00 Europe/Berlin", ""),
+        (b"9999-12-31 23:59:59 -9999", ""),
+        (b"2026-99-99 10:00", ""),
+        (b"2026-11-22 10:00 \xff", ""),
+    ],
+)
 def test_a_date_is_read_or_missed_and_ends_nothing(tmp_path, text, when):
     path = hand_in(tmp_path, "ann", b"")
     path.with_name("timestamp.txt").write_bytes(text)
@@ -378,7 +460,11 @@ def test_a_date_is_read_or_missed_and_ends_nothing(tmp_path, text, when):
 def test_a_date_that_was_mended_is_read_without_marking_again(tmp_path):
     stamp = hand_in(tmp_path / "submitted", "ann", b"no notebook").with_name("timestamp.txt")
     page = tmp_path / "feedback" / "ann" / ASSIGNMENT / f"{ASSIGNMENT}.html"
-    for text, new, shown in (("yesterday", 1, False), ("2026-11-22 10:00:00 UTC", 0, True), ("then", 0, False)):
+    for text, new, shown in (
+        ("yesterday", 1, False),
+        ("2026-11-22 10:00:00 UTC", 0, True),
+        ("then", 0, False),
+    ):
         stamp.write_text(text)
         assert grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS).new == new
         assert ("timestamp.txt holds no date" in rows(tmp_path)["ann"]["note"]) != shown
@@ -387,21 +473,30 @@ def test_a_date_that_was_mended_is_read_without_marking_again(tmp_path):
 
 @pytest.mark.parametrize("begun", ["released", "written"])
 def test_a_class_keeps_the_names_with_which_it_began(tmp_path, begun):
-    """Its gradebook has one assignment, under its old number, whatever number a student's file has now."""
+    """Its gradebook has one assignment, under its old number, whatever number a student's file has
+    now.
+    """
     old = f"77_{ASSIGNMENT[3:]}"
     if begun == "released":
         Book(tmp_path).prepare(HERE, SHEET.named(old))
     else:
         handout.release_into(tmp_path, [SHEET.named(old)], HERE)
     hand_in(tmp_path / "submitted", "ann", b"no notebook")
-    hand_in(tmp_path / "submitted", "ben", b"no notebook").rename(tmp_path / "submitted" / "ben" / f"{old}.ipynb")
+    hand_in(tmp_path / "submitted", "ben", b"no notebook").rename(
+        tmp_path / "submitted" / "ben" / f"{old}.ipynb"
+    )
     done = grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
     assert (done.new, done.strange) == (2, ())
-    assert {name: row["assignment"] for name, row in rows(tmp_path).items()} == {"ann": old, "ben": old}
+    assert {name: row["assignment"] for name, row in rows(tmp_path).items()} == {
+        "ann": old,
+        "ben": old,
+    }
     with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as book:
         assert [one.name for one in book.assignments] == [old]
     assert [path.name for path in (tmp_path / "source").iterdir()] == [old]
-    assert sorted(path.name for path in (tmp_path / "feedback").rglob("*.html")) == [f"{old}.html"] * 2
+    assert (
+        sorted(path.name for path in (tmp_path / "feedback").rglob("*.html")) == [f"{old}.html"] * 2
+    )
     again = handout.nbgrader_folder(HERE, tmp_path, [SHEET.lesson.number])
     assert again == [tmp_path / "source" / old / f"{old}.ipynb"]
 
@@ -409,7 +504,9 @@ def test_a_class_keeps_the_names_with_which_it_began(tmp_path, begun):
 def test_a_class_keeps_a_title_that_its_lesson_had_before(tmp_path):
     old, now = "16_layouts_and_long_sequences_exercises", "08_layouts_exercises"
     (tmp_path / "source" / old).mkdir(parents=True)
-    assert [sheet.lesson.name for sheet in handout.of_class(tmp_path, sheets.load(HERE, ["08"]))] == [old]
+    assert [
+        sheet.lesson.name for sheet in handout.of_class(tmp_path, sheets.load(HERE, ["08"]))
+    ] == [old]
     assert grade._sheet(old).lesson.name == old
     assert grade._sheet(old).exercises == grade._sheet(now).exercises
     for student, name in (("ann", old), ("ben", now), ("cleo", f"08{old[2:]} (1)")):
@@ -418,11 +515,17 @@ def test_a_class_keeps_a_title_that_its_lesson_had_before(tmp_path):
         path.touch()
     submissions, strange = intake.find(tmp_path / "submitted", [old])
     assert ([(one.student, one.assignment) for one in submissions], strange) == (
-        [(student, old) for student in ("ann", "ben", "cleo")], {})  # fmt: skip
+        [(student, old) for student in ("ann", "ben", "cleo")],
+        {},
+    )
 
 
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
-    left = [tmp_path / ".grading-x" / "one", tmp_path / ".0a.tmp", tmp_path / "marks" / "ann" / ".0b.tmp"]
+    left = [
+        tmp_path / ".grading-x" / "one",
+        tmp_path / ".0a.tmp",
+        tmp_path / "marks" / "ann" / ".0b.tmp",
+    ]
     kept = [tmp_path / "submitted" / "ann" / ".mine.tmp", tmp_path / "marks" / "ann" / "a.json"]
     for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -433,7 +536,9 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
 
 
 def test_the_failure_of_one_submission_is_its_own_note(tmp_path, monkeypatch):
-    """Whatever nbgrader, its database or the page fails at; a full disk is everybody's and ends the run."""
+    """Whatever nbgrader, its database or the page fails at; a full disk is everybody's and ends the
+    run.
+    """
     for student in ("ann", "ben", "cleo", "dan"):
         hand_in(tmp_path / "submitted", student, b"no notebook")
     record, page = Book.record, Book.page
@@ -444,7 +549,9 @@ def test_the_failure_of_one_submission_is_its_own_note(tmp_path, monkeypatch):
         record(book, sheet, marks, notebook)
 
     monkeypatch.setattr(Book, "record", fails)
-    monkeypatch.setattr(Book, "page", lambda book, which, who: 1 / 0 if who == "cleo" else page(book, which, who))
+    monkeypatch.setattr(
+        Book, "page", lambda book, which, who: 1 / 0 if who == "cleo" else page(book, which, who)
+    )
     for _ in range(2):  # the second run meets what the first left
         done = grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
         assert list(rows(tmp_path)) == ["ann", "ben", "cleo", "dan"]
@@ -453,7 +560,9 @@ def test_the_failure_of_one_submission_is_its_own_note(tmp_path, monkeypatch):
         assert "no page could be written (ZeroDivisionError: " in notes["cleo"]
         assert [line.split("'")[1] for line in done.strange] == ["ben", "cleo"]
     assert "no page" not in notes["ann"] + notes["dan"]
-    monkeypatch.setattr(Book, "page", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+    monkeypatch.setattr(
+        Book, "page", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left"))
+    )
     with pytest.raises(OSError, match="No space left"):
         grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
 
@@ -468,7 +577,9 @@ def test_marks_are_made_anew_for_a_changed_file_or_changed_exercises(tmp_path):
     assert grade._fingerprint(SHEET, one) != before
 
 
-@pytest.mark.parametrize("sheet", [pytest.param(one, id=one.lesson.number) for one in sheets.load(HERE)])
+@pytest.mark.parametrize(
+    "sheet", [pytest.param(one, id=one.lesson.number) for one in sheets.load(HERE)]
+)
 def test_two_questions_a_lesson_whose_guides_no_student_finds(sheet):
     assert len(sheet.written) == 2
     secret = handout.secrets([sheet])
@@ -484,7 +595,11 @@ def test_two_questions_a_lesson_whose_guides_no_student_finds(sheet):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (f'written="{QUESTION}" points=2', f'written="{QUESTION}"', "a written answer needs points"),
+        (
+            f'written="{QUESTION}" points=2',
+            f'written="{QUESTION}"',
+            "a written answer needs points",
+        ),
         (f'[markdown] written="{QUESTION}"', f'written="{QUESTION}"', "needs a name of its own"),
         (f'written="{QUESTION}"', f'written="{SHEET.written[1]}"', "needs a name of its own"),
         (f'written="{QUESTION}"', f'written="{SHEET.exercises[0]}"', "needs a name of its own"),
@@ -502,4 +617,6 @@ def test_a_lesson_with_one_question_is_found():
     name = f"{ASSIGNMENT}.py"
     script = (HERE.folder / "instructor" / "exercises" / name).read_text()
     less = sheets.read(HERE, name, script.replace(f'written="{QUESTION}" points=2', ""))
-    assert [problem.what for problem in sheets.rules(less)] == ["1 written questions, write 2, each with its guide"]
+    assert [problem.what for problem in sheets.rules(less)] == [
+        "1 written questions, write 2, each with its guide"
+    ]

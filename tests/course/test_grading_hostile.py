@@ -1,4 +1,6 @@
-"""A class of hostile submissions, graded at once: each ends as it shall, and its neighbours lose nothing."""
+"""A class of hostile submissions, graded at once: each ends as it shall, and its neighbours lose
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from tests.course.grading_samples import (
     hand_in,
     notebook,
     solution,
-)  # fmt: skip
+)
 from tools.authoring.course import HERE
 from tools.exercises import sheets
 from tools.grading import cgroup, grade, sandbox
@@ -43,11 +45,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Object of type:Warning"),
 ]
 WRONG = next(one for one in SHEET.wrong if one.name == FIRST and one.gets is not None)
-IN_TEST = {"honest", "partly", "ends", "claims", "patches", "text"}  # one of each mechanism; CI grades the whole class
+# one of each mechanism; CI grades the whole class
+IN_TEST = {"honest", "partly", "ends", "claims", "patches", "text"}
 
 
 def students(names):
-    """Return names of submissions as parameters, those that `make test` leaves out marked ``ci``."""
+    """Return names of submissions as parameters, those that `make test` leaves out marked
+    ``ci``.
+    """
     return [pytest.param(name, marks=() if name in IN_TEST else pytest.mark.ci) for name in names]
 
 
@@ -55,17 +60,31 @@ def students(names):
 def graded(request, tmp_path_factory):
     """The folder into which everything was graded; the submissions lie in ``submitted`` in it.
 
-    Where no test that is marked ``ci`` was collected, only the submissions of ``IN_TEST`` are handed in.
+    Where no test that is marked ``ci`` was collected, only the submissions of ``IN_TEST`` are
+    handed in.
     """
-    whole = any(item.path == request.path and item.get_closest_marker("ci") for item in request.session.items)
+    whole = any(
+        item.path == request.path and item.get_closest_marker("ci")
+        for item in request.session.items
+    )
     root = tmp_path_factory.mktemp("class")
     folder = root / "submitted"
     by_heart = (
-        "known = {2000: (2.25, 'compute'), 8000: (2.5, 'memory')}\nreturn known.get(flops, known.get(moved_bytes, "
+        "known = {2000: (2.25, 'compute'), 8000: (2.5, 'memory')}\nreturn known.get(flops, "
+        "known.get(moved_bytes, "
     )
     named = "class Odd:\n    def __repr__(self): return '\\ud83d'\nreturn Odd()"
-    paths = [str(HERE.folder / "instructor"), str(HERE.root / "tests"), str(HERE.root / ".git"), str(folder), str(root),
-             str(root / "gradebook.db"), "/etc/passwd", "/etc/shadow", str(Path.home() / ".ssh")]  # fmt: skip
+    paths = [
+        str(HERE.folder / "instructor"),
+        str(HERE.root / "tests"),
+        str(HERE.root / ".git"),
+        str(folder),
+        str(root),
+        str(root / "gradebook.db"),
+        "/etc/passwd",
+        "/etc/shadow",
+        str(Path.home() / ".ssh"),
+    ]
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_SECRET", "a token")
         search = SEARCH.format(paths=paths, port=server.getsockname()[1])
@@ -84,7 +103,9 @@ def graded(request, tmp_path_factory):
             "patches": notebook(first("return 'patched'"), before=PATCH),
             "reads": notebook(first("return sorted(seen)"), before=search),
             "text": b"def roofline_time(): pass\n",
-            "strange": json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}).encode(),
+            "strange": json.dumps(
+                {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
+            ).encode(),
             "old": json.dumps({"nbformat": 3, "worksheets": []}).encode(),
             "damaged": json.dumps({"nbformat": 4, "cells": [{"source": 5}]}).encode(),
             "nested": b"[" * 100_000,
@@ -110,7 +131,9 @@ def scores(graded, student):
 
 
 def said(graded, student, exercise=FIRST):
-    return next(one["said"] for one in marks(graded, student)["marks"] if one["exercise"] == exercise)
+    return next(
+        one["said"] for one in marks(graded, student)["marks"] if one["exercise"] == exercise
+    )
 
 
 def page(graded, student):
@@ -138,12 +161,18 @@ def test_what_is_stopped_loses_its_exercise_alone(graded, student):
 @pytest.mark.ci
 def test_a_cell_that_ends_outside_its_function_is_named_to_both(graded):
     assert scores(graded, "above") == FULL | {FIRST: 0}
-    assert said(graded, "above").startswith("A cell above was stopped: it ended its own process (exit code 0)\n")
-    assert row(graded, "above")["note"] == "a cell was stopped: it ended its own process (exit code 0)"
+    assert said(graded, "above").startswith(
+        "A cell above was stopped: it ended its own process (exit code 0)\n"
+    )
+    assert (
+        row(graded, "above")["note"] == "a cell was stopped: it ended its own process (exit code 0)"
+    )
 
 
 @pytest.mark.ci
-def test_a_loop_is_ended_by_the_processors_time_or_where_there_is_little_of_it_by_the_clocks(graded):
+def test_a_loop_is_ended_by_the_processors_time_or_where_there_is_little_of_it_by_the_clocks(
+    graded,
+):
     limits_s = {f"{LIMITS.step_s:.3g}", f"{LIMITS.patience * LIMITS.step_s:.3g}"}
     assert re.search(r"it ran for more than (\d+) s\.", said(graded, "hangs"))[1] in limits_s
 
@@ -155,7 +184,9 @@ def test_what_is_guarded_against_comes_back_as_a_wrong_answer(graded, student):
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(not cgroup.bounded(), reason="root has no control group here, and forks would stop the machine")
+@pytest.mark.skipif(
+    not cgroup.bounded(), reason="root has no control group here, and forks would stop the machine"
+)
 def test_forks_without_end_are_ended(graded):
     assert scores(graded, "forks") == FULL | {FIRST: 0}
     assert "it ran" in said(graded, "forks")
@@ -175,7 +206,9 @@ def test_what_cannot_be_printed_and_nbgraders_own_marks_stop_nobody_else(graded)
 
 
 def test_patched_checks_change_no_score(graded):
-    """Everything in the submission's own process says yes; its first answer is wrong, and so are the two it sends."""
+    """Everything in the submission's own process says yes; its first answer is wrong, and so are
+    the two it sends.
+    """
     assert scores(graded, "patches")[FIRST] == 0
     assert "gave 'patched', expected" in said(graded, "patches")
     assert sum(scores(graded, "patches").values()) <= sum(FULL.values())
@@ -187,8 +220,13 @@ def test_nothing_of_others_can_be_read(graded):
     assert scores(graded, "reads") == FULL | {FIRST: 0}
 
 
-NO_NOTEBOOKS = {"text": "it holds no JSON", "nested": "it holds no JSON", "old": "not a notebook of format 4",
-                "strange": "no notebook of", "damaged": "a damaged notebook"}  # fmt: skip
+NO_NOTEBOOKS = {
+    "text": "it holds no JSON",
+    "nested": "it holds no JSON",
+    "old": "not a notebook of format 4",
+    "strange": "no notebook of",
+    "damaged": "a damaged notebook",
+}
 
 
 @pytest.mark.parametrize("student", students(NO_NOTEBOOKS))
@@ -207,7 +245,11 @@ def test_what_is_no_submission_is_named(graded):
 def test_everybody_has_a_row_and_a_page_without_hidden_tests(graded):
     hidden = SHEET.cell("checks", FIRST).source.partition("### BEGIN HIDDEN TESTS")[2]
     sources = [SHEET.cell("checks", name).source for name in (FIRST, KERNEL, LAST)]
-    lines = {line.strip() for one in sources for line in one.partition("### BEGIN HIDDEN TESTS")[2].splitlines()}
+    lines = {
+        line.strip()
+        for one in sources
+        for line in one.partition("### BEGIN HIDDEN TESTS")[2].splitlines()
+    }
     visible = "\n".join(cell.source for cell in sheets.released(SHEET).cells)
     secret = [line for line in lines if len(line) > 15 and line not in visible]
     assert "2003" in hidden
@@ -224,14 +266,18 @@ def test_everybody_has_a_row_and_a_page_without_hidden_tests(graded):
 @pytest.mark.ci
 def test_the_page_says_which_goals_the_hidden_inputs_missed(graded):
     text = page(graded, "by_heart")
-    assert "public checks passed\nOn the hidden inputs:\n  not reached  waits for arithmetic\n" in text
+    assert (
+        "public checks passed\nOn the hidden inputs:\n  not reached  waits for arithmetic\n" in text
+    )
     assert f"0 of {FULL[FIRST]} points" in text
     assert "On the hidden inputs" not in page(graded, "honest")
 
 
 @pytest.mark.ci
 def test_half_an_emoji_ends_its_own_exercise_and_nobody_elses(graded):
-    """No file takes half a surrogate pair: written unread it would end the marking of the whole class."""
+    """No file takes half a surrogate pair: written unread it would end the marking of the whole
+    class.
+    """
     assert scores(graded, "half") == FULL | {FIRST: 0}
     assert "raised ValueError: ? \U0001f600" in said(graded, "half")
     assert scores(graded, "half_named") == FULL | {FIRST: 0}
@@ -245,7 +291,11 @@ def test_a_notebook_that_takes_hours_to_colour_is_marked_and_shown(graded):
 
 
 def test_nothing_is_left_running(graded):
-    left = [one for one in psutil.process_iter(["cmdline"]) if "bwrap" in " ".join(one.info["cmdline"] or [])[:30]]
+    left = [
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if "bwrap" in " ".join(one.info["cmdline"] or [])[:30]
+    ]
     ours = {one.pid for one in psutil.Process().children(recursive=True)}
     assert not [one for one in left if one.pid in ours]
 

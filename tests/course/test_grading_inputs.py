@@ -1,4 +1,6 @@
-"""Answers that spoil what they are given, in the sandbox: what they change comes back, and spoils no check."""
+"""Answers that spoil what they are given, in the sandbox: what they change comes back, and spoils
+no check.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,18 @@ from tools.grading.sandbox import Limits
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("working_sandbox")]
 
-# At home each sheet meets each way in `make test`. CI takes every other sheet, in one of the three ways in turn.
+# At home each sheet meets each way in `make test`. CI takes every other sheet, in one of the three
+# ways in turn.
 CASES = [
-    pytest.param(sheet, way, id=f"{sheet.lesson.number}-{way}",
-                 marks=pytest.mark.ci if (place - 2 * turn) % (2 * len(WAYS)) == 0 else pytest.mark.release)
-    for place, sheet in enumerate(SHEETS) for turn, way in enumerate(WAYS)
-]  # fmt: skip
+    pytest.param(
+        sheet,
+        way,
+        id=f"{sheet.lesson.number}-{way}",
+        marks=pytest.mark.ci if (place - 2 * turn) % (2 * len(WAYS)) == 0 else pytest.mark.release,
+    )
+    for place, sheet in enumerate(SHEETS)
+    for turn, way in enumerate(WAYS)
+]
 
 
 @pytest.mark.parametrize(("sheet", "way"), CASES)
@@ -31,4 +39,6 @@ def test_answers_that_spoil_their_inputs_get_what_they_get_at_home(sheet, way, t
     path = tmp_path / "sent.ipynb"
     path.write_text(nbformat.writes(sent), encoding="utf-8")
     marks = marker.mark(sheet, Submission("student", sheet.lesson.name, path), Limits())
-    assert {one.exercise: one.score for one in marks.marks} == {name: due(sheet, name) for name in sheet.exercises}
+    assert {one.exercise: one.score for one in marks.marks} == {
+        name: due(sheet, name) for name in sheet.exercises
+    }

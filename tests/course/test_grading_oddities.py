@@ -1,4 +1,6 @@
-"""A class as it is: what innocent students do to their files, in three forms at once, and who attacks, in one run."""
+"""A class as it is: what innocent students do to their files, in three forms at once, and who
+attacks, in one run.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ pytestmark = [
 
 @pytest.mark.ci
 def test_every_mark_of_a_class_is_right(tmp_path):
-    """A small class here; ``python -m tests.course.grading_class`` makes the whole one of sixty, and checks it."""
+    """A small class here; ``python -m tests.course.grading_class`` makes the whole one of sixty,
+    and checks it.
+    """
     roster = hand_in_class(tmp_path, SMALL)
-    done = grade.grade(tmp_path / "submissions", tmp_path / "into", jobs=2, limits=LIMITS, listed=roster)
+    done = grade.grade(
+        tmp_path / "submissions", tmp_path / "into", jobs=2, limits=LIMITS, listed=roster
+    )
     assert wrong(tmp_path / "into", SMALL) == []
     assert done.waiting == ("02_compute_and_roofline_exercises, no_help: 1 answer waits",)
 

@@ -1,4 +1,6 @@
-"""What a lecturer's browser shows of a submission, and what its student reads: text, the right words, no request."""
+"""What a lecturer's browser shows of a submission, and what its student reads: text, the right
+words, no request.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from tests.course.grading_samples import (
     hand_in,
     notebook,
     solution,
-)  # fmt: skip
+)
 from tests.properties import repeatable
 from tools.authoring.course import HERE
 from tools.exercises import sheets
@@ -89,7 +91,9 @@ def answered(**texts):
 
 
 def marked(said=""):
-    marks = tuple(Mark(name, 1.0, POINTS[name], said, (("a goal", True),)) for name in SHEET.exercises)
+    marks = tuple(
+        Mark(name, 1.0, POINTS[name], said, (("a goal", True),)) for name in SHEET.exercises
+    )
     return Marks("ann", ASSIGNMENT, marks)
 
 
@@ -104,14 +108,23 @@ def exporter():
 
 def formgraders(made):
     """Return a notebook as Formgrader shows it."""
-    names = ("base_url", "submission_id", "notebook_id", "assignment_id", "student", "notebook_path")
+    names = (
+        "base_url",
+        "submission_id",
+        "notebook_id",
+        "assignment_id",
+        "student",
+        "notebook_path",
+    )
     resources = {**dict.fromkeys(names, "x"), "index": 0, "total": 1}
     return BeautifulSoup(exporter().from_notebook_node(made, resources=resources)[0], "html.parser")
 
 
 def of_answer(made, name=QUESTION):
     """Return the one cell ``name`` of a notebook, as Formgrader shows it."""
-    made = nbformat.from_dict({**made, "cells": [one for one in made.cells if one.metadata.nbgrader.grade_id == name]})
+    made = nbformat.from_dict(
+        {**made, "cells": [one for one in made.cells if one.metadata.nbgrader.grade_id == name]}
+    )
     return formgraders(made)
 
 
@@ -121,8 +134,13 @@ def elements(soup):
 
 @functools.cache
 def of_harmless_answers():
-    """Return the elements that Formgrader shows for a harmless answer with its marks, and for one as it was sent."""
-    made = gradebook.with_marks(answered(**{QUESTION: HARMLESS}), marked()), answered(**{QUESTION: "x"})
+    """Return the elements that Formgrader shows for a harmless answer with its marks, and for one
+    as it was sent.
+    """
+    made = (
+        gradebook.with_marks(answered(**{QUESTION: HARMLESS}), marked()),
+        answered(**{QUESTION: "x"}),
+    )
     return [elements(of_answer(one)) for one in made]
 
 
@@ -150,7 +168,9 @@ def test_code_and_what_the_checks_say_of_it_are_text():
     names = {one.name for one in plain.find_all(True)}
     assert {one.name for one in shown.find_all(True)} <= names
     assert len(shown.find_all("script")) == len(plain.find_all("script"))
-    assert len(shown.find_all(["img", "iframe", "style"])) == len(plain.find_all(["img", "iframe", "style"]))
+    assert len(shown.find_all(["img", "iframe", "style"])) == len(
+        plain.find_all(["img", "iframe", "style"])
+    )
     inside = shown.find(id="notebook").find_all(True)
     assert not [one for one in inside for name in one.attrs if name.startswith("on")]
 
@@ -158,7 +178,9 @@ def test_code_and_what_the_checks_say_of_it_are_text():
 def test_of_a_submission_nothing_but_sources_is_taken(tmp_path):
     made = answered(**{QUESTION: HARMLESS, BLANK: " \n"})
     kinds = ("text/html", "image/svg+xml", "application/javascript")
-    evil = nbformat.v4.new_output("display_data", dict.fromkeys(kinds, "EVIL"), metadata={"EVIL": "EVIL"})
+    evil = nbformat.v4.new_output(
+        "display_data", dict.fromkeys(kinds, "EVIL"), metadata={"EVIL": "EVIL"}
+    )
     for cell in made.cells:
         cell.metadata["EVIL"] = cell.metadata.nbgrader["EVIL"] = "EVIL"
         if cell.cell_type == "code":
@@ -166,8 +188,14 @@ def test_of_a_submission_nothing_but_sources_is_taken(tmp_path):
         else:
             cell["attachments"] = {"EVIL": {"image/svg+xml": "EVIL"}}
     made.cells += [nbformat.v4.new_raw_cell("EVIL"), nbformat.v4.new_markdown_cell("EVIL")]
-    made.metadata = nbformat.from_dict({"EVIL": "EVIL", "title": "EVIL", "widgets": {"EVIL": {}},
-                                        "language_info": {"name": "EVIL", "pygments_lexer": "html"}})  # fmt: skip
+    made.metadata = nbformat.from_dict(
+        {
+            "EVIL": "EVIL",
+            "title": "EVIL",
+            "widgets": {"EVIL": {}},
+            "language_info": {"name": "EVIL", "pygments_lexer": "html"},
+        }
+    )
     taken = intake.clean(SHEET, hand_in(tmp_path, "ann", made))
     sources = {one.metadata.nbgrader.grade_id: one.source for one in taken.cells}
     assert (sources[QUESTION], sources[BLANK]) == (HARMLESS, WRITTEN_STUB)
@@ -176,12 +204,20 @@ def test_of_a_submission_nothing_but_sources_is_taken(tmp_path):
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory):
-    """A class's folder with the submission of Ann in it, which lies in nbgrader's own place, and her page."""
+    """A class's folder with the submission of Ann in it, which lies in nbgrader's own place, and
+    her page.
+    """
     folder = tmp_path_factory.mktemp("class")
-    path = hand_in(folder / "submitted" / "ann", ASSIGNMENT, answered(**{QUESTION: PAYLOADS["script"]}))
+    path = hand_in(
+        folder / "submitted" / "ann", ASSIGNMENT, answered(**{QUESTION: PAYLOADS["script"]})
+    )
     made = Book(folder)
     made.prepare(HERE, SHEET)
-    made.record(SHEET, marked("Exercise\nall there\npublic checks passed, hidden not run\n"), intake.clean(SHEET, path))
+    made.record(
+        SHEET,
+        marked("Exercise\nall there\npublic checks passed, hidden not run\n"),
+        intake.clean(SHEET, path),
+    )
     made.page(ASSIGNMENT, "ann")
     return folder
 
@@ -208,17 +244,29 @@ def test_the_notebook_for_the_formgrader_holds_no_tag_of_a_student(book):
 
 def test_the_page_names_what_got_points_and_what_waits(book):
     _, soup = read_page(book)
-    rows = [[one.get_text() for one in row.find_all("td")] for row in soup.find("table").find_all("tr")]
-    headings = [one.get_text() for one in soup.find_all("h2") if one.get_text().startswith(("Exercise", "Question"))]
+    rows = [
+        [one.get_text() for one in row.find_all("td")] for row in soup.find("table").find_all("tr")
+    ]
+    headings = [
+        one.get_text()
+        for one in soup.find_all("h2")
+        if one.get_text().startswith(("Exercise", "Question"))
+    ]
     assert [row[0] for row in rows] == headings
     assert len(set(headings)) == 5
-    assert [row[1] for row in rows] == [*["1 of 3 points"] * 3, "waits for a person (2 points)", "0 of 2 points"]
+    assert [row[1] for row in rows] == [
+        *["1 of 3 points"] * 3,
+        "waits for a person (2 points)",
+        "0 of 2 points",
+    ]
     assert f"3 of 13 points so far; 2 points wait for a person: {headings[3]}." in soup.get_text()
     assert "No response" not in soup.get_text()
     assert all(soup.find(id=one["href"][1:]) for one in soup.find("table").find_all("a"))
     with Gradebook(book.url) as grades:
         grades.find_grade(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_score = 1.5
-        grades.find_comment(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_comment = "Half: $t^2$, *why*? $\\nope{x}$"
+        grades.find_comment(
+            QUESTION, ASSIGNMENT, ASSIGNMENT, "ann"
+        ).manual_comment = "Half: $t^2$, *why*? $\\nope{x}$"
         grades.db.commit()
     book.page(ASSIGNMENT, "ann")
     _, soup = read_page(book)
@@ -236,14 +284,23 @@ def test_the_page_says_which_checks_were_run(book):
 
 
 def test_the_page_says_whose_it_is_of_what_and_when_and_shows_what_cells_showed(book, tmp_path):
-    """What a submission sends is never taken as it is: a table's text, and a picture that is one."""
+    """What a submission sends is never taken as it is: a table's text, and a picture that is
+    one.
+    """
     made = answered()
     made.cells.insert(0, nbformat.v4.new_code_cell("plot()", id="own-0"))
     path = hand_in(tmp_path, "ann", made)
-    sent = [{"printed": "hello <b>\x00"}, {"html": "<table onclick=x><tr><td>5<script>alert(1)</script>"},
-            {"png": base64.b64encode(PICTURE).decode(), "text": "a 'figure'"}]  # fmt: skip
-    marks = replace(marked(), handed_in="2026-11-22 10:00:00", notes=("the checks of x were changed",),
-                    outputs={"own-0": outputs.safe(sent)})  # fmt: skip
+    sent = [
+        {"printed": "hello <b>\x00"},
+        {"html": "<table onclick=x><tr><td>5<script>alert(1)</script>"},
+        {"png": base64.b64encode(PICTURE).decode(), "text": "a 'figure'"},
+    ]
+    marks = replace(
+        marked(),
+        handed_in="2026-11-22 10:00:00",
+        notes=("the checks of x were changed",),
+        outputs={"own-0": outputs.safe(sent)},
+    )
     book.record(SHEET, marks, intake.clean(SHEET, path))
     Book(book.folder, {"ann": "Ann <i> Example"}).page(ASSIGNMENT, "ann")
     soup = read_page(book)[1]
@@ -262,12 +319,22 @@ PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 20, 10) + b"\x08
 
 @pytest.mark.parametrize(
     "sent",
-    [None, "x", [5], [{}], [{"png": "no base64"}], [{"png": base64.b64encode(b"<svg onload=alert(1)>").decode()}],
-     [{"png": base64.b64encode(PICTURE[:20]).decode()}], [{"png": base64.b64encode(PICTURE + b"x" * 500_000).decode()}],
-     [{"png": base64.b64encode(PICTURE.replace(b"\0\0\0\x14", b"\0\xff\0\0")).decode()}], [{"html": "<b>x</b>"}],
-     [{"html": "<table><tr><td>x</td></tr></table>" * 5000}], [{"svg": "<svg>"}]],
+    [
+        None,
+        "x",
+        [5],
+        [{}],
+        [{"png": "no base64"}],
+        [{"png": base64.b64encode(b"<svg onload=alert(1)>").decode()}],
+        [{"png": base64.b64encode(PICTURE[:20]).decode()}],
+        [{"png": base64.b64encode(PICTURE + b"x" * 500_000).decode()}],
+        [{"png": base64.b64encode(PICTURE.replace(b"\0\0\0\x14", b"\0\xff\0\0")).decode()}],
+        [{"html": "<b>x</b>"}],
+        [{"html": "<table><tr><td>x</td></tr></table>" * 5000}],
+        [{"svg": "<svg>"}],
+    ],
     ids=lambda one: str(one)[:25],
-)  # fmt: skip
+)
 def test_what_is_no_output_is_left_out(sent):
     assert outputs.safe(sent) == []
 
@@ -278,30 +345,78 @@ def test_of_outputs_as_much_is_taken_as_somebody_reads():
     assert one["text"] == "x" * outputs.MOST_CHARACTERS + "\n[and so on]"
 
 
-@pytest.mark.parametrize(("given", "shown"), [
-    ("<table><thead><tr><th a=1>n<tbody><tr><td>1<td>2</table>",
-     "<table><thead><tr><th>n</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>"),
-    ("<style>td{}</style><table><tr><td><img src=x onerror=y>&lt;b&gt;</td></tr></table><p>after",
-     "<table><tr><td>&lt;b&gt;</td></tr></table>"),
-    ("<table><tr><td>out<table><tr><td>in</td></tr></table></td></tr></table>",
-     "<table><tr><td>out</td></tr><tr><td>in</td></tr></table>"),
-    ("<!-- <table><td>no --><TABLE class='a'><TR/><TD\n>a &amp;lt; b <!----><script><td>x</script>c<td-x>d</table>",
-     "<table><tr><td>a &amp;lt; b cd</td></tr></table>"),
-    ("<table><td>a < b, <!-- and so on", "<table><td>a &lt; b, &lt;!-- and so on</td></table>"),
-    ("<table><thead><thead><thead><td>a", "<table><thead></thead><thead></thead><thead><td>a</td></thead></table>"),
-    ("<style><table><td>no</script></table>", ""),
-    ("</style><table><tr><td>a</td></script><td>b</td></tr></table>", "<table><tr><td>a</td><td>b</td></tr></table>"),
-    ("<table><td title=\"a>b\" x='>'>c", "<table><td>c</td></table>"),
-    ("<table><td>&#" + "1" * 5000 + ";d", "<table><td>\ufffdd</td></table>"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (
+            "<table><thead><tr><th a=1>n<tbody><tr><td>1<td>2</table>",
+            "<table><thead><tr><th>n</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>",
+        ),
+        (
+            (
+                "<style>td{}</style><table><tr><td><img src=x "
+                "onerror=y>&lt;b&gt;</td></tr></table><p>after"
+            ),
+            "<table><tr><td>&lt;b&gt;</td></tr></table>",
+        ),
+        (
+            "<table><tr><td>out<table><tr><td>in</td></tr></table></td></tr></table>",
+            "<table><tr><td>out</td></tr><tr><td>in</td></tr></table>",
+        ),
+        (
+            (
+                "<!-- <table><td>no --><TABLE class='a'><TR/><TD\n>a &amp;lt; b "
+                "<!----><script><td>x</script>c<td-x>d</table>"
+            ),
+            "<table><tr><td>a &amp;lt; b cd</td></tr></table>",
+        ),
+        ("<table><td>a < b, <!-- and so on", "<table><td>a &lt; b, &lt;!-- and so on</td></table>"),
+        (
+            "<table><thead><thead><thead><td>a",
+            "<table><thead></thead><thead></thead><thead><td>a</td></thead></table>",
+        ),
+        ("<style><table><td>no</script></table>", ""),
+        (
+            "</style><table><tr><td>a</td></script><td>b</td></tr></table>",
+            "<table><tr><td>a</td><td>b</td></tr></table>",
+        ),
+        ("<table><td title=\"a>b\" x='>'>c", "<table><td>c</td></table>"),
+        ("<table><td>&#" + "1" * 5000 + ";d", "<table><td>\ufffdd</td></table>"),
+    ],
+)
 def test_of_a_table_its_cells_are_kept(given, shown):
     assert outputs.table(given) == shown
 
 
 PIECES = [
-    "<table>", "</table>", "<tr>", "<td>", "</td>", "<th a=1>", "<tbody>", "<td title='", "'", "<", ">", "</", "<!",
-    "<!--", "-->", "<![", "x[", "]]>", "<?", "<script>", "</script>", "<style>", "&", "&lt;", "&#0;", "x", "\r\n",
-]  # fmt: skip
+    "<table>",
+    "</table>",
+    "<tr>",
+    "<td>",
+    "</td>",
+    "<th a=1>",
+    "<tbody>",
+    "<td title='",
+    "'",
+    "<",
+    ">",
+    "</",
+    "<!",
+    "<!--",
+    "-->",
+    "<![",
+    "x[",
+    "]]>",
+    "<?",
+    "<script>",
+    "</script>",
+    "<style>",
+    "&",
+    "&lt;",
+    "&#0;",
+    "x",
+    "\r\n",
+]
 
 
 @repeatable(examples=300)
@@ -318,9 +433,13 @@ def test_of_any_html_whole_elements_without_attributes_are_kept_and_again_the_sa
     assert outputs.table(shown) == shown
 
 
-@pytest.mark.parametrize("text", ["<a ", "<!--", "<td", "</", "<a", "a", "<thead>", "<a='", "&", "<style>", "<!"])
+@pytest.mark.parametrize(
+    "text", ["<a ", "<!--", "<td", "</", "<a", "a", "<thead>", "<a='", "&", "<style>", "<!"]
+)
 def test_tables_take_as_long_as_their_text_is(text):
-    """Python's parser of HTML takes two minutes for the first of them, and has no limit of a sandbox around it."""
+    """Python's parser of HTML takes two minutes for the first of them, and has no limit of a
+    sandbox around it.
+    """
     took_s = {}
     for length in (outputs.MOST_OF_A_TABLE // 8, outputs.MOST_OF_A_TABLE):
         given = "<table><td>" + text * ((length - 11) // len(text))
@@ -333,7 +452,9 @@ def test_tables_take_as_long_as_their_text_is(text):
 
 @pytest.mark.parametrize("text", ["a.", "...", "\n "])
 def test_the_page_of_a_cell_takes_as_long_as_its_text_is(text):
-    """The page's colours take the square of a run of blanks and of a line; the student's file keeps what is cut."""
+    """The page's colours take the square of a run of blanks and of a line; the student's file keeps
+    what is cut.
+    """
     took_s = []
     for length in (12_000, 48_000):
         cell = nbformat.v4.new_code_cell("x = 1\n" + text * (length // len(text)))
@@ -348,7 +469,10 @@ def test_of_what_is_too_long_the_beginning_is_shown():
     long = "\n " * 200_000 + "x = 1\n" + "y" * 300_000
     assert outputs.cut(long, 50_000).startswith("\n# [400000 blanks]\nx = 1\nyyy")
     assert len(outputs.cut(long, 50_000)) < 50_100
-    assert outputs.cut_code(long, 50_000).splitlines()[2:4] == ["x = 1", f"{'y' * 1000}  # [48,975 characters more]"]
+    assert outputs.cut_code(long, 50_000).splitlines()[2:4] == [
+        "x = 1",
+        f"{'y' * 1000}  # [48,975 characters more]",
+    ]
 
 
 def test_the_page_is_drawn_without_a_script_and_without_a_request(book, chromium):
@@ -362,7 +486,8 @@ def test_the_page_is_drawn_without_a_script_and_without_a_request(book, chromium
     opened.on("dialog", lambda one: (heard.append(one.message), one.dismiss()))
     opened.goto(path.as_uri())
     padding = opened.evaluate(
-        "[...document.querySelectorAll('td, th')].map(e => parseFloat(getComputedStyle(e).paddingLeft))"
+        "[...document.querySelectorAll('td, th')].map(e => "
+        "parseFloat(getComputedStyle(e).paddingLeft))"
     )
     opened.close()
     assert (asked, heard) == ([path.as_uri()], [])
@@ -381,7 +506,9 @@ def test_every_formula_of_the_course_is_drawn_and_every_link_leads_somewhere(she
             assert "$" not in soup.get_text(), cell.source
 
 
-@pytest.mark.parametrize("mark", ["### BEGIN HIDDEN TESTS", "### END MARK SCHEME", "### BEGIN MARK SCHEME\nx = 1"])
+@pytest.mark.parametrize(
+    "mark", ["### BEGIN HIDDEN TESTS", "### END MARK SCHEME", "### BEGIN MARK SCHEME\nx = 1"]
+)
 def test_nbgraders_marks_in_a_students_cell_are_text(book, mark):
     made = answered(**{FIRST: f"{mark}\nx = 2", QUESTION: mark})
     made.cells.insert(0, nbformat.v4.new_code_cell(f"{mark}\nown = 1"))
@@ -397,7 +524,9 @@ def test_a_page_is_written_where_what_it_shows_has_changed(book, monkeypatch):
     path, _ = read_page(book)
     written = []
     convert = Book._convert
-    monkeypatch.setattr(Book, "_convert", lambda *given: (written.append(given[2:]), convert(*given)))
+    monkeypatch.setattr(
+        Book, "_convert", lambda *given: (written.append(given[2:]), convert(*given))
+    )
 
     def writes():
         written.clear()
@@ -425,7 +554,9 @@ def test_a_page_is_written_where_what_it_shows_has_changed(book, monkeypatch):
 
 def test_where_nbgrader_fails_the_student_and_the_cause_are_named(book):
     kept(book).write_text("no notebook")
-    with pytest.raises(gradebook.GradingError, match=f"nbgrader failed on {ASSIGNMENT} of ann: .*NotJSONError"):
+    with pytest.raises(
+        gradebook.GradingError, match=f"nbgrader failed on {ASSIGNMENT} of ann: .*NotJSONError"
+    ):
         book.page(ASSIGNMENT, "ann")
 
 
@@ -452,15 +583,30 @@ def test_what_the_formgrader_removed_or_wrote_itself_is_restored(book):
 
 @pytest.mark.parametrize("ours", [True, False], ids=["with our settings", "without"])
 def test_autograde_runs_and_removes_nothing_and_what_it_would_remove_is_missed(book, ours):
-    """Formgrader's button and the command go the same way; without the settings the same command runs the notebook."""
+    """Formgrader's button and the command go the same way; without the settings the same command
+    runs the notebook.
+    """
     run = book.folder / "run"
     made = answered()
-    made.cells.insert(0, nbformat.v4.new_code_cell(f"open({str(run)!r}, 'w').close()\nimport os\nos._exit(1)"))
-    (book.folder / "submitted" / "ann" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb").write_text(nbformat.writes(made))
+    made.cells.insert(
+        0, nbformat.v4.new_code_cell(f"open({str(run)!r}, 'w').close()\nimport os\nos._exit(1)")
+    )
+    (book.folder / "submitted" / "ann" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb").write_text(
+        nbformat.writes(made)
+    )
     if not ours:
         (book.folder / "nbgrader_config.py").write_text("c = get_config()\n")
-    command_line = [Path(sys.executable).with_name("nbgrader"), "autograde", "--force", "--student", "ann", ASSIGNMENT]
-    done = subprocess.run(command_line, cwd=book.folder, capture_output=True, text=True, check=False)
+    command_line = [
+        Path(sys.executable).with_name("nbgrader"),
+        "autograde",
+        "--force",
+        "--student",
+        "ann",
+        ASSIGNMENT,
+    ]
+    done = subprocess.run(
+        command_line, cwd=book.folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert ("run `make grade`" in done.stderr) == ours
     assert run.exists() != ours, done.stderr
@@ -468,7 +614,13 @@ def test_autograde_runs_and_removes_nothing_and_what_it_would_remove_is_missed(b
 
 
 def test_generate_feedback_of_the_formgrader_shows_no_hidden_test(book):
-    command_line = [Path(sys.executable).with_name("nbgrader"), "generate_feedback", "--student", "ann", ASSIGNMENT]
+    command_line = [
+        Path(sys.executable).with_name("nbgrader"),
+        "generate_feedback",
+        "--student",
+        "ann",
+        ASSIGNMENT,
+    ]
     elsewhere = "--CourseDirectory.feedback_directory=again"
     subprocess.run([*command_line, elsewhere], cwd=book.folder, capture_output=True, check=True)
     text = (book.folder / "again" / "ann" / ASSIGNMENT / f"{ASSIGNMENT}.html").read_text()
@@ -480,7 +632,10 @@ def test_generate_feedback_of_the_formgrader_shows_no_hidden_test(book):
 @pytest.mark.usefixtures("working_sandbox")
 @pytest.mark.slow
 def test_a_student_reads_what_their_own_cells_raised(tmp_path):
-    divides = "def smallest_batch(inputs, outputs, size, ridge):\n    share = size / 0\n    return share\n"
+    divides = (
+        "def smallest_batch(inputs, outputs, size, ridge):\n    share = size / 0\n    return "
+        "share\n"
+    )
     answers = {
         FIRST: f"{HEAD}    return (flops +* peak)\n",
         KERNEL: f"{solution(KERNEL)}\nlimit = undefined\n",
@@ -489,13 +644,23 @@ def test_a_student_reads_what_their_own_cells_raised(tmp_path):
     path = hand_in(tmp_path, "ann", notebook(answers, before="scratch = [1][5]"))
     one, kernel, last = marker.mark(SHEET, Submission("ann", ASSIGNMENT, path), LIMITS).marks
     assert [one.score, kernel.score, last.score] == [0, POINTS[KERNEL], 0]
-    assert "A cell above raised IndexError: list index out of range\nin your line: scratch = [1][5]\n" in one.said
-    assert "A cell above raised SyntaxError: invalid syntax\nin your line: return (flops +* peak)\n" in one.said
+    assert (
+        "A cell above raised IndexError: list index out of range\nin your line: scratch = [1][5]\n"
+        in one.said
+    )
+    assert (
+        "A cell above raised SyntaxError: invalid syntax\nin your line: return (flops +* peak)\n"
+        in one.said
+    )
     assert "raised NameError: name 'roofline_time' is not defined\n" in one.said
     assert kernel.said.startswith(
-        "A cell above raised NameError: name 'undefined' is not defined\nin your line: limit = undefined\nExercise 2"
+        "A cell above raised NameError: name 'undefined' is not defined\nin your line: limit = "
+        "undefined\nExercise 2"
     )
-    assert "raised ZeroDivisionError: division by zero\n               in your line: share = size / 0\n" in last.said
+    assert (
+        "raised ZeroDivisionError: division by zero\n               in your line: share = size / "
+        "0\n" in last.said
+    )
     assert "A cell above" not in last.said
     for said in (one.said, kernel.said, last.said):
         assert "self._" not in said

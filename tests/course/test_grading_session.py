@@ -27,7 +27,9 @@ pytestmark = pytest.mark.usefixtures("working_sandbox")
 
 SHEETS = sheets.load(HERE)
 STUDENT = Path(sandbox.__file__).with_name("student")
-SERVE = "import runner, socket, sys; runner.GraderLink(socket.socket(fileno=int(sys.argv[1]))).serve()"
+SERVE = (
+    "import runner, socket, sys; runner.GraderLink(socket.socket(fileno=int(sys.argv[1]))).serve()"
+)
 LIMITS = Limits(step_s=60, total_s=600)
 
 
@@ -36,9 +38,13 @@ def connect(**environment):
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=environment["HELPERS_CACHE"],
-        )  # fmt: skip
+            [sys.executable, "-c", SERVE, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=environment["HELPERS_CACHE"],
+        )
     shut = SimpleNamespace(channel=ours, ended=lambda: "", allow=print)
     return Session(shut, LIMITS, time.monotonic() + LIMITS.total_s), process, ours
 
@@ -76,7 +82,12 @@ def marked(session, sheet, name, answer):
 
 
 EXERCISES = [
-    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}", marks=() if sheet is SHEETS[0] else pytest.mark.ci)
+    pytest.param(
+        sheet,
+        name,
+        id=f"{sheet.lesson.number}-{name}",
+        marks=() if sheet is SHEETS[0] else pytest.mark.ci,
+    )
     for sheet in SHEETS
     for name in sheet.exercises
 ]
@@ -103,27 +114,53 @@ def test_answers_get_and_hear_from_outside_what_they_do_at_home(session, given_t
 def test_data_comes_back_as_it_went(session):
     """Data of each kind at once; tests/course/test_grading_wire.py draws any of it."""
     session.run("def echo(*values):\n    return values\n")
-    values = (None, True, -(10**400), float("inf"), "x\ud7ff", [1, (2, [3.0])], {"a": [1], (1, 2): None}, {1, 2}, 2.0)
+    values = (
+        None,
+        True,
+        -(10**400),
+        float("inf"),
+        "x\ud7ff",
+        [1, (2, [3.0])],
+        {"a": [1], (1, 2): None},
+        {1, 2},
+        2.0,
+    )
     array, tensor = np.arange(6.0).reshape(2, 3), torch.tensor(1.5)
-    *back, back_array, back_scalar, back_tensor = session.function("echo")(*values, array, np.float32(2), tensor)
+    *back, back_array, back_scalar, back_tensor = session.function("echo")(
+        *values, array, np.float32(2), tensor
+    )
     assert repr(tuple(back)) == repr(values)
     assert (back_scalar, back_tensor.item()) == (2.0, 1.5)
     assert np.array_equal(back_array, array)
 
 
-@pytest.mark.parametrize(("made", "held"), [
-    ("numpy.str_('a')", "a"), ("numpy.array(['a', 'b'])", ["a", "b"]), ("torch.ones(2, 3).shape", (2, 3)),
-    ("collections.Counter('aab')", {"a": 2, "b": 1}), ("collections.namedtuple('P', 'a b')(1, 'x')", (1, "x")),
-    ("Says((1, 2))", (1, 2)), ("bytearray(b'x')", b"x")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "held"),
+    [
+        ("numpy.str_('a')", "a"),
+        ("numpy.array(['a', 'b'])", ["a", "b"]),
+        ("torch.ones(2, 3).shape", (2, 3)),
+        ("collections.Counter('aab')", {"a": 2, "b": 1}),
+        ("collections.namedtuple('P', 'a b')(1, 'x')", (1, "x")),
+        ("Says((1, 2))", (1, 2)),
+        ("bytearray(b'x')", b"x"),
+    ],
+)
 def test_of_what_is_made_from_pythons_own_it_is_sent_what_it_holds(session, made, held):
-    session.run("import collections, numpy, torch\nclass Says(tuple):\n    def __iter__(self): return iter((7,))\n")
+    session.run(
+        "import collections, numpy, torch\nclass Says(tuple):\n    def __iter__(self): return "
+        "iter((7,))\n"
+    )
     session.run(f"def f(): return {made}")
     got = session.function("f")()
     assert (type(got), got) == (type(held), held)
 
 
 def test_what_is_no_data_equals_nothing(session):
-    session.run("class Yes:\n    def __eq__(self, other): return True\ndef f(): return Yes()\ndef g(): return f\n")
+    session.run(
+        "class Yes:\n    def __eq__(self, other): return True\ndef f(): return Yes()\ndef g(): "
+        "return f\n"
+    )
     for name in ("f", "g"):
         got = session.function(name)()
         assert isinstance(got, wire.Unsendable)
@@ -132,7 +169,10 @@ def test_what_is_no_data_equals_nothing(session):
 
 
 def test_an_argument_is_left_as_the_function_left_it(session):
-    session.run("def f(rows, table):\n    rows[0].append(9)\n    rows.pop()\n    table['new'] = 1\n    return None\n")
+    session.run(
+        "def f(rows, table):\n    rows[0].append(9)\n    rows.pop()\n    table['new'] = 1\n    "
+        "return None\n"
+    )
     inner = [1]
     rows, table = [inner, [2]], {"old": 0}
     session.function("f")(rows, table)
@@ -261,7 +301,10 @@ def test_of_a_gpus_thread_and_arrays_only_what_a_kernel_needs_is_allowed(session
 
 @pytest.mark.parametrize("place", [None, "here", [0.5], [True], [0] * 201, [-1], [2**31]])
 def test_what_is_no_place_is_refused(place):
-    with pytest.raises(ValueError, match=r"a place (is a list of whole numbers|has a number that no program reaches)"):
+    with pytest.raises(
+        ValueError,
+        match=r"a place (is a list of whole numbers|has a number that no program reaches)",
+    ):
         session_module._place(place)
 
 
@@ -292,15 +335,23 @@ check.returns("last", (1,), expected=1)
 
 @pytest.mark.parametrize(
     ("at", "alone", "short"),
-    [(None, False, {}), (1, True, {"alone": 1}), (1, False, {"after": 1}), (3, False, {"below": 1})],
+    [
+        (None, False, {}),
+        (1, True, {"alone": 1}),
+        (1, False, {"after": 1}),
+        (3, False, {"below": 1}),
+    ],
 )
-def test_an_exception_in_the_checks_leaves_out_what_it_would_have_checked_and_what_lacks_a_name(at, alone, short):
+def test_an_exception_in_the_checks_leaves_out_what_it_would_have_checked_and_what_lacks_a_name(
+    at, alone, short
+):
     names, whole = ({"Checks": kit.Checks, "at": value, "alone": alone} for value in (at, None))
     errors = scoring.run(LOOP, names)
     assert scoring.run(LOOP, whole) == []
-    assert [type(one).__name__ for one in errors] == {None: [], 3: ["ZeroDivisionError", "NameError"]}.get(
-        at, ["ZeroDivisionError"]
-    )
+    assert [type(one).__name__ for one in errors] == {
+        None: [],
+        3: ["ZeroDivisionError", "NameError"],
+    }.get(at, ["ZeroDivisionError"])
     assert scoring.checked(whole["check"]) - scoring.checked(names["check"]) == short
     assert names["check"].score() == 5 - (at == 3)
 
@@ -317,16 +368,23 @@ def product(a, b, parts, receive):
 
 
 def test_an_exception_in_the_checks_costs_its_goals_and_not_the_exercise(session, given_to):
-    """A number among the matrices that were received cannot be sorted with them: no check of these goals is made."""
+    """A number among the matrices that were received cannot be sorted with them: no check of these
+    goals is made.
+    """
     sheet = next(one for one in SHEETS if "product" in one.exercises)
     given_to(sheet)
     mark = marked(session, sheet, "product", JUNK)
     assert (mark.score, mark.points) == (1, 3)
     assert dict(mark.goals) == {
-        "the product is right": False, "the others' terms are received": False, "the cut where k does not divide": True
-    }  # fmt: skip
+        "the product is right": False,
+        "the others' terms are received": False,
+        "the cut where k does not divide": True,
+    }
     assert mark.note == "the checks ended with TypeError at what your function gave"
-    assert "Not all of 'the product is right' was checked: the checks ended with TypeError" in mark.said
+    assert (
+        "Not all of 'the product is right' was checked: the checks ended with TypeError"
+        in mark.said
+    )
 
 
 @pytest.mark.parametrize("error", [ValueError, RecursionError])
@@ -341,10 +399,14 @@ def test_what_cannot_be_compared_is_a_wrong_answer(error, monkeypatch):
 
 
 def marked_alone(value):
-    """Return the mark of the first exercise for a function that always returns ``value``, without a process."""
+    """Return the mark of the first exercise for a function that always returns ``value``, without a
+    process.
+    """
     sheet = SHEETS[0]
     name = next(one for one in sheet.exercises if "returns(" in sheet.cell("checks", one).source)
-    return marker._checked(sheet, name, SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: value))
+    return marker._checked(
+        sheet, name, SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: value)
+    )
 
 
 @pytest.mark.parametrize("gave", ["10**5000", "nested"])
@@ -362,7 +424,9 @@ def test_bytes_that_drip_do_not_stretch_the_time():
     with ours, theirs:
         wire.send(theirs, {"ready": True})
         made = Session(
-            SimpleNamespace(channel=ours, ended=lambda: "", allow=print), Limits(step_s=0.1), time.monotonic() + 60
+            SimpleNamespace(channel=ours, ended=lambda: "", allow=print),
+            Limits(step_s=0.1),
+            time.monotonic() + 60,
         )
         made.step()
         lost = threading.Event()
@@ -385,7 +449,9 @@ def test_bytes_that_drip_do_not_stretch_the_time():
 
 
 def test_a_step_is_ended_when_its_time_of_the_processor_is_spent_and_not_before(monkeypatch):
-    """The processor's time is made up, as a busy machine may give a real loop so little that the clock ends it."""
+    """The processor's time is made up, as a busy machine may give a real loop so little that the
+    clock ends it.
+    """
     spent_s, polled, killed = [2.0], threading.Event(), threading.Event()
     monkeypatch.setattr(sandbox, "_POLL_S", 0.001)
     monkeypatch.setattr(sandbox, "_too_much", lambda *_: "")
@@ -414,5 +480,9 @@ def test_inside_the_sandbox_a_submission_finds_what_was_recorded():
     with sandbox.started(LIMITS) as box:
         inside = Session(box, LIMITS, time.monotonic() + LIMITS.total_s)
         assert (
-            inside.run("from helpers import storage\nassert storage.course_file('recorded', '00.json').is_file()") == ""
+            inside.run(
+                "from helpers import storage\nassert storage.course_file('recorded', "
+                "'00.json').is_file()"
+            )
+            == ""
         )

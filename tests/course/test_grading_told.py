@@ -1,4 +1,6 @@
-"""What the lecturer's table and the student's page tell of odd submissions, and what of this machine they do not."""
+"""What the lecturer's table and the student's page tell of odd submissions, and what of this
+machine they do not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ import matplotlib
 import nbformat
 import pytest
 
-from tests.course.grading_samples import ASSIGNMENT, FIRST, FULL, HEAD, KERNEL, LAST, LIMITS, hand_in, notebook
+from tests.course.grading_samples import (
+    ASSIGNMENT,
+    FIRST,
+    FULL,
+    HEAD,
+    KERNEL,
+    LAST,
+    LIMITS,
+    hand_in,
+    notebook,
+)
 from tests.course.test_grading_lms import MOODLE, MOODLE_ROWS, MOODLE_SHEET, completed, lines
 from tools.authoring.course import HERE
 from tools.grading import grade, outputs, sandbox
@@ -29,7 +41,7 @@ PRINTS_PATHS = """import numpy, helpers, pathlib, sys
 print(numpy.__file__, helpers.__file__, sys.prefix, sys.base_prefix, list(pathlib.Path(sys.prefix).parents))
 for name in ("1/cmdline", "self/mountinfo", "self/maps"):
     print(pathlib.Path("/proc", name).read_text().replace("\\0", " ")[:4000])
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +53,28 @@ def told(tmp_path_factory, working_sandbox):
     hand_in(folder, "own_module", own)
     hand_in(folder, "no_python", notebook({LAST: "def smallest_batch(:\n    return 1"}))
     paths = notebook(
-        {FIRST: f"{HEAD}    import os, sys\n    return os.path.commonpath([sys.prefix]), '\\u202eno'"},
+        {
+            FIRST: (
+                f"{HEAD}    import os, sys\n    return os.path.commonpath([sys.prefix]), "
+                "'\\u202eno'"
+            )
+        },
         before=PRINTS_PATHS,
     )
     paths.cells.insert(0, nbformat.v4.new_code_cell(f"{TURNED}  # \u202e"))
     hand_in(folder, "paths", paths)
     without = notebook()
-    without.cells = [cell for cell in without.cells if not cell.metadata.nbgrader.grade_id.endswith("_checks")]
+    without.cells = [
+        cell for cell in without.cells if not cell.metadata.nbgrader.grade_id.endswith("_checks")
+    ]
     del without.cells[next(i for i, cell in enumerate(without.cells) if cell.cell_type == "code")]
     hand_in(folder, "deleted", without)
     done = grade.grade(folder, root, jobs=2, limits=LIMITS)
     assert done.new == 4
-    return {one["student"]: one for one in csv.DictReader(io.StringIO((root / "grades.csv").read_text()))}, root
+    return {
+        one["student"]: one
+        for one in csv.DictReader(io.StringIO((root / "grades.csv").read_text()))
+    }, root
 
 
 def page(told, student):
@@ -83,9 +105,17 @@ def test_no_folder_of_this_machine_and_no_turned_text_is_on_a_page(told):
     assert ".../lib/python" in text
     assert "gave ('...', '\\u202eno'), expected" in text.replace("&#39;", "'")
     assert "--ro-bind .../helpers .../helpers" in text
-    for folder in (Path(sys.prefix), Path(sys.base_prefix), HERE.root, Path(matplotlib.get_cachedir())):
-        assert not [up for up in (folder, folder.resolve(), *folder.resolve().parents[:-2]) if f"{up}/" in f"{text}/"
-                    and not up.is_relative_to("/usr")]  # fmt: skip
+    for folder in (
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        HERE.root,
+        Path(matplotlib.get_cachedir()),
+    ):
+        assert not [
+            up
+            for up in (folder, folder.resolve(), *folder.resolve().parents[:-2])
+            if f"{up}/" in f"{text}/" and not up.is_relative_to("/usr")
+        ]
     assert not {"\u202e", "\u2066"} & set(text)
     assert "\ufffdabc\ufffd" in text
 
@@ -97,7 +127,10 @@ def test_a_character_that_turns_text_or_steers_a_terminal_is_shown_as_a_sign(cod
 
 def test_only_whole_names_of_folders_are_shortened():
     above = sandbox.without_folders(f"{HERE.root.parent}/s")
-    assert sandbox.without_folders(f"{HERE.root}/a {HERE.root}s/b") == f".../a {above[:-1]}{HERE.root.name}s/b"
+    assert (
+        sandbox.without_folders(f"{HERE.root}/a {HERE.root}s/b")
+        == f".../a {above[:-1]}{HERE.root.name}s/b"
+    )
     assert sandbox.without_folders("/usr/lib/a") == "/usr/lib/a"
 
 
@@ -108,13 +141,19 @@ def test_what_moodle_imports_holds_no_formula(tmp_path, name):
     header, *students = lines(tmp_path / f"grades_for_moodle_{ASSIGNMENT}.csv")
     cells = [one[header.index("Full name")] for one in students]
     assert f"'{name}" in cells
-    assert not [cell for one in students for cell in one if cell[:1] in tuple("=+-@\t") and cell != "-"]
+    assert not [
+        cell for one in students for cell in one if cell[:1] in tuple("=+-@\t") and cell != "-"
+    ]
 
 
 def test_grading_without_what_it_needs_says_what_is_missing(tmp_path):
-    start = "import sys; sys.modules['sqlalchemy'] = None; from tools.grading.__main__ import main; " \
-            "sys.exit(main(sys.argv[1:]))"  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", start, str(tmp_path)], capture_output=True, text=True, cwd=HERE.root)
+    start = (
+        "import sys; sys.modules['sqlalchemy'] = None; from tools.grading.__main__ import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start, str(tmp_path)], capture_output=True, text=True, cwd=HERE.root
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: sqlalchemy")
     assert "make grade SUBMISSIONS=folder" in done.stderr

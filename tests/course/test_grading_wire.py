@@ -1,4 +1,6 @@
-"""What crosses between the checks and a submission: any data comes back as it went, and anything else is refused."""
+"""What crosses between the checks and a submission: any data comes back as it went, and anything
+else is refused.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tools.grading.sandbox import Limits
 from tools.grading.session import Lost, Session
 from tools.grading.student import wire
 
-WHOLE = st.integers(-(2**70), 2**70) | st.integers(900, 1100).map(lambda power: -(2**power))  # 10**300 is beside 2**997
+# 10**300 is beside 2**997
+WHOLE = st.integers(-(2**70), 2**70) | st.integers(900, 1100).map(lambda power: -(2**power))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 KEYS = st.none() | st.booleans() | WHOLE | TEXT | st.binary(max_size=4) | st.tuples(WHOLE, TEXT)
 DATA = st.recursive(
@@ -36,8 +39,8 @@ DATA = st.recursive(
     max_leaves=8,
 )
 KINDS = ["?", "i1", "u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8"]
-TORCH_KINDS = [torch.bool, torch.uint8, torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float32,
-               torch.float64]  # fmt: skip
+TORCH_KINDS = [torch.bool, torch.uint8, torch.int8, torch.int64, torch.float16, torch.bfloat16,
+               torch.float32, torch.float64]  # fmt: skip
 
 
 def never_kept(tag: str, body: object) -> object:
@@ -55,22 +58,30 @@ def sent(message: dict) -> dict:
 @repeatable(examples=150)
 @given(DATA)
 def test_data_comes_back_as_it_went(value):
-    """All are compared as their text, in which NaN is NaN, and True, 1 and 1.0 differ, as a list and a tuple do."""
+    """All are compared as their text, in which NaN is NaN, and True, 1 and 1.0 differ, as a list
+    and a tuple do.
+    """
     encoded = sent({"value": wire.encode(value, never_kept)})["value"]
     assert repr(wire.decode(encoded, never_kept)) == repr(value)
 
 
 @st.composite
 def arrays(draw) -> np.ndarray | torch.Tensor:
-    """Draw an array of NumPy's or a tensor, of any type of numbers, up to three axes, also without elements."""
+    """Draw an array of NumPy's or a tensor, of any type of numbers, up to three axes, also without
+    elements.
+    """
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    bits = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, math.prod(shape) * 8, dtype=np.uint8)
+    bits = np.random.default_rng(draw(st.integers(0, 99))).integers(
+        0, 256, math.prod(shape) * 8, dtype=np.uint8
+    )
     if draw(st.booleans()):
         return bits.view("<f8").reshape(shape).astype(draw(st.sampled_from(KINDS)))
     return torch.from_numpy(bits.view("<i8").reshape(shape)).to(draw(st.sampled_from(TORCH_KINDS)))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning", "ignore:overflow:RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore:invalid value encountered in cast:RuntimeWarning", "ignore:overflow:RuntimeWarning"
+)
 @repeatable(examples=100)
 @given(arrays())
 def test_an_array_comes_back_with_its_type_its_shape_and_every_element(array):
@@ -92,11 +103,18 @@ ARRAYS = st.tuples(
 
 
 def tagged(inner: st.SearchStrategy) -> st.SearchStrategy:
-    """Draw an object with a tag of the wire's own or of an object that is kept, most often with a body near to it."""
-    bodies = {"d": st.lists(st.lists(inner, max_size=3)), "q": st.lists(st.sampled_from(["0x1", "0x0", "f"]))}
+    """Draw an object with a tag of the wire's own or of an object that is kept, most often with a
+    body near to it.
+    """
+    bodies = {
+        "d": st.lists(st.lists(inner, max_size=3)),
+        "q": st.lists(st.sampled_from(["0x1", "0x0", "f"])),
+    }
     bodies |= dict.fromkeys("lts", st.lists(inner, max_size=3)) | dict.fromkeys("TNn", ARRAYS)
     bodies |= dict.fromkeys("bixogcy", st.nothing())
-    return st.sampled_from(sorted(bodies)).flatmap(lambda tag: (bodies[tag] | inner).map(lambda body: {tag: body}))
+    return st.sampled_from(sorted(bodies)).flatmap(
+        lambda tag: (bodies[tag] | inner).map(lambda body: {tag: body})
+    )
 
 
 JSON = st.recursive(
@@ -105,8 +123,27 @@ JSON = st.recursive(
     | st.integers(-9, 10**30)
     | st.floats()
     | st.text(max_size=3)
-    | st.sampled_from(["", "<f8", "é", "0x1", "(", "=", "f" * 20_001, "AAAAAAAAAAA=", "bfloat16", "|O", "<U3", "<M8"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2) | tagged(inner),
+    | st.sampled_from(
+        [
+            "",
+            "<f8",
+            "é",
+            "0x1",
+            "(",
+            "=",
+            "f" * 20_001,
+            "AAAAAAAAAAA=",
+            "bfloat16",
+            "|O",
+            "<U3",
+            "<M8",
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+        | tagged(inner)
+    ),
     max_leaves=8,
 )
 
@@ -121,13 +158,29 @@ def test_any_json_is_a_value_or_is_broken_and_nothing_is_made_from_it(data):
     except wire.Broken:
         return
     assert not set(tags) & set("ltsdbiqTNn")
-    known = (type(None), bool, int, float, str, bytes, list, tuple, set, dict, Fraction, np.ndarray, torch.Tensor)
+    known = (
+        type(None),
+        bool,
+        int,
+        float,
+        str,
+        bytes,
+        list,
+        tuple,
+        set,
+        dict,
+        Fraction,
+        np.ndarray,
+        torch.Tensor,
+    )
     assert type(value) in known
 
 
 @contextlib.contextmanager
 def session_after(*parts: bytes) -> Iterator[Session]:
-    """Yield a session whose other side has sent these bytes behind its first message, and then nothing more."""
+    """Yield a session whose other side has sent these bytes behind its first message, and then
+    nothing more.
+    """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wire.send(theirs, {"ready": True})
@@ -143,12 +196,15 @@ def message(content: object) -> bytes:
 
 
 def require_its_own_fault(session: Session, call: Callable, *arguments: object) -> None:
-    """Require that a call gives an answer, that what came ends the session, or an exception of the submission's."""
+    """Require that a call gives an answer, that what came ends the session, or an exception of the
+    submission's.
+    """
     try:
         call(*arguments)
     except (Lost, Exception) as error:
         own = type(error).__module__ == Session.__module__ or error in session._raised
-        if not own or str(error).startswith("it ran for"):  # what was sent ends it, and not the time
+        # what was sent ends it, and not the time
+        if not own or str(error).startswith("it ran for"):
             raise AssertionError("a submission's answer ends the checks") from error
 
 
@@ -160,12 +216,25 @@ def test_whatever_bytes_come_are_an_answer_or_end_the_session(parts):
         require_its_own_fault(session, session.function("f"), len)
 
 
-SHOWN = st.dictionaries(st.sampled_from(["printed", "text", "html", "png"]), JSON | TEXT, max_size=2)
-ANSWERS = st.fixed_dictionaries({}, optional={
-    "do": st.sampled_from(["call", "get", "item", "put"]) | JSON, "to": st.integers(-1, 2) | JSON, "with": tagged(JSON),
-    "value": JSON, "changed": JSON | st.lists(JSON).map(lambda items: {"l": items}), "raised": JSON | TEXT,
-    "said": JSON, "line": JSON, "more": JSON, "ran": JSON, "shown": st.lists(SHOWN, max_size=3) | JSON,
-})  # fmt: skip
+SHOWN = st.dictionaries(
+    st.sampled_from(["printed", "text", "html", "png"]), JSON | TEXT, max_size=2
+)
+ANSWERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "do": st.sampled_from(["call", "get", "item", "put"]) | JSON,
+        "to": st.integers(-1, 2) | JSON,
+        "with": tagged(JSON),
+        "value": JSON,
+        "changed": JSON | st.lists(JSON).map(lambda items: {"l": items}),
+        "raised": JSON | TEXT,
+        "said": JSON,
+        "line": JSON,
+        "more": JSON,
+        "ran": JSON,
+        "shown": st.lists(SHOWN, max_size=3) | JSON,
+    },
+)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,4 +1,6 @@
-"""What the instructor's page says of a lesson is asked in that lesson, and what it tells to run is there."""
+"""What the instructor's page says of a lesson is asked in that lesson, and what it tells to run is
+there.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def questions(lesson) -> set[str]:
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
 def test_a_lesson_has_its_questions_what_readers_say_and_what_to_say(lesson):
     section = TEXT.partition(f"\n### {lesson.number} {lesson.title}\n")[2].partition("\n##")[0]
-    rows = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in section.splitlines() if row[:2] == "| "]
+    rows = [
+        [cell.strip() for cell in row.strip("|").split(" | ")]
+        for row in section.splitlines()
+        if row[:2] == "| "
+    ]
     rows = [row for row in rows if row[0] != "the question"]
     assert len(rows) >= 3
     assert all(len(row) == 3 and all(row) for row in rows)
@@ -37,8 +43,14 @@ def test_a_lesson_has_its_questions_what_readers_say_and_what_to_say(lesson):
 
 
 def test_the_commands_of_make_are_there():
-    defined = set(re.findall(r"^([a-z]+):", (HERE.root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z]+)", TEXT)) | set(re.findall(r"^make ([a-z]+)", TEXT, re.MULTILINE))
+    defined = set(
+        re.findall(
+            r"^([a-z]+):", (HERE.root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
+    named = set(re.findall(r"`make ([a-z]+)", TEXT)) | set(
+        re.findall(r"^make ([a-z]+)", TEXT, re.MULTILINE)
+    )
     assert {"student", "grade", "slides", "lecture"} <= named <= defined
 
 

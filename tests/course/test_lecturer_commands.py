@@ -1,4 +1,6 @@
-"""Every command that README, support.md and the instructor's page print is there: tool, target, options and files."""
+"""Every command that README, support.md and the instructor's page print is there: tool, target,
+options and files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from tools.exercises import sheets
 from tools.grading import __main__ as grading
 from tools.server import __main__ as server
 
-PAGES = (HERE.root / "README.md", HERE.folder / "support.md", HERE.folder / "instructor" / "instructor.md")
+PAGES = (
+    HERE.root / "README.md",
+    HERE.folder / "support.md",
+    HERE.folder / "instructor" / "instructor.md",
+)
 MAKEFILE = (HERE.root / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
@@ -24,9 +30,10 @@ NUMBERS = {lesson.number for lesson in HERE.lessons()}
 NOTEBOOKS = {sheet.lesson.notebook_name for sheet in sheets.load(HERE)}
 # nbgrader lists it, and all that it does is to say that it is no command any more
 GONE = {"formgrade"}
-# others' tools, whose own manuals hold for them; of what they are given the repository's files are still looked up
-OTHERS = {"apt-get", "cd", "chmod", "conda", "cp", "echo", "git", "mkdir", "passwd", "source", "ssh", "systemctl",
-          "tljh-config", "uv", "wsl"}  # fmt: skip
+# others' tools, whose own manuals hold for them; of what they are given the repository's files are
+# still looked up
+OTHERS = {"apt-get", "cd", "chmod", "conda", "cp", "echo", "git", "mkdir", "passwd", "source",
+          "ssh", "systemctl", "tljh-config", "uv", "wsl"}  # fmt: skip
 PYTHONS = {"python", "python3", ".venv/bin/python", "/opt/tljh/user/bin/python"}
 # what is built, and what the reader adds
 LATER = ("_build/", ".venv")
@@ -40,7 +47,12 @@ _OURS = re.compile(
 
 def commands(text: str) -> list[str]:
     """Return the lines of the blocks of code on a page, and the commands within its sentences."""
-    lines = [line for language, block in _BLOCK.findall(text) if not language for line in block.splitlines()]
+    lines = [
+        line
+        for language, block in _BLOCK.findall(text)
+        if not language
+        for line in block.splitlines()
+    ]
     return [line for line in [*lines, *_INLINE.findall(_BLOCK.sub("", text))] if line.strip()]
 
 
@@ -52,7 +64,11 @@ def fault(command: str) -> str:
     tool, given = words[0], words[1:]
     if not given and tool.endswith(".ipynb"):
         return "" if Path(tool).name in NOTEBOOKS else f"no lesson has {Path(tool).name}"
-    missing = [path for path in map(_ours, given) if path and not path.startswith(LATER) and not _exists(path)]
+    missing = [
+        path
+        for path in map(_ours, given)
+        if path and not path.startswith(LATER) and not _exists(path)
+    ]
     if missing:
         return f"there is no {missing[0]}"
     if tool == "make":
@@ -91,7 +107,9 @@ def _fault_of_nbgrader(given: list[str]) -> str:
     if app is None or name in GONE or "DEPRECATED" in described:
         return f"nbgrader has no command {name}"
     options = {*app.flags, *app().aliases}
-    unknown = [word for word in rest if word.startswith("--") and word[2:].partition("=")[0] not in options]
+    unknown = [
+        word for word in rest if word.startswith("--") and word[2:].partition("=")[0] not in options
+    ]
     strange = [word for word in rest if word[:1].isdigit() and f"{word}.ipynb" not in NOTEBOOKS]
     return " ".join([*unknown, *strange] and [f"nbgrader {name} knows no", *unknown, *strange])
 
@@ -100,7 +118,8 @@ def _fault_of_python(given: list[str]) -> str:
     if given[0] != "-m":
         return f"python {given[0]} is not how the course is run"
     module, rest = given[1], given[2:]
-    if module != "pip" and importlib.util.find_spec(module) is None:  # an environment made by uv has none
+    # an environment made by uv has none
+    if module != "pip" and importlib.util.find_spec(module) is None:
         return f"there is no module {module}"
     try:
         if module == "tools.authoring":
@@ -154,6 +173,17 @@ def test_the_commands_of_a_page_are_all_found():
 
 
 def test_a_lecturer_finds_the_five_commands_in_the_readme():
-    section = PAGES[0].read_text(encoding="utf-8").partition("\n## For lecturers\n")[2].partition("\n## ")[0]
+    section = (
+        PAGES[0]
+        .read_text(encoding="utf-8")
+        .partition("\n## For lecturers\n")[2]
+        .partition("\n## ")[0]
+    )
     [(_, block)] = _BLOCK.findall(section)
-    assert [line.split()[1] for line in block.splitlines()] == ["student", "grade", "slides", "lecture", "site"]
+    assert [line.split()[1] for line in block.splitlines()] == [
+        "student",
+        "grade",
+        "slides",
+        "lecture",
+        "site",
+    ]

@@ -1,4 +1,6 @@
-"""The three recipes of the instructor's page, followed to the letter: its commands, with files where it puts them."""
+"""The three recipes of the instructor's page, followed to the letter: its commands, with files
+where it puts them.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ POINTS = table.points_of(SHEET)
 CODE = sum(points for name, points in POINTS.items() if name not in SHEET.written)
 WORK = nbformat.writes(notebook()).encode()
 
-pytestmark = [pytest.mark.usefixtures("working_sandbox"),
-              pytest.mark.filterwarnings("ignore:Object of type:Warning")]  # fmt: skip
+pytestmark = [
+    pytest.mark.usefixtures("working_sandbox"),
+    pytest.mark.filterwarnings("ignore:Object of type:Warning"),
+]
 
 
 def recipe(title: str) -> list[list[str]]:
@@ -47,10 +51,17 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 def follow(command: str) -> None:
-    """Run a line `make grade ...`: what make would run, in this process, which has loaded what grades."""
-    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(command)]
+    """Run a line `make grade ...`: what make would run, in this process, which has loaded what
+    grades.
+    """
+    words = [
+        str(Path(word).expanduser()) if word.startswith("~") else word
+        for word in shlex.split(command)
+    ]
     words = [re.sub("=~", f"={Path.home()}", word) for word in words]
-    done = subprocess.run([words[0], "-n", *words[1:]], cwd=HERE.root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [words[0], "-n", *words[1:]], cwd=HERE.root, capture_output=True, text=True, check=True
+    )
     [line] = [line for line in done.stdout.splitlines() if " -m tools.grading " in line]
     assert grading.main(shlex.split(line.partition(" -m tools.grading ")[2])) == 0
 
@@ -58,7 +69,12 @@ def follow(command: str) -> None:
 @pytest.mark.parametrize(
     ("system", "files", "roster", "column"),
     [
-        ("Canvas", {f"doejane_1201_88001_{ASSIGNMENT}.ipynb": WORK}, CANVAS_BOOK, f"{ASSIGNMENT} (4711)"),
+        (
+            "Canvas",
+            {f"doejane_1201_88001_{ASSIGNMENT}.ipynb": WORK},
+            CANVAS_BOOK,
+            f"{ASSIGNMENT} (4711)",
+        ),
         pytest.param(
             "Moodle",
             {f"Jane Doe_501_assignsubmission_file/{ASSIGNMENT}.ipynb": WORK},
@@ -68,7 +84,9 @@ def follow(command: str) -> None:
         ),
     ],
 )
-def test_what_a_system_packs_comes_back_as_what_it_imports(home, capsys, system, files, roster, column):
+def test_what_a_system_packs_comes_back_as_what_it_imports(
+    home, capsys, system, files, roster, column
+):
     first, second, third, fourth, last = recipe(system)
     assert first[0] == "make student"
     assert f"_build/student/course/exercises/{SHEET.lesson.notebook_name}" in first
@@ -77,12 +95,15 @@ def test_what_a_system_packs_comes_back_as_what_it_imports(home, capsys, system,
     listed.write_text(roster)
     [command] = third
     follow(command)
-    [folder] = {Path(word.removeprefix("cd ")).expanduser() for word in fourth if word.startswith("cd ")}
+    [folder] = {
+        Path(word.removeprefix("cd ")).expanduser() for word in fourth if word.startswith("cd ")
+    }
     assert (folder / "gradebook.db").is_file()
     imported, pages = (Path(name).expanduser() for name in last)
     with imported.open(encoding="utf-8") as file:
         jane = next(row for row in csv.DictReader(file) if "Jane" in str(row.values()))
-    assert column in jane  # empty: written answers wait for line 4, and only final grades are imported
+    # empty: written answers wait for line 4, and only final grades are imported
+    assert column in jane
     assert len(list(pages.glob("*/*/*.html"))) == 1
     with (folder / "grades.csv").open(encoding="utf-8") as file:
         row = next(row for row in csv.DictReader(file) if row["name"].find("Jane") >= 0)
@@ -97,11 +118,16 @@ def test_a_class_on_an_exchange_gets_its_pages_back(home, monkeypatch, capsys):
     exchange.mkdir(mode=0o777)
     exchange.chmod(0o777)
     (home / ".jupyter").mkdir()  # as `make server` sets a machine up
-    shutil.copy(HERE.root / "tools" / "server" / "exchange.py", home / ".jupyter" / "course_exchange.py")
+    shutil.copy(
+        HERE.root / "tools" / "server" / "exchange.py", home / ".jupyter" / "course_exchange.py"
+    )
     settings = (HERE.root / "tools" / "server" / "nbgrader_config.py").read_text(encoding="utf-8")
     settings = settings.replace("@EXCHANGE@", str(exchange)).replace("@PREFIX@", "")
     (home / ".jupyter" / "nbgrader_config.py").write_text(settings, encoding="utf-8")
-    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))  # activated
+    # activated
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
     for name in [name for name in os.environ if name.startswith("JUPYTER_")]:
         monkeypatch.delenv(name)
 

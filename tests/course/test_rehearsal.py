@@ -1,4 +1,6 @@
-"""A rehearsal of another processor limits what it says, finds an output that changes, and says what had no effect."""
+"""A rehearsal of another processor limits what it says, finds an output that changes, and says what
+had no effect.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,13 @@ def machine(root: Path, levels=((1, 48), (2, 2048), (3, 4096))) -> Path:
         for index, (level, kib) in enumerate(levels):
             cache = root / f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
             cache.mkdir(parents=True)
-            for name, value in {"level": level, "size": f"{kib}K", "coherency_line_size": 64,
-                                "ways_of_associativity": 16, "number_of_sets": kib}.items():  # fmt: skip
+            for name, value in {
+                "level": level,
+                "size": f"{kib}K",
+                "coherency_line_size": 64,
+                "ways_of_associativity": 16,
+                "number_of_sets": kib,
+            }.items():
                 (cache / name).write_text(f"{value}\n")
     (root / "proc").mkdir()
     (root / "proc/cpuinfo").write_text(CPUINFO)
@@ -41,13 +48,22 @@ def machine(root: Path, levels=((1, 48), (2, 2048), (3, 4096))) -> Path:
 
 
 def seen(setting: Setting, root: Path) -> dict[str, str]:
-    return {path.relative_to(root).as_posix(): text for path, text in settings.files(setting, root).items()}
+    return {
+        path.relative_to(root).as_posix(): text
+        for path, text in settings.files(setting, root).items()
+    }
 
 
 def test_flags_that_a_setting_hides_are_not_seen(tmp_path):
     root = machine(tmp_path)
-    assert "flags\t\t: fpu avx avx2 fma sse4_2\n" in seen(settings.chosen("avx2"), root)["proc/cpuinfo"]
-    assert "flags\t\t: fpu avx avx2 fma avx512f sse4_2\n" in seen(settings.chosen("avx512"), root)["proc/cpuinfo"]
+    assert (
+        "flags\t\t: fpu avx avx2 fma sse4_2\n"
+        in seen(settings.chosen("avx2"), root)["proc/cpuinfo"]
+    )
+    assert (
+        "flags\t\t: fpu avx avx2 fma avx512f sse4_2\n"
+        in seen(settings.chosen("avx512"), root)["proc/cpuinfo"]
+    )
     assert "flags\t\t: fpu sse4_2\n" in seen(settings.chosen("sse"), root)["proc/cpuinfo"]
     assert seen(settings.chosen("one-core"), root) == {}
 
@@ -102,7 +118,9 @@ def test_numpy_knows_the_names_of_what_it_is_to_leave_out():
     assert set(names) <= set(settings.NUMPY_LEVELS)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a program withhold a processor's answers")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux lets a program withhold a processor's answers"
+)
 def test_another_processor_answers(tmp_path):
     try:
         library = rehearsal._compiled(tmp_path)
@@ -111,8 +129,10 @@ def test_another_processor_answers(tmp_path):
     source = tmp_path / "ask.c"
     source.write_text(
         "#include <cpuid.h>\n#include <signal.h>\n#include <stdio.h>\n"
-        "int main(void) { unsigned a, b, c, d; signal(SIGSEGV, SIG_DFL); __cpuid_count(0, 0, a, b, c, d);\n"
-        'printf("%.4s%.4s%.4s ", (char *)&b, (char *)&d, (char *)&c); __cpuid_count(7, 0, a, b, c, d);\n'
+        "int main(void) { unsigned a, b, c, d; signal(SIGSEGV, SIG_DFL); __cpuid_count(0, 0, a, b, "
+        "c, d);\n"
+        'printf("%.4s%.4s%.4s ", (char *)&b, (char *)&d, (char *)&c); __cpuid_count(7, 0, a, b, c, '
+        "d);\n"
         'printf("%u %u ", d >> 22 & 15, b >> 5 & 1); __cpuid_count(0x8000001d, 3, a, b, c, d);\n'
         'printf("%u", (c + 1) * ((b >> 22) + 1) * 64); }\n'
     )
@@ -120,16 +140,26 @@ def test_another_processor_answers(tmp_path):
     ask = [str(tmp_path / "ask")]
     limited = {**os.environ, "LD_PRELOAD": str(library), "REHEARSED_CPUID": cpuid.EPYC.text}
     plain = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split()
-    other = subprocess.run(ask, env=limited, capture_output=True, text=True, check=True).stdout.split()
+    other = subprocess.run(
+        ask, env=limited, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert other[:2] == ["AuthenticAMD", "0"]  # no AMX
     assert other[2] == plain[2]  # AVX2: what no rule names stays
     assert int(other[3]) == 32 * MIB
     unlimited = {**limited, "REHEARSED_CPUID": ""}
-    assert subprocess.run(ask, env=unlimited, capture_output=True, text=True, check=True).stdout.split() == plain
+    assert (
+        subprocess.run(
+            ask, env=unlimited, capture_output=True, text=True, check=True
+        ).stdout.split()
+        == plain
+    )
 
 
 def notebook(folder: Path, *cells: tuple[str, str]) -> Path:
-    code = [new_code_cell(source, execution_count=count) for count, (source, _) in enumerate(cells, start=1)]
+    code = [
+        new_code_cell(source, execution_count=count)
+        for count, (source, _) in enumerate(cells, start=1)
+    ]
     for cell, (_, text) in zip(code, cells, strict=True):
         cell.outputs = [new_output("stream", name="stdout", text=text)] if text else []
     path = folder / "90_threads.ipynb"
@@ -149,14 +179,38 @@ def test_an_output_that_a_limit_changes_is_found_and_the_limits_effect_told(buil
     monkeypatch.setattr(rehearsal.effects, "facts", facts)
     threads = 'print(os.environ["OMP_NUM_THREADS"], "threads")'
     path = notebook(
-        built.folder, ("import os", ""), (threads, "1 threads\n"), ("print(7, 'ms')", "8 ms\n"), ("1 / 0", "")
+        built.folder,
+        ("import os", ""),
+        (threads, "1 threads\n"),
+        ("print(7, 'ms')", "8 ms\n"),
+        ("1 / 0", ""),
     )
-    two = Setting("two-threads", "", {"OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE", "MKL_NUM_THREADS": "2"})
+    two = Setting(
+        "two-threads", "", {"OMP_NUM_THREADS": "2", "MKL_DYNAMIC": "FALSE", "MKL_NUM_THREADS": "2"}
+    )
     small = Setting("none-such", "", cores=10**6)
     found = rehearsal.rehearse(built, [two, small], [path], sanitize=SANITIZE)
     assert found.changes == (
-        Change("two-threads", "90_threads.ipynb", 1, "its output differs", "1 threads", "2 threads", True, False),
-        Change("two-threads", "90_threads.ipynb", 3, "raised ZeroDivisionError", "", "division by zero", True, True),
+        Change(
+            "two-threads",
+            "90_threads.ipynb",
+            1,
+            "its output differs",
+            "1 threads",
+            "2 threads",
+            True,
+            False,
+        ),
+        Change(
+            "two-threads",
+            "90_threads.ipynb",
+            3,
+            "raised ZeroDivisionError",
+            "",
+            "division by zero",
+            True,
+            True,
+        ),
     )
     assert not found.is_clean
     assert found.impossible[0].startswith("none-such: none-such needs 1000000 cores")
@@ -170,16 +224,24 @@ def test_a_change_in_one_run_of_two_and_a_limit_without_effect_are_said():
     once = Rehearsal(3, ("avx2",), ("amd: no",), (effect,), (change,))
     assert once.is_clean
     assert str(once) == (
-        "3 notebooks in each of: avx2\nNOT REHEARSED, amd: no\navx2: A=1: PyTorch: NO EFFECT, AVX2\n"
-        "avx2: 07_a.ipynb, code cell 3, in one run of two: its output differs\n    - 64.1 %\n    + 64.2 %\n"
-        "1 output(s) changed"
+        "3 notebooks in each of: avx2\nNOT REHEARSED, amd: no\navx2: A=1: PyTorch: NO EFFECT, "
+        "AVX2\navx2: 07_a.ipynb, code cell 3, in one run of two: its output differs\n    - 64.1 "
+        "%\n    + 64.2 %\n1 output(s) changed"
     )
     assert not Rehearsal(3, (), ("amd: no",), (), ()).is_clean
 
 
 def test_the_notebooks_of_a_lesson_are_it_its_appendix_and_its_exercises():
     names = [path.relative_to(HERE.folder).as_posix() for path in rehearsal.notebooks(HERE, ["11"])]
-    assert names == ["11_working_set.ipynb", "appendix/11_working_set.ipynb",
-                     "exercises/11_working_set_exercises.ipynb"]  # fmt: skip
-    assert len(rehearsal.notebooks(HERE)) == len([*HERE.folder.glob("*.ipynb"), *HERE.folder.glob("appendix/*.ipynb"),
-                                                  *HERE.folder.glob("exercises/*.ipynb")])  # fmt: skip
+    assert names == [
+        "11_working_set.ipynb",
+        "appendix/11_working_set.ipynb",
+        "exercises/11_working_set_exercises.ipynb",
+    ]
+    assert len(rehearsal.notebooks(HERE)) == len(
+        [
+            *HERE.folder.glob("*.ipynb"),
+            *HERE.folder.glob("appendix/*.ipynb"),
+            *HERE.folder.glob("exercises/*.ipynb"),
+        ]
+    )

@@ -47,7 +47,9 @@ MASKED = {
     "43 times (measured)": "<times>",
     "0.87 to 1,024 times (measured)": "<times>",
     "a @ b: 1.2e+03 times (measured), 5 calls": "a @ b: <times>, 5 calls",
-    "it is so\nHere it is 43 times (measured), so this holds.\nmore": "it is so\nHere <verdict>\nmore",
+    ("it is so\nHere it is 43 times (measured), so this holds.\nmore"): (
+        "it is so\nHere <verdict>\nmore"
+    ),
     "Here this was not decided.": "Here <verdict>",
     '<div class="course-player"><script>3 s\n</div></script></div>': "<player>",
 }
@@ -95,7 +97,8 @@ def test_every_other_number_is_compared(text):
 
 @pytest.mark.parametrize("value", [7.6e-9, 7.6e-5, 0.0123, 0.9996, 3, 61.5, 3600, 1e6])
 @pytest.mark.parametrize(
-    ("unit", "mask"), [("s", "<time>"), ("B/s", "<rate>"), ("FLOP/s", "<rate>"), ("MAC/s", "<rate>")]
+    ("unit", "mask"),
+    [("s", "<time>"), ("B/s", "<rate>"), ("FLOP/s", "<rate>"), ("MAC/s", "<rate>")],
 )
 def test_what_the_library_prints_as_a_time_or_rate_is_masked(value, unit, mask):
     assert shares.sanitized(units.text(value, unit), RULES) == mask

@@ -1,8 +1,9 @@
-"""A class on one server, from the login to the page that comes back: JupyterHub, local users, nbgrader's exchange.
+"""A class on one server, from the login to the page that comes back: JupyterHub, local users,
+nbgrader's exchange.
 
-Ada solves an exercise in a browser, Bob hands in what he was given, Eve hands in as Bob and with links to the answer
-key; Grace, whose files nobody else may read, collects, grades and returns. The users are real ones, in a world of
-their own (server_world.py).
+Ada solves an exercise in a browser, Bob hands in what he was given, Eve hands in as Bob and with
+links to the answer key; Grace, whose files nobody else may read, collects, grades and returns. The
+users are real ones, in a world of their own (server_world.py).
 """
 
 from __future__ import annotations
@@ -39,15 +40,19 @@ STUDENTS = ("ada", "bob", "eve")
 WAIT_MS = 600_000
 _LISTENS = "0A"  # a state in /proc/net/tcp
 INBOUND = f"/srv/nbgrader/exchange/{COURSE_ID}/inbound"
-SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
-            "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false"}}  # fmt: skip
+SETTINGS = {
+    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false"},
+}
 
 pytestmark = [pytest.mark.ci, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @dataclass(frozen=True)
 class Server:
-    """The world of a class that is set up, with the students' passwords as `tools.server add` printed them."""
+    """The world of a class that is set up, with the students' passwords as `tools.server add`
+    printed them.
+    """
 
     world: World
     passwords: dict[str, str]
@@ -63,7 +68,9 @@ class Server:
         return ran.stderr
 
 
-_ENVIRONMENT = f"export PATH={shlex.quote(sys.prefix)}/bin:$PATH PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1"
+_ENVIRONMENT = (
+    f"export PATH={shlex.quote(sys.prefix)}/bin:$PATH PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1"
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +101,22 @@ cd ~/class && nbgrader generate_assignment {ASSIGNMENT}""",
             --tree ~{LECTURER}/student --environment {shlex.quote(sys.prefix)}""",
             "root",
         )
-        printed = made.shell(f"cd {CLONE} && python -m tools.server add {' '.join(STUDENTS)}", "root")
+        printed = made.shell(
+            f"cd {CLONE} && python -m tools.server add {' '.join(STUDENTS)}", "root"
+        )
         made.passwords.update(line.split(",") for line in printed.splitlines())
         made.shell(f"cd ~/class && nbgrader release_assignment {ASSIGNMENT}", LECTURER)
         for student in ("ada", "bob"):
-            made.shell("\n".join(_setting(name, content) for name, content in SETTINGS.items()), student)
+            made.shell(
+                "\n".join(_setting(name, content) for name, content in SETTINGS.items()), student
+            )
         yield made
 
 
 def _users_and_folders() -> tuple[object, ...]:
-    """Return what this machine, outside of the world, has of users, their homes, and the folders of a class."""
+    """Return what this machine, outside of the world, has of users, their homes, and the folders of
+    a class.
+    """
     users = tuple(Path("/etc", name).read_bytes() for name in ("passwd", "group"))
     folders = ("/home", "/srv", "/etc/jupyter", "/etc/jupyterhub")
     return *users, *(sorted(os.listdir(one)) if Path(one).is_dir() else None for one in folders)
@@ -116,7 +129,9 @@ def _setting(name: str, content: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def hub(server, tmp_path_factory):
-    """The address of the running JupyterHub; the configuration is the installed one, but for the ports and waits."""
+    """The address of the running JupyterHub; the configuration is the installed one, but for the
+    ports and waits.
+    """
     log = tmp_path_factory.mktemp("hub") / "log"
     ports = _free_ports(3)
     address = f"http://127.0.0.1:{ports[0]}"
@@ -126,7 +141,9 @@ def hub(server, tmp_path_factory):
         --ConfigurableHTTPProxy.api_url=http://127.0.0.1:{ports[2]} \
         --Spawner.start_timeout={WAIT_MS // 1000} --Spawner.http_timeout={WAIT_MS // 1000}"""
     with log.open("w") as said:
-        process = subprocess.Popen(server.world.command("bash", "-c", command), stdout=said, stderr=said)
+        process = subprocess.Popen(
+            server.world.command("bash", "-c", command), stdout=said, stderr=said
+        )
         try:
             deadline = time.monotonic() + WAIT_MS / 1000
             while not _answers(f"{address}/hub/login"):
@@ -140,7 +157,9 @@ def hub(server, tmp_path_factory):
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports on which nobody listens, and which the system gives to nobody who asks for any."""
+    """Return ports on which nobody listens, and which the system gives to nobody who asks for
+    any.
+    """
     lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     others = [port for port in range(10_000, 65_536) if not lowest <= port <= highest]
     found: list[int] = []
@@ -149,7 +168,9 @@ def _free_ports(count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise RuntimeError(f"of {len(others)} ports outside {lowest} to {highest} fewer than {count} are free")
+    raise RuntimeError(
+        f"of {len(others)} ports outside {lowest} to {highest} fewer than {count} are free"
+    )
 
 
 def _answers(address: str) -> bool:
@@ -173,8 +194,12 @@ def _log_in(chromium, hub: str, user: str, password: str):
 
 @pytest.fixture(scope="module")
 def pages(server, hub, chromium):
-    """Ada and Bob, each logged in with their own password, their JupyterLab open, the assignment fetched."""
-    opened = {user: _log_in(chromium, hub, user, server.passwords[user])[0] for user in ("ada", "bob")}
+    """Ada and Bob, each logged in with their own password, their JupyterLab open, the assignment
+    fetched.
+    """
+    opened = {
+        user: _log_in(chromium, hub, user, server.passwords[user])[0] for user in ("ada", "bob")
+    }
     for user, page in opened.items():
         page.wait_for_url(f"**/user/{user}/lab*")
         _assignments(page)
@@ -197,7 +222,10 @@ def _hand_in(page) -> None:
 
 @pytest.fixture(scope="module")
 def handed_in(server, hub, pages):
-    """Ada writes an answer, runs the notebook and hands in; Bob hands in what he fetched. What Ada read is returned."""
+    """Ada writes an answer, runs the notebook and hands in; Bob hands in what he fetched.
+
+    What Ada read is returned.
+    """
     ada = pages["ada"]
     ada.goto(f"{hub}/user/ada/lab/tree/{ASSIGNMENT}/{SHEET.lesson.notebook_name}")
     answer = ada.locator(".jp-CodeCell", has_text=f"def {SOLVED}(").locator(".cm-content").first
@@ -208,7 +236,9 @@ def handed_in(server, hub, pages):
     ada.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     passed = ada.locator(".jp-OutputArea-output", has_text="public checks passed").first
     passed.wait_for(state="attached")
-    with ada.expect_response(lambda response: response.request.method == "PUT" and "/api/contents/" in response.url):
+    with ada.expect_response(
+        lambda response: response.request.method == "PUT" and "/api/contents/" in response.url
+    ):
         ada.keyboard.press("Control+S")
     _assignments(ada)
     for page in pages.values():
@@ -225,18 +255,20 @@ def attacked(server, handed_in):
         mkdir "$forged" && echo forged > "$forged/{SHEET.lesson.notebook_name}"
         linked="eve+{ASSIGNMENT}+2026-01-01 00:00:00.000000 UTC+BBBBBBBBBBBB"
         mkdir "$linked" && cd "$linked"
-        ln -s /home/{LECTURER}/class/source/{ASSIGNMENT}/{SHEET.lesson.notebook_name} {SHEET.lesson.notebook_name}""",
+        ln -s /home/{LECTURER}/class/source/{ASSIGNMENT}/{SHEET.lesson.notebook_name} {SHEET.lesson.notebook_name}""",  # noqa: E501
         "eve",
     )
 
 
 @pytest.fixture(scope="module")
 def naive(server, attacked):
-    """What nbgrader's own collection takes from these submissions: the wrong version, to see that the attacks work."""
+    """What nbgrader's own collection takes from these submissions: the wrong version, to see that
+    the attacks work.
+    """
     folder = "/home/grace/class/naive"
     said = server.shell(
         f"""cd ~/class && nbgrader collect {ASSIGNMENT} --CourseDirectory.submitted_directory=naive \\
-        --ExchangeFactory.collect=nbgrader.exchange.default.ExchangeCollect""",
+        --ExchangeFactory.collect=nbgrader.exchange.default.ExchangeCollect""",  # noqa: E501
         LECTURER,
     )
     return functools.partial(_submission, server, folder), said
@@ -244,10 +276,12 @@ def naive(server, attacked):
 
 @pytest.fixture(scope="module")
 def collected(server, naive):
-    """What Grace collects with the installed configuration, when Eve has added a pipe and a name without a date."""
+    """What Grace collects with the installed configuration, when Eve has added a pipe and a name
+    without a date.
+    """
     server.shell(
         f"""cd {INBOUND} && mkdir "eve+{ASSIGNMENT}+yesterday+CCCCCCCCCCCC"
-        mkfifo "eve+{ASSIGNMENT}+2026-01-01 00:00:00.000000 UTC+BBBBBBBBBBBB/submission_secret.txt" """,
+        mkfifo "eve+{ASSIGNMENT}+2026-01-01 00:00:00.000000 UTC+BBBBBBBBBBBB/submission_secret.txt" """,  # noqa: E501
         "eve",
     )
     said = server.shell(f"cd ~/class && timeout 120 nbgrader collect {ASSIGNMENT}", LECTURER)
@@ -289,7 +323,9 @@ def test_a_local_user_who_is_not_in_the_class_is_refused(server, hub, chromium):
 
 def test_every_student_has_a_password_of_their_own_and_a_closed_home(server):
     assert len(set(server.passwords.values())) == len(STUDENTS)
-    assert all(re.fullmatch(r"(?:[0-9a-f]{4}-){3}[0-9a-f]{4}", one) for one in server.passwords.values())
+    assert all(
+        re.fullmatch(r"(?:[0-9a-f]{4}-){3}[0-9a-f]{4}", one) for one in server.passwords.values()
+    )
     assert set(server.shell("stat -c %a /home/*", "root").split()) == {"700"}
 
 
@@ -300,7 +336,8 @@ def test_a_student_cannot_open_the_server_of_another(pages, hub):
 
 def test_a_token_opens_what_is_its_owners_and_nothing_else(pages, hub):
     page = pages["ada"].context.new_page()
-    page.goto(f"{hub}/hub/token", wait_until="networkidle")  # until its script has come, the button loads the page anew
+    # until its script has come, the button loads the page anew
+    page.goto(f"{hub}/hub/token", wait_until="networkidle")
     page.get_by_role("button", name="Request new API token").click()
     page.locator("#token-result").wait_for()
     token = page.locator("#token-result").inner_text().strip()
@@ -323,18 +360,28 @@ def _status(address: str, token: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "path", ["/home/bob", "/home/grace/class/source", f"{CLONE}/course/instructor", "/srv/course/state", INBOUND]
+    "path",
+    [
+        "/home/bob",
+        "/home/grace/class/source",
+        f"{CLONE}/course/instructor",
+        "/srv/course/state",
+        INBOUND,
+    ],
 )
 def test_the_kernel_refuses_a_student_what_is_not_theirs(server, pages, path):
     assert "Permission denied" in server.refused(f"ls {path}", "ada")
 
 
 def test_nobody_can_listen_to_the_kernel_of_another(server, handed_in):
-    """Through a port anybody on the machine hears what a kernel runs and prints; Ada's kernel has files in her home."""
+    """Through a port anybody on the machine hears what a kernel runs and prints; Ada's kernel has
+    files in her home.
+    """
     number = server.shell("id -u ada", "root").strip()
     sockets = [line.split() for line in server.shell("cat /proc/net/tcp", "root").splitlines()[1:]]
     listening = [one for one in sockets if one[3] == _LISTENS and one[7] == number]
-    assert len(listening) <= 2  # her server asks for her token; the kernel's takes what its own processes print
+    # her server asks for her token; the kernel's takes what its own processes print
+    assert len(listening) <= 2
     assert '"transport": "ipc"' in server.shell("cat ~/.jupyter/run/kernel-*.json", "ada")
     assert "Permission denied" in server.refused("ls /home/ada/.jupyter/run", "eve")
 
@@ -342,7 +389,9 @@ def test_nobody_can_listen_to_the_kernel_of_another(server, handed_in):
 def test_a_student_cannot_move_the_class_away_in_the_exchange(server):
     folder = f"/srv/nbgrader/exchange/{COURSE_ID}"
     assert "not permitted" in server.refused(f"mv {folder} {folder}.mine", "eve")
-    assert "Permission denied" in server.refused(f"touch {folder}/outbound/{ASSIGNMENT}/mine", "eve")
+    assert "Permission denied" in server.refused(
+        f"touch {folder}/outbound/{ASSIGNMENT}/mine", "eve"
+    )
 
 
 def test_a_student_does_not_see_the_lecturers_tools(pages):
@@ -416,17 +465,25 @@ def test_the_pages_in_the_exchange_cannot_be_listed(server, graded):
 
 
 def test_the_formgraders_autograde_runs_no_students_code(server, graded):
-    autograde = f"nbgrader autograde --force --student ada --CourseDirectory.autograded_directory=rerun {ASSIGNMENT}"
+    autograde = (
+        "nbgrader autograde --force --student ada --CourseDirectory.autograded_directory=rerun "
+        f"{ASSIGNMENT}"
+    )
     said = server.refused(f"{_ENVIRONMENT}\ncd ~/class && {autograde}", LECTURER)
     assert "run `make grade`" in said
 
 
 def test_the_formgraders_feedback_shows_no_hidden_test(server, graded):
-    feedback = f"nbgrader generate_feedback --student ada --CourseDirectory.feedback_directory=pages {ASSIGNMENT}"
+    feedback = (
+        "nbgrader generate_feedback --student ada --CourseDirectory.feedback_directory=pages "
+        f"{ASSIGNMENT}"
+    )
     server.shell(f"cd ~/class && {feedback}", LECTURER)
     page = server.shell(f"cat ~/class/pages/ada/{ASSIGNMENT}/{ASSIGNMENT}.html", LECTURER)
     assert f"{POINTS} of {POINTS} points" in page
-    assert "### BEGIN HIDDEN TESTS" in server.shell(f"cat ~/class/autograded/ada/{ASSIGNMENT}/*.ipynb", LECTURER)
+    assert "### BEGIN HIDDEN TESTS" in server.shell(
+        f"cat ~/class/autograded/ada/{ASSIGNMENT}/*.ipynb", LECTURER
+    )
     assert "### BEGIN HIDDEN TESTS" not in page
 
 

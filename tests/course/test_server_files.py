@@ -1,4 +1,6 @@
-"""What a server is set up with: the files say what they must, and the set-up refuses what would go wrong."""
+"""What a server is set up with: the files say what they must, and the set-up refuses what would go
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,23 @@ from tools.server.install import FILES, ROOT, Place, ServerError
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCKERFILE = (FILES / "cluster" / "Dockerfile").read_text()
-TEMPLATES = ("jupyterhub_config.py", "nbgrader_config.py", "lecturer_config.py", "exchange.py", "start",
-             "jupyterhub.service")  # fmt: skip
-WORDS = {"PLACE": "/a", "STATE": "/b", "EXCHANGE": "/c", "NODE": "/d", "PROXY": "/e", "BIN": "/f", "PREFIX": ""}
+TEMPLATES = (
+    "jupyterhub_config.py",
+    "nbgrader_config.py",
+    "lecturer_config.py",
+    "exchange.py",
+    "start",
+    "jupyterhub.service",
+)
+WORDS = {
+    "PLACE": "/a",
+    "STATE": "/b",
+    "EXCHANGE": "/c",
+    "NODE": "/d",
+    "PROXY": "/e",
+    "BIN": "/f",
+    "PREFIX": "",
+}
 
 
 class _Once(yaml.SafeLoader):
@@ -59,7 +75,14 @@ def gibibytes(text: str) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    ["jupyterhub_config.py", "nbgrader_config.py", "lecturer_config.py", "exchange.py", "start", "jupyterhub.service"],
+    [
+        "jupyterhub_config.py",
+        "nbgrader_config.py",
+        "lecturer_config.py",
+        "exchange.py",
+        "start",
+        "jupyterhub.service",
+    ],
 )
 def test_every_word_of_a_file_is_filled_in(name):
     text = install.filled(name, WORDS)
@@ -120,12 +143,16 @@ def test_the_littlest_jupyterhub_gets_what_its_schema_takes():
 
 def test_the_cluster_starts_the_image_that_its_page_builds():
     image = values("cluster/values.yaml")["singleuser"]["image"]
-    assert image == {"name": "course", "tag": "this-term"}  # the version stands in one place (tests/test_publishing.py)
+    # the version stands in one place (tests/test_publishing.py)
+    assert image == {"name": "course", "tag": "this-term"}
     assert f"--tag {image['name']}:{image['tag']} " in DOCKERFILE
 
 
 def test_nobody_gets_into_a_cluster_by_signing_up():
-    for settings in (values("cluster/values.yaml")["hub"]["config"], values("littlest/config.yaml")["auth"]):
+    for settings in (
+        values("cluster/values.yaml")["hub"]["config"],
+        values("littlest/config.yaml")["auth"],
+    ):
         assert settings["NativeAuthenticator"]["open_signup"] is False
 
 
@@ -149,7 +176,8 @@ def test_an_idle_server_ends_itself_with_settings_that_jupyter_knows():
     times_s = {name: int(value) for name, value in given.items() if name.endswith("timeout")}
     assert len(times_s) == 3
     assert all(60 * 30 <= one <= 3600 * 12 for one in times_s.values())
-    assert given["MappingKernelManager.cull_connected"] == "True"  # a page that is left open keeps none
+    # a page that is left open keeps none
+    assert given["MappingKernelManager.cull_connected"] == "True"
     for name in (*times_s, "MappingKernelManager.cull_connected"):
         kind, trait = name.split(".")
         assert known[kind].class_traits(config=True)[trait]
@@ -157,7 +185,9 @@ def test_an_idle_server_ends_itself_with_settings_that_jupyter_knows():
 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_what_is_made_is_open_to_all_whatever_the_administrators_umask(tmp_path, monkeypatch, umask):
+def test_what_is_made_is_open_to_all_whatever_the_administrators_umask(
+    tmp_path, monkeypatch, umask
+):
     """Of what is made the leaf was opened and the folders above it were not: no student got in."""
     tree, etc, root = tmp_path / "student", tmp_path / "etc", tmp_path / "srv" / "course"
     (tree / "course").mkdir(parents=True)
@@ -177,7 +207,9 @@ def test_what_is_made_is_open_to_all_whatever_the_administrators_umask(tmp_path,
         os.umask(before)
     for path in (*written, made.exchange, root / "tree" / "course", root / "server" / "start"):
         closed = [
-            one for one in (path, *path.parents) if one.is_relative_to(tmp_path) and not one.stat().st_mode & 0o004
+            one
+            for one in (path, *path.parents)
+            if one.is_relative_to(tmp_path) and not one.stat().st_mode & 0o004
         ]
         assert [one for one in closed if one != made.exchange] == [], path
     assert made.state.stat().st_mode & 0o777 == 0o700
@@ -230,7 +262,9 @@ def test_set_up_refuses_a_python_that_students_cannot_read(tmp_path, as_root, mo
     monkeypatch.setattr(install, "ETC", tmp_path / "etc")
     closed = tmp_path / "closed"
     monkeypatch.setattr(
-        install, "shut_from_others", lambda path: closed if path in (ROOT, tmp_path / "place") else None
+        install,
+        "shut_from_others",
+        lambda path: closed if path in (ROOT, tmp_path / "place") else None,
     )
     with pytest.raises(ServerError, match="closed to them"):
         install.install(place(tmp_path), me(), tmp_path)
@@ -259,7 +293,9 @@ def known(monkeypatch, tmp_path, **ids):
     return ran
 
 
-@pytest.mark.parametrize("number", [8, os.getuid() + 5000], ids=["of the system", "whose home is another's"])
+@pytest.mark.parametrize(
+    "number", [8, os.getuid() + 5000], ids=["of the system", "whose home is another's"]
+)
 def test_nobody_of_the_system_becomes_a_student(tmp_path, as_root, monkeypatch, number):
     """Closing the home of daemon, /usr/sbin, would close it for all."""
     ran = known(monkeypatch, tmp_path, mail=number)
@@ -301,7 +337,9 @@ def test_settings_of_jupyterlab_that_are_there_stay(tmp_path):
     (tmp_path / "page_config.json").write_text('{"theme": "dark", "disabledExtensions": ["other"]}')
     made = json.loads(install._page_config(tmp_path))
     assert made["theme"] == "dark"
-    assert made["disabledExtensions"] == {"other": True} | dict.fromkeys(install.NOT_FOR_STUDENTS, True)
+    assert made["disabledExtensions"] == {"other": True} | dict.fromkeys(
+        install.NOT_FOR_STUDENTS, True
+    )
 
 
 def test_a_submission_is_a_students_by_the_owner_of_its_folder(tmp_path):
@@ -332,6 +370,8 @@ def test_only_plain_files_of_the_owner_are_read(tmp_path):
 
 
 def test_the_formgrader_of_a_lecturers_own_machine_is_as_guarded_as_the_servers():
-    _, guards = (FILES / "nbgrader_config.py").read_text().split("\n# A student's code runs in the sandbox")
+    _, guards = (
+        (FILES / "nbgrader_config.py").read_text().split("\n# A student's code runs in the sandbox")
+    )
     assert guards.count("\nc.") == 2
     assert guards.strip() in handout._CONFIG

@@ -1,4 +1,6 @@
-"""The pictures of the three numbers: drawn from lesson 00 as it was built, and the README says the same numbers."""
+"""The pictures of the three numbers: drawn from lesson 00 as it was built, and the README says the
+same numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,21 @@ from tools.authoring import three_numbers
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
 
-BET = "predicted  no prediction made\nmodelled   2,048x              100 times what was measured\nmeasured   20.5x\n"
+BET = (
+    "predicted  no prediction made\nmodelled   2,048x              100 times what was "
+    "measured\nmeasured   20.5x\n"
+)
 RATES = "12.6 GB/s, 0.1 TFLOP/s\n"
 
 
 def built(*texts):
     shown = [v4.new_output("stream", text=text) for text in texts[1:]]
     return v4.new_notebook(
-        cells=[v4.new_code_cell(outputs=[v4.new_output("display_data", {"text/plain": texts[0]}), *shown])]
+        cells=[
+            v4.new_code_cell(
+                outputs=[v4.new_output("display_data", {"text/plain": texts[0]}), *shown]
+            )
+        ]
     )
 
 
@@ -29,7 +38,8 @@ def test_the_numbers_are_those_of_the_outputs_and_the_second_model_takes_the_lon
 
 
 @pytest.mark.parametrize(
-    ("texts", "missing"), [(("", RATES), "measured number of its bet"), ((BET, "13.1 GB/s"), "its two rates")]
+    ("texts", "missing"),
+    [(("", RATES), "measured number of its bet"), ((BET, "13.1 GB/s"), "its two rates")],
 )
 def test_a_lesson_that_does_not_show_them_is_refused(texts, missing):
     with pytest.raises(AuthoringError, match=missing):
@@ -38,7 +48,10 @@ def test_a_lesson_that_does_not_show_them_is_refused(texts, missing):
 
 def test_a_longer_time_has_a_longer_bar():
     widths = [
-        float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', three_numbers.svg(built(BET, RATES)))
+        float(width)
+        for width in re.findall(
+            r'<rect [^>]*width="([\d.]+)"', three_numbers.svg(built(BET, RATES))
+        )
     ]
     assert widths[1] > 10 * max(widths[2:])
     assert min(widths) > 0
@@ -57,10 +70,17 @@ def test_one_that_asks_shows_and_tells_no_number_that_answers():
 
 def test_the_pictures_are_made_of_this_courses_lesson_and_the_readme_says_its_numbers():
     notebook, readme = HERE.built(HERE.lessons()[0]), HERE.readme.read_text(encoding="utf-8")
-    question, _, answer = readme.partition("**Your turn.**")[2].partition("</details>")[0].partition("<details>")
-    for text, path, asks in ((question, HERE.asked_numbers, True), (answer, HERE.three_numbers, False)):
+    question, _, answer = (
+        readme.partition("**Your turn.**")[2].partition("</details>")[0].partition("<details>")
+    )
+    for text, path, asks in (
+        (question, HERE.asked_numbers, True),
+        (answer, HERE.three_numbers, False),
+    ):
         assert three_numbers.svg(notebook, asks=asks) == path.read_text(encoding="utf-8")
-        assert f"![{three_numbers.description(notebook, asks=asks)}](course/map/{path.name})" in text
+        assert (
+            f"![{three_numbers.description(notebook, asks=asks)}](course/map/{path.name})" in text
+        )
     operations, both, measured = (f"{number:,.0f}" for number in three_numbers.numbers(notebook))
     assert f"product does {operations} times as much arithmetic" in " ".join(question.split())
     assert f"\n{measured} times as long (measured)" in answer

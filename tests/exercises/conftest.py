@@ -1,4 +1,6 @@
-"""The exercises as their sources state them, and a copy of the course whose exercises were built once."""
+"""The exercises as their sources state them, and a copy of the course whose exercises were built
+once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tools.exercises import sheets
 
 SHEETS = sheets.load(HERE)
 EXERCISES = [
-    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises
+    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}")
+    for sheet in SHEETS
+    for name in sheet.exercises
 ]
 WRONG = [
     pytest.param(sheet, wrong, id=f"{sheet.lesson.number}-{wrong.name}-{wrong.says[:25]}")
@@ -23,8 +27,12 @@ WRONG = [
 def copy_course(root) -> Course:
     """Copy to ``root`` what the exercises of lesson 00 are made from and lead to."""
     here = HERE.folder
-    for name in ("source/00_start_here.py", "instructor/exercises/00_start_here_exercises.py", "00_start_here.ipynb",
-                 "glossary.md"):  # fmt: skip
+    for name in (
+        "source/00_start_here.py",
+        "instructor/exercises/00_start_here_exercises.py",
+        "00_start_here.ipynb",
+        "glossary.md",
+    ):
         target = root / "course" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(here / name, target)
@@ -36,11 +44,14 @@ def copy_course(root) -> Course:
 
 @pytest.fixture(scope="session")
 def built_twice(tmp_path_factory):
-    """A copy of the course with its exercises built, and the bytes of the first and of a second build."""
+    """A copy of the course with its exercises built, and the bytes of the first and of a second
+    build.
+    """
     course = copy_course(tmp_path_factory.mktemp("exercises"))
     written = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE.root))  # the kernel works in the copy, with the helpers from here
+        # the kernel works in the copy, with the helpers from here
+        patch.setenv("PYTHONPATH", str(HERE.root))
         for _ in range(2):
             (path,) = sheets.build(course)
             written.append(path.read_bytes())

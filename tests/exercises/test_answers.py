@@ -1,4 +1,6 @@
-"""Every exercise is proved: its own solution, no solution, wrong ones, and answers learnt by heart."""
+"""Every exercise is proved: its own solution, no solution, wrong ones, and answers learnt by
+heart.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_no_two_wrong_answers_hear_the_same():
 
 
 def learnt_by_heart(sheet, name, monkeypatch):
-    """Return an answer that gives back, one after the other, what the visible checks expect, and then 0."""
+    """Return an answer that gives back, one after the other, what the visible checks expect, and
+    then 0.
+    """
     known, original = [], kit.Checks.returns
 
     def listen(self, goal, arguments, *, expected, **how):
@@ -93,13 +97,21 @@ FIRST = SHEETS[0]
 
 
 @pytest.mark.parametrize(
-    "name", [one for one in FIRST.exercises if "FakeMachine" not in FIRST.cell("checks", one).source]
+    "name",
+    [one for one in FIRST.exercises if "FakeMachine" not in FIRST.cell("checks", one).source],
 )
 def test_without_hidden_checks_they_would_get_all(name, monkeypatch):
-    """The wrong version, planted: it is the hidden checks that the test above sees. (A machine's log sees it too.)"""
+    """The wrong version, planted: it is the hidden checks that the test above sees. (A machine's
+    log sees it too.)
+    """
     sheet = FIRST
     cells = tuple(
-        replace(cell, source=HIDDEN.sub("### BEGIN HIDDEN TESTS\ncheck.score()\n### END HIDDEN TESTS", cell.source))
+        replace(
+            cell,
+            source=HIDDEN.sub(
+                "### BEGIN HIDDEN TESTS\ncheck.score()\n### END HIDDEN TESTS", cell.source
+            ),
+        )
         for cell in sheet.lesson.cells
     )
     weak = replace(sheet, lesson=replace(sheet.lesson, cells=cells))
@@ -108,21 +120,28 @@ def test_without_hidden_checks_they_would_get_all(name, monkeypatch):
 
 
 @pytest.mark.parametrize(("sheet", "name"), EXERCISES)
-@pytest.mark.parametrize("body", ["return None", "raise ValueError('no')", "return object()", "return float('nan')"])
+@pytest.mark.parametrize(
+    "body", ["return None", "raise ValueError('no')", "return object()", "return float('nan')"]
+)
 def test_nonsense_gets_nothing_and_raises_nothing(sheet, name, body):
     result = proof.attempt(sheet, name, f"{signature(sheet, name)}\n    {body}")
     assert result.score == 0
     assert "public checks passed" not in result.said
 
 
-KNOW_NOTHING = ("0", "1", "-1", "0.0", "0.5", "True", "False", "''", "'never'", "[]", "()", "[0]", "[0, 0]", "[1]",
-                "float('inf')", "'memory'", "{one}", "[{one}]", "list({one})", "len({one})", "sum({one})",
-                "max({one})", "min({one})", "sorted({one})", "{one}[0]", "{one}[-1]", "[0] * len({one})")  # fmt: skip
+KNOW_NOTHING = ("0", "1", "-1", "0.0", "0.5", "True", "False", "''", "'never'", "[]", "()", "[0]",
+                "[0, 0]", "[1]", "float('inf')", "'memory'", "{one}", "[{one}]", "list({one})",
+                "len({one})", "sum({one})", "max({one})", "min({one})", "sorted({one})", "{one}[0]",
+                "{one}[-1]", "[0] * len({one})")  # fmt: skip
 
 
 def knowing_nothing(sheet, name):
-    """Yield answers that return a constant, an argument, or what an argument gives without a thought."""
-    yield from dict.fromkeys(form.format(one=one) for form in KNOW_NOTHING for one in arguments(sheet, name))
+    """Yield answers that return a constant, an argument, or what an argument gives without a
+    thought.
+    """
+    yield from dict.fromkeys(
+        form.format(one=one) for form in KNOW_NOTHING for one in arguments(sheet, name)
+    )
 
 
 def scores(sheet, name, bodies):
@@ -145,37 +164,48 @@ def test_an_answer_that_knows_nothing_earns_nothing(sheet, name):
 
 
 def test_a_function_that_never_cuts_earns_nothing():
-    """It empties its inputs, from which the terms were once computed afterwards, and receives as many zeros."""
+    """It empties its inputs, from which the terms were once computed afterwards, and receives as
+    many zeros.
+    """
     sheet = next(one for one in SHEETS if "product" in one.exercises)
-    answer = f"{signature(sheet, 'product')}\n    found = a @ b\n    a.zero_(); b.zero_()\n" \
-             "    for _ in range(parts - 1): receive(0 * found)\n    return found\n"  # fmt: skip
+    answer = (
+        f"{signature(sheet, 'product')}\n    found = a @ b\n    a.zero_(); b.zero_()\n"
+        "    for _ in range(parts - 1): receive(0 * found)\n    return found\n"
+    )
     assert proof.attempt(sheet, "product", answer).score == 0
 
 
 PRODUCTS = {
     "strided": "    own, *rest = [a[:, p::parts] @ b[p::parts] for p in range(parts)]\n"
-               "    return own + sum(receive(one) for one in rest)\n",
-    "added in place": "    own, *rest = [x @ y for x, y in zip(a.tensor_split(parts, 1), b.tensor_split(parts))]\n"
-                      "    for one in rest:\n        got = receive(one)\n        got += own\n        own = got\n"
-                      "    return own\n",
-}  # fmt: skip
+    "    return own + sum(receive(one) for one in rest)\n",
+    ("added in place"): "    own, *rest = [x @ y for x, y in zip(a.tensor_split(parts, 1), "
+    "b.tensor_split(parts))]\n"
+    "    for one in rest:\n        got = receive(one)\n        got += own\n        own = got\n"
+    "    return own\n",
+}
 
 
 @pytest.mark.parametrize("way", PRODUCTS)
 def test_another_way_to_cut_a_product_is_right(way):
     sheet = next(one for one in SHEETS if "product" in one.exercises)
-    assert proof.attempt(sheet, "product", f"{signature(sheet, 'product')}\n{PRODUCTS[way]}").score == 3
+    assert (
+        proof.attempt(sheet, "product", f"{signature(sheet, 'product')}\n{PRODUCTS[way]}").score
+        == 3
+    )
 
 
-FLOAT32 = {"ranking", "units", "cold_and_warm", "roofline_time", "arrivals_s", "loss_weights", "forward_end",
-           "steps_begin", "break_even", "end_to_end", "decode", "thresholds", "smallest_rate"}  # fmt: skip
+FLOAT32 = {"ranking", "units", "cold_and_warm", "roofline_time", "arrivals_s", "loss_weights",
+           "forward_end", "steps_begin", "break_even", "end_to_end", "decode", "thresholds",
+           "smallest_rate"}  # fmt: skip
 
 
 @pytest.mark.parametrize(("sheet", "name"), [one for one in EXERCISES if one.values[1] in FLOAT32])
 def test_a_right_answer_in_float32_is_right(sheet, name):
     called = signature(sheet, name).partition("(")[0].removeprefix("def ")
-    answer = f"{sheet.cell('answer', name).source}\n_right = {called}\n{signature(sheet, name)}\n" \
-             f"    return rounded(_right({', '.join(arguments(sheet, name))}))\n{ROUNDED}"  # fmt: skip
+    answer = (
+        f"{sheet.cell('answer', name).source}\n_right = {called}\n{signature(sheet, name)}\n"
+        f"    return rounded(_right({', '.join(arguments(sheet, name))}))\n{ROUNDED}"
+    )
     assert proof.attempt(sheet, name, answer).score == sheet.cell("checks", name).metadata["points"]
 
 

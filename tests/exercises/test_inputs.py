@@ -1,4 +1,6 @@
-"""What an answer is given is a copy: one that uses it up gets its points, and one that makes it trivial gains none."""
+"""What an answer is given is a copy: one that uses it up gets its points, and one that makes it
+trivial gains none.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from tools.authoring.proof import run_cell
 from tools.exercises import proof
 from tools.grading import marker
 
-KEEPS_ITS_INPUT = {"cold_and_warm": 1}  # what the exercise asks for, and the points that it is worth
-# What an answer does with what it was given, once its result is copied: all three go down into lists and dicts.
+# what the exercise asks for, and the points that it is worth
+KEEPS_ITS_INPUT = {"cold_and_warm": 1}
+# What an answer does with what it was given, once its result is copied: all three go down into
+# lists and dicts.
 SPOIL = """
 def spoil_(value, way):
     if isinstance(value, (list, tuple, dict)):
@@ -32,12 +36,14 @@ def spoil_(value, way):
     elif hasattr(value, "dtype") and getattr(value, "ndim", 0):
         value[...] = {"empty": 0, "reverse": value.flip(0) if hasattr(value, "flip") else value[::-1].copy(),
                       "replace": 1}[way]
-"""
+"""  # noqa: E501
 WAYS = ("empty", "reverse", "replace")
 
 
 def spoiling(sheet, name, ways):
-    """Return the course's answer, which afterwards spoils what it was given, in one of ``ways`` after the other."""
+    """Return the course's answer, which afterwards spoils what it was given, in one of ``ways``
+    after the other.
+    """
     called = marker.defined(sheet.cell("answer", name))[0]
     return f"""{sheet.cell("answer", name).source}
 {SPOIL}
@@ -95,11 +101,15 @@ def stops(losses, patience):
     return taken, len(taken) * max(taken), sum(taken)
 """,
 }
-# Each knows the visible cases by heart (KNOWN), and makes the inputs of the hidden ones so that a constant is right.
+# Each knows the visible cases by heart (KNOWN), and makes the inputs of the hidden ones so that a
+# constant is right.
 MAKING_TRIVIAL = {
     "mixed": "items[:] = [items[0]] * len(items)\n    return items[:1] * len(draws)",
     "stops": "losses[:] = [[1]]\n    return [1], 1, 1",
-    "patch": "old[:] = new[:] = [old[0]] * len(old)\n    return code if len(code) // 16 >= len(old) else None",
+    "patch": (
+        "old[:] = new[:] = [old[0]] * len(old)\n    return code if len(code) // 16 >= len(old) "
+        "else None"
+    ),
 }
 
 
@@ -108,7 +118,9 @@ def sheet_of(name):
 
 
 def by_heart(sheet, name, otherwise):
-    """Return an answer that has the course's results for what the visible checks ask, and else does ``otherwise``."""
+    """Return an answer that has the course's results for what the visible checks ask, and else does
+    ``otherwise``.
+    """
     names, known = proof.answered(sheet, name, sheet.cell("answer", name).source), {}
     answer = names[name]
 
@@ -121,9 +133,11 @@ def by_heart(sheet, name, otherwise):
     with redirect_stdout(io.StringIO()):
         exec(proof.public_checks(sheet, name), names)
     parameters = answer.__code__.co_varnames[: answer.__code__.co_argcount]
-    return f"KNOWN = {known!r}\ndef {name}({', '.join(parameters)}):\n" \
-           f"    asked = repr(({', '.join(parameters)},))\n" \
-           f"    if asked in KNOWN:\n        return KNOWN[asked]\n    {otherwise}\n"  # fmt: skip
+    return (
+        f"KNOWN = {known!r}\ndef {name}({', '.join(parameters)}):\n    asked = "
+        f"repr(({', '.join(parameters)},))\n    if asked in KNOWN:\n        return KNOWN[asked]\n  "
+        f"  {otherwise}\n"
+    )
 
 
 @pytest.mark.parametrize("name", USING_UP)
@@ -143,14 +157,21 @@ def test_nobody_gains_by_making_the_hidden_inputs_trivial(name):
 def test_without_copies_it_would_gain(name, gained, monkeypatch):
     """The wrong version, planted: it is the copies that the tests above see."""
     monkeypatch.setattr(_checks, "copy_data", lambda value: value)
-    assert score(sheet_of(name), name, by_heart(sheet_of(name), name, MAKING_TRIVIAL[name])) == gained
+    assert (
+        score(sheet_of(name), name, by_heart(sheet_of(name), name, MAKING_TRIVIAL[name])) == gained
+    )
     with pytest.raises((ZeroDivisionError, ValueError, IndexError, AssertionError)):
-        assert score(sheet_of(name), name, spoiling(sheet_of(name), name, ["empty"])) == due(sheet_of(name), name)
+        assert score(sheet_of(name), name, spoiling(sheet_of(name), name, ["empty"])) == due(
+            sheet_of(name), name
+        )
 
 
 def test_a_goal_may_ask_that_the_input_is_left_as_it_was(capsys):
     in_place = "turned [2, 1] into [1, 2]: leave what it is given as it is"
-    for function, said in ((sorted, "  reached  "), (lambda values: values.sort() or values, in_place)):
+    for function, said in (
+        (sorted, "  reached  "),
+        (lambda values: values.sort() or values, in_place),
+    ):
         checks = kit.Checks("Sorting", function)
         checks.returns("leaves the list", ([2, 1],), expected=[1, 2], unchanged=True)
         checks.report()

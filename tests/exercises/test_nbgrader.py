@@ -1,4 +1,6 @@
-"""nbgrader itself, from the instructor's folder to the grades: the solution, the stub, and a student's tampering."""
+"""nbgrader itself, from the instructor's folder to the grades: the solution, the stub, and a
+student's tampering.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ from tools.exercises import handout, proof, sheets
 
 SHEET = SHEETS[0]
 ASSIGNMENT = SHEET.lesson.name
-REWRITTEN, SOLVED, DELETED = "units", "ranking", "fair_ratio"  # what is done to each; one more, WRONG, is answered so
-WRONG = next(one for one in SHEET.wrong if one.gets and one.name not in (REWRITTEN, SOLVED, DELETED))
+# what is done to each; one more, WRONG, is answered so
+REWRITTEN, SOLVED, DELETED = "units", "ranking", "fair_ratio"
+WRONG = next(
+    one for one in SHEET.wrong if one.gets and one.name not in (REWRITTEN, SOLVED, DELETED)
+)
 
 
 def points() -> dict[str, int]:
@@ -34,7 +39,9 @@ def hand_in(folder: Path, student: str, notebook: nbformat.NotebookNode) -> None
 
 
 def with_answers(answers: dict[str, str]) -> nbformat.NotebookNode:
-    """Return the student's notebook with ``answers`` written into it, by the names of the exercises."""
+    """Return the student's notebook with ``answers`` written into it, by the names of the
+    exercises.
+    """
     made = sheets.released(SHEET)
     for cell in made.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -48,7 +55,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Object of typ
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """The folder of a class of two in which nbgrader released, graded and kept the first lesson's exercises."""
+    """The folder of a class of two in which nbgrader released, graded and kept the first lesson's
+    exercises.
+    """
     folder = tmp_path_factory.mktemp("class")
     handout.nbgrader_folder(HERE, folder, [SHEET.lesson.number])
     config = Config()
@@ -64,7 +73,11 @@ def graded(tmp_path_factory):
         api.log.setLevel(logging.CRITICAL)
         released = api.generate_assignment(ASSIGNMENT)
         assert released["success"], released["log"] + released.get("error", "")
-        hand_in(folder, "solved", with_answers({name: SHEET.cell("answer", name).source for name in SHEET.exercises}))
+        hand_in(
+            folder,
+            "solved",
+            with_answers({name: SHEET.cell("answer", name).source for name in SHEET.exercises}),
+        )
         hand_in(folder, "tampered", tampered())
         for student in ("solved", "tampered"):
             done = api.autograde(ASSIGNMENT, student)
@@ -73,28 +86,41 @@ def graded(tmp_path_factory):
 
 
 def tampered() -> nbformat.NotebookNode:
-    """One exercise wrong, one solved; in one the checks were rewritten to give every point, in one they are gone."""
-    answers = {WRONG.name: WRONG.cell.source, SOLVED: SHEET.cell("answer", SOLVED).source,
-               f"{REWRITTEN}_checks": str(points()[REWRITTEN])}  # fmt: skip
+    """One exercise wrong, one solved; in one the checks were rewritten to give every point, in one
+    they are gone.
+    """
+    answers = {
+        WRONG.name: WRONG.cell.source,
+        SOLVED: SHEET.cell("answer", SOLVED).source,
+        f"{REWRITTEN}_checks": str(points()[REWRITTEN]),
+    }
     made = with_answers(answers)
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cell.source = "The table is mine now."
-    made.cells = [cell for cell in made.cells if cell.metadata.nbgrader.grade_id != f"{DELETED}_checks"]
+    made.cells = [
+        cell for cell in made.cells if cell.metadata.nbgrader.grade_id != f"{DELETED}_checks"
+    ]
     return made
 
 
 def scores(folder: Path, student: str) -> dict[str, float]:
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
         grades = book.find_submission_notebook(SHEET.lesson.name, ASSIGNMENT, student).grades
-        return {grade.name.removesuffix("_checks"): grade.score for grade in grades if grade.name.endswith("_checks")}
+        return {
+            grade.name.removesuffix("_checks"): grade.score
+            for grade in grades
+            if grade.name.endswith("_checks")
+        }
 
 
 def to_be_read(folder: Path, student: str) -> set[str]:
     """Return the exercises that nbgrader could not grade and leaves to a person."""
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
         grades = book.find_submission_notebook(SHEET.lesson.name, ASSIGNMENT, student).grades
-        return {grade.name.removesuffix("_checks") for grade in grades if grade.needs_manual_grade} - set(SHEET.written)
+        return {
+            grade.name.removesuffix("_checks") for grade in grades if grade.needs_manual_grade
+        } - set(SHEET.written)
 
 
 @pytest.mark.ci
@@ -117,7 +143,9 @@ def test_nbgrader_restores_the_given_text(graded):
     path = graded / "autograded" / "tampered" / ASSIGNMENT / SHEET.lesson.notebook_name
     given = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
     cells = nbformat.read(path, as_version=4).cells
-    restored = [cell for cell in cells if cell.cell_type == "markdown" and cell.metadata.nbgrader.locked]
+    restored = [
+        cell for cell in cells if cell.cell_type == "markdown" and cell.metadata.nbgrader.locked
+    ]
     assert restored
     assert all(cell.source == given[cell.metadata.nbgrader.grade_id] for cell in restored)
 

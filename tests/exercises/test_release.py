@@ -1,4 +1,6 @@
-"""What students get: built the same twice, held to its source, without a solution or a hidden test."""
+"""What students get: built the same twice, held to its source, without a solution or a hidden
+test.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from tools.authoring.rules import links
 from tools.exercises import handout, proof, sheets
 
 NAME = "00_start_here_exercises"
-SECRETS = ("BEGIN SOLUTION", "BEGIN HIDDEN", "cold_s, *warm_s = durations_s\n", "Random(1009)", "hidden_cost_s",
-           "comparable = [", "in 3 GiB the Gi stands for 2**30\")", "wrong=")  # fmt: skip
+SECRETS = ("BEGIN SOLUTION", "BEGIN HIDDEN", "cold_s, *warm_s = durations_s\n", "Random(1009)",
+           "hidden_cost_s", "comparable = [", "in 3 GiB the Gi stands for 2**30\")", "wrong=")  # fmt: skip  # noqa: E501
 
 
 def edit(path, old, new):
@@ -58,34 +60,54 @@ def test_the_tree_holds_no_secret_and_its_pages_are_true(tmp_path):
     assert handout.leaks(tree, SHEETS) == []
     files = [path for path in tree.rglob("*") if path.is_file()]
     names = {path.relative_to(tree).as_posix() for path in files}
-    assert {f"course/exercises/{NAME}.ipynb", "course/00_start_here.ipynb", "helpers/exercises/_checks.py", "Makefile",
-            "pyproject.toml", "requirements.lock", "overrides.txt", "README.md"} <= names  # fmt: skip
-    assert not any("instructor" in name or "tests/" in name or "authoring" in name for name in names)
+    assert {
+        f"course/exercises/{NAME}.ipynb",
+        "course/00_start_here.ipynb",
+        "helpers/exercises/_checks.py",
+        "Makefile",
+        "pyproject.toml",
+        "requirements.lock",
+        "overrides.txt",
+        "README.md",
+    } <= names
+    assert not any(
+        "instructor" in name or "tests/" in name or "authoring" in name for name in names
+    )
     assert "CONTRIBUTING.md" not in names
     pages_are_true(tree)
     for lesson in tree.glob("course/*.ipynb"):
         cells = nbformat.read(lesson, as_version=4).cells
-        assert not [cell for cell in cells if cell.get("outputs")], f"{lesson.name} has answers under its questions"
+        assert not [cell for cell in cells if cell.get("outputs")], (
+            f"{lesson.name} has answers under its questions"
+        )
     for path in files:
         text = path.read_bytes().decode(errors="ignore").replace('\\"', '"').replace("\\n", "\n")
         assert not [secret for secret in SECRETS if secret in text], path.name
 
 
 def pages_are_true(tree):
-    """Every make target named in the README exists and can be planned, and no page leads nowhere."""
+    """Every make target named in the README exists and can be planned, and no page leads
+    nowhere.
+    """
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", (tree / "README.md").read_text(), re.MULTILINE))
     assert {"lab", "help"} <= named
     defined = set(re.findall(r"^([a-z]+):", (tree / "Makefile").read_text(), re.MULTILINE))
     assert named <= defined == {"help", "setup", "lab"}
     for target in sorted(defined):
-        done = subprocess.run(["make", "-n", target], cwd=tree, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["make", "-n", target], cwd=tree, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
-    shown = subprocess.run(["make", "help"], cwd=tree, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["make", "help"], cwd=tree, capture_output=True, text=True, check=True
+    ).stdout
     assert [line.split()[1] for line in shown.splitlines()] == ["help", "setup", "lab"]
     pages = [tree / "README.md", *sorted((tree / "course").glob("*.md"))]
     assert len(pages) >= 2
     assert [problem for page in pages for problem in links.check_page(page, root=tree)] == []
-    ours, theirs = (tomllib.loads((root / "pyproject.toml").read_text()) for root in (HERE.root, tree))
+    ours, theirs = (
+        tomllib.loads((root / "pyproject.toml").read_text()) for root in (HERE.root, tree)
+    )
     assert theirs == {key: ours[key] for key in ("build-system", "project")} | {
         "tool": {"hatch": ours["tool"]["hatch"]}
     }
@@ -100,12 +122,17 @@ def problems():
 def test_the_students_commands_are_those_of_the_course():
     students = Path(handout.__file__).with_name("students")
     names = ("Makefile", "README.md")
-    theirs = [(students / name).read_text() for name in names]  # in their tree course has the reader's form already
+    # in their tree course has the reader's form already
+    theirs = [(students / name).read_text() for name in names]
     ours = [(HERE.root / name).read_text().replace("my_course", "course") for name in names]
     known = {line.replace("lab: copy ", "lab: setup ") for line in ours[0].splitlines()}
-    assert [line for line in theirs[0].splitlines() if line not in known] == [".PHONY: help setup lab"]
+    assert [line for line in theirs[0].splitlines() if line not in known] == [
+        ".PHONY: help setup lab"
+    ]
     printed = ours[1] + (HERE.folder / "support.md").read_text()
-    blocks = [re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S) for text in (printed, theirs[1])]
+    blocks = [
+        re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S) for text in (printed, theirs[1])
+    ]
     known = {line for block in blocks[0] for line in block.splitlines()}
     assert blocks[1]
     assert [line for block in blocks[1] for line in block.splitlines() if line not in known] == []
@@ -128,8 +155,12 @@ def test_a_secret_is_found_by_its_content(built, tmp_path):
     assert handout.leaks(tree, known) == []
     notebook = tree / "course" / "exercises" / f"{NAME}.ipynb"
     clean = notebook.read_text()
-    for line in ("return cold_s, min(warm_s), statistics.median(warm_s)", "draw = random.Random(1013)",
-                 "medians_s.append(statistics.median(times_s))", "### BEGIN SOLUTION"):  # fmt: skip
+    for line in (
+        "return cold_s, min(warm_s), statistics.median(warm_s)",
+        "draw = random.Random(1013)",
+        "medians_s.append(statistics.median(times_s))",
+        "### BEGIN SOLUTION",
+    ):
         content = json.loads(clean)
         content["cells"][-1]["source"] = ["Look:\n", f"    {line}\n"]
         notebook.write_text(json.dumps(content))
@@ -139,7 +170,12 @@ def test_a_secret_is_found_by_its_content(built, tmp_path):
         (tree / "helpers" / "notes.py").write_text(f"def f():\n    {line}\n")
         (found,) = handout.leaks(tree, known)
         assert found.where == "helpers/notes.py"
-        for hidden_in in (f"Try `{line}`, it works.", f"- {line}", f"x = 1  # {line}", f"> * {line};"):
+        for hidden_in in (
+            f"Try `{line}`, it works.",
+            f"- {line}",
+            f"x = 1  # {line}",
+            f"> * {line};",
+        ):
             (tree / "helpers" / "notes.py").write_text(f"{hidden_in}\n")
             assert [found.where for found in handout.leaks(tree, known)] == ["helpers/notes.py"]
         (tree / "helpers" / "notes.py").unlink()
@@ -155,7 +191,9 @@ def test_a_leak_leaves_the_old_tree(built, tmp_path):
     tree = handout.student(built, tmp_path / "student")
     before = sorted(path.relative_to(tree) for path in tree.rglob("*"))
     (built.root / "helpers" / "notes.py").write_text("    draw = random.Random(1013)\n")
-    with pytest.raises(AuthoringError, match=r"helpers/notes\.py: shows a solution or a hidden test"):
+    with pytest.raises(
+        AuthoringError, match=r"helpers/notes\.py: shows a solution or a hidden test"
+    ):
         handout.student(built, tree)
     assert sorted(path.relative_to(tree) for path in tree.rglob("*")) == before
     assert list(tmp_path.glob(".student-*")) == []
@@ -182,12 +220,18 @@ def test_a_changed_text_keeps_the_outputs_and_changed_code_does_not(built):
     assert sheets.keep(built) == [made]
     assert sheets.problems(built) == []
     after = nbformat.read(made, as_version=4)
-    shown = [[cell.outputs for cell in one.cells if cell.cell_type == "code"] for one in (before, after)]
+    shown = [
+        [cell.outputs for cell in one.cells if cell.cell_type == "code"] for one in (before, after)
+    ]
     assert shown[0] == shown[1]
     edit(
-        source(built), "from helpers import exercises, plotting", "import math\nfrom helpers import exercises, plotting"
+        source(built),
+        "from helpers import exercises, plotting",
+        "import math\nfrom helpers import exercises, plotting",
     )
-    with pytest.raises(AuthoringError, match="has other code than its source has; run make student"):
+    with pytest.raises(
+        AuthoringError, match="has other code than its source has; run make student"
+    ):
         sheets.keep(built)
 
 
@@ -201,8 +245,8 @@ def test_a_notebook_of_no_source_and_an_absent_one_are_found(built):
     shutil.move(made, made.with_name("05_stray_exercises.ipynb"))
     assert [str(problem) for problem in sheets.problems(built)] == [
         f"{NAME}.ipynb: is not built; run make student",
-        "05_stray_exercises.ipynb: no source makes this notebook; remove it, or write its source in "
-        "course/instructor/exercises",
+        "05_stray_exercises.ipynb: no source makes this notebook; remove it, or write its source "
+        "in course/instructor/exercises",
     ]
 
 
@@ -224,13 +268,25 @@ def test_an_exercise_without_its_parts_is_found(built, old, new, what):
     [
         ('answer="units"', 'answer="Units"', "needs a name of its own, lower case"),
         ('answer="units"', 'answer="ranking"', "needs a name of its own, lower case"),
-        ('answer="units"', 'answer="other"', "other, units needs one cell answer=... and one cell checks=..."),
-        ('# %% answer="units"', "# %%", "no region '### BEGIN SOLUTION' to '### END SOLUTION' belongs here"),
+        (
+            'answer="units"',
+            'answer="other"',
+            "other, units needs one cell answer=... and one cell checks=...",
+        ),
+        (
+            '# %% answer="units"',
+            "# %%",
+            "no region '### BEGIN SOLUTION' to '### END SOLUTION' belongs here",
+        ),
         ("    ### END SOLUTION\n", "", "exactly one region '### BEGIN SOLUTION'"),
         ("### BEGIN HIDDEN TESTS\n", "", "exactly one region '### BEGIN HIDDEN TESTS'"),
         ('checks="units" points=3', 'checks="units"', "points=None; checks need points"),
         ('checks="units" points=3', 'checks="units" points=0', "points=0; checks need points"),
-        ('checks="units" points=3', 'checks="units" answer="units"', "a code cell is either an answer or checks"),
+        (
+            'checks="units" points=3',
+            'checks="units" answer="units"',
+            "a code cell is either an answer or checks",
+        ),
         ('says="That counts a MAC as one operation"', "", "a wrong answer is a code cell"),
         ('wrong="units" says="in', 'wrong="unit" says="in', "unit needs one cell answer=..."),
         ("gets=2", 'gets="2"', "gets='2'; state the points that are left"),
@@ -247,7 +303,9 @@ def test_what_nbgrader_would_take_otherwise_is_refused(built_twice, old, new, sa
     assert str(caught.value).startswith(f"{NAME}.py")
 
 
-@pytest.mark.parametrize("name", ["00_start_here.py", "07_none_exercises.py", "00_else_exercises.py", "exercises.py"])
+@pytest.mark.parametrize(
+    "name", ["00_start_here.py", "07_none_exercises.py", "00_else_exercises.py", "exercises.py"]
+)
 def test_a_source_that_belongs_to_no_lesson_is_refused(built_twice, name):
     course, _ = built_twice
     with pytest.raises(AuthoringError, match=name):
@@ -284,7 +342,9 @@ check.score()
     sheet = sheets.read(course, f"{NAME}.py", source(course).read_text() + more)
     assert sheet.exercises[-1] == "twice"
     assert [problem.what[:30] for problem in sheets.rules(sheet)] == [
-        "twice: 1 folded hints (<detail", "twice: 0 wrong answers, write "]  # fmt: skip
+        "twice: 1 folded hints (<detail",
+        "twice: 0 wrong answers, write ",
+    ]
     *_, answer, checks = sheets.released(sheet).cells
     assert answer.source == "def twice(n):\n    return exercises.not_yet"
     assert checks.source.endswith("check.report()")
@@ -296,7 +356,9 @@ def test_every_cell_but_the_answers_is_locked(built_twice):
     course, _ = built_twice
     (sheet,) = sheets.load(course)
     cells = sheets.released(sheet).cells
-    open_to_edit = [cell.metadata.nbgrader.grade_id for cell in cells if cell.metadata.get("editable", True)]
+    open_to_edit = [
+        cell.metadata.nbgrader.grade_id for cell in cells if cell.metadata.get("editable", True)
+    ]
     assert tuple(open_to_edit) == (*sheet.exercises, *sheet.written)
     assert not any(cell.metadata.get("deletable", True) for cell in cells)
     tables = [cell for cell in cells if cell.cell_type == "markdown" and "|--" in cell.source]

@@ -1,4 +1,6 @@
-"""No test of the library reaches beyond this machine, and tests share ranks, which take long to start."""
+"""No test of the library reaches beyond this machine, and tests share ranks, which take long to
+start.
+"""
 
 from __future__ import annotations
 

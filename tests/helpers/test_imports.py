@@ -1,4 +1,6 @@
-"""A bare machine (the core dependencies alone) imports everything, also from a wheel; `import helpers` is light."""
+"""A bare machine (the core dependencies alone) imports everything, also from a wheel;
+`import helpers` is light.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NEEDED = [re.match(r"[\w.-]+", line).group() for line in PROJECT["dependencies"]]
 IMPORTED_AS = {"pillow": "PIL", "lazy-loader": "lazy_loader"}
-ABSENT = ("torchvision", "tqdm", "psutil", "IPython", "ipywidgets", "ipykernel", "mlxtend", "sklearn", "scipy", "thop",
-          "numba", "jupyter_core", "jupyterlab", "nbformat", "nbconvert", "cloudpickle", "joblib", "pytest", "yaml",
-          "platformdirs", "torchinfo", "fvcore", "cpuinfo")  # fmt: skip
+ABSENT = ("torchvision", "tqdm", "psutil", "IPython", "ipywidgets", "ipykernel", "mlxtend",
+          "sklearn", "scipy", "thop", "numba", "jupyter_core", "jupyterlab", "nbformat",
+          "nbconvert", "cloudpickle", "joblib", "pytest", "yaml", "platformdirs", "torchinfo",
+          "fvcore", "cpuinfo")  # fmt: skip
 
 # Finders for which nothing is installed but what is needed and what that needs.
 BARE = """
@@ -46,12 +49,14 @@ BARE = """
             return getattr(self.finder, name)
 
     sys.meta_path[:] = [Bare(finder) for finder in sys.meta_path]
-"""
+"""  # noqa: E501
 
 
 @functools.cache
 def installed() -> dict[str, list[str]]:
-    """Return the installed distributions by their import names; to read them all takes longer than most tests here."""
+    """Return the installed distributions by their import names; to read them all takes longer than
+    most tests here.
+    """
     return importlib.metadata.packages_distributions()
 
 
@@ -69,7 +74,11 @@ def bare_packages() -> set[str]:
             continue
         known.add(name)
         required = importlib.metadata.requires(name) or []
-        waiting += [canonical(re.match(r"[\w.-]+", line).group()) for line in required if "extra ==" not in line]
+        waiting += [
+            canonical(re.match(r"[\w.-]+", line).group())
+            for line in required
+            if "extra ==" not in line
+        ]
     return set().union(*(by_distribution[name] for name in known))
 
 
@@ -78,11 +87,20 @@ def canonical(name: str) -> str:
 
 
 def run(program: str, *, bare: bool, folder: Path = ROOT) -> dict:
-    """Run ``program`` in a fresh Python that works in ``folder``, and return the JSON that it prints last."""
+    """Run ``program`` in a fresh Python that works in ``folder``, and return the JSON that it
+    prints last.
+    """
     text = (textwrap.dedent(BARE) if bare else "import json, sys\n") + textwrap.dedent(program)
     absent = set(installed()) | set(ABSENT)
-    command = [sys.executable, "-c", text, json.dumps(sorted(absent - bare_packages() - {"helpers"}))]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        text,
+        json.dumps(sorted(absent - bare_packages() - {"helpers"})),
+    ]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -111,7 +129,12 @@ def test_every_module_imports_on_a_bare_machine():
         bare=True,
     )
     assert found["problems"] == {}
-    assert {"helpers.units", "helpers.storage", "helpers.isolation", "helpers.isolation._child"} <= set(found["names"])
+    assert {
+        "helpers.units",
+        "helpers.storage",
+        "helpers.isolation",
+        "helpers.isolation._child",
+    } <= set(found["names"])
 
 
 def test_the_core_dependencies_are_what_modules_import_outside_of_functions():
@@ -170,7 +193,8 @@ def test_import_helpers_takes_a_moment():
 @pytest.mark.parametrize("module", ["units", "console", "storage", "isolation"])
 def test_the_ground_floor_loads_neither_torch_nor_pandas(module):
     program = (
-        f"import helpers.{module}; print(json.dumps(sorted({{'torch', 'pandas', 'matplotlib'}} & set(sys.modules))))"
+        f"import helpers.{module}; print(json.dumps(sorted({{'torch', 'pandas', 'matplotlib'}} & "
+        "set(sys.modules))))"
     )
     assert run(program, bare=False) == []
 
@@ -222,19 +246,36 @@ def test_what_has_moved_is_on_no_face():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> zipfile.ZipFile:
-    """The wheel that hatchling builds from this tree, as `uv build --wheel` does, without the network."""
+    """The wheel that hatchling builds from this tree, as `uv build --wheel` does, without the
+    network.
+    """
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    build = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(folder),
+    ]
     subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
 def test_the_wheel_holds_every_file_of_the_library_and_its_version(wheel):
-    tracked = subprocess.run(["git", "ls-files", "helpers"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = subprocess.run(
+        ["git", "ls-files", "helpers"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     names = set(wheel.namelist())
     assert {name for name in tracked.stdout.split() if (ROOT / name).exists()} <= names
     assert "helpers/py.typed" in names
-    assert not [name for name in names if not name.startswith(("helpers/", "deep_learning_hardware_course-"))]
+    assert not [
+        name
+        for name in names
+        if not name.startswith(("helpers/", "deep_learning_hardware_course-"))
+    ]
     assert wheel.filename.endswith(f"-{helpers.__version__}-py3-none-any.whl")
     assert f"## {helpers.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
 
@@ -249,17 +290,22 @@ def test_the_readmes_lines_run_from_the_wheel_in_an_empty_folder_on_a_bare_machi
         sys.path[:] = [{str(tmp_path / "installed")!r}, *(path for path in sys.path if path != {str(ROOT)!r})]
         exec({lines!r})
         print(json.dumps(helpers.__file__))
-    """
-    assert run(program, bare=True, folder=tmp_path / "empty") == str(tmp_path / "installed" / "helpers" / "__init__.py")
+    """  # noqa: E501
+    assert run(program, bare=True, folder=tmp_path / "empty") == str(
+        tmp_path / "installed" / "helpers" / "__init__.py"
+    )
     assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_the_readme_shows_what_its_lines_print():
-    """But for the lines that it leaves out, each block of its lines stands so in the output, in the same order."""
+    """But for the lines that it leaves out, each block of its lines stands so in the output, in the
+    same order.
+    """
     readme = (ROOT / "README.md").read_text()
     [shown] = re.findall(r"```text\n(.*?)```", readme, re.S)
     [lines] = re.findall(r"```python\n(.*?)```", readme, re.S)
-    counted = "\n".join(line for line in lines.splitlines() if "profile_time" not in line)  # times differ
+    # times differ
+    counted = "\n".join(line for line in lines.splitlines() if "profile_time" not in line)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(counted, {})
@@ -270,13 +316,17 @@ def test_the_readme_shows_what_its_lines_print():
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("package", ["helpers", "helpers.memory", "helpers.operations", "helpers.parallel"])
+@pytest.mark.parametrize(
+    "package", ["helpers", "helpers.memory", "helpers.operations", "helpers.parallel"]
+)
 def test_a_name_that_moved_is_found_and_warns_once_of_the_new_one(package, monkeypatch):
     face = importlib.import_module(package)
     assert face._MOVED
     for name, new in face._MOVED.items():
         monkeypatch.delitem(vars(face), name, raising=False)
-        with pytest.warns(FutureWarning, match=re.escape(f"{package}.{name} is {new.replace(':', '.')} now")):
+        with pytest.warns(
+            FutureWarning, match=re.escape(f"{package}.{name} is {new.replace(':', '.')} now")
+        ):
             found = getattr(face, name)
         module, _, attribute = new.partition(":")
         there = importlib.import_module(module)

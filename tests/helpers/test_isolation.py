@@ -1,6 +1,8 @@
-"""Whatever becomes of a function in its own process, one typed answer tells, in the limits that were set.
+"""Whatever becomes of a function in its own process, one typed answer tells, in the limits that
+were set.
 
-PyTorch is imported in a process only where a test is about PyTorch: `the_plain_process` keeps it out elsewhere.
+PyTorch is imported in a process only where a test is about PyTorch: `the_plain_process` keeps it
+out elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from helpers.isolation import Outcome, _caller as caller, _child as child, run_l
 
 MB = 10**6
 ROOT = Path(__file__).parents[2]
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's limit and /proc are Linux's")
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel's limit and /proc are Linux's"
+)
 on_posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
 
@@ -41,8 +45,13 @@ def the_plain_process(monkeypatch):
 
 @pytest.fixture
 def unlimited_system(monkeypatch):
-    """A system such as macOS, which does not hold a process to a memory limit: the caller has to watch."""
-    code = "\nimport helpers.isolation._child as child\nchild._held_limit = lambda memory_bytes: None\nserve(folder)\n"
+    """A system such as macOS, which does not hold a process to a memory limit: the caller has to
+    watch.
+    """
+    code = (
+        "\nimport helpers.isolation._child as child\nchild._held_limit = lambda memory_bytes: "
+        "None\nserve(folder)\n"
+    )
     monkeypatch.setattr(child, "BOOTSTRAP", child.BOOTSTRAP.replace("\nserve(folder)\n", code))
 
 
@@ -58,7 +67,11 @@ def test_a_value_comes_back_in_its_own_type():
     begun = time.perf_counter()
     outcome = run_limited(lambda first, second: [first, Point(second)], 1, 2)
     called_s = time.perf_counter() - begun
-    assert (outcome.status, outcome.value, outcome.unwrap()) == ("returned", [1, Point(2)], [1, Point(2)])
+    assert (outcome.status, outcome.value, outcome.unwrap()) == (
+        "returned",
+        [1, Point(2)],
+        [1, Point(2)],
+    )
     assert 0 <= outcome.elapsed_s < called_s
     assert outcome.exit_code is None
     assert str(outcome).startswith("Outcome\n  status   returned\n")
@@ -67,7 +80,9 @@ def test_a_value_comes_back_in_its_own_type():
 def test_the_process_is_a_fresh_one_in_the_same_place(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COURSE_TEST", "seen")
-    outcome = run_limited(lambda: (os.getpid(), os.getcwd(), os.environ["COURSE_TEST"], "pytest" in sys.modules))
+    outcome = run_limited(
+        lambda: (os.getpid(), os.getcwd(), os.environ["COURSE_TEST"], "pytest" in sys.modules)
+    )
     process, *rest = outcome.unwrap()
     assert process != os.getpid()
     assert rest == [str(tmp_path), "seen", False]
@@ -77,13 +92,20 @@ def test_the_process_is_a_fresh_one_in_the_same_place(monkeypatch, tmp_path):
 def test_variables_are_set_before_anything_is_imported(monkeypatch):
     monkeypatch.setenv("COURSE_TEST", "the caller's")
     before = {"COURSE_TEST": "its own", "PYTHONHASHSEED": "7"}
-    found = run_limited(lambda: (os.environ["COURSE_TEST"], hash("text")), variables=before).unwrap()
-    assert found == run_limited(lambda: (os.environ["COURSE_TEST"], hash("text")), variables=before).unwrap()
+    found = run_limited(
+        lambda: (os.environ["COURSE_TEST"], hash("text")), variables=before
+    ).unwrap()
+    assert (
+        found
+        == run_limited(lambda: (os.environ["COURSE_TEST"], hash("text")), variables=before).unwrap()
+    )
     assert (found[0], os.environ["COURSE_TEST"]) == ("its own", "the caller's")
 
 
 @pytest.mark.parametrize(
-    "function", [functools.partial(divmod, 7), Point, "ab".join, max], ids=["partial", "class", "method", "built-in"]
+    "function",
+    [functools.partial(divmod, 7), Point, "ab".join, max],
+    ids=["partial", "class", "method", "built-in"],
 )
 def test_any_callable_will_do(function):
     argument = 3 if function is not max else [3, 1]
@@ -100,7 +122,11 @@ def test_an_exception_is_told_with_its_place_in_the_function():
         return above / below  # the line that fails
 
     outcome = run_limited(ratio, 1, 0)
-    assert (outcome.status, outcome.error_type, outcome.value) == ("raised", "ZeroDivisionError", None)
+    assert (outcome.status, outcome.error_type, outcome.value) == (
+        "raised",
+        "ZeroDivisionError",
+        None,
+    )
     assert "division by zero" in outcome.message
     assert "return above / below  # the line that fails" in outcome.traceback
     assert "isolation" not in outcome.traceback.replace("test_isolation", "")
@@ -238,7 +264,10 @@ def test_a_file_mapped_to_be_read_is_not_counted(tmp_path):
     (tmp_path / "weights").write_bytes(bytes(60 * MB))
 
     def read(path: str) -> int:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as weights:
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as weights,
+        ):
             return len(weights) + weights[-1]
 
     assert run_limited(read, str(tmp_path / "weights"), memory_bytes=20 * MB).unwrap() == 60 * MB
@@ -270,7 +299,11 @@ def test_torch_and_numpy_are_out_of_memory_in_their_own_words(monkeypatch):
         return torch.empty(200 * MB, dtype=torch.uint8).numel()
 
     limited = run_limited(fill, memory_bytes=100 * MB)
-    assert (limited.status, limited.error_type, limited.output) == ("out_of_memory", "RuntimeError", "80000000\nTrue\n")
+    assert (limited.status, limited.error_type, limited.output) == (
+        "out_of_memory",
+        "RuntimeError",
+        "80000000\nTrue\n",
+    )
     assert limited.peak_bytes == pytest.approx(80 * MB, abs=8 * MB)
     free = run_limited(fill)
     assert (free.status, free.value, free.output) == ("returned", 200 * MB, "80000000\n")
@@ -279,14 +312,25 @@ def test_torch_and_numpy_are_out_of_memory_in_their_own_words(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (MemoryError(), True), (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
         (OSError(errno.ENOSPC, "No space left on device"), False),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
-        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"), True),
-        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True), (RuntimeError("mat1 and mat2"), False),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), True), (ValueError("out of memory"), False),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+            ),
+            True,
+        ),
+        (
+            RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+            True,
+        ),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("mat1 and mat2"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), True),
+        (ValueError("out of memory"), False),
     ],
-)  # fmt: skip
+)
 def test_which_errors_say_that_memory_ran_out(error, expected):
     assert child.is_memory_error(error) is expected
 
@@ -401,7 +445,12 @@ def test_a_process_that_does_not_start_is_ended(monkeypatch):
 
 @pytest.mark.parametrize(
     ("function", "code"),
-    [(lambda: sys.exit(3), 3), (lambda: sys.exit(), 0), (lambda: os._exit(4), 4), (lambda: sys.exit("bye"), 1)],
+    [
+        (lambda: sys.exit(3), 3),
+        (lambda: sys.exit(), 0),
+        (lambda: os._exit(4), 4),
+        (lambda: sys.exit("bye"), 1),
+    ],
 )
 def test_a_function_that_ends_its_process_died(function, code):
     outcome = run_limited(function)
@@ -431,7 +480,10 @@ def test_a_segmentation_fault_died_where_the_output_says():
 @on_posix
 def test_memory_is_blamed_for_a_death_only_on_evidence():
     common = {"elapsed_s": 1.0, "peak_bytes": None, "output": ""}
-    bad_alloc = {**common, "output": "terminate called after throwing an instance of 'std::bad_alloc'"}
+    bad_alloc = {
+        **common,
+        "output": "terminate called after throwing an instance of 'std::bad_alloc'",
+    }
     assert caller._died(-9, 0, common).status == "died"
     assert caller._died(-9, 1, common).status == "out_of_memory"
     assert caller._died(-11, 1, common).status == "died"
@@ -452,13 +504,19 @@ def test_only_what_can_be_called_is_run(function):
 @pytest.mark.parametrize(
     ("limits", "error"),
     [
-        ({"memory_bytes": 0}, ValueError), ({"memory_bytes": -1}, ValueError), ({"memory_bytes": 0.5}, ValueError),
-        ({"memory_bytes": float("nan")}, ValueError), ({"memory_bytes": "1 GB"}, TypeError),
+        ({"memory_bytes": 0}, ValueError),
+        ({"memory_bytes": -1}, ValueError),
+        ({"memory_bytes": 0.5}, ValueError),
+        ({"memory_bytes": float("nan")}, ValueError),
+        ({"memory_bytes": "1 GB"}, TypeError),
         ({"memory_bytes": True}, TypeError),
-        ({"timeout_s": 0}, ValueError), ({"timeout_s": -2.5}, ValueError), ({"timeout_s": float("inf")}, ValueError),
-        ({"timeout_s": None}, TypeError), ({"timeout_s": "1 s"}, TypeError),
+        ({"timeout_s": 0}, ValueError),
+        ({"timeout_s": -2.5}, ValueError),
+        ({"timeout_s": float("inf")}, ValueError),
+        ({"timeout_s": None}, TypeError),
+        ({"timeout_s": "1 s"}, TypeError),
     ],
-)  # fmt: skip
+)
 def test_limits_are_positive_numbers(limits, error):
     with pytest.raises(error, match=next(iter(limits))):
         run_limited(take, 1, **limits)
@@ -503,8 +561,12 @@ def script(tmp_path: Path, text: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     return subprocess.Popen(
         [sys.executable, "script.py"],
-        cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def test_a_script_without_a_guard_runs_once(tmp_path):
@@ -557,7 +619,10 @@ def test_the_process_ends_with_its_caller(tmp_path, number):
 def test_a_cell_s_function_runs_and_its_line_is_told(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     cells = [
-        "from helpers.isolation import run_limited\nclass Own:\n    size = 2\ndef fail(n):\n    return n / 0  # here\n",
+        (
+            "from helpers.isolation import run_limited\nclass Own:\n    size = 2\ndef fail(n):\n   "
+            " return n / 0  # here\n"
+        ),
         "print(type(run_limited(Own).unwrap()) is Own, '# here' in run_limited(fail, 1).traceback)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -568,7 +633,10 @@ def test_a_cell_s_function_runs_and_its_line_is_told(tmp_path):
 
 def test_several_callers_at_once_get_their_own_answers():
     outcomes: dict[int, Outcome] = {}
-    threads = [threading.Thread(target=lambda n=n: outcomes.update({n: run_limited(lambda: n * n)})) for n in range(3)]
+    threads = [
+        threading.Thread(target=lambda n=n: outcomes.update({n: run_limited(lambda: n * n)}))
+        for n in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,6 @@
-"""What a function leaves behind is ended and freed, however it ends: processes of other sessions, shared memory."""
+"""What a function leaves behind is ended and freed, however it ends: processes of other sessions,
+shared memory.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def forked_twice() -> int:
 
 
 def chain_of_three() -> int:
-    """Return the number of a process whose parent and grandparent have sessions of their own, and wait for it."""
+    """Return the number of a process whose parent and grandparent have sessions of their own, and
+    wait for it.
+    """
     code = f"import subprocess, sys; subprocess.Popen({SLEEP!r}, start_new_session=True).wait()"
     subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     for _ in range(2000):
@@ -53,7 +57,9 @@ def chain_of_three() -> int:
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                grandparent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+                grandparent = int(
+                    Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1]
+                )
             except (OSError, IndexError):
                 continue
             if words[:3] == [word.encode() for word in SLEEP] and grandparent == os.getpid():
@@ -91,8 +97,15 @@ def stops() -> None:
     time.sleep(600)
 
 
-ENDS = {returns: "returned", raises: "raised", exits: "died", kills_itself: "died", crashes: "died", waits: "timed_out",
-        stops: "timed_out"}  # fmt: skip
+ENDS = {
+    returns: "returned",
+    raises: "raised",
+    exits: "died",
+    kills_itself: "died",
+    crashes: "died",
+    waits: "timed_out",
+    stops: "timed_out",
+}
 
 
 def left_by(start, end, tmp_path: Path):
@@ -107,7 +120,9 @@ def left_by(start, end, tmp_path: Path):
     return outcome, int(note.read_text())
 
 
-@pytest.mark.parametrize("start", [own_session, own_session_and_environment, forked_twice, chain_of_three])
+@pytest.mark.parametrize(
+    "start", [own_session, own_session_and_environment, forked_twice, chain_of_three]
+)
 def test_a_process_of_another_session_is_ended_with_the_function(start, tmp_path):
     outcome, process = left_by(start, returns, tmp_path)
     assert outcome.status == "returned"
@@ -119,8 +134,10 @@ def test_however_the_function_ends(end, tmp_path):
     outcome, process = left_by(own_session, end, tmp_path)
     assert outcome.status == ENDS[end]
     assert (outcome.exit_code, outcome.signal) == {
-        exits: (3, None), kills_itself: (None, "SIGKILL"), crashes: (None, "SIGSEGV")
-    }.get(end, (None, None))  # fmt: skip
+        exits: (3, None),
+        kills_itself: (None, "SIGKILL"),
+        crashes: (None, "SIGSEGV"),
+    }.get(end, (None, None))
     assert not is_running(process)
 
 
@@ -168,7 +185,9 @@ isolation.run_limited(function, timeout_s=300)
 def test_so_it_is_when_the_caller_ends(number, tmp_path):
     note = tmp_path / "process"
     code = CALLER.format(folder=str(Path(__file__).parent), note=str(note))
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
     assert wait_until(note.exists)
     process = int(note.read_text())
     assert is_running(process)

@@ -1,4 +1,6 @@
-"""A private /dev/shm: its size, what happens past it, and what is said where the system does not allow one."""
+"""A private /dev/shm: its size, what happens past it, and what is said where the system does not
+allow one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def the_plain_process(monkeypatch):
 
 @pytest.fixture(scope="module")
 def private():
-    """Skip where the system allows no private /dev/shm; it is tried in a test, not by each process that reads this."""
+    """Skip where the system allows no private /dev/shm; it is tried in a test, not by each process
+    that reads this.
+    """
     try:
         caller._shared_memory_entrance(MIB)
     except RuntimeError as error:
@@ -37,7 +41,9 @@ def room(path="/dev/shm"):
 
 
 def write_mapped(size_bytes, path="/dev/shm/written"):
-    """Map a new file of ``size_bytes`` and write into every page of it, as a loader's worker does."""
+    """Map a new file of ``size_bytes`` and write into every page of it, as a loader's worker
+    does.
+    """
     with open(path, "w+b") as file:
         file.truncate(size_bytes)
         with mmap.mmap(file.fileno(), size_bytes) as mapped:
@@ -67,15 +73,22 @@ def test_what_fits_is_written_and_a_page_more_is_a_bus_error():
 
 
 def batches_of_two_epochs(keeps):
-    """Return how many batches of 1 MiB a loader has in /dev/shm in each of two epochs, its worker having caught up."""
+    """Return how many batches of 1 MiB a loader has in /dev/shm in each of two epochs, its worker
+    having caught up.
+    """
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    loader = DataLoader(TensorDataset(torch.zeros(32, MIB // 16)), batch_size=4, num_workers=1,
-                        multiprocessing_context="fork")  # fmt: skip
+    loader = DataLoader(
+        TensorDataset(torch.zeros(32, MIB // 16)),
+        batch_size=4,
+        num_workers=1,
+        multiprocessing_context="fork",
+    )
     batch, found = None, []
     for epoch in (1, 2):
-        batches = iter(loader)  # its worker is a copy of this process, with the batch that is still held
+        # its worker is a copy of this process, with the batch that is still held
+        batches = iter(loader)
         batch, end_s = next(batches), time.monotonic() + 30
         while room()[1] < (3 + (keeps and epoch == 2)) * MIB and time.monotonic() < end_s:
             time.sleep(0.02)
@@ -88,16 +101,24 @@ def batches_of_two_epochs(keeps):
 
 
 @pytest.mark.usefixtures("private")
-def test_a_batch_that_is_kept_into_the_next_epoch_stays_in_shared_memory_beyond_workers_times_prefetch_and_one():
-    assert isolation.run_limited(batches_of_two_epochs, False, shared_memory_bytes=64 * MIB).unwrap() == [3, 3]
-    assert isolation.run_limited(batches_of_two_epochs, True, shared_memory_bytes=64 * MIB).unwrap() == [3, 4]
+def test_a_batch_that_is_kept_into_the_next_epoch_stays_in_shared_memory_beyond_workers_times_prefetch_and_one():  # noqa: E501
+    assert isolation.run_limited(
+        batches_of_two_epochs, False, shared_memory_bytes=64 * MIB
+    ).unwrap() == [3, 3]
+    assert isolation.run_limited(
+        batches_of_two_epochs, True, shared_memory_bytes=64 * MIB
+    ).unwrap() == [3, 4]
 
 
 @pytest.mark.usefixtures("private")
 def test_with_both_limits_each_holds():
-    outcome = isolation.run_limited(bytearray, 64 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB)
+    outcome = isolation.run_limited(
+        bytearray, 64 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB
+    )
     assert outcome.status == "out_of_memory"
-    outcome = isolation.run_limited(write_mapped, 2 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB)
+    outcome = isolation.run_limited(
+        write_mapped, 2 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB
+    )
     assert outcome.signal == "SIGBUS"
 
 
@@ -105,7 +126,9 @@ def test_the_ways_are_tried_in_turn(monkeypatch):
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux has the ways")
     monkeypatch.setattr(processes.shutil, "which", lambda tool: f"/bin/{tool}")
-    monkeypatch.setattr(processes, "refusal", lambda command: "not permitted" if "--user" in command else "")
+    monkeypatch.setattr(
+        processes, "refusal", lambda command: "not permitted" if "--user" in command else ""
+    )
     words = caller._shared_memory_entrance(MIB)
     assert words[:2] == ["unshare", "--mount"]
     assert f"size={MIB} " in words[4]
@@ -115,11 +138,16 @@ def test_where_no_way_works_each_reason_is_told(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(processes.shutil, "which", lambda tool: f"/bin/{tool}")
     monkeypatch.setattr(processes, "refusal", lambda command: "not permitted")
-    with pytest.raises(RuntimeError, match=r"--map-root-user --mount: not permitted; unshare --mount: not permitted"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"--map-root-user --mount: not permitted; unshare --mount: not permitted",
+    ):
         isolation.run_limited(room, shared_memory_bytes=MIB)
 
 
-@pytest.mark.parametrize(("platform", "found", "told"), [("darwin", "x", "this is darwin"), ("linux", None, "unshare")])
+@pytest.mark.parametrize(
+    ("platform", "found", "told"), [("darwin", "x", "this is darwin"), ("linux", None, "unshare")]
+)
 def test_other_systems_and_missing_tools_are_named(monkeypatch, platform, found, told):
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(processes.shutil, "which", lambda tool: found)

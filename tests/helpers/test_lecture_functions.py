@@ -1,4 +1,6 @@
-"""The thirteen code cells of the lecture run as it wrote them; those for a GPU end in a sentence, or run on a fake."""
+"""The thirteen code cells of the lecture run as it wrote them; those for a GPU end in a sentence,
+or run on a fake.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +15,72 @@ import helpers
 from helpers import lecture, plotting, training
 from helpers.training import _loop as loop
 
-# The lecture's calls, cell after cell in one namespace, without its prints and clocks. GPU: what it ran on one.
+# The lecture's calls, cell after cell in one namespace, without its prints and clocks. GPU: what it
+# ran on one.
 GPU = "needs a GPU"
 CELLS = (
-    ("a processor", "our_custom_net = BasicFCModel()\nour_custom_net.cpu()\n"
-     "device = torch.device('cpu')\nour_custom_net.to(device)", ""),
-    ("a card", "if torch.cuda.is_available():\n    our_custom_net.cuda()\n"
-     "    device = torch.device('cuda:0')\n    our_custom_net.to(device)", ""),
-    ("a product", "a, b = [torch.rand(2**10, 2**10) for _ in range(2)]\nstart = time()\na * b\n"
-     "ran_s = time() - start", ""),
+    (
+        "a processor",
+        "our_custom_net = BasicFCModel()\nour_custom_net.cpu()\ndevice = "
+        "torch.device('cpu')\nour_custom_net.to(device)",
+        "",
+    ),
+    (
+        "a card",
+        "if torch.cuda.is_available():\n    our_custom_net.cuda()\n    device = "
+        "torch.device('cuda:0')\n    our_custom_net.to(device)",
+        "",
+    ),
+    (
+        "a product",
+        "a, b = [torch.rand(2**10, 2**10) for _ in range(2)]\nstart = time()\na * b\n"
+        "ran_s = time() - start",
+        "",
+    ),
     ("training on a processor", "our_custom_net.cpu()\ntrain(lenet, MNIST_trainloader)", ""),
-    ("training on a card", "lenet.cuda()\ngpu_trainloader = make_MNIST_loader(batch_size=512)\n"
-     "gpu_train(lenet, gpu_trainloader)", GPU),
-    ("training on two cards", "our_custom_net_dp = lenet\nour_custom_net_dp.cuda()\n"
-     "our_custom_net_dp = nn.DataParallel(our_custom_net_dp, device_ids=[0, 1])\n"
-     "multigpu_trainloader = make_MNIST_loader(batch_size=1024)\n"
-     "gpu_train(our_custom_net_dp, multigpu_trainloader)", GPU),
-    ("starving", "lenet.cuda()\ngpu_trainloader = make_MNIST_loader(batch_size=64, num_workers=1)\n"
-     "gpu_train(lenet, gpu_trainloader)", GPU),
+    (
+        "training on a card",
+        "lenet.cuda()\ngpu_trainloader = make_MNIST_loader(batch_size=512)\n"
+        "gpu_train(lenet, gpu_trainloader)",
+        GPU,
+    ),
+    (
+        "training on two cards",
+        "our_custom_net_dp = lenet\nour_custom_net_dp.cuda()\n"
+        "our_custom_net_dp = nn.DataParallel(our_custom_net_dp, device_ids=[0, 1])\n"
+        "multigpu_trainloader = make_MNIST_loader(batch_size=1024)\n"
+        "gpu_train(our_custom_net_dp, multigpu_trainloader)",
+        GPU,
+    ),
+    (
+        "starving",
+        "lenet.cuda()\ngpu_trainloader = make_MNIST_loader(batch_size=64, num_workers=1)\n"
+        "gpu_train(lenet, gpu_trainloader)",
+        GPU,
+    ),
     ("operations", "lenet.cpu()\nprofile_ops(lenet, shape=(1, 1, 28, 28))", ""),
     ("memory of layers", "profile_layer_mem(lenet)", ""),
     ("past the memory", "estimate_training_for(LeNet, 1000)", ""),
-    ("out of memory", "lenet.cuda()\ngpu_trainloader = make_MNIST_loader(batch_size=6000, num_workers=1)\n"
-     "gpu_train(lenet, gpu_trainloader)", GPU),
-    ("AlexNet", "from torchvision.models import alexnet as net\nanet = net()\nprofile_layer_alexnet(anet)", ""),
+    (
+        "out of memory",
+        "lenet.cuda()\ngpu_trainloader = make_MNIST_loader(batch_size=6000, num_workers=1)\n"
+        "gpu_train(lenet, gpu_trainloader)",
+        GPU,
+    ),
+    (
+        "AlexNet",
+        "from torchvision.models import alexnet as net\nanet = net()\nprofile_layer_alexnet(anet)",
+        "",
+    ),
     ("memory of a model", "profile_mem(lenet)", ""),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
 def shown(monkeypatch):
-    """The alt texts of what is shown; an estimate has two narrow sizes, which take less than a second."""
+    """The alt texts of what is shown; an estimate has two narrow sizes, which take less than a
+    second.
+    """
     texts: list[str] = []
     monkeypatch.setattr(plotting, "show", lambda figure, *, alt: texts.append(alt))
     quick = functools.partial(training.estimate_training_for, hidden_sizes=(16, 32))
@@ -53,11 +90,15 @@ def shown(monkeypatch):
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
-    """A CUDA device on which everything stays where it is: the calls run, and nothing is measured."""
+    """A CUDA device on which everything stays where it is: the calls run, and nothing is
+    measured.
+    """
     really_to = nn.Module.to
 
     def to(self: nn.Module, *args: object, **how: object) -> nn.Module:
-        return self if args and torch.device(args[0]).type == "cuda" else really_to(self, *args, **how)
+        return (
+            self if args and torch.device(args[0]).type == "cuda" else really_to(self, *args, **how)
+        )
 
     for module in (lecture, loop):
         monkeypatch.setattr(module, "refuse_without_cuda", lambda what: None)
@@ -91,17 +132,28 @@ def test_the_cells_without_a_gpu_run_print_and_draw(shown, capsys):
     ]
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell[2] == GPU], ids=lambda cell: cell[0])
+@pytest.mark.parametrize(
+    "cell", [cell for cell in CELLS if cell[2] == GPU], ids=lambda cell: cell[0]
+)
 def test_a_cell_for_a_gpu_ends_without_one_in_a_sentence(cell, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(RuntimeError, match=r"^LeNet\.cuda\(\) needs a CUDA device, and torch sees none here: "):
+    with pytest.raises(
+        RuntimeError, match=r"^LeNet\.cuda\(\) needs a CUDA device, and torch sees none here: "
+    ):
         run([cell])
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell[2] == GPU], ids=lambda cell: cell[0])
+@pytest.mark.parametrize(
+    "cell", [cell for cell in CELLS if cell[2] == GPU], ids=lambda cell: cell[0]
+)
 def test_a_cell_for_a_gpu_runs_on_a_fake(cell, fake_cuda, capsys):
     names = run([cell])
-    steps = {"training on a card": 8, "training on two cards": 4, "starving": 63, "out of memory": 1}[cell[0]]
+    steps = {
+        "training on a card": 8,
+        "training on two cards": 4,
+        "starving": 63,
+        "out of memory": 1,
+    }[cell[0]]
     assert f"Epoch 2, {steps} steps, loss " in capsys.readouterr().out
     assert all(torch.isfinite(parameter).all() for parameter in names["lenet"].parameters())
 
@@ -111,8 +163,14 @@ def test_the_lectures_names_are_there_and_the_ten_functions_are_the_courses():
     assert lecture.lenet.variant == lecture.BasicFCModel().variant == "lecture"
     assert isinstance(lecture.lenet, helpers.LeNet)
     assert lecture.MNIST_trainloader.batch_size == 128
-    functions = [name for name, thing in vars(lecture).items() if inspect.isfunction(thing) and name in lecture.__all__]
+    functions = [
+        name
+        for name, thing in vars(lecture).items()
+        if inspect.isfunction(thing) and name in lecture.__all__
+    ]
     assert len(functions) == 8
     assert {*functions, "LeNet", "BasicFCModel"} <= set(helpers.__all__)
-    with pytest.raises(AttributeError, match=r"'helpers\.lecture' has no attribute 'lenets'; it has BasicFCModel"):
+    with pytest.raises(
+        AttributeError, match=r"'helpers\.lecture' has no attribute 'lenets'; it has BasicFCModel"
+    ):
         lecture.lenets  # noqa: B018

@@ -1,4 +1,6 @@
-"""No profiler leaves anything behind: inputs of any class, tables outside models, and what a timing begins with."""
+"""No profiler leaves anything behind: inputs of any class, tables outside models, and what a timing
+begins with.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +74,15 @@ class Flattened:
     def __init__(self, x, seen):
         self.parts = (x, seen)
 
-    x = property(lambda self: self.parts[0], lambda self, x: setattr(self, "parts", (x, self.parts[1])))
+    x = property(
+        lambda self: self.parts[0], lambda self, x: setattr(self, "parts", (x, self.parts[1]))
+    )
     seen = property(lambda self: self.parts[1])
 
 
-pytree.register_pytree_node(Flattened, lambda held: (list(held.parts), None), lambda parts, _: Flattened(*parts))
+pytree.register_pytree_node(
+    Flattened, lambda held: (list(held.parts), None), lambda parts, _: Flattened(*parts)
+)
 
 
 class Inner(collections.namedtuple("Inner", "batch")):
@@ -138,8 +144,15 @@ def test_bytes_within_an_object_are_counted(holder):
     plain = Taken(layer)
     known = memory.estimate_peak_memory(layer, x)
     for function in (memory.estimate_peak_memory, memory.measure_peak_memory):
-        assert function(plain, {"held": HOLDERS[holder](x, [])}).peak_bytes == known.peak_bytes > x.nbytes
-    assert operations.profile_ops(plain, {"held": HOLDERS[holder](x, [])}).backward_macs == 4000 * 256 * 4
+        assert (
+            function(plain, {"held": HOLDERS[holder](x, [])}).peak_bytes
+            == known.peak_bytes
+            > x.nbytes
+        )
+    assert (
+        operations.profile_ops(plain, {"held": HOLDERS[holder](x, [])}).backward_macs
+        == 4000 * 256 * 4
+    )
 
 
 class Taken(nn.Module):
@@ -309,7 +322,9 @@ def in_attribute_of_function(_, length):
 
 TABLES = {
     "lru_cache": lambda _, length: cached(length),
-    "lru_cache of a pair": lambda _, length: cached_pair(length)[1]["sine"][0] + cached_pair(length)[0][0],
+    "lru_cache of a pair": lambda _, length: (
+        cached_pair(length)[1]["sine"][0] + cached_pair(length)[0][0]
+    ),
     "lru_cache of a method": lambda net, length: net.of_method(length),
     "a global dict": in_global_dict,
     "a global list": in_global_list,
@@ -334,7 +349,9 @@ TABLES = {
 def _empty_tables():
     """Let every test begin before anything has filled a table."""
     global TENSOR
-    TENSOR = OBJECT.table = Net.table = Tables.table = Tables.only = SLOTS.table = PRESET["tables"][0] = None
+    TENSOR = OBJECT.table = Net.table = Tables.table = Tables.only = SLOTS.table = PRESET["tables"][
+        0
+    ] = None
     vars(EMPTY).clear()
     ELSEWHERE.Tables.table = ELSEWHERE.Tables.Inner.table = None
     cached.cache_clear(), cached_pair.cache_clear(), Net.of_method.cache_clear()
@@ -358,18 +375,38 @@ def test_a_table_outside_the_model_holds_nothing_of_a_run_on_shapes(name, table)
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_that_was_there_stays(table):
     net, x = Net(TABLES[table]), torch.ones(2, 8)
-    before = net(x), cached(8), dict(TABLE), list(LIST), TENSOR, OBJECT.table, Net.table, dict(Net.tables)
+    before = (
+        net(x),
+        cached(8),
+        dict(TABLE),
+        list(LIST),
+        TENSOR,
+        OBJECT.table,
+        Net.table,
+        dict(Net.tables),
+    )
     for name in ("profile_ops", "estimate_peak_memory"):
         FUNCTIONS[name](net, x)
         FUNCTIONS[name](net, torch.ones(2, 1, 8))
-    after = net(x), cached(8), dict(TABLE), list(LIST), TENSOR, OBJECT.table, Net.table, dict(Net.tables)
+    after = (
+        net(x),
+        cached(8),
+        dict(TABLE),
+        list(LIST),
+        TENSOR,
+        OBJECT.table,
+        Net.table,
+        dict(Net.tables),
+    )
     assert all(map(torch.equal, before[:2], after[:2]))
     assert all(map(_same, before[2:], after[2:]))
 
 
 def _same(before, after):
     if isinstance(before, dict | list):
-        return len(before) == len(after) and all(a is b for a, b in zip(_values(before), _values(after), strict=True))
+        return len(before) == len(after) and all(
+            a is b for a, b in zip(_values(before), _values(after), strict=True)
+        )
     return before is after
 
 
@@ -379,7 +416,9 @@ def _values(container):
 
 def test_what_a_hook_has_kept_is_as_it_was():
     kept, model = {"out": 1}, nn.Linear(8, 8)
-    model.register_forward_hook(lambda _module, _inputs, output: kept.update(out=output, other=output))
+    model.register_forward_hook(
+        lambda _module, _inputs, output: kept.update(out=output, other=output)
+    )
     for name in ("profile_ops", "estimate_peak_memory"):
         FUNCTIONS[name](model, (2, 8))
         assert kept == {"out": 1}
@@ -393,7 +432,9 @@ def test_a_table_that_cannot_be_undone_is_refused():
         return hidden.get() if hidden.qsize() > 1 else 1
 
     for name in ON_SHAPES:
-        with pytest.raises(ModelError, match=r"keeps a tensor that it computes in a _queue\.SimpleQueue, outside"):
+        with pytest.raises(
+            ModelError, match=r"keeps a tensor that it computes in a _queue\.SimpleQueue, outside"
+        ):
             FUNCTIONS[name](Net(find), torch.ones(2, 8))
         hidden.get()
 
@@ -406,7 +447,9 @@ def test_an_attribute_too_far_away_loses_the_tensor_and_the_model_is_refused(nam
         return ELSEWHERE.Tables.Inner.table
 
     net, x = Net(find), torch.ones(2, 8)
-    with pytest.raises(ModelError, match=r"a tensor that it computes in a elsewhere\.Tables\.Inner, outside"):
+    with pytest.raises(
+        ModelError, match=r"a tensor that it computes in a elsewhere\.Tables\.Inner, outside"
+    ):
         FUNCTIONS[name](net, x)
     net(x)  # as the sentence says
     FUNCTIONS[name](net, x)
@@ -455,7 +498,11 @@ def _tiny_llama():
 def _cache(model, ids, kind):
     import transformers
 
-    cache = transformers.DynamicCache() if kind == "dynamic" else transformers.StaticCache(model.config, 64)
+    cache = (
+        transformers.DynamicCache()
+        if kind == "dynamic"
+        else transformers.StaticCache(model.config, 64)
+    )
     with torch.no_grad():
         return model(input_ids=ids, past_key_values=cache, use_cache=True).past_key_values
 
@@ -486,14 +533,18 @@ def test_a_peak_has_the_bytes_of_a_cache(kind):
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     given = {"input_ids": ids[:, :1], "past_key_values": cache}
     estimate = memory.estimate_peak_memory(model, given, training=False)
-    assert estimate.peak_bytes == memory.measure_peak_memory(model, given, training=False).peak_bytes
+    assert (
+        estimate.peak_bytes == memory.measure_peak_memory(model, given, training=False).peak_bytes
+    )
     counters = 2 * 8 if kind == "static" else 0
     assert estimate.category_bytes["input"] == held + counters + 2 * 8
     assert estimate.uncertain == ()
 
 
 class Recurs(nn.Module):
-    """Writes a state that it was given, and its own, from what it computes of them: such a graph keeps itself alive."""
+    """Writes a state that it was given, and its own, from what it computes of them: such a graph
+    keeps itself alive.
+    """
 
     def __init__(self):
         super().__init__()
@@ -513,11 +564,18 @@ def test_a_state_that_is_written_in_place_holds_nothing(name):
     model, state = Recurs(), torch.zeros(4, 8)
     how = {} if name.startswith("profile_ops") else {"training": False}
     FUNCTIONS[name](model, {"x": torch.ones(4, 8), "held": Plain(state, [])}, **how)
-    assert (state.grad_fn, model.last.grad_fn, float(state.sum()), float(model.last.sum())) == (None, None, 0, 0)
+    assert (state.grad_fn, model.last.grad_fn, float(state.sum()), float(model.last.sum())) == (
+        None,
+        None,
+        0,
+        0,
+    )
 
 
 class RecursByHead(nn.Module):
-    """Writes views of a state that it was given, one for each head, as Zamba's layers of Mamba do."""
+    """Writes views of a state that it was given, one for each head, as Zamba's layers of Mamba
+    do.
+    """
 
     def __init__(self):
         super().__init__()
@@ -549,7 +607,9 @@ def test_a_tensor_of_the_caller_that_a_view_was_made_of_stays_in_its_graph():
 
 
 class Writes(nn.Module):
-    """Writes what it computes into a buffer that it is given, and returns the sum of it: a step that can be trained."""
+    """Writes what it computes into a buffer that it is given, and returns the sum of it: a step
+    that can be trained.
+    """
 
     def __init__(self):
         super().__init__()
@@ -568,7 +628,9 @@ def test_a_repetition_of_a_step_that_writes_its_input_begins_without_a_graph(nam
 
 
 class Recomputes(torch.autograd.Function):
-    """A layer that is computed again for its gradients, which it gives to its parameters by itself."""
+    """A layer that is computed again for its gradients, which it gives to its parameters by
+    itself.
+    """
 
     @staticmethod
     def forward(ctx, x, layer):
@@ -588,7 +650,9 @@ class Recomputes(torch.autograd.Function):
 
 
 class KeepsAccount(nn.Module):
-    """Counts its calls in what is no tensor, freezes a bias, and has gradients that autograd is not asked for."""
+    """Counts its calls in what is no tensor, freezes a bias, and has gradients that autograd is not
+    asked for.
+    """
 
     def __init__(self):
         super().__init__()
@@ -608,7 +672,9 @@ def test_arrays_and_gradients_of_the_model_come_back(values):
     model = KeepsAccount()
     operations.profile_ops(model, torch.ones(2, 8), values=values)
     assert (model.calls[0], bytes(model.bits)) == (0, b"\0")
-    assert [(weight.grad, weight.requires_grad) for weight in model.parameters()] == [(None, True)] * 4
+    assert [(weight.grad, weight.requires_grad) for weight in model.parameters()] == [
+        (None, True)
+    ] * 4
 
 
 class Resizes(nn.Module):
@@ -641,7 +707,11 @@ def test_every_repetition_of_a_timing_starts_from_the_same_state():
     model = Grows()
     lengths = []
     model.layer.register_forward_pre_hook(lambda _module, inputs: lengths.append(len(inputs[0])))
-    for function in (profiling.profile_time, profiling.estimate_step_time, memory.measure_peak_memory):
+    for function in (
+        profiling.profile_time,
+        profiling.estimate_step_time,
+        memory.measure_peak_memory,
+    ):
         function(model, {"held": Plain(x, seen)})
     assert len(lengths) > 20
     assert set(lengths) == {8}

@@ -6,14 +6,37 @@ import torch
 from torch import nn
 
 from helpers.memory import estimate_peak_memory, profile_layer_mem, profile_mem
-from helpers.models import VARIANTS, AlexNet, BasicFCModel, Decoder, LeNet, TowerNorm, causal_attention
+from helpers.models import (
+    VARIANTS,
+    AlexNet,
+    BasicFCModel,
+    Decoder,
+    LeNet,
+    TowerNorm,
+    causal_attention,
+)
 from helpers.operations import profile_ops
 from helpers.profiling import profile_time
 
-LENET_LAYERS = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten", "fc1", "relu3", "fc2", "relu4", "fc3"]
+LENET_LAYERS = [
+    "conv1",
+    "relu1",
+    "pool1",
+    "conv2",
+    "relu2",
+    "pool2",
+    "flatten",
+    "fc1",
+    "relu3",
+    "fc2",
+    "relu4",
+    "fc3",
+]
 
 # Weights and biases by hand, layer by layer.
-LENET_PARAMETERS = (6 * 25 + 6) + (16 * 6 * 25 + 16) + (256 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10)
+LENET_PARAMETERS = (
+    (6 * 25 + 6) + (16 * 6 * 25 + 16) + (256 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10)
+)
 
 
 def parameters_of(model: nn.Module) -> int:
@@ -45,8 +68,12 @@ def test_lenet_is_the_same_function_as_layers_written_out():
     model = LeNet(50)
     images = torch.randn(4, 1, 28, 28)
     w = model.state_dict()
-    x = nn.functional.max_pool2d(nn.functional.conv2d(images, w["conv1.weight"], w["conv1.bias"]).relu(), 2)
-    x = nn.functional.max_pool2d(nn.functional.conv2d(x, w["conv2.weight"], w["conv2.bias"]).relu(), 2).flatten(1)
+    x = nn.functional.max_pool2d(
+        nn.functional.conv2d(images, w["conv1.weight"], w["conv1.bias"]).relu(), 2
+    )
+    x = nn.functional.max_pool2d(
+        nn.functional.conv2d(x, w["conv2.weight"], w["conv2.bias"]).relu(), 2
+    ).flatten(1)
     for name in ("fc1", "fc2"):
         x = (x @ w[f"{name}.weight"].T + w[f"{name}.bias"]).relu()
     expected = x @ w["fc3.weight"].T + w["fc3.bias"]
@@ -143,7 +170,9 @@ def test_models_take_no_images_and_survive_pickling(model_class):
 
 
 @pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
-@pytest.mark.parametrize(("hidden", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), (64.0, TypeError)])
+@pytest.mark.parametrize(
+    ("hidden", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), (64.0, TypeError)]
+)
 def test_models_refuse_a_wrong_width(model_class, hidden, error):
     with pytest.raises(error, match=r"hidden=.*give a whole number"):
         model_class(hidden=hidden)
@@ -199,17 +228,22 @@ def test_models_refuse_what_is_not_a_tensor_of_floats(model):
 
 
 SMALL_ALEXNET = {"classes": 10, "size": 63, "channels": (8, 16, 24, 24, 16), "hidden": 32}
-ALEXNET_LAYERS = [
-    "conv1", "relu1", "norm1", "pool1", "conv2", "relu2", "norm2", "pool2", "conv3", "relu3", "conv4", "relu4",
-    "conv5", "relu5", "pool5", "flatten", "fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8",
-]  # fmt: skip
+ALEXNET_LAYERS = [ "conv1", "relu1", "norm1", "pool1", "conv2", "relu2", "norm2", "pool2", "conv3",
+    "relu3", "conv4", "relu4", "conv5", "relu5", "pool5", "flatten", "fc6", "relu6", "drop6", "fc7",
+    "relu7", "drop7", "fc8"]  # fmt: skip
 
-# Weights and biases by hand: maps x (maps that one reads x kernel + 1); conv2, 4 and 5 read one tower's.
+# Weights and biases by hand: maps x (maps that one reads x kernel + 1); conv2, 4 and 5 read one
+# tower's.
 ALEXNET_PARAMETERS = {
-    "conv1": 96 * (3 * 121 + 1), "conv2": 256 * (48 * 25 + 1), "conv3": 384 * (256 * 9 + 1),
-    "conv4": 384 * (192 * 9 + 1), "conv5": 256 * (192 * 9 + 1),
-    "fc6": 4096 * (256 * 36 + 1), "fc7": 4096 * 4097, "fc8": 1000 * 4097,
-}  # fmt: skip
+    "conv1": 96 * (3 * 121 + 1),
+    "conv2": 256 * (48 * 25 + 1),
+    "conv3": 384 * (256 * 9 + 1),
+    "conv4": 384 * (192 * 9 + 1),
+    "conv5": 256 * (192 * 9 + 1),
+    "fc6": 4096 * (256 * 36 + 1),
+    "fc7": 4096 * 4097,
+    "fc8": 1000 * 4097,
+}
 
 
 def test_alexnet_has_the_parameters_of_the_paper():
@@ -220,7 +254,9 @@ def test_alexnet_has_the_parameters_of_the_paper():
         for layer in shapes:
             layer.register_forward_hook(lambda _, __, output: seen.append(tuple(output.shape)))
         assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
-    found = {name: parameters_of(layer) for name, layer in model.named_children() if parameters_of(layer)}
+    found = {
+        name: parameters_of(layer) for name, layer in model.named_children() if parameters_of(layer)
+    }
     assert found == ALEXNET_PARAMETERS
     assert sum(found.values()) == 60_965_224
     assert parameters_of(one_tower) == 62_378_344
@@ -294,8 +330,12 @@ def test_alexnet_tells_what_to_do_about_images():
         model(torch.zeros(2, 3, 63, 63, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize("model", [LeNet(), BasicFCModel(inputs=12), AlexNet(size=63)], ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("profile", [profile_ops, profile_layer_mem, profile_mem, estimate_peak_memory])
+@pytest.mark.parametrize(
+    "model", [LeNet(), BasicFCModel(inputs=12), AlexNet(size=63)], ids=lambda m: type(m).__name__
+)
+@pytest.mark.parametrize(
+    "profile", [profile_ops, profile_layer_mem, profile_mem, estimate_peak_memory]
+)
 def test_the_profilers_take_a_models_own_example(profile, model):
     assert profile(model) == profile(model, model.example_shape)
 
@@ -303,12 +343,22 @@ def test_the_profilers_take_a_models_own_example(profile, model):
 @pytest.mark.parametrize("profile", [profile_ops, profile_layer_mem, profile_mem, profile_time])
 def test_a_model_without_an_example_needs_inputs(profile):
     with pytest.raises(
-        TypeError, match=r"^neither a shape nor inputs are given, and Linear has no example_shape; give a shape such as"
+        TypeError,
+        match=r"^neither a shape nor inputs are given, and Linear has no example_shape; give a "
+        r"shape "
+        r"such as",
     ):
         profile(nn.Linear(2, 3))
 
 
-SMALL_DECODER = {"vocabulary": 11, "width": 12, "layers": 3, "heads": 6, "hidden": 20, "context": 10}
+SMALL_DECODER = {
+    "vocabulary": 11,
+    "width": 12,
+    "layers": 3,
+    "heads": 6,
+    "hidden": 20,
+    "context": 10,
+}
 
 
 def make_decoder(**sizes) -> Decoder:
@@ -334,8 +384,15 @@ def test_decoder_is_the_same_function_as_layers_written_out(kv_heads):
     x = w["tokens.weight"][tokens] + w["positions.weight"][:7]
     for block in ("blocks.0", "blocks.1", "blocks.2"):
         mixed = norm(x, f"{block}.norm1") @ w[f"{block}.qkv.weight"].T
-        heads = [part.transpose(1, 2) for part in mixed.view(2, 7, -1, 2).split([6, kv_heads, kv_heads], dim=2)]
-        x = x + first_heads_first(*heads).transpose(1, 2).reshape(2, 7, 12) @ w[f"{block}.out.weight"].T
+        heads = [
+            part.transpose(1, 2)
+            for part in mixed.view(2, 7, -1, 2).split([6, kv_heads, kv_heads], dim=2)
+        ]
+        x = (
+            x
+            + first_heads_first(*heads).transpose(1, 2).reshape(2, 7, 12)
+            @ w[f"{block}.out.weight"].T
+        )
         hidden = nn.functional.gelu(norm(x, f"{block}.norm2") @ w[f"{block}.up.weight"].T)
         x = x + hidden @ w[f"{block}.down.weight"].T
     torch.testing.assert_close(model(tokens), norm(x, "norm") @ w["head.weight"].T)
@@ -361,7 +418,9 @@ def test_greedy_tokens_are_the_same_with_and_without_a_cache():
     cache, new, text = model.new_cache(3), tokens, tokens
     with torch.inference_mode():
         for _ in range(36):
-            following = model(new, cache, text.shape[1] - new.shape[1])[:, -1].argmax(-1, keepdim=True)
+            following = model(new, cache, text.shape[1] - new.shape[1])[:, -1].argmax(
+                -1, keepdim=True
+            )
             assert torch.equal(following, model(text)[:, -1].argmax(-1, keepdim=True))
             new, text = following, torch.cat((text, following), dim=1)
 
@@ -380,7 +439,9 @@ def test_a_wrong_cache_changes_the_logits(wrong):
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
 @pytest.mark.parametrize("q", [1, 3, 5])
 def test_causal_attention_is_pytorchs_on_the_last_queries(kv_heads, q):
-    queries, keys, values = (torch.randn(2, heads, 5, 4, dtype=torch.double) for heads in (6, kv_heads, kv_heads))
+    queries, keys, values = (
+        torch.randn(2, heads, 5, 4, dtype=torch.double) for heads in (6, kv_heads, kv_heads)
+    )
     expected = first_heads_first(queries, keys, values)[:, :, 5 - q :]
     torch.testing.assert_close(causal_attention(queries[:, :, 5 - q :], keys, values), expected)
 
@@ -393,7 +454,9 @@ def test_decoders_parameters_cache_and_multiply_adds_by_hand():
     assert model.new_cache(3, 7).nbytes == 4 * 2 * 3 * 2 * 7 * 8 * 4
     tokens = torch.randint(256, (2, 10))
     attention = 2 * 8 * 10 * 10 * 8  # scores and their sums of values, for each head
-    assert profile_ops(model, tokens).forward_macs == 2 * (10 * (4 * block + 64 * 256) + 4 * attention)
+    assert profile_ops(model, tokens).forward_macs == 2 * (
+        10 * (4 * block + 64 * 256) + 4 * attention
+    )
 
 
 def test_decoder_runs_on_meta_trains_and_pickles():
@@ -404,7 +467,11 @@ def test_decoder_runs_on_meta_trains_and_pickles():
     with torch.device("meta"):
         large = Decoder(32_000, width=4096, layers=32, heads=32, hidden=11_008, context=4096)
         cache = large.new_cache(4, 100)
-    assert large(torch.zeros(4, 1, dtype=torch.int64, device="meta"), cache, 99).shape == (4, 1, 32_000)
+    assert large(torch.zeros(4, 1, dtype=torch.int64, device="meta"), cache, 99).shape == (
+        4,
+        1,
+        32_000,
+    )
 
 
 @pytest.mark.parametrize(
@@ -430,7 +497,9 @@ def test_decoder_tells_what_to_do_about_tokens_and_caches():
         model(tokens[0])
     with pytest.raises(ValueError, match="start=3 without a cache"):
         model(tokens, start=3)
-    with pytest.raises(ValueError, match=r"the places 7 to 11; the model has 10. Choose a larger context="):
+    with pytest.raises(
+        ValueError, match=r"the places 7 to 11; the model has 10. Choose a larger context="
+    ):
         model(tokens, model.new_cache(2), 7)
     with pytest.raises(ValueError, match=r"the cache has 6. Choose a larger new_cache"):
         model(tokens, model.new_cache(2, 6), 3)

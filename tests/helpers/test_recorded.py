@@ -1,4 +1,6 @@
-"""Recordings: what is written is what was measured, under its machine's name, and can be read back or is refused."""
+"""Recordings: what is written is what was measured, under its machine's name, and can be read back
+or is refused.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,14 @@ def test_missing_recording_is_an_error_that_says_how_to_make_one(tmp_path):
         recorded.show("00", "products", folder=tmp_path)
 
 
-def test_outside_a_course_nothing_is_read_or_recorded_and_both_say_why(tmp_path, monkeypatch, capsys):
+def test_outside_a_course_nothing_is_read_or_recorded_and_both_say_why(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"^recorded is in the course's folder, and this notebook is in none"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"^recorded is in the course's folder, and this notebook is in none",
+    ):
         recorded.show("00", "products")
     with pytest.raises(SystemExit):
         recorded.main(["00"])
@@ -82,7 +89,9 @@ def test_outside_a_course_nothing_is_read_or_recorded_and_both_say_why(tmp_path,
 def test_damaged_file_is_refused_with_the_remedy(recording, tmp_path, damage):
     path = recorded.save(recording, folder=tmp_path)
     path.write_text(damage)
-    with pytest.raises(ValueError, match=r"99\.json is not a recording .* python -m helpers.recorded 99"):
+    with pytest.raises(
+        ValueError, match=r"99\.json is not a recording .* python -m helpers.recorded 99"
+    ):
         recorded.load("99", folder=tmp_path)
 
 
@@ -116,13 +125,19 @@ def test_the_command_refuses_a_lesson_that_records_nothing(capsys):
     assert "records nothing" in capsys.readouterr().err
 
 
-def test_a_lesson_that_fails_is_named_and_the_rest_are_recorded(recording, monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(recorded.RECORDERS, "98", {"sample": f"{__name__}:measure_without_torchvision"})
+def test_a_lesson_that_fails_is_named_and_the_rest_are_recorded(
+    recording, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setitem(
+        recorded.RECORDERS, "98", {"sample": f"{__name__}:measure_without_torchvision"}
+    )
     assert recorded.main(["98", "99", "--folder", str(tmp_path)]) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["99.json"]
     printed = capsys.readouterr()
     assert "lesson 99: sample on " in printed.out
-    assert printed.err.endswith("lesson 98 is not recorded: it comes with torchvision; install torchvision\n")
+    assert printed.err.endswith(
+        "lesson 98 is not recorded: it comes with torchvision; install torchvision\n"
+    )
 
 
 def test_every_registered_recorder_exists():
@@ -150,7 +165,9 @@ def test_committed_recordings_are_read_in_full():
             assert isinstance(recording.result(name), results.Result)
 
 
-@pytest.mark.parametrize("place", ["os:system", "helpers.units", "helpers.units:parse", "nowhere:Thing", ""])
+@pytest.mark.parametrize(
+    "place", ["os:system", "helpers.units", "helpers.units:parse", "nowhere:Thing", ""]
+)
 def test_an_entry_that_is_no_result_is_refused(recording, tmp_path, place):
     path = recorded.save(recording, folder=tmp_path)
     content = json.loads(path.read_text())
@@ -160,7 +177,9 @@ def test_an_entry_that_is_no_result_is_refused(recording, tmp_path, place):
         recorded.load("99", folder=tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setitem(recorded.RECORDERS, "99", {"sample": f"{__name__}:never"})
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):

@@ -57,7 +57,20 @@ class Rows(results.Record):
 
 
 A, B = Layer("conv", 279_300, 3_140_000), Layer("linear", 10, 20, math.inf)
-FULL = Run("full", 0.5, 0.25, A, (A, B), (3, 4), (1.0, 2.5), {"a": 1}, {0: (A,), 1: ()}, ["x"], B, {"k": [1, None]})
+FULL = Run(
+    "full",
+    0.5,
+    0.25,
+    A,
+    (A, B),
+    (3, 4),
+    (1.0, 2.5),
+    {"a": 1},
+    {0: (A,), 1: ()},
+    ["x"],
+    B,
+    {"k": [1, None]},
+)
 
 WHOLE, NAMES = st.integers(-(2**70), 2**70), st.text(max_size=4)
 LAYERS = st.builds(Layer, NAMES, WHOLE, WHOLE, st.floats())
@@ -75,7 +88,11 @@ RUNS = st.builds(
     tags=st.lists(NAMES, max_size=3),
     either=LAYERS | NAMES,
     note=st.recursive(
-        st.none() | st.booleans() | WHOLE | st.floats(allow_nan=False, allow_infinity=False) | NAMES,
+        st.none()
+        | st.booleans()
+        | WHOLE
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | NAMES,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
         max_leaves=5,
     ),
@@ -89,9 +106,13 @@ def refuse_constant(name: str) -> None:
 @repeatable(examples=50)
 @given(RUNS)
 def test_a_result_comes_back_from_its_dictionary_and_its_json(run):
-    """All are compared as their text, in which NaN is NaN, and 2.0, 2 and "2" differ, as a list and a tuple do."""
+    """All are compared as their text, in which NaN is NaN, and 2.0, 2 and "2" differ, as a list and
+    a tuple do.
+    """
     assert repr(results.from_dict(Run, run.to_dict())) == repr(run)
-    assert repr(results.from_dict(Run, json.loads(run.to_json(), parse_constant=refuse_constant))) == repr(run)
+    assert repr(
+        results.from_dict(Run, json.loads(run.to_json(), parse_constant=refuse_constant))
+    ) == repr(run)
 
 
 def test_a_record_and_what_inherits_it_are_frozen_dataclasses():
@@ -113,7 +134,9 @@ def test_a_record_and_what_inherits_it_are_frozen_dataclasses():
             setattr(timed, name, 1.0)
 
 
-@pytest.mark.parametrize("number", [np.float32(1.5), np.int64(3), np.array(2.5), np.bool_(True), np.float64("nan")])
+@pytest.mark.parametrize(
+    "number", [np.float32(1.5), np.int64(3), np.array(2.5), np.bool_(True), np.float64("nan")]
+)
 def test_numpy_scalars_are_numbers(number):
     result = One(number)
     kept = json.loads(result.to_json())["value_s"]
@@ -136,12 +159,16 @@ def test_a_field_that_json_cannot_keep_is_named():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"layers": [{"name": "x"}]}, r"'layers'.*\['macs', 'read_bytes'\]"), ({"shape": [1]}, "'shape'"),
-        ({"layers": 3}, "'layers'"), ({"layers": ["conv"]}, "mapping of field names"),
+        ({"layers": [{"name": "x"}]}, r"'layers'.*\['macs', 'read_bytes'\]"),
+        ({"shape": [1]}, "'shape'"),
+        ({"layers": 3}, "'layers'"),
+        ({"layers": ["conv"]}, "mapping of field names"),
         ({"shape": ["a", "b"]}, "'shape'"),
-        ({"total_s": "fast"}, "'total_s'"), ({"extra": 1}, r"unknown \['extra'\]"), ({"counts": [1]}, "'counts'"),
+        ({"total_s": "fast"}, "'total_s'"),
+        ({"extra": 1}, r"unknown \['extra'\]"),
+        ({"counts": [1]}, "'counts'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_such_result_is_refused_and_named(change, words):
     with pytest.raises(ValueError, match=words):
         results.from_dict(Run, {**FULL.to_dict(), **change})
@@ -161,20 +188,32 @@ def test_a_missing_field_is_named():
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("median_s", 7.6e-5, "76.0 us"), ("read_bytes", 3_140_000, "3.14 MB"),
+        ("median_s", 7.6e-5, "76.0 us"),
+        ("read_bytes", 3_140_000, "3.14 MB"),
         ("bandwidth_bytes_per_s", 34.1e9, "34.1 GB/s"),
-        ("macs", 279_300, "279 kMAC"), ("peak_flops_per_s", 104e9, "104 GFLOP/s"), ("images_per_s", 1200.0, "1,200/s"),
-        ("images_per_s", 0.5, "0.5/s"), ("busy_share", 0.319, "31.9 %"), ("speedup", 1.958, "1.96x"),
+        ("macs", 279_300, "279 kMAC"),
+        ("peak_flops_per_s", 104e9, "104 GFLOP/s"),
+        ("images_per_s", 1200.0, "1,200/s"),
+        ("images_per_s", 0.5, "0.5/s"),
+        ("busy_share", 0.319, "31.9 %"),
+        ("speedup", 1.958, "1.96x"),
         ("size_ratio", 2, "2.00x"),
-        ("calls", 61_706, "61,706"), ("calls", 61_706.0, "61,706"), ("loss", 0.12346, "0.1235"),
+        ("calls", 61_706, "61,706"),
+        ("calls", 61_706.0, "61,706"),
+        ("loss", 0.12346, "0.1235"),
         ("loss", math.nan, "unknown"),
-        ("busy_share", math.nan, "unknown"), ("median_s", None, "unknown"), ("is_stable", True, "yes"),
+        ("busy_share", math.nan, "unknown"),
+        ("median_s", None, "unknown"),
+        ("is_stable", True, "yes"),
         ("tags", (), "none"),
-        ("shape", (3, 4), "3, 4"), ("part_s", {"a": 1.0, "b": None}, "a: 1.00 s, b: unknown"),
+        ("shape", (3, 4), "3, 4"),
+        ("part_s", {"a": 1.0, "b": None}, "a: 1.00 s, b: unknown"),
         ("loss", math.inf, "inf"),
-        ("name", "conv <1>", "conv <1>"), ("clock_hz", 4.9e9, "4.90 GHz"), ("s", 3, "3"),
+        ("name", "conv <1>", "conv <1>"),
+        ("clock_hz", 4.9e9, "4.90 GHz"),
+        ("s", 3, "3"),
     ],
-)  # fmt: skip
+)
 def test_the_suffix_decides_what_is_printed(name, value, expected):
     assert results.cell(name, value) == expected
 
@@ -182,7 +221,13 @@ def test_the_suffix_decides_what_is_printed(name, value, expected):
 def test_labels_lose_the_unit_that_the_value_prints():
     names = ("median_s", "forward_flops", "images_per_s", "busy_share", "macs", "speedup")
     assert [results.label(name) for name in names] == [
-        "median", "forward", "images", "busy share", "macs", "speedup"]  # fmt: skip
+        "median",
+        "forward",
+        "images",
+        "busy share",
+        "macs",
+        "speedup",
+    ]
 
 
 def test_columns_that_differ_in_the_unit_alone_are_both_printed():
@@ -245,9 +290,13 @@ def test_a_row_is_found_by_its_fields_and_the_rows_are_named_where_it_is_not():
     rows = (Layer("conv", 1, 10), Layer("conv", 2, 20), Layer("fc", 2, 30))
     assert results.row_of(rows, "layer", name="conv") is rows[0]
     assert results.row_of(rows, "layer", name="conv", macs=2) is rows[1]
-    with pytest.raises(ValueError, match="there is no layer 'pool'; there are 'conv', 'conv', 'fc'"):
+    with pytest.raises(
+        ValueError, match="there is no layer 'pool'; there are 'conv', 'conv', 'fc'"
+    ):
         results.row_of(rows, "layer", name="pool")
-    with pytest.raises(ValueError, match=r"no layer with name 'fc', macs 1; there are \('conv', 1\), \('conv', 2\)"):
+    with pytest.raises(
+        ValueError, match=r"no layer with name 'fc', macs 1; there are \('conv', 1\), \('conv', 2\)"
+    ):
         results.row_of(rows, "layer", name="fc", macs=1)
     with pytest.raises(ValueError, match="there are none"):
         results.row_of((), "layer", name="fc")

@@ -1,4 +1,6 @@
-"""The roofline: exact on machines made by hand, and on this one the lecture's faulty product is found out."""
+"""The roofline: exact on machines made by hand, and on this one the lecture's faulty product is
+found out.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
-from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, roofline, workload_of
+from helpers.roofline import (
+    DatasheetRoof,
+    RooflinePoint,
+    Workload,
+    datasheet_roof,
+    model,
+    roofline,
+    workload_of,
+)
 from helpers.roofline._modelling import count, join
 from tests.properties import repeatable
 
@@ -32,12 +42,23 @@ LEVELS = (
 def limits(**changes) -> MachineLimits:
     """A machine of round numbers: ridge points at 0.5, 1 and 4 FLOP a byte in float32."""
     values = {
-        "device": "cpu", "threads": torch.get_num_threads(), "date": "", "versions": {}, "chase": "none",
-        "memory_levels": LEVELS, "peak_flops": {"float32": 100e9, "float64": 50e9},
-        "product_flops": {"float32": 80e9, "float64": 50e9}, "call_overhead_s": 1e-6,
-        "launch_s": None, "host_to_device_bytes_per_s": None, "device_to_host_bytes_per_s": None, "unstable": (),
-        "notes": (), "latencies": (), "bandwidths": (),
-    }  # fmt: skip
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+        "date": "",
+        "versions": {},
+        "chase": "none",
+        "memory_levels": LEVELS,
+        "peak_flops": {"float32": 100e9, "float64": 50e9},
+        "product_flops": {"float32": 80e9, "float64": 50e9},
+        "call_overhead_s": 1e-6,
+        "launch_s": None,
+        "host_to_device_bytes_per_s": None,
+        "device_to_host_bytes_per_s": None,
+        "unstable": (),
+        "notes": (),
+        "latencies": (),
+        "bandwidths": (),
+    }
     return MachineLimits(**values | changes)
 
 
@@ -51,12 +72,16 @@ class Clock:
         return self.now_s
 
 
-# ---- the model -------------------------------------------------------------------------------------------------
+# ---- the model -------------------------------------------------------------------------------------------------  # noqa: E501
 
 
 def test_known_answers_on_both_sides_of_the_ridge():
     left = model(Workload("left", 2e9, 1e9), limits())
-    assert (left.level, left.intensity_flops_per_byte, left.ridge_flops_per_byte) == ("memory", 2, 4)
+    assert (left.level, left.intensity_flops_per_byte, left.ridge_flops_per_byte) == (
+        "memory",
+        2,
+        4,
+    )
     assert (left.attainable_flops_per_s, left.regime) == (50e9, "memory-bound")
     assert (left.compute_s, left.memory_s) == (0.02, 0.04)
     assert left.modelled_s == pytest.approx(0.04 + 1e-6, rel=1e-12)
@@ -69,18 +94,36 @@ RATES = st.floats(1e6, 1e15)
 
 
 @repeatable(examples=100)
-@given(st.floats(1, 1e15), st.floats(1, 1e12), RATES, RATES, st.integers(1, 1000), st.floats(0, 1e-3), st.booleans())
-def test_the_time_is_that_under_the_lower_roof_and_the_calls(flops, moved, peak, bandwidth, calls, call_s, on_cuda):
+@given(
+    st.floats(1, 1e15),
+    st.floats(1, 1e12),
+    RATES,
+    RATES,
+    st.integers(1, 1000),
+    st.floats(0, 1e-3),
+    st.booleans(),
+)
+def test_the_time_is_that_under_the_lower_roof_and_the_calls(
+    flops, moved, peak, bandwidth, calls, call_s, on_cuda
+):
     machine = limits(
-        peak_flops={"float32": peak}, memory_levels=(MemoryLevel("memory", None, 1e-7, bandwidth),),
-        call_overhead_s=call_s, device="cuda:0" if on_cuda else "cpu",
-    )  # fmt: skip
+        peak_flops={"float32": peak},
+        memory_levels=(MemoryLevel("memory", None, 1e-7, bandwidth),),
+        call_overhead_s=call_s,
+        device="cuda:0" if on_cuda else "cpu",
+    )
     point = model(Workload("w", flops, moved, calls=calls), machine)
     roof = min(peak, flops / moved * bandwidth)
     assert point.attainable_flops_per_s == pytest.approx(roof)
-    assert point.modelled_s == pytest.approx((max if on_cuda else float.__add__)(flops / roof, calls * call_s))
+    assert point.modelled_s == pytest.approx(
+        (max if on_cuda else float.__add__)(flops / roof, calls * call_s)
+    )
     assert point.ridge_flops_per_byte == pytest.approx(peak / bandwidth)
-    seconds = {"compute-bound": flops / peak, "memory-bound": moved / bandwidth, "overhead-bound": calls * call_s}
+    seconds = {
+        "compute-bound": flops / peak,
+        "memory-bound": moved / bandwidth,
+        "overhead-bound": calls * call_s,
+    }
     assert seconds[point.regime] == pytest.approx(max(seconds.values()))
 
 
@@ -102,8 +145,13 @@ def test_on_cuda_calls_run_ahead_and_on_a_cpu_they_add():
 @repeatable(examples=100)
 @given(st.lists(st.integers(1, 10**6), min_size=0, max_size=4, unique=True), st.data())
 def test_the_level_is_the_smallest_that_holds_the_working_set(sizes, data):
-    caches = [MemoryLevel(f"L{number}", size, 1e-9, 1e9) for number, size in enumerate(sorted(sizes), start=1)]
-    touched = data.draw(st.integers(1, 2 * 10**6) | st.sampled_from([*sizes, *(size + 1 for size in sizes), 1]))
+    caches = [
+        MemoryLevel(f"L{number}", size, 1e-9, 1e9)
+        for number, size in enumerate(sorted(sizes), start=1)
+    ]
+    touched = data.draw(
+        st.integers(1, 2 * 10**6) | st.sampled_from([*sizes, *(size + 1 for size in sizes), 1])
+    )
     holding = [cache.name for cache in caches if cache.size_bytes >= touched]
     point = model(
         Workload("w", 1, data.draw(st.integers(touched, 10**7)), working_set_bytes=touched),
@@ -113,7 +161,9 @@ def test_the_level_is_the_smallest_that_holds_the_working_set(sizes, data):
 
 
 def test_a_level_that_holds_less_than_its_size_is_left_where_it_is_full():
-    shared = limits(memory_levels=(LEVELS[0], dataclasses.replace(LEVELS[1], holds_bytes=256 * KIB), LEVELS[2]))
+    shared = limits(
+        memory_levels=(LEVELS[0], dataclasses.replace(LEVELS[1], holds_bytes=256 * KIB), LEVELS[2])
+    )
     assert model(Workload("w", 1, 256 * KIB), shared).level == "L2"
     assert model(Workload("w", 1, 256 * KIB + 1), shared).level == "memory"
     assert model(Workload("w", 1, MIB), shared, level="L2").bandwidth_bytes_per_s == 100e9
@@ -127,9 +177,13 @@ def test_the_working_set_and_a_named_level_decide_before_the_bytes():
 
 
 def test_a_level_without_a_bandwidth_is_passed_over_and_the_point_says_which_was_taken():
-    unknown = limits(memory_levels=(MemoryLevel("L1", 32 * KIB, None, None), *LEVELS[1:]), notes=("no compiler",))
+    unknown = limits(
+        memory_levels=(MemoryLevel("L1", 32 * KIB, None, None), *LEVELS[1:]), notes=("no compiler",)
+    )
     assert model(Workload("w", 1, 100), unknown).level == "L2"
-    with pytest.raises(ValueError, match=r"bandwidth of L1 could not be measured here \(no compiler\)"):
+    with pytest.raises(
+        ValueError, match=r"bandwidth of L1 could not be measured here \(no compiler\)"
+    ):
         model(Workload("w", 1, 100), unknown, level="L1")
     blind = limits(memory_levels=(MemoryLevel("memory", None, None, None),))
     with pytest.raises(ValueError, match="bandwidth of memory could not be measured"):
@@ -166,7 +220,9 @@ def test_a_point_prints_its_units_and_comes_back_from_a_dictionary():
 
 def test_a_datasheet_roof_needs_both_numbers():
     assert DatasheetRoof("d", "float32", 8e12, 2e12).ridge_flops_per_byte == 4
-    with pytest.raises(TypeError, match="the bandwidth_bytes_per_s of d=None is None; give a finite number above 0"):
+    with pytest.raises(
+        TypeError, match="the bandwidth_bytes_per_s of d=None is None; give a finite number above 0"
+    ):
         DatasheetRoof("d", "float32", 8e12, None)
 
 
@@ -174,7 +230,9 @@ def test_the_datasheet_roof_of_a_device_is_its_dense_peak_and_its_bandwidth():
     sheet = Peak("float16", "matrix", 2e14, 4e14, SOURCE)
     known = Device("card", "gpu", memory_bandwidth_bytes_per_s=1e12, peaks=(sheet,))
     assert datasheet_roof(known, "float16") == DatasheetRoof("card", "float16", 2e14, 1e12)
-    with pytest.raises(ValueError, match="dense peak of card in float32 is unknown; known are float16"):
+    with pytest.raises(
+        ValueError, match="dense peak of card in float32 is unknown; known are float16"
+    ):
         datasheet_roof(known)
     with pytest.raises(ValueError, match="in float16 on its vector units is unknown"):
         datasheet_roof(known, "float16", unit="vector")
@@ -182,19 +240,28 @@ def test_the_datasheet_roof_of_a_device_is_its_dense_peak_and_its_bandwidth():
         datasheet_roof(dataclasses.replace(known, memory_bandwidth_bytes_per_s=None), "float16")
 
 
-# ---- workloads from counts -------------------------------------------------------------------------------------
+# ---- workloads from counts -------------------------------------------------------------------------------------  # noqa: E501
 
 
 def test_workloads_of_a_linear_layer_are_those_by_hand():
     counted = profile_ops(nn.Sequential(nn.Linear(100, 50, bias=False)), (8, 100))
     work = workload_of(counted.layer("0"))
-    assert (work.flops, work.moved_bytes, work.calls) == (2 * 8 * 100 * 50, 4 * (8 * 100 + 100 * 50 + 8 * 50), 1)
+    assert (work.flops, work.moved_bytes, work.calls) == (
+        2 * 8 * 100 * 50,
+        4 * (8 * 100 + 100 * 50 + 8 * 50),
+        1,
+    )
     back = workload_of(counted.layer("0"), training=True)
     assert back.flops == 2 * work.flops  # the input needs no gradient: one product there, one back
     assert back.moved_bytes > work.moved_bytes
     assert back.calls == 3
     whole = workload_of(counted, name="net", dtype="float64")
-    assert (whole.name, whole.flops, whole.moved_bytes, whole.dtype) == ("net", work.flops, work.moved_bytes, "float64")
+    assert (whole.name, whole.flops, whole.moved_bytes, whole.dtype) == (
+        "net",
+        work.flops,
+        work.moved_bytes,
+        "float64",
+    )
     product = next(row for row in counted.operators if row.phase == "forward" and row.macs)
     assert workload_of(product).flops == work.flops
     with pytest.raises(TypeError, match=r"workload_of takes what profile_ops returns.*not str"):
@@ -208,29 +275,58 @@ def test_a_whole_profile_has_the_calls_of_its_operators():
     assert workload_of(counted, training=True).calls > forward
 
 
-# ---- measured points -------------------------------------------------------------------------------------------
+# ---- measured points -------------------------------------------------------------------------------------------  # noqa: E501
 
 
 def test_limits_of_another_device_or_thread_count_are_refused():
     other = limits(threads=torch.get_num_threads() + 1)
-    with pytest.raises(ValueError, match=r"measured with \d+ threads, and PyTorch now uses \d+; call probe\(\) again"):
+    with pytest.raises(
+        ValueError,
+        match=r"measured with \d+ threads, and PyTorch now uses \d+; call probe\(\) again",
+    ):
         roofline(LeNet(), (1, 1, 28, 28), other)
-    with pytest.raises(ValueError, match="measured on cuda:0, and this runs on cpu; measure the limits of cpu first"):
+    with pytest.raises(
+        ValueError,
+        match="measured on cuda:0, and this runs on cpu; measure the limits of cpu first",
+    ):
         roofline(LeNet(), (1, 1, 28, 28), limits(device="cuda:0"))
-    assert model(Workload("w", 1, 1), other).modelled_s > 0  # modelling another machine is what limits are for
+    # modelling another machine is what limits are for
+    assert model(Workload("w", 1, 1), other).modelled_s > 0
 
 
 def timed(rows, **changes) -> TimeProfile:
-    values = {"model": "LeNet", "input": "", "device": "cpu", "threads": 1, "training": False, "rounds": 5,
-              "step_s": 1.0, "forward_s": 1.0, "backward_s": 0.0, "hooked_step_s": 1.0, "plain_step_s": 1.0,
-              "overhead_ratio": 1.0, "profiled_step_s": 1.0, "waiting_share": None, "operators": ()}  # fmt: skip
-    layers = tuple(LayerTime(layer, "kind", depth, 1, total, 0.0, total, 0.1) for layer, depth, total in rows)
+    values = {
+        "model": "LeNet",
+        "input": "",
+        "device": "cpu",
+        "threads": 1,
+        "training": False,
+        "rounds": 5,
+        "step_s": 1.0,
+        "forward_s": 1.0,
+        "backward_s": 0.0,
+        "hooked_step_s": 1.0,
+        "plain_step_s": 1.0,
+        "overhead_ratio": 1.0,
+        "profiled_step_s": 1.0,
+        "waiting_share": None,
+        "operators": (),
+    }
+    layers = tuple(
+        LayerTime(layer, "kind", depth, 1, total, 0.0, total, 0.1) for layer, depth, total in rows
+    )
     return TimeProfile(**values | changes, layers=layers)
 
 
 def test_counts_and_times_of_the_same_layers_come_together():
     counted = profile_ops(LeNet(), (1, 1, 28, 28))
-    rows = [("", 0, 6e-3), ("conv1", 1, 1e-3), ("flatten", 1, 2e-3), ("fc1", 1, 3e-3), ("(unaccounted)", 0, 4e-3)]
+    rows = [
+        ("", 0, 6e-3),
+        ("conv1", 1, 1e-3),
+        ("flatten", 1, 2e-3),
+        ("fc1", 1, 3e-3),
+        ("(unaccounted)", 0, 4e-3),
+    ]
     profile = join(counted, timed(rows), limits(), dtype="float32")
     assert [row.layer for row in profile.layers] == ["conv1", "fc1"]
     assert profile.left_out == ("flatten", "(unaccounted)")
@@ -239,7 +335,9 @@ def test_counts_and_times_of_the_same_layers_come_together():
     conv = profile.layer("conv1")
     assert conv.flops == counted.layer("conv1").forward_flops
     assert conv.moved_bytes == 3136 + 624 + 13824  # batch 1: input, weights and bias, output
-    assert conv.time_ratio == pytest.approx(1e-3 / model(workload_of(counted.layer("conv1")), limits()).modelled_s)
+    assert conv.time_ratio == pytest.approx(
+        1e-3 / model(workload_of(counted.layer("conv1")), limits()).modelled_s
+    )
     with pytest.raises(KeyError, match="no layer 'fc9'; the layers are 'conv1', 'fc1'"):
         profile.layer("fc9")
     with pytest.raises(ValueError, match="no layer of Other both moves bytes and was timed"):
@@ -255,7 +353,15 @@ def test_every_layer_of_a_model_is_a_point_and_the_model_comes_back(training):
     counted = count(net, (8, 1, 28, 28), training=training)
     flops = counted.forward_flops + training * counted.backward_flops
     assert sum(row.flops for row in profile.layers) == flops
-    assert {row.layer for row in profile.layers} >= {"conv1", "relu1", "pool1", "conv2", "fc1", "fc2", "fc3"}
+    assert {row.layer for row in profile.layers} >= {
+        "conv1",
+        "relu1",
+        "pool1",
+        "conv2",
+        "fc1",
+        "fc2",
+        "fc3",
+    }
     assert all(row.measured_s > 0 and row.modelled_s > 0 for row in profile.layers)
     assert profile.measured_s == pytest.approx(sum(row.measured_s for row in profile.layers))
     assert len(profile.table()) == len(profile.layers)
@@ -269,10 +375,18 @@ def test_what_cannot_be_placed_is_refused_before_anything_is_timed(monkeypatch):
         raise AssertionError("timed")
 
     monkeypatch.setattr("helpers.profiling.profile_time", never)
-    with pytest.raises(ValueError, match="no peak was measured for 'float16' on this machine; there is one for float3"):
+    with pytest.raises(
+        ValueError,
+        match="no peak was measured for 'float16' on this machine; there is one for float3",
+    ):
         roofline(nn.Linear(8, 8).half(), torch.rand(4, 8).half(), limits())
-    for call in (lambda: roofline(nn.Linear(8, 8), (4, 8), None), lambda: model(Workload("w", 1, 1), limits)):
-        with pytest.raises(TypeError, match=r"limits are what helpers\.probe\(\) returns, not (NoneType|function)"):
+    for call in (
+        lambda: roofline(nn.Linear(8, 8), (4, 8), None),
+        lambda: model(Workload("w", 1, 1), limits),
+    ):
+        with pytest.raises(
+            TypeError, match=r"limits are what helpers\.probe\(\) returns, not (NoneType|function)"
+        ):
             call()
     with pytest.raises(TypeError, match=r"a device of the table, such as .* not 'H200'"):
         datasheet_roof("H200")

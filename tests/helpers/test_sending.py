@@ -1,4 +1,6 @@
-"""A GPU's file: it tells nothing of who recorded it and is shown whole; a foreign one is refused unless it is sound."""
+"""A GPU's file: it tells nothing of who recorded it and is shown whole; a foreign one is refused
+unless it is sound.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,11 @@ class Sample(results.Result):
 def gpu(monkeypatch):
     """A machine with a GPU, of somebody's, whose lessons 00 and 01 record a sample; 02 fails."""
     here = sys.modules[__name__]
-    card = replace(hardware.machine_card(), gpus=(hardware.Gpu("Tesla T4", "CUDA", driver="550.54.15"),),
-                   notes=(f"on {PLANTED['host']}, see {PLANTED['file']}",))  # fmt: skip
+    card = replace(
+        hardware.machine_card(),
+        gpus=(hardware.Gpu("Tesla T4", "CUDA", driver="550.54.15"),),
+        notes=(f"on {PLANTED['host']}, see {PLANTED['file']}",),
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(hardware, "machine_card", lambda: card)
@@ -59,7 +64,9 @@ def gpu(monkeypatch):
         monkeypatch.setitem(recorded.RECORDERS, lesson, {"sample": f"{__name__}:measure"})
         monkeypatch.setitem(sending.RESULTS, lesson, {"sample": "helpers.sample:Sample"})
     monkeypatch.setitem(recorded.RECORDERS, "02", {"sample": f"{__name__}:fail"})
-    monkeypatch.setattr(here, "measure", lambda: Sample(1.5e-3, tuple(PLANTED.values())), raising=False)
+    monkeypatch.setattr(
+        here, "measure", lambda: Sample(1.5e-3, tuple(PLANTED.values())), raising=False
+    )
     return card
 
 
@@ -88,10 +95,23 @@ def test_each_of_these_is_seen_in_a_text(gpu, what):
 
 
 def test_what_a_recording_says_of_a_machine_is_no_name(gpu):
-    for text in ("Debian GNU/Linux 12 (bookworm), Linux 6.18.44", "550.54.15", "AMD EPYC", "2.13.0+cu130",
-                 "/proc/cpuinfo names none", "bytes / s", "at 2.5 GB/s", "rises at 45.3 MiB", "n/a",
-                 "NVRTC 13.0.88", "adaptive", "const, rows", "helpers.timing:Comparison", "12.5 GB/s",
-                 "host/data"):  # fmt: skip
+    for text in (
+        "Debian GNU/Linux 12 (bookworm), Linux 6.18.44",
+        "550.54.15",
+        "AMD EPYC",
+        "2.13.0+cu130",
+        "/proc/cpuinfo names none",
+        "bytes / s",
+        "at 2.5 GB/s",
+        "rises at 45.3 MiB",
+        "n/a",
+        "NVRTC 13.0.88",
+        "adaptive",
+        "const, rows",
+        "helpers.timing:Comparison",
+        "12.5 GB/s",
+        "host/data",
+    ):
         assert sending.private(text) == [], text
 
 
@@ -109,7 +129,9 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_shows_the_whole_file_and_what_it_shows_is_taken(gpu, tmp_path, monkeypatch, capsys):
+def test_the_command_shows_the_whole_file_and_what_it_shows_is_taken(
+    gpu, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert sending.main([]) == 0
     (path,) = tmp_path.iterdir()
@@ -211,7 +233,11 @@ SAMPLE = (*FIRST, "entries", "sample")
         ((*SAMPLE, "values", "median_s"), None, "median_s"),
         ((*SAMPLE, "values", "notes"), "a", "notes"),
         ((*SAMPLE, "values", "speed"), 1, "speed"),
-        ((*FIRST, "entries", "other"), {"type": "helpers.sample:Sample", "values": {}}, "lesson 00 records"),
+        (
+            (*FIRST, "entries", "other"),
+            {"type": "helpers.sample:Sample", "values": {}},
+            "lesson 00 records",
+        ),
     ],
 )
 def test_a_foreign_file_is_refused_with_the_reason(sent, gpu, path, to, said):
@@ -231,14 +257,19 @@ def test_a_lesson_that_is_there_twice_and_a_second_gpu_are_refused(sent, gpu):
 
 
 def test_what_is_no_such_file_at_all_is_refused(sent):
-    for text, said in (("", "no JSON"), ("[" * 10**4, "no JSON"), ("[" * 20_001, "more than 20,000 lists"),
-                       ("[]", "the file"), (f"{' ' * 2**20}{{}}", "larger"),
-                       (sent.replace("0.0015", "NaN"), "no number"),
-                       (sent.replace("0.0015", "Infinity"), "no number"),
-                       (sent.replace("0.0015", "1e999"), "1e999 is no number"),
-                       (sent.replace("0.0015", "-1e999"), "-1e999 is no number"),
-                       (sent.replace("0.0015", f"{'[' * 400}{']' * 400}"), "too deep"),
-                       (sent.replace("0.0015", f"{'[' * 90}{']' * 90}"), "median_s")):  # fmt: skip
+    for text, said in (
+        ("", "no JSON"),
+        ("[" * 10**4, "no JSON"),
+        ("[" * 20_001, "more than 20,000 lists"),
+        ("[]", "the file"),
+        (f"{' ' * 2**20}{{}}", "larger"),
+        (sent.replace("0.0015", "NaN"), "no number"),
+        (sent.replace("0.0015", "Infinity"), "no number"),
+        (sent.replace("0.0015", "1e999"), "1e999 is no number"),
+        (sent.replace("0.0015", "-1e999"), "-1e999 is no number"),
+        (sent.replace("0.0015", f"{'[' * 400}{']' * 400}"), "too deep"),
+        (sent.replace("0.0015", f"{'[' * 90}{']' * 90}"), "median_s"),
+    ):
         with pytest.raises(ValueError, match=said):
             sending.check(text)
 

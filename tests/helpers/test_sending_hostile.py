@@ -1,4 +1,6 @@
-"""A GPU's file as a stranger may send it is refused in a sentence, or its page holds what its card says, as text."""
+"""A GPU's file as a stranger may send it is refused in a sentence, or its page holds what its card
+says, as text.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ RECORDED = HERE.folder / "recorded"
 HOSTILE = {
     "a file of the machine": "AVX |\n\n```{include} ../../../../../etc/hosts\n```\n\n| |",
     "raw HTML": "x\n\n```{eval-rst}\n.. raw:: html\n   :file: questions.js\n```\n",
-    "a stranger's script": "x\n\n```{eval-rst}\n.. raw:: html\n   :url: https://evil.example/x.js\n```\n",
+    ("a stranger's script"): (
+        "x\n\n```{eval-rst}\n.. raw:: html\n   :url: https://evil.example/x.js\n```\n"
+    ),
     "a module": "x\n\n```{eval-rst}\n.. automodule:: this\n```\n",
     "a download": "{download}`x </etc/hostname>`",
     "a picture": "![t](https://evil.example/pixel.png)",
@@ -48,7 +52,9 @@ HOSTILE = {
 
 
 def sent() -> dict:
-    """Return what a GPU's file would hold, from runs of lessons 00 and 01 that were recorded on processors."""
+    """Return what a GPU's file would hold, from runs of lessons 00 and 01 that were recorded on
+    processors.
+    """
     runs = []
     for lesson in ("00", "01"):
         run = json.loads((RECORDED / f"{lesson}.json").read_text())
@@ -57,7 +63,9 @@ def sent() -> dict:
         run["card"]["notes"] = ["on a machine that is lent"]
         for curve in ("latencies", "bandwidths"):
             for entry in run["entries"].values():
-                entry["values"][curve] = entry["values"][curve][:2] if curve in entry["values"] else None
+                entry["values"][curve] = (
+                    entry["values"][curve][:2] if curve in entry["values"] else None
+                )
                 if entry["values"][curve] is None:
                     del entry["values"][curve]
         runs.append(run)
@@ -72,17 +80,30 @@ SENT = sent()
 
 def paths(value: object, here: tuple = ()) -> list[tuple]:
     """Return the paths of all values within JSON."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path for key, item in inner for path in ((*here, key), *paths(item, (*here, key)))]
 
 
 PATHS = paths(SENT)
-FIELDS = {tuple(step for step in path if isinstance(step, str)): path for path in PATHS}  # one path to each field
-TEXTS = [path for path in FIELDS.values() if isinstance(functools.reduce(operator.getitem, path, SENT), str)]
+# one path to each field
+FIELDS = {tuple(step for step in path if isinstance(step, str)): path for path in PATHS}
+TEXTS = [
+    path
+    for path in FIELDS.values()
+    if isinstance(functools.reduce(operator.getitem, path, SENT), str)
+]
 
 
 def changed(path: tuple, to: object, *, key: bool = False) -> dict:
-    """Return the file with ``to`` at ``path``, or, with ``key``, as the name of what stands there."""
+    """Return the file with ``to`` at ``path``, or, with ``key``, as the name of what stands
+    there.
+    """
     values = copy.deepcopy(SENT)
     place = values
     for step in path[:-1]:
@@ -117,12 +138,18 @@ def page(runs) -> str:
 
 
 def read_as_markdown(text: str):
-    how = {"myst_enable_extensions": conf.myst_enable_extensions, "report_level": 5, "halt_level": 5}
+    how = {
+        "myst_enable_extensions": conf.myst_enable_extensions,
+        "report_level": 5,
+        "halt_level": 5,
+    }
     return publish_doctree(text, parser=Parser(), settings_overrides=how)
 
 
 def require_harmless(runs) -> None:
-    """Assert that MyST reads of a page with these runs headings and HTML, and that this is the elements of a table."""
+    """Assert that MyST reads of a page with these runs headings and HTML, and that this is the
+    elements of a table.
+    """
     text = page(runs)
     tree = read_as_markdown(text)
     kinds = {type(node) for node in tree.findall() if not isinstance(node, nodes.document)}
@@ -140,9 +167,24 @@ ELEMENTS = Elements(page(RUNS)).elements
 
 
 def test_the_page_is_the_sites_and_holds_tables_alone():
-    assert {tag for tag, _ in ELEMENTS} <= {"div", "b", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p"}
+    assert {tag for tag, _ in ELEMENTS} <= {
+        "div",
+        "b",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "ul",
+        "li",
+        "p",
+    }
     assert not [
-        name for _, attributes in ELEMENTS for name, _ in attributes if name not in ("class", "style", "border")
+        name
+        for _, attributes in ELEMENTS
+        for name, _ in attributes
+        if name not in ("class", "style", "border")
     ]
     require_harmless(RUNS)
     assert recorded.results_html(recorded.load("00")) in machines.page(HERE).splitlines()
@@ -169,20 +211,50 @@ def test_a_hostile_text_that_got_past_the_check_is_text_on_the_page(name):
     text = HOSTILE[name]
     gpu = hardware.Gpu(text, "CUDA")
     card = replace(RUNS[0].card, extensions=(text,), gpus=(gpu,), notes=(text,))
-    timing = {**RUNS[0].entries["first calls"], "values": RUNS[0].entries["first calls"]["values"] | {"reason": text}}
-    run = replace(RUNS[0], device=text, date=text, versions={"torch": text}, card=card, entries={"first calls": timing})
+    timing = {
+        **RUNS[0].entries["first calls"],
+        "values": RUNS[0].entries["first calls"]["values"] | {"reason": text},
+    }
+    run = replace(
+        RUNS[0],
+        device=text,
+        date=text,
+        versions={"torch": text},
+        card=card,
+        entries={"first calls": timing},
+    )
     require_harmless([run])
     cells = [cell.strip() for cell in Elements(recorded.machines_html([run])).text]
     assert cells.count(" ".join(text.splitlines()).strip()) == 5
 
 
 LEAVES = st.one_of(
-    st.sampled_from(list(HOSTILE.values())), st.text(max_size=20), st.none(), st.booleans(),
-    st.sampled_from([10**400, -1, 0, 1.5, 1e308, float("inf"), float("nan"), "NaN", "2026-02-30", "helpers:Result"]),
-    st.integers(), st.floats(),
-)  # fmt: skip
-JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-                    max_leaves=6)  # fmt: skip
+    st.sampled_from(list(HOSTILE.values())),
+    st.text(max_size=20),
+    st.none(),
+    st.booleans(),
+    st.sampled_from(
+        [
+            10**400,
+            -1,
+            0,
+            1.5,
+            1e308,
+            float("inf"),
+            float("nan"),
+            "NaN",
+            "2026-02-30",
+            "helpers:Result",
+        ]
+    ),
+    st.integers(),
+    st.floats(),
+)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @repeatable(examples=150)
@@ -247,10 +319,13 @@ def texts_of(name: str) -> st.SearchStrategy:
 
 @repeatable(examples=60)
 @given(texts_of("text"), texts_of("text"), texts_of("name"))
-def test_a_text_that_the_schema_takes_is_that_text_on_the_page_or_tells_too_much(text, note, version):
+def test_a_text_that_the_schema_takes_is_that_text_on_the_page_or_tells_too_much(
+    text, note, version
+):
     values = changed(("recordings", 0, "versions", version), "1")
     values["recordings"][0]["entries"]["first calls"]["values"]["reason"] = note
-    values["recordings"][1]["card"] |= {"extensions": [text], "notes": [note], "model": note}  # the last is shown
+    # the last is shown
+    values["recordings"][1]["card"] |= {"extensions": [text], "notes": [note], "model": note}
     result = judged(json.dumps(values))
     if isinstance(result, str):
         assert "which tells where it was recorded or by whom" in result
@@ -306,12 +381,22 @@ def test_a_number_that_is_infinite_is_refused(tmp_path, folder, capsys, number, 
     text = json.dumps(SENT)
     old = {"rounds": SENT["recordings"][0]["entries"]["products"]["values"]["rounds"]}.get(field, 2)
     assert f'"{field}": {old}' in text
-    assert sending.main(["take", given_in(tmp_path, text.replace(f'"{field}": {old}', f'"{field}": {number}', 1))]) == 1
+    assert (
+        sending.main(
+            [
+                "take",
+                given_in(tmp_path, text.replace(f'"{field}": {old}', f'"{field}": {number}', 1)),
+            ]
+        )
+        == 1
+    )
     assert f"{number} is no number" in capsys.readouterr().err
     assert not folder.exists()
 
 
-def test_a_second_file_of_a_gpu_and_a_day_has_a_name_of_its_own_and_the_same_one_has_not(tmp_path, folder):
+def test_a_second_file_of_a_gpu_and_a_day_has_a_name_of_its_own_and_the_same_one_has_not(
+    tmp_path, folder
+):
     other = changed(("recordings", 0, "card", "ram_bytes"), 2**34)
     for name, values in (("a", SENT), ("b", other), ("again", SENT)):
         assert sending.main(["take", given_in(tmp_path, values, name)]) == 0
@@ -322,8 +407,12 @@ def test_a_second_file_of_a_gpu_and_a_day_has_a_name_of_its_own_and_the_same_one
 
 def test_a_file_that_is_not_sound_in_the_folder_is_named_to_who_builds_the_site(tmp_path, folder):
     folder.mkdir(parents=True)
-    (folder / "broken.json").write_text(json.dumps(changed(("recordings", 0, "date"), "2026-19-39")))
-    with pytest.raises(AuthoringError, match=r"recorded/gpu/broken\.json is not sound .*; delete it"):
+    (folder / "broken.json").write_text(
+        json.dumps(changed(("recordings", 0, "date"), "2026-19-39"))
+    )
+    with pytest.raises(
+        AuthoringError, match=r"recorded/gpu/broken\.json is not sound .*; delete it"
+    ):
         machines.page(Course(tmp_path))
 
 
@@ -348,15 +437,27 @@ def test_the_results_that_are_recorded_are_those_of_the_recorders():
 def test_a_recorder_writes_no_text_that_the_check_refuses():
     """Names of kernels are C++, and messages of exceptions are anything."""
     entry = RUNS[0].entries["first calls"]
-    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul>>"
-    run = replace(RUNS[0], entries={**RUNS[0].entries, "first calls": {
-        **entry, "values": entry["values"] | {"reason": f"{kernel} {kernel} {kernel} {kernel}"}
-    }})  # fmt: skip
+    kernel = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+        "std::array<char*, 1ul>>"
+    )
+    run = replace(
+        RUNS[0],
+        entries={
+            **RUNS[0].entries,
+            "first calls": {
+                **entry,
+                "values": entry["values"] | {"reason": f"{kernel} {kernel} {kernel} {kernel}"},
+            },
+        },
+    )
     message = "lesson 02: RuntimeError: [Errno 5] `x` \\ $HOME | {a}\n# b"
     records = sending.without_names(sending.GpuRecords(sending.TERMS, (run,), (message,)))
     checked = sending.check(records.to_json())
     assert checked.missing == ("lesson 02: RuntimeError: Errno 5 x HOME a b",)
     reason = checked.recordings[0].result("first calls").reason
-    assert reason.startswith("void at::native::vectorized_elementwise_kernel 4, at::native::FillFunctor float")
+    assert reason.startswith(
+        "void at::native::vectorized_elementwise_kernel 4, at::native::FillFunctor float"
+    )
     assert len(reason) == 300
     assert reason.endswith("...")

@@ -1,4 +1,6 @@
-"""One grammar for a model and its inputs: every function takes the same forms and refuses with the same sentence."""
+"""One grammar for a model and its inputs: every function takes the same forms and refuses with the
+same sentence.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,23 @@ from helpers.results import Result
 from helpers.steps import ForwardError, ModelError
 
 LIMITS = MachineLimits(
-    device="cpu", threads=torch.get_num_threads(), date="", versions={}, chase="none",
-    memory_levels=(MemoryLevel("memory", None, 100e-9, 25e9),), peak_flops={"float32": 100e9},
-    product_flops={"float32": 80e9}, call_overhead_s=1e-6,
-    launch_s=None, host_to_device_bytes_per_s=None, device_to_host_bytes_per_s=None, unstable=(), notes=(),
-    latencies=(), bandwidths=(),
-)  # fmt: skip
+    device="cpu",
+    threads=torch.get_num_threads(),
+    date="",
+    versions={},
+    chase="none",
+    memory_levels=(MemoryLevel("memory", None, 100e-9, 25e9),),
+    peak_flops={"float32": 100e9},
+    product_flops={"float32": 80e9},
+    call_overhead_s=1e-6,
+    launch_s=None,
+    host_to_device_bytes_per_s=None,
+    device_to_host_bytes_per_s=None,
+    unstable=(),
+    notes=(),
+    latencies=(),
+    bandwidths=(),
+)
 FUNCTIONS = {
     "profile_ops": (operations.profile_ops, {}),
     "profile_ops values": (operations.profile_ops, {"values": True}),
@@ -78,7 +91,11 @@ FORMS = {
 def test_every_function_takes_every_form_by_position_and_by_either_keyword(name, form):
     (function, how), (make, given) = FUNCTIONS[name], FORMS[form]
     model = make()
-    found = [function(model, given, **how), function(model, inputs=given, **how), function(model, shape=given, **how)]
+    found = [
+        function(model, given, **how),
+        function(model, inputs=given, **how),
+        function(model, shape=given, **how),
+    ]
     assert all(isinstance(result, Result) for result in found)
     if "time" not in name and name != "roofline":
         assert found[0] == found[1] == found[2]
@@ -94,7 +111,11 @@ def test_one_input_counts_the_same_in_every_form():
     for make in (linear, bilinear, embedding):
         given = [value for model, value in FORMS.values() if model is make]
         assert len({operations.profile_ops(make(), value).forward_flops for value in given}) == 1
-    peaks = [memory.estimate_peak_memory(make(), value).peak_bytes for make, value in FORMS.values() if make is linear]
+    peaks = [
+        memory.estimate_peak_memory(make(), value).peak_bytes
+        for make, value in FORMS.values()
+        if make is linear
+    ]
     assert len(set(peaks)) == 1
 
 
@@ -104,19 +125,74 @@ class WithoutParts(nn.Module):
 
 
 REFUSED = {
-    "a class": (lambda: nn.Linear, {"inputs": (2, 8)}, TypeError, "Linear is a class; give a model made of it"),
-    "no model": (lambda: 3, {"inputs": (2, 8)}, TypeError, "model=3 is an int; give a torch.nn.Module"),
-    "a lazy layer": (lambda: nn.LazyLinear(4), {"inputs": (2, 8)}, ModelError, "weight has no shape yet (a lazy"),
-    "TorchScript": (lambda: torch.jit.script(linear()), {"inputs": (2, 8)}, ModelError, "the model is a TorchScript"),
-    "no super": (WithoutParts, {"inputs": X}, ModelError, "a module has no parts ('WithoutParts' object has no"),
-    "too large": (linear, {"shape": (1, 2**40, 2**30, 8)}, ValueError, "does not fit into memory; give a smaller"),
-    "a number": (linear, {"inputs": 8}, TypeError, "8 is neither a shape nor inputs; give a shape such as"),
-    "no whole numbers": (linear, {"inputs": (2.0, 8)}, TypeError, "(2.0, 8) is neither a shape nor inputs"),
+    "a class": (
+        lambda: nn.Linear,
+        {"inputs": (2, 8)},
+        TypeError,
+        "Linear is a class; give a model made of it",
+    ),
+    "no model": (
+        lambda: 3,
+        {"inputs": (2, 8)},
+        TypeError,
+        "model=3 is an int; give a torch.nn.Module",
+    ),
+    "a lazy layer": (
+        lambda: nn.LazyLinear(4),
+        {"inputs": (2, 8)},
+        ModelError,
+        "weight has no shape yet (a lazy",
+    ),
+    "TorchScript": (
+        lambda: torch.jit.script(linear()),
+        {"inputs": (2, 8)},
+        ModelError,
+        "the model is a TorchScript",
+    ),
+    "no super": (
+        WithoutParts,
+        {"inputs": X},
+        ModelError,
+        "a module has no parts ('WithoutParts' object has no",
+    ),
+    "too large": (
+        linear,
+        {"shape": (1, 2**40, 2**30, 8)},
+        ValueError,
+        "does not fit into memory; give a smaller",
+    ),
+    "a number": (
+        linear,
+        {"inputs": 8},
+        TypeError,
+        "8 is neither a shape nor inputs; give a shape such as",
+    ),
+    "no whole numbers": (
+        linear,
+        {"inputs": (2.0, 8)},
+        TypeError,
+        "(2.0, 8) is neither a shape nor inputs",
+    ),
     "text": (linear, {"shape": "2, 8"}, TypeError, "'2, 8' is neither a shape nor inputs"),
     "nothing in it": (linear, {"inputs": ()}, TypeError, "() is neither a shape nor inputs"),
-    "a negative size": (linear, {"shape": (-2, 8)}, ValueError, "shape (-2, 8) has a negative size"),
-    "no input": (linear, {}, TypeError, "neither a shape nor inputs are given, and Linear has no example_shape"),
-    "both": (linear, {"inputs": X, "shape": (2, 8)}, ValueError, "both a shape and inputs are given; give one of them"),
+    "a negative size": (
+        linear,
+        {"shape": (-2, 8)},
+        ValueError,
+        "shape (-2, 8) has a negative size",
+    ),
+    "no input": (
+        linear,
+        {},
+        TypeError,
+        "neither a shape nor inputs are given, and Linear has no example_shape",
+    ),
+    "both": (
+        linear,
+        {"inputs": X, "shape": (2, 8)},
+        ValueError,
+        "both a shape and inputs are given; give one of them",
+    ),
 }
 
 
@@ -151,7 +227,9 @@ class Threads(nn.Module):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_forward_in_threads_is_refused(name, looks):
     function, how = FUNCTIONS[name]
-    with pytest.raises(ForwardError, match="calls a Linear in another thread, whose operators are not seen; let it"):
+    with pytest.raises(
+        ForwardError, match="calls a Linear in another thread, whose operators are not seen; let it"
+    ):
         function(Threads(looks), (2, 8), **how)
 
 

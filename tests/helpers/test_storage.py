@@ -1,4 +1,6 @@
-"""A file is whole or as it was, also on a full disk; a cached result that does not fit is named and not used."""
+"""A file is whole or as it was, also on a full disk; a cached result that does not fit is named and
+not used.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def notices(monkeypatch) -> list[str]:
 
 def python(program: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 # The cache folder.
@@ -71,7 +75,9 @@ def test_the_named_folder_is_made(cache):
         ("win32", {}, "AppData/Local"),
     ],
 )
-def test_without_a_name_it_is_the_platforms_folder(tmp_path, monkeypatch, platform, variables, expected):
+def test_without_a_name_it_is_the_platforms_folder(
+    tmp_path, monkeypatch, platform, variables, expected
+):
     for name in ("HELPERS_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -93,7 +99,9 @@ def test_a_cache_folder_that_cannot_be_made_says_what_to_do(tmp_path, monkeypatc
 # Atomic files.
 
 
-@pytest.mark.parametrize("data", ["", "µs\r\nend", b"", b"\x00\xff", bytearray(b"ab"), memoryview(b"cd")])
+@pytest.mark.parametrize(
+    "data", ["", "µs\r\nend", b"", b"\x00\xff", bytearray(b"ab"), memoryview(b"cd")]
+)
 def test_what_is_written_is_read_back(tmp_path, data):
     path = tmp_path / "file"
     path.write_text("old")
@@ -151,7 +159,13 @@ def test_a_failure_at_any_step_leaves_the_old_file_alone(tmp_path, monkeypatch, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
     if isinstance(error, OSError):
         assert caught.value.errno == 28
-        for words in ("3 bytes", "No space left", "the old file is as it was", "Free some space", "results.json"):
+        for words in (
+            "3 bytes",
+            "No space left",
+            "the old file is as it was",
+            "Free some space",
+            "results.json",
+        ):
             assert words in str(caught.value)
 
 
@@ -186,11 +200,21 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_alone(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
-    asked = "from helpers import storage; print(storage.own_prefix('ranks-'), storage.own_prefix('.writing-'))"
-    ended = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True)
+    asked = (
+        "from helpers import storage; print(storage.own_prefix('ranks-'), "
+        "storage.own_prefix('.writing-'))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     folder, file = (tmp_path / f"{prefix}0a1b" for prefix in ended.stdout.split())
     kept = [
-        tmp_path / name for name in (f"{storage.own_prefix('ranks-')}0a1b", "ranks-abc", "ranks-ffffff-1234567-0a1b")
+        tmp_path / name
+        for name in (
+            f"{storage.own_prefix('ranks-')}0a1b",
+            "ranks-abc",
+            "ranks-ffffff-1234567-0a1b",
+        )
     ]
     for left in (folder, *kept):
         left.mkdir()
@@ -247,7 +271,10 @@ def test_two_processes_at_once_leave_one_whole_file(tmp_path):
 
 
 def test_the_key_is_the_same_in_another_process_and_imports_nothing():
-    program = "import sys; from helpers import storage; print(storage.machine_key(), 'torch' in sys.modules)"
+    program = (
+        "import sys; from helpers import storage; print(storage.machine_key(), 'torch' in "
+        "sys.modules)"
+    )
     assert python(program).communicate(timeout=60)[0] == f"{storage.machine_key()} False\n"
 
 
@@ -282,8 +309,14 @@ def test_the_driver_names_the_gpus(tmp_path):
 @pytest.mark.parametrize(
     ("cpuinfo", "expected"),
     [
-        ("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC 9R14\nstepping\t: 1\n", "AMD EPYC 9R14"),
-        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "CPU implementer 0x41 CPU part 0xd40"),
+        (
+            "processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC 9R14\nstepping\t: 1\n",
+            "AMD EPYC 9R14",
+        ),
+        (
+            "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n",
+            "CPU implementer 0x41 CPU part 0xd40",
+        ),
         ("", ""),
     ],
 )
@@ -340,7 +373,9 @@ def test_every_changed_digit_is_noticed(cache, notices):
     assert len(notices) == len(digits) > 40
 
 
-@pytest.mark.parametrize("content", ["", "null", "[]", "{}", "3", "\x00", '{"format": 1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ["", "null", "[]", "{}", "3", "\x00", '{"format": 1}', "[" * 100_000]
+)
 def test_a_file_that_is_no_cached_result_is_noticed(cache, notices, content):
     storage.cache_folder()
     (cache / "peak.json").write_text(content)
@@ -366,7 +401,9 @@ def test_a_field_that_the_type_no_longer_has_is_noticed(cache, notices):
     assert "unknown ['old_field']" in notices[0]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a b", ".hidden", "x" * 101, 3, None])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a b", ".hidden", "x" * 101, 3, None]
+)
 def test_a_name_stays_within_the_folder(cache, name):
     with pytest.raises(ValueError, match="does not name a cached result"):
         storage.store(name, Peak(1.0), key="k")

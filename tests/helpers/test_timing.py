@@ -1,4 +1,6 @@
-"""What a timing means: exact on a fake clock, at its stated error rate in simulated noise, and true of real work."""
+"""What a timing means: exact on a fake clock, at its stated error rate in simulated noise, and true
+of real work.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from helpers.timing import _comparing as comparing, _runs as runs
 
 
 class FakeMachine:
-    """A clock that only work moves: ``work(seconds)`` is a function that takes the seconds, ``noise`` multiplies."""
+    """A clock that only work moves: ``work(seconds)`` is a function that takes the seconds,
+    ``noise`` multiplies.
+    """
 
     def __init__(self, noise: Iterator[float] | None = None) -> None:
         self.now_s = 0.0
@@ -51,22 +55,33 @@ class FakeMachine:
 
 def test_cold_minimum_median_and_iqr_are_exact() -> None:
     machine = FakeMachine()
-    # Powers of two add without rounding: the cold call, one warm-up run, then five runs that end the budget.
+    # Powers of two add without rounding: the cold call, one warm-up run, then five runs that end
+    # the budget.
     runs_s = [each / 64 for each in (2, 5, 3, 1, 4)]
     fn = machine.script([4.0, 4 / 64, *runs_s], then_s=100.0)
     measured = timing.measure(fn, budget_s=19 / 64, device="cpu", clock=machine.clock)
     assert measured == timing.Timing(
-        cold_s=4.0, minimum_s=1 / 64, median_s=3 / 64, iqr_s=2 / 64, runs=5, calls_per_run=1,
-        threads=torch.get_num_threads(), device="cpu", waiting_share=None, stable=False,
+        cold_s=4.0,
+        minimum_s=1 / 64,
+        median_s=3 / 64,
+        iqr_s=2 / 64,
+        runs=5,
+        calls_per_run=1,
+        threads=torch.get_num_threads(),
+        device="cpu",
+        waiting_share=None,
+        stable=False,
         reason="5 runs fitted in the budget, 8 are needed: give a budget_s of 0.45 or more",
-    )  # fmt: skip
+    )
     lower, _, upper = statistics.quantiles(runs_s, n=4, method="inclusive")
     assert measured.iqr_s == upper - lower
 
 
 def test_the_first_call_is_the_cold_one_and_in_no_statistic() -> None:
     machine = FakeMachine()
-    measured = timing.measure(machine.script([100.0], then_s=0.01), budget_s=1.0, clock=machine.clock)
+    measured = timing.measure(
+        machine.script([100.0], then_s=0.01), budget_s=1.0, clock=machine.clock
+    )
     assert measured.cold_s == 100.0
     assert measured.minimum_s == pytest.approx(0.01)
     assert measured.median_s == pytest.approx(0.01)
@@ -84,7 +99,9 @@ def test_a_steady_function_stops_early_and_the_budget_is_kept() -> None:
     assert 1.0 <= noisy.now_s - measured.cold_s <= 1.0 + 0.003
 
 
-def test_in_the_test_of_a_notebook_a_tenth_of_the_budget_is_spent_and_stable_means_the_same(monkeypatch) -> None:
+def test_in_the_test_of_a_notebook_a_tenth_of_the_budget_is_spent_and_stable_means_the_same(
+    monkeypatch,
+) -> None:
     monkeypatch.setenv("HELPERS_EARLY_END", "1")
     noisy, steady = FakeMachine(itertools.cycle([1.0, 3.0])), FakeMachine()
     assert not timing.measure(noisy.work(0.001), budget_s=10.0, clock=noisy.clock).stable
@@ -110,7 +127,9 @@ def test_calls_per_run_lift_a_run_above_the_clock(seconds: float) -> None:
 
 def test_a_disturbed_first_warm_up_does_not_fix_calls_per_run() -> None:
     machine = FakeMachine()
-    measured = timing.measure(machine.script([1.0, 5e-3], then_s=1e-6), budget_s=0.1, clock=machine.clock)
+    measured = timing.measure(
+        machine.script([1.0, 5e-3], then_s=1e-6), budget_s=0.1, clock=machine.clock
+    )
     assert measured.calls_per_run >= 100
 
 
@@ -118,8 +137,16 @@ def test_a_function_slower_than_the_budget_runs_three_times() -> None:
     machine = FakeMachine()
     measured = timing.measure(machine.work(30.0), budget_s=1.0, clock=machine.clock)
     assert machine.calls == 3
-    assert (measured.cold_s, measured.median_s, measured.runs, measured.stable) == (30.0, 30.0, 2, False)
-    assert measured.reason == "2 runs fitted in the budget, 8 are needed: give a budget_s of 288 or more"
+    assert (measured.cold_s, measured.median_s, measured.runs, measured.stable) == (
+        30.0,
+        30.0,
+        2,
+        False,
+    )
+    assert (
+        measured.reason
+        == "2 runs fitted in the budget, 8 are needed: give a budget_s of 288 or more"
+    )
     assert timing.measure(machine.work(30.0), budget_s=288, clock=machine.clock).stable
 
 
@@ -129,7 +156,9 @@ def test_work_that_the_clock_cannot_see_ends_and_says_so() -> None:
     assert (measured.median_s, measured.iqr_s, measured.stable) == (0.0, 0.0, False)
     assert "shorter than the clock" in measured.reason
     with pytest.raises(RuntimeError, match=r"the clock saw nothing of .* 'b'"):
-        timing.compare({"a": machine.work(1.0), "b": machine.work(0.0)}, clock=machine.clock, seed=0)
+        timing.compare(
+            {"a": machine.work(1.0), "b": machine.work(0.0)}, clock=machine.clock, seed=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +170,10 @@ def test_work_that_the_clock_cannot_see_ends_and_says_so() -> None:
         ([1.0] * 7, "7 runs fitted in the budget, 8 are needed"),
         ([1.0, 1.0, *[1.0, 9.0] * 49], "the median is known to a factor of 5 only, not to 2.0 %"),
         ([1.0, 3.0] * 50, "the median is known to 50.0 % only, not to 2.0 %"),
-        (np.linspace(1, 1.12, 100).tolist(), "the second half of the runs differs from the first by 5.7 %"),
+        (
+            np.linspace(1, 1.12, 100).tolist(),
+            "the second half of the runs differs from the first by 5.7 %",
+        ),
         ([1.0, *[1.5] * 19], "the median is 1.50 times the minimum"),
         ([0.0] * 8, "a run is shorter than the clock can tell"),
         ([0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.01, 0.01], "a run is shorter than the clock can tell"),
@@ -153,7 +185,9 @@ def test_each_way_to_be_unstable_has_its_reason(runs_s: list[float], reason: str
     assert bool(found) == bool(reason)
 
 
-def test_a_noisy_or_drifting_machine_is_not_stable_and_nothing_warns(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_noisy_or_drifting_machine_is_not_stable_and_nothing_warns(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     for noise in (itertools.cycle([1.0, 3.0]), (1.01**step for step in itertools.count())):
         machine = FakeMachine(noise)
         measured = timing.measure(machine.work(0.001), budget_s=0.5, clock=machine.clock)
@@ -209,7 +243,11 @@ def test_garbage_of_the_timed_function_is_collected_between_runs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ((torch.ones(2),), TypeError, "fn must be a function without arguments, not Tensor; write lambda"),
+        (
+            (torch.ones(2),),
+            TypeError,
+            "fn must be a function without arguments, not Tensor; write lambda",
+        ),
         ((3.0,), TypeError, "fn must be a function"),
         ((None,), TypeError, "fn must be a function"),
     ],
@@ -221,15 +259,21 @@ def test_measure_wants_a_function(arguments: tuple, error: type[Exception], word
 
 @pytest.mark.parametrize("budget_s", [0, -1.0, math.nan, math.inf, "1 s", None, True])
 def test_a_budget_is_a_positive_number_of_seconds(budget_s: object) -> None:
-    for call in (lambda: timing.measure(len, budget_s=budget_s),
-                 lambda: timing.compare({"a": len, "b": len}, budget_s=budget_s)):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match=r"budget_s=.*; give a finite number above 0"):
+    for call in (
+        lambda: timing.measure(len, budget_s=budget_s),
+        lambda: timing.compare({"a": len, "b": len}, budget_s=budget_s),
+    ):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"budget_s=.*; give a finite number above 0"
+        ):
             call()
 
 
 @pytest.mark.parametrize("device", ["gpu", "meta", "mps", "", "cpu:x", object(), 1.5])
 def test_an_unknown_device_is_named(device: object) -> None:
-    with pytest.raises(ValueError, match="is neither a CPU nor a CUDA device; give 'cpu' or 'cuda'"):
+    with pytest.raises(
+        ValueError, match="is neither a CPU nor a CUDA device; give 'cpu' or 'cuda'"
+    ):
         timing.measure(lambda: None, device=device)
 
 
@@ -244,7 +288,9 @@ def test_results_print_and_return_from_json() -> None:
     measured = timing.measure(machine.work(0.001), clock=machine.clock)
     assert "median         1.00 ms" in str(measured)
     assert results.from_dict(timing.Timing, measured.to_dict()) == measured
-    compared = timing.compare({"a": machine.work(0.001), "b": machine.work(0.002)}, clock=machine.clock)
+    compared = timing.compare(
+        {"a": machine.work(0.001), "b": machine.work(0.002)}, clock=machine.clock
+    )
     assert results.from_dict(timing.Comparison, compared.to_dict()) == compared
     assert list(compared.table()["time_ratio"]) == pytest.approx([1, 2])
     assert "2.00x" in compared._repr_html_()
@@ -258,7 +304,8 @@ def test_results_print_and_return_from_json() -> None:
 def test_the_interval_of_a_median_is_the_exact_one(count: int, alpha: float) -> None:
     values = np.random.default_rng(count).standard_cauchy(count) + 10
     low, high = runs.median_interval(values, alpha)
-    rank = int(stats.binom.ppf(alpha / 2, count, 0.5))  # the largest k with P(heads < k) <= alpha / 2
+    # the largest k with P(heads < k) <= alpha / 2
+    rank = int(stats.binom.ppf(alpha / 2, count, 0.5))
     ordered = np.sort(values)
     assert (low, high) == ((ordered[rank - 1], ordered[count - rank]) if rank else (0, math.inf))
 
@@ -272,7 +319,9 @@ def test_the_looks_spend_no_more_than_the_stated_rate() -> None:
 
 
 def heavy_noise(seed: int) -> Iterator[float]:
-    """Yield a busy machine's factors: self-correlated load, a slow wave, spikes without a finite variance."""
+    """Yield a busy machine's factors: self-correlated load, a slow wave, spikes without a finite
+    variance.
+    """
     generator = np.random.default_rng(seed)
     count = 5_000
     load = signal.lfilter([1], [1, -0.95], generator.normal(0, 0.01, count))
@@ -346,7 +395,11 @@ def test_five_percent_is_found_in_heavy_noise() -> None:
 
 def test_the_ratio_is_exact_without_noise_and_the_baseline_can_be_chosen() -> None:
     machine = FakeMachine()
-    candidates = {"one": machine.work(0.001), "three": machine.work(0.003), "half": machine.work(0.0005)}
+    candidates = {
+        "one": machine.work(0.001),
+        "three": machine.work(0.003),
+        "half": machine.work(0.0005),
+    }
     compared = timing.compare(candidates, baseline="three", clock=machine.clock)
     assert (compared.baseline, compared.stable, compared.reason) == ("three", True, "")
     assert [row.time_ratio for row in compared.candidates] == pytest.approx([1 / 3, 1, 1 / 6])
@@ -356,7 +409,9 @@ def test_the_ratio_is_exact_without_noise_and_the_baseline_can_be_chosen() -> No
     assert timing.compare(candidates, clock=machine.clock).baseline == "one"
 
 
-def test_a_run_finds_the_caches_as_another_left_them_or_with_own_caches_as_itself_left_them() -> None:
+def test_a_run_finds_the_caches_as_another_left_them_or_with_own_caches_as_itself_left_them() -> (
+    None
+):
     machine, last = FakeMachine(), ""
 
     def candidate(name: str) -> Callable[[], None]:
@@ -369,7 +424,9 @@ def test_a_run_finds_the_caches_as_another_left_them_or_with_own_caches_as_itsel
 
     for own_caches, median_s in ((True, 0.01), (False, 0.05)):
         candidates = {name: candidate(name) for name in "abc"}
-        found = timing.compare(candidates, budget_s=20, own_caches=own_caches, seed=1, clock=machine.clock)
+        found = timing.compare(
+            candidates, budget_s=20, own_caches=own_caches, seed=1, clock=machine.clock
+        )
         assert [row.median_s for row in found.candidates] == pytest.approx([median_s] * 3)
         assert {row.calls_per_run for row in found.candidates} == {1}
 
@@ -377,7 +434,9 @@ def test_a_run_finds_the_caches_as_another_left_them_or_with_own_caches_as_itsel
 def test_equal_fast_candidates_get_the_same_calls_a_run() -> None:
     machine = FakeMachine()
     seconds = {"a": 1e-6, "b": 1.3e-6, "slow": 0.01}
-    compared = timing.compare({name: machine.work(each) for name, each in seconds.items()}, clock=machine.clock)
+    compared = timing.compare(
+        {name: machine.work(each) for name, each in seconds.items()}, clock=machine.clock
+    )
     calls = {row.name: row.calls_per_run for row in compared.candidates}
     assert calls["a"] == calls["b"] >= 100
     assert calls["slow"] == 1
@@ -390,19 +449,26 @@ def test_too_few_rounds_give_no_interval_and_say_what_is_needed(capsys) -> None:
     row = compared.candidate("b")
     assert (row.low_ratio, row.high_ratio, row.verdict) == (0.0, math.inf, "too close to tell")
     assert (compared.rounds, compared.stable) == (2, False)
-    assert compared.reason.startswith("2 rounds fitted in the budget, 9 are needed: give a budget_s of")
+    assert compared.reason.startswith(
+        "2 rounds fitted in the budget, 9 are needed: give a budget_s of"
+    )
     compared.claim("an interval from zero to infinity decides nothing", "b", at_most=0.1)
     compared.claim("nor does it support anything", "b", at_least=0.1)
     timing.claim("far from the bound or not", row.time_ratio, at_least=0.1, evidence=compared)
     assert capsys.readouterr().out.count("Here this was not decided.\n") == 3
     wanted_s = float(compared.reason.split()[-3].replace(",", ""))
-    assert timing.compare(candidates, budget_s=wanted_s, clock=machine.clock).candidate("b").verdict == "slower"
+    assert (
+        timing.compare(candidates, budget_s=wanted_s, clock=machine.clock).candidate("b").verdict
+        == "slower"
+    )
 
 
 def test_the_budget_of_a_comparison_is_kept_and_its_random_numbers_are_its_own() -> None:
     machine = FakeMachine(itertools.cycle([1.0, 2.0, 5.0]))
     state = random.getstate()
-    timing.compare({"a": machine.work(0.001), "b": machine.work(0.001)}, budget_s=1.0, clock=machine.clock)
+    timing.compare(
+        {"a": machine.work(0.001), "b": machine.work(0.001)}, budget_s=1.0, clock=machine.clock
+    )
     assert machine.now_s <= 1.0 + 0.012 + 0.010
     assert random.getstate() == state
 
@@ -414,7 +480,12 @@ def test_the_budget_of_a_comparison_is_kept_and_its_random_numbers_are_its_own()
         ({"a": len}, None, ValueError, "two candidates or more, got 1; measure times one function"),
         ({"a": len, "b": len}, "c", ValueError, "baseline 'c' is no candidate; there are 'a', 'b'"),
         ({"a": len, 2: len}, None, TypeError, "a candidate's name must be text; got 2"),
-        ({"a": len, "b": torch.ones(1)}, None, TypeError, "candidate 'b' must be a function .* write lambda"),
+        (
+            {"a": len, "b": torch.ones(1)},
+            None,
+            TypeError,
+            "candidate 'b' must be a function .* write lambda",
+        ),
         ([len, len], None, TypeError, "a dictionary from names to functions, not list"),
     ],
 )
@@ -444,7 +515,13 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
     timing.claim("it is slower", 1, at_least=2, evidence=unstable)
     timing.claim("it is faster", [0.01, 0.35], at_most=0.5, evidence=unstable)
     timing.claim("it is slower", None, at_least=2)
-    timing.claim("both are near", [0.9, np.float64(1.3)], at_least=0.5, at_most=2000, evidence=(stable, compared))
+    timing.claim(
+        "both are near",
+        [0.9, np.float64(1.3)],
+        at_least=0.5,
+        at_most=2000,
+        evidence=(stable, compared),
+    )
     timing.claim("a link is slower", 3, at_least=2, evidence=stable, simulated=True)
     assert capsys.readouterr().out == (
         "it is slower (at least 2 times)\nHere it is 43.2 times (measured), so this holds.\n"
@@ -452,11 +529,14 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
         + "it is slower (at least 2 times)\nHere this was not decided.\n" * 2
         + "it is faster (at most 0.5 times)\nHere this was not decided.\n"
         + "it is slower (at least 2 times)\nHere this was not measured.\n"
-        + "both are near (0.5 to 2,000 times)\nHere it is 0.9 to 1.3 times (measured), so this holds.\n"
+        + "both are near (0.5 to 2,000 times)\nHere it is 0.9 to 1.3 times (measured), so this "
+        "holds.\n"
         + "a link is slower (at least 2 times)\nHere it is 3 times (simulated), so this holds.\n"
     )
     for ratio in (1.99, [1.99, 2], [2.1, 3.01]):
-        with pytest.raises(timing.ClaimContradicted, match=r"it is so \(2 to 3 times\)\nmeasured: Timing\n  cold"):
+        with pytest.raises(
+            timing.ClaimContradicted, match=r"it is so \(2 to 3 times\)\nmeasured: Timing\n  cold"
+        ):
             timing.claim("it is so", ratio, at_least=2, at_most=3, evidence=stable)
     assert issubclass(timing.ClaimContradicted, AssertionError)
     assert capsys.readouterr().out == ""
@@ -478,7 +558,9 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
         (None, {}, ValueError, "says that nothing was measured, and evidence was given"),
     ],
 )
-def test_a_claim_wants_ratios_bounds_and_measurements(compared, ratio, options, error, words) -> None:
+def test_a_claim_wants_ratios_bounds_and_measurements(
+    compared, ratio, options, error, words
+) -> None:
     with pytest.raises(error, match=words):
         timing.claim("it is so", ratio, **({"at_least": 1, "evidence": compared} | options))
 
@@ -486,13 +568,19 @@ def test_a_claim_wants_ratios_bounds_and_measurements(compared, ratio, options, 
 @pytest.mark.parametrize(
     ("bounds", "contradicted"),
     [
-        ({"at_least": 1}, False), ({"at_least": 2.01}, True), ({"at_most": 2.01}, False), ({"at_most": 1.99}, True),
-        ({"at_least": 1.9, "at_most": 2.1}, False), ({"at_least": 0.9, "at_most": 1.1}, True),
+        ({"at_least": 1}, False),
+        ({"at_least": 2.01}, True),
+        ({"at_most": 2.01}, False),
+        ({"at_most": 1.99}, True),
+        ({"at_least": 1.9, "at_most": 2.1}, False),
+        ({"at_least": 0.9, "at_most": 1.1}, True),
     ],
-)  # fmt: skip
+)
 def test_a_ratio_outside_its_bounds_contradicts(capsys, compared, bounds, contradicted) -> None:
     if contradicted:
-        with pytest.raises(timing.ClaimContradicted, match=r"'b' takes 2 times as long as 'a' .* the claim needs"):
+        with pytest.raises(
+            timing.ClaimContradicted, match=r"'b' takes 2 times as long as 'a' .* the claim needs"
+        ):
             compared.claim("b is slower", "b", **bounds)
         assert capsys.readouterr().out == ""
     else:
@@ -505,12 +593,17 @@ def test_a_ratio_outside_its_bounds_contradicts(capsys, compared, bounds, contra
 
 def test_a_claim_about_what_sleeps_is_called_simulated(capsys, compared) -> None:
     compared.claim("b is slower", "b", at_least=1, simulated=True)
-    assert capsys.readouterr().out == "b is slower (at least 1 times)\nHere it is 2 times (simulated), so this holds.\n"
+    assert (
+        capsys.readouterr().out
+        == "b is slower (at least 1 times)\nHere it is 2 times (simulated), so this holds.\n"
+    )
 
 
 def test_an_interval_on_both_sides_of_a_bound_decides_nothing(capsys) -> None:
     machine = FakeMachine(itertools.cycle([1.0, 1.0, 3.0]))
-    compared = timing.compare({"a": machine.work(0.001), "b": machine.work(0.002)}, seed=1, clock=machine.clock)
+    compared = timing.compare(
+        {"a": machine.work(0.001), "b": machine.work(0.002)}, seed=1, clock=machine.clock
+    )
     row = compared.candidate("b")
     assert row.low_ratio < row.high_ratio
     compared.claim("b is slower", "b", at_least=(row.low_ratio + row.high_ratio) / 2)
@@ -522,7 +615,9 @@ def test_a_comparison_is_as_stable_as_it_was_asked_to_be() -> None:
     for precision in (0.01, 0.5):
         machine = FakeMachine(itertools.cycle([1.0, 1.1, 1.3]))
         candidates = {"a": machine.work(0.01), "b": machine.work(0.02)}
-        asked[precision] = timing.compare(candidates, precision=precision, seed=1, clock=machine.clock)
+        asked[precision] = timing.compare(
+            candidates, precision=precision, seed=1, clock=machine.clock
+        )
     assert (asked[0.01].stable, asked[0.5].stable) == (False, True)
     assert asked[0.5].rounds < asked[0.01].rounds
     assert "not to 1.0 %" in asked[0.01].reason
@@ -564,7 +659,9 @@ def spin(seconds: float) -> Callable[[], None]:
 
 @pytest.mark.timed
 def test_five_percent_more_spinning_is_found_in_reality() -> None:
-    compared = timing.compare({"plain": spin(300e-6), "longer": spin(315e-6), "same": spin(300e-6)}, budget_s=1.5)
+    compared = timing.compare(
+        {"plain": spin(300e-6), "longer": spin(315e-6), "same": spin(300e-6)}, budget_s=1.5
+    )
     longer, same = compared.candidate("longer"), compared.candidate("same")
     assert longer.verdict == "slower", compared
     assert 1.03 < longer.time_ratio < 1.08, compared
@@ -593,14 +690,19 @@ while time.perf_counter() < end_s:
 
 @pytest.mark.timed
 @pytest.mark.skipif(not runs._waited_s(), reason="this system does not say how long threads wait")
-def test_a_shared_processor_is_noticed_and_contradicts_nothing(capsys: pytest.CaptureFixture) -> None:
+def test_a_shared_processor_is_noticed_and_contradicts_nothing(
+    capsys: pytest.CaptureFixture,
+) -> None:
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
     # They inherit the one processor.
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(2)]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(2)
+    ]
     try:
         assert [process.stdout.readline() for process in busy] == [b"busy\n"] * 2
-        # A turn of the scheduler is longer than a run, so the runs repeat well: only the waiting gives them away.
+        # A turn of the scheduler is longer than a run, so the runs repeat well: only the waiting
+        # gives them away.
         measured = timing.measure(lambda: sum(range(1000)), budget_s=0.5)
         compared = timing.compare({"a": spin(1e-4), "b": spin(1e-3)}, budget_s=0.5)
     finally:
@@ -627,7 +729,9 @@ def test_waiting_is_the_share_of_the_unluckiest_thread(monkeypatch: pytest.Monke
     assert share() == 0.2
     assert share() is None
     assert runs.why_disturbed(None) == runs.why_disturbed(0.1) == ""
-    assert runs.why_disturbed(0.2).startswith("a thread waited for a processor during 20.0 % of the time")
+    assert runs.why_disturbed(0.2).startswith(
+        "a thread waited for a processor during 20.0 % of the time"
+    )
 
 
 def test_threads_are_restored() -> None:
@@ -662,12 +766,14 @@ untouched = faults(3)
 assert timing.steady_allocator() == timing.steady_allocator()
 faults(12)
 print(untouched, faults(3))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.skipif(runs._glibc() is None, reason="the C library is not glibc")
 def test_the_steady_allocator_and_not_its_import_ends_the_page_faults_of_64_mib_tensors() -> None:
-    ran = subprocess.run([sys.executable, "-c", PAGE_FAULTS], check=True, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", PAGE_FAULTS], check=True, capture_output=True, text=True
+    )
     untouched, steady = (int(number) for number in ran.stdout.split())
     if untouched == 0:
         pytest.skip("this kernel counts no page faults")
@@ -676,7 +782,9 @@ def test_the_steady_allocator_and_not_its_import_ends_the_page_faults_of_64_mib_
 
 def test_the_steady_allocator_says_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_glibc", lambda: None)
-    assert timing.steady_allocator() == timing.AllocatorSetting(sys.platform, False, "not glibc: unchanged")
+    assert timing.steady_allocator() == timing.AllocatorSetting(
+        sys.platform, False, "not glibc: unchanged"
+    )
 
     class Refusing:
         def mallopt(self, parameter: int, value: int) -> int:
@@ -691,7 +799,9 @@ def test_the_steady_allocator_says_what_it_did(monkeypatch: pytest.MonkeyPatch) 
 
 
 class FakeCuda:
-    """A device beside the fake clock: a launch takes the host's time and queues the kernel's; waiting waits for it."""
+    """A device beside the fake clock: a launch takes the host's time and queues the kernel's;
+    waiting waits for it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = self.free_s = 0.0
@@ -713,9 +823,14 @@ class FakeCuda:
             assert str(device) == "cuda:0"
             self.now_s = max(self.now_s, self.free_s)
 
-        replaced = {"Event": Event, "synchronize": synchronize, "is_initialized": lambda: self.initialised,
-                    "device_count": lambda: 1, "current_device": lambda: 0,
-                    "current_stream": lambda device: f"stream of {device}"}  # fmt: skip
+        replaced = {
+            "Event": Event,
+            "synchronize": synchronize,
+            "is_initialized": lambda: self.initialised,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "current_stream": lambda device: f"stream of {device}",
+        }
         for name, replacement in replaced.items():
             monkeypatch.setattr(torch.cuda, name, replacement)
 
@@ -732,7 +847,9 @@ class FakeCuda:
 
 
 @pytest.mark.parametrize("device", [None, "cuda", "cuda:0", torch.device("cuda"), 0])
-def test_a_cuda_run_waits_for_the_kernels_at_both_ends(monkeypatch: pytest.MonkeyPatch, device: object) -> None:
+def test_a_cuda_run_waits_for_the_kernels_at_both_ends(
+    monkeypatch: pytest.MonkeyPatch, device: object
+) -> None:
     machine = FakeCuda(monkeypatch)
     fn = machine.kernel(launch_s=1e-5, compute_s=1e-3)
     measured = timing.measure(fn, device=device, clock=machine.clock)
@@ -743,18 +860,24 @@ def test_a_cuda_run_waits_for_the_kernels_at_both_ends(monkeypatch: pytest.Monke
     assert calls == 3  # the shortest run of 2 ms, and a fifth more
     assert measured.median_s == pytest.approx((1e-5 + calls * 1e-3) / calls)
     assert measured.device_median_s == pytest.approx(measured.median_s)
-    launch_bound = timing.measure(machine.kernel(launch_s=1e-5, compute_s=1e-6), device=device, clock=machine.clock)
+    launch_bound = timing.measure(
+        machine.kernel(launch_s=1e-5, compute_s=1e-6), device=device, clock=machine.clock
+    )
     assert launch_bound.median_s == pytest.approx(1e-5, rel=0.01)
 
 
-def test_a_comparison_on_cuda_has_the_same_boundary_and_cuda_1_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_on_cuda_has_the_same_boundary_and_cuda_1_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine = FakeCuda(monkeypatch)
     candidates = {each: machine.kernel(launch_s=1e-5, compute_s=1e-3 * each) for each in (3, 6)}
     named = {f"{each} ms": fn for each, fn in candidates.items()}
     compared = timing.compare(named, clock=machine.clock)
     assert compared.device == "cuda:0"
     assert compared.candidate("6 ms").time_ratio == pytest.approx(2, rel=0.01)
-    with pytest.raises(RuntimeError, match="'cuda:1' is not here: this process sees 1 CUDA devices"):
+    with pytest.raises(
+        RuntimeError, match="'cuda:1' is not here: this process sees 1 CUDA devices"
+    ):
         timing.measure(lambda: None, device="cuda:1")
 
 
@@ -775,7 +898,9 @@ def test_a_cuda_timing_holds_the_kernels_and_not_only_their_launch() -> None:
             assert isinstance(measured, timing.CudaTiming)
             assert measured.device == "cuda:0"
             assert measured.device_median_s <= measured.median_s
-            assert measured.device_median_s == pytest.approx(started.elapsed_time(ended) / 1e3, rel=0.5)
+            assert measured.device_median_s == pytest.approx(
+                started.elapsed_time(ended) / 1e3, rel=0.5
+            )
             assert results.from_dict(timing.CudaTiming, measured.to_dict()) == measured
 
 
@@ -783,6 +908,8 @@ def test_a_cuda_timing_holds_the_kernels_and_not_only_their_launch() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_comparison_on_cuda_tells_more_kernels_from_fewer() -> None:
     a = torch.rand(2048, 2048, device="cuda")
-    compared = timing.compare({"once": lambda: a @ a, "twice": lambda: (a @ a, a @ a)}, device="cuda")
+    compared = timing.compare(
+        {"once": lambda: a @ a, "twice": lambda: (a @ a, a @ a)}, device="cuda"
+    )
     assert 1.7 < compared.candidate("twice").time_ratio < 2.3
     assert timing.measure(lambda: None, device="cpu", budget_s=0.01).device == "cpu"

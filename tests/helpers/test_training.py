@@ -14,14 +14,24 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from helpers.data import make_MNIST_loader
 from helpers.models import BasicFCModel, LeNet
-from helpers.training import _estimate as estimate, _loop as loop, accuracy, estimate_training_for, gpu_train, train
+from helpers.training import (
+    _estimate as estimate,
+    _loop as loop,
+    accuracy,
+    estimate_training_for,
+    gpu_train,
+    train,
+)
 
 
 def batches(count=4, *, size=8, classes=10, seed=0):
     """Batches of noise with labels: enough for what does not need digits."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        (torch.randn(size, 6, generator=generator), torch.randint(classes, (size,), generator=generator))
+        (
+            torch.randn(size, 6, generator=generator),
+            torch.randint(classes, (size,), generator=generator),
+        )
         for _ in range(count)
     ]
 
@@ -40,7 +50,9 @@ def same(left, right):
 
 
 def fingerprint(model):
-    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
+    return hashlib.sha256(
+        b"".join(value.numpy().tobytes() for value in model.state_dict().values())
+    ).hexdigest()
 
 
 def recording(generator_function, record):
@@ -55,7 +67,9 @@ def recording(generator_function, record):
 
 
 class Takes(nn.Module):
-    """A model whose step takes 4 ms, whatever ``hidden`` is, on a clock that its forward pass alone moves."""
+    """A model whose step takes 4 ms, whatever ``hidden`` is, on a clock that its forward pass alone
+    moves.
+    """
 
     now_s = 0.0
 
@@ -77,7 +91,9 @@ def known_time(monkeypatch):
 
 @pytest.fixture
 def processor_time(monkeypatch):
-    """Training and its estimate are timed by this thread's processor time, which other programs do not lengthen."""
+    """Training and its estimate are timed by this thread's processor time, which other programs do
+    not lengthen.
+    """
     monkeypatch.setattr(loop, "now_s", lambda device: time.thread_time())
 
 
@@ -95,8 +111,13 @@ def test_lenet_learns_the_packaged_digits():
     losses = [row.loss for row in run.rows]
     assert losses == sorted(losses, reverse=True)
     assert (run.model, run.device, run.batch_size, run.epochs, run.examples, run.steps) == (
-        "LeNet", "cpu", 64, 5, 4000, 63,
-    )  # fmt: skip
+        "LeNet",
+        "cpu",
+        64,
+        5,
+        4000,
+        63,
+    )
     assert [row.epoch for row in run.rows] == [1, 2, 3, 4, 5]
     assert run.total_s == sum(row.time_s for row in run.rows)
     assert run.examples_per_s == pytest.approx(5 * 4000 / run.total_s)
@@ -106,8 +127,11 @@ def test_lenet_learns_the_packaged_digits():
 
 def test_accuracy_is_that_of_predictions_counted_by_hand():
     model, loader = small(), batches(5)
-    expected = [model(image[None]).argmax().item() == label.item() for images, labels in loader
-                for image, label in zip(images, labels, strict=True)]  # fmt: skip
+    expected = [
+        model(image[None]).argmax().item() == label.item()
+        for images, labels in loader
+        for image, label in zip(images, labels, strict=True)
+    ]
     assert accuracy(model, loader) == statistics.fmean(expected)
 
 
@@ -125,7 +149,9 @@ def test_training_is_adam_on_cross_entropy_written_out():
             losses.append(loss.item())
     for name, value in oracle.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value)
-    assert [row.loss for row in run.rows] == pytest.approx([statistics.fmean(losses[i : i + 4]) for i in (0, 4, 8)])
+    assert [row.loss for row in run.rows] == pytest.approx(
+        [statistics.fmean(losses[i : i + 4]) for i in (0, 4, 8)]
+    )
 
 
 @pytest.mark.parametrize(("waiting_share", "stable"), [(None, True), (0.1, True), (0.11, False)])
@@ -141,7 +167,9 @@ def test_the_mean_over_an_epoch_counts_examples_not_batches():
     loader = [(images[:4], labels[:4]), (images[4:], labels[4:])]
     run = train(model, loader, 1, learning_rate=1e-12)
     assert run.examples == 5
-    assert run.rows[0].loss == pytest.approx(nn.functional.cross_entropy(model(images), labels).item(), rel=1e-4)
+    assert run.rows[0].loss == pytest.approx(
+        nn.functional.cross_entropy(model(images), labels).item(), rel=1e-4
+    )
 
 
 def test_same_seed_same_weights_to_the_bit_and_first_epochs_agree():
@@ -242,7 +270,9 @@ def test_an_interrupt_leaves_the_last_whole_update():
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_an_interrupt_while_gradients_are_switched_leaves_them_as_they_were(monkeypatch, enabled):
-    """PyTorch turns them off for an update, and an interrupt between its two lines keeps them off."""
+    """PyTorch turns them off for an update, and an interrupt between its two lines keeps them
+    off.
+    """
 
     def interrupted(*_):
         torch.set_grad_enabled(not enabled)
@@ -265,10 +295,15 @@ def test_an_interrupt_at_any_moment_leaves_whole_updates(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    loader, model = batches(30), nn.Sequential(*[nn.Linear(6, 6) for _ in range(20)], nn.Linear(6, 10))
+    loader, model = (
+        batches(30),
+        nn.Sequential(*[nn.Linear(6, 6) for _ in range(20)], nn.Linear(6, 10)),
+    )
     start, generator, moments = weights(model), random.Random(0), [fingerprint(model)]
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "prepared", recording(loop.prepared, lambda: moments.append(fingerprint(model))))
+        patch.setattr(
+            loop, "prepared", recording(loop.prepared, lambda: moments.append(fingerprint(model)))
+        )
         train(model, loader, 1)
     moments.append(fingerprint(model))
     lasts_s = min(train(model, loader, 1).total_s for _ in range(5))
@@ -284,7 +319,8 @@ def test_an_interrupt_at_any_moment_leaves_whole_updates(monkeypatch):
             assert torch.is_grad_enabled()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        torch.set_grad_enabled(True)  # for the tests that follow in this process, should it have failed
+        # for the tests that follow in this process, should it have failed
+        torch.set_grad_enabled(True)
         signal.signal(signal.SIGALRM, before)
     assert len(set(found)) > 3
 
@@ -293,7 +329,9 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_weights():
     loader = batches(5)
     loader[2][0][0, 0] = math.nan
     model, oracle = small(), small()
-    with pytest.raises(FloatingPointError, match="the loss is nan at step 3 of epoch 1; try a learning_rate"):
+    with pytest.raises(
+        FloatingPointError, match="the loss is nan at step 3 of epoch 1; try a learning_rate"
+    ):
         train(model, loader)
     train(oracle, loader[:2], 1)
     assert same(weights(oracle), weights(model))
@@ -304,15 +342,31 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_weights():
     [
         ([], ValueError, "the loader gave no batch in epoch 1; give one with digits"),
         (iter(batches()), ValueError, "no batch in epoch 2; a generator can be read once only"),
-        (TensorDataset(torch.zeros(3, 6)), TypeError, "loader is a TensorDataset; give a DataLoader"),
+        (
+            TensorDataset(torch.zeros(3, 6)),
+            TypeError,
+            "loader is a TensorDataset; give a DataLoader",
+        ),
         (None, TypeError, "loader is a NoneType; give a DataLoader"),
         ([torch.zeros(3, 6)], TypeError, "the loader gave a Tensor; give a DataLoader"),
         ([(torch.zeros(6), 3)], TypeError, "the loader gave a tuple; give a DataLoader"),
-        ([(torch.zeros(3, 6), torch.zeros(2).long())], ValueError, r"shape \(3, 6\) and labels of shape \(2,\)"),
-        ([(torch.zeros(3, 6), torch.zeros(3, 10).long())], ValueError, r"labels of shape \(3, 10\)"),
+        (
+            [(torch.zeros(3, 6), torch.zeros(2).long())],
+            ValueError,
+            r"shape \(3, 6\) and labels of shape \(2,\)",
+        ),
+        (
+            [(torch.zeros(3, 6), torch.zeros(3, 10).long())],
+            ValueError,
+            r"labels of shape \(3, 10\)",
+        ),
         ([(torch.zeros(0, 6), torch.zeros(0).long())], ValueError, r"labels of shape \(0,\)"),
         ([(torch.zeros(3, 6), torch.zeros(3))], TypeError, r"labels of torch\.float32"),
-        ([(torch.zeros(2, 6), torch.tensor([0, 10]))], ValueError, "labels run from 0 to 10.*10 outputs.*give it 11"),
+        (
+            [(torch.zeros(2, 6), torch.tensor([0, 10]))],
+            ValueError,
+            "labels run from 0 to 10.*10 outputs.*give it 11",
+        ),
         ([(torch.zeros(2, 6), torch.tensor([-100, 1]))], ValueError, "labels run from -100 to 1"),
     ],
 )
@@ -325,7 +379,10 @@ def test_loaders_that_are_not_accepted(loader, error, message):
 def test_labels_may_be_any_whole_numbers(dtype):
     loader = batches()
     expected = train(small(), loader).rows[-1].loss
-    assert train(small(), [(images, labels.to(dtype)) for images, labels in loader]).rows[-1].loss == expected
+    assert (
+        train(small(), [(images, labels.to(dtype)) for images, labels in loader]).rows[-1].loss
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -335,7 +392,11 @@ def test_labels_may_be_any_whole_numbers(dtype):
         (small().requires_grad_(False), ValueError, "all parameters of BasicFCModel are frozen"),
         (LeNet, TypeError, r"model is the class LeNet; give a model, such as LeNet\(\)"),
         (print, TypeError, "model is a builtin_function_or_method; give a model"),
-        (small().to("meta"), ValueError, "BasicFCModel is on meta; give a model on one device that holds values"),
+        (
+            small().to("meta"),
+            ValueError,
+            "BasicFCModel is on meta; give a model on one device that holds values",
+        ),
         (nn.Sequential(small(), nn.Linear(10, 10, device="meta")), ValueError, "on cpu and meta"),
     ],
 )
@@ -376,7 +437,9 @@ def test_numbers_that_are_not_accepted(arguments, error, message):
 def test_gpu_train_says_why_there_is_no_gpu_and_what_to_do():
     model = small()
     before = weights(model)
-    with pytest.raises(RuntimeError, match=r"gpu_train needs a CUDA device.*: .*Train on the CPU with train\("):
+    with pytest.raises(
+        RuntimeError, match=r"gpu_train needs a CUDA device.*: .*Train on the CPU with train\("
+    ):
         gpu_train(model, batches())
     with pytest.raises(RuntimeError, match="device='cuda' needs a CUDA device"):
         estimate_training_for(LeNet, 1, device="cuda")
@@ -403,7 +466,9 @@ def test_gpu_train_brings_the_model_back_trained():
 
 
 def blank_loader(count=30, size=4):
-    return DataLoader(TensorDataset(torch.zeros(count * size, 784), torch.zeros(count * size).long()), size)
+    return DataLoader(
+        TensorDataset(torch.zeros(count * size, 784), torch.zeros(count * size).long()), size
+    )
 
 
 def off_by(model_class, loader, hidden=8):
@@ -432,8 +497,9 @@ def test_estimate_agrees_with_a_real_epoch_of_digits(model_class):
 def test_estimate_counts_parameters_steps_and_confidence():
     result = estimate_training_for(LeNet, 3, hidden_sizes=(120, 2), batch_size=64)
     assert [(row.hidden, row.parameters, row.parameter_bytes) for row in result.sizes] == [
-        (120, 41_282, 4 * 41_282), (2, 156 + 2416 + 514 + 3 + 20, 4 * 3109),
-    ]  # fmt: skip
+        (120, 41_282, 4 * 41_282),
+        (2, 156 + 2416 + 514 + 3 + 20, 4 * 3109),
+    ]
     assert (result.model, result.epochs, result.batch_size) == ("LeNet", 3, 64)
     assert result.steps_per_epoch == 4000 / 64
     assert result.timed_steps == 6
@@ -452,7 +518,11 @@ def test_an_estimate_is_arithmetic_on_the_steps_and_proportional_to_the_epochs()
     assert (one.step_s, one.estimated_s, one.low_s, one.high_s) == (3.5, 35.25, 10.25, 90.25)
     for epochs in (2, 4, 1000):
         many = estimate._size_estimate(120, trials, epochs, 10.0)
-        assert (many.estimated_s, many.low_s, many.high_s) == (epochs * 35.25, epochs * 10.25, epochs * 90.25)
+        assert (many.estimated_s, many.low_s, many.high_s) == (
+            epochs * 35.25,
+            epochs * 10.25,
+            epochs * 90.25,
+        )
 
 
 def test_the_interval_holds_the_median_as_often_as_stated():
@@ -520,18 +590,26 @@ class _Stream(IterableDataset):
         ({"batch_size": 0}, ValueError, "batch_size=0 is too small"),
         ({"loader": []}, ValueError, "the loader gave no batch"),
         ({"loader": iter(())}, TypeError, "the number of batches of the loader is not known"),
-        ({"loader": DataLoader(_Stream())}, TypeError, "the number of batches of the loader is not known"),
+        (
+            {"loader": DataLoader(_Stream())},
+            TypeError,
+            "the number of batches of the loader is not known",
+        ),
         ({"device": "meta"}, ValueError, "on meta"),
     ],
 )
 def test_estimates_that_are_not_possible(arguments, error, message):
     with pytest.raises(error, match=message):
-        estimate_training_for(**{"model_class": LeNet, "epochs": 1, "hidden_sizes": (128,)} | arguments)
+        estimate_training_for(
+            **{"model_class": LeNet, "epochs": 1, "hidden_sizes": (128,)} | arguments
+        )
 
 
 def test_a_model_of_another_type_is_refused_with_the_remedy():
     loader = make_MNIST_loader(batch_size=500, split="test")
-    with pytest.raises(TypeError, match=r"parameters are float64, the images float32; give it with model\.to"):
+    with pytest.raises(
+        TypeError, match=r"parameters are float64, the images float32; give it with model\.to"
+    ):
         train(LeNet().double(), loader, epochs=1)
 
 

@@ -1,4 +1,6 @@
-"""Whose turn it is: what a test of functions that wait for each other asks while one of them runs."""
+"""Whose turn it is: what a test of functions that wait for each other asks while one of them
+runs.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,14 @@ def made() -> reference.Reference:
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [("memory", "fits"), ("memory", "estimate_peak_memory"), ("profiling", "profile_time"), ("timing", "measure"),
-     ("operations", "count_ops")],
-)  # fmt: skip
+    [
+        ("memory", "fits"),
+        ("memory", "estimate_peak_memory"),
+        ("profiling", "profile_time"),
+        ("timing", "measure"),
+        ("operations", "count_ops"),
+    ],
+)
 def test_a_function_stands_on_the_page_of_its_package_before_the_classes(made, package, name):
     page = made.pages[f"api/helpers.{package}.md"]
     assert f".. autofunction:: helpers.{package}.{name}\n" in page
@@ -47,6 +52,9 @@ def test_a_task_that_names_a_missing_function_is_refused(monkeypatch):
 
 
 def test_no_role_of_a_docstring_stands_as_text_on_a_page_of_markdown(made):
-    assert re.findall(r":[a-z]+:`", re.sub(r"```\{eval-rst\}.*?```\n", "", made.pages["api/index.md"])) == []
+    assert (
+        re.findall(r":[a-z]+:`", re.sub(r"```\{eval-rst\}.*?```\n", "", made.pages["api/index.md"]))
+        == []
+    )
     assert re.findall(r":[a-z]+:`", HERE.functions.read_text(encoding="utf-8")) == []
     assert functions.plain("As :func:`~a.b` and :func:`.c` do") == "As ``a.b`` and ``c`` do"

@@ -17,7 +17,10 @@ LESSON = {
     "title": "A sample of everything",
     "minutes": 20,
     "needs": ["00", "a quiet machine"],
-    "objectives": ["tell|told a byte from a bit", "predict|predicted the time of `a @ b` from $2mnk$ operations"],
+    "objectives": [
+        "tell|told a byte from a bit",
+        "predict|predicted the time of `a @ b` from $2mnk$ operations",
+    ],
 }
 ALT = 'Two bars: the "row" order takes less time than the column order.'
 
@@ -29,8 +32,12 @@ def text_cell(
     return new_markdown_cell(source, metadata=metadata)
 
 
-def code_cell(source: str, *outputs: NotebookNode, tags: tuple[str, ...] = (), **metadata: object) -> NotebookNode:
-    return new_code_cell(source, outputs=list(outputs), execution_count=1, metadata={"tags": list(tags), **metadata})
+def code_cell(
+    source: str, *outputs: NotebookNode, tags: tuple[str, ...] = (), **metadata: object
+) -> NotebookNode:
+    return new_code_cell(
+        source, outputs=list(outputs), execution_count=1, metadata={"tags": list(tags), **metadata}
+    )
 
 
 def printed(text: str) -> NotebookNode:
@@ -66,43 +73,84 @@ def answered(**changes: float | str | None) -> NotebookNode:
 
 
 def notebook_of(*cells: NotebookNode, lesson: dict | None = None) -> NotebookNode:
-    notebook = new_notebook(cells=list(cells), metadata={"lesson": LESSON if lesson is None else lesson})
+    notebook = new_notebook(
+        cells=list(cells), metadata={"lesson": LESSON if lesson is None else lesson}
+    )
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
     return notebook
 
 
 def sample_notebook() -> NotebookNode:
-    frame = pd.DataFrame({"layer": ["conv1", "fc1"], "MACs": [117_600, 30_720]}).to_html(index=False, border=0)
+    frame = pd.DataFrame({"layer": ["conv1", "fc1"], "MACs": [117_600, 30_720]}).to_html(
+        index=False, border=0
+    )
     long_line = (
-        "def bandwidth(read_bytes, seconds):\n    # Bytes over seconds\n    return read_bytes / seconds  " + "# a" * 60
+        "def bandwidth(read_bytes, seconds):\n    # Bytes over seconds\n    return read_bytes / "
+        "seconds  " + "# a" * 60
     )
     return notebook_of(
         text_cell("# A sample\n\nNot on a slide.", tags=(), minutes=None),
         code_cell(
-            "asked = predict(...)", asked(), tags=("predict", "slide", "slide-output"), minutes=1, axis=[1, 1000]
+            "asked = predict(...)",
+            asked(),
+            tags=("predict", "slide", "slide-output"),
+            minutes=1,
+            axis=[1, 1000],
         ),
-        code_cell("asked.reveal(...)", answered(), tags=("slide", "slide-output"), minutes=1, headline="Four, not two"),
+        code_cell(
+            "asked.reveal(...)",
+            answered(),
+            tags=("slide", "slide-output"),
+            minutes=1,
+            headline="Four, not two",
+        ),
         text_cell(
-            "## Three numbers\n\n- **predicted** by you, before anything runs\n"
-            "- **modelled** from `counts` and limits of the machine\n- **measured** here, warm and several times\n"
-            "\nSay why the order matters.\n\n### Ask\n\nWho has measured before?"
+            "## Three numbers\n\n- **predicted** by you, before anything runs\n- **modelled** from "
+            "`counts` and limits of the machine\n- **measured** here, warm and several "
+            "times\n\nSay why the order matters.\n\n### Ask\n\nWho has measured before?"
         ),
-        text_cell("## Work over time\n\nA product of matrices does $2mnk$ operations.\n\nSay more.", minutes=1.5),
-        text_cell("$$t \\geq \\max\\left(\\frac{2mnk}{P}, \\frac{Q}{B}\\right)$$", tags=("slide-more",), minutes=None),
-        text_cell("## Rows before columns\n\nOne order reads whole cache lines, the other wastes most of each."),
+        text_cell(
+            "## Work over time\n\nA product of matrices does $2mnk$ operations.\n\nSay more.",
+            minutes=1.5,
+        ),
+        text_cell(
+            "$$t \\geq \\max\\left(\\frac{2mnk}{P}, \\frac{Q}{B}\\right)$$",
+            tags=("slide-more",),
+            minutes=None,
+        ),
+        text_cell(
+            "## Rows before columns\n\nOne order reads whole cache lines, the other wastes most of "
+            "each."
+        ),
         code_cell("plotting.show(figure, alt=...)", figure_output(), tags=("slide-output",)),
-        text_cell("## A square picture\n\n- text on the left\n- figure on the right", layout="beside"),
-        code_cell("plotting.show(figure, alt=...)", figure_output(width_in=5, height_in=4.5), tags=("slide-output",)),
+        text_cell(
+            "## A square picture\n\n- text on the left\n- figure on the right", layout="beside"
+        ),
+        code_cell(
+            "plotting.show(figure, alt=...)",
+            figure_output(width_in=5, height_in=4.5),
+            tags=("slide-output",),
+        ),
         text_cell("## Code that wraps\n\nA rate is bytes over seconds.", minutes=3),
         code_cell(
-            f"{long_line}\n\nbandwidth(64_000_000, 2)", printed("\n  32,000,000.0 < 10^9\n"), tags=("slide-more",)
+            f"{long_line}\n\nbandwidth(64_000_000, 2)",
+            printed("\n  32,000,000.0 < 10^9\n"),
+            tags=("slide-more",),
         ),
-        text_cell("## A table\n\nMost of the work stands in the first layer.", tags=(), minutes=None),
-        code_cell("profile_ops(model)", displayed({"text/html": frame}), tags=("slide",), minutes=2, mark="conv1"),
         text_cell(
-            "## What to take home\n\n1. Count bytes before you count operations.\n2. Measure warm, several times.\n"
-            "3. Write down what you expect.",
+            "## A table\n\nMost of the work stands in the first layer.", tags=(), minutes=None
+        ),
+        code_cell(
+            "profile_ops(model)",
+            displayed({"text/html": frame}),
+            tags=("slide",),
+            minutes=2,
+            mark="conv1",
+        ),
+        text_cell(
+            "## What to take home\n\n1. Count bytes before you count operations.\n2. Measure warm, "
+            "several times.\n3. Write down what you expect.",
             layout="close",
         ),
     )

@@ -1,4 +1,6 @@
-"""The lecture: all topics of the one it grew from, 45 minutes, statements, notes to say, in a browser and on paper."""
+"""The lecture: all topics of the one it grew from, 45 minutes, statements, notes to say, in a
+browser and on paper.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,17 @@ PUBLISHED = re.compile(r"\b(H100|GPT-4|Llama \d|TPU|RTX \d+|Ryzen|45 nm)\b")
 def test_a_slide_with_what_others_published_names_its_source_at_its_foot(written):
     page = BeautifulSoup(written[1].read_text(encoding="utf-8"), "html.parser")
     sheets = page.select(".sheet")[1:]
-    shown = [f"{sheet.get_text(' ')} {' '.join(image.get('alt', '') for image in sheet.select('img'))}"
-             for sheet in sheets]  # fmt: skip
+    shown = [
+        f"{sheet.get_text(' ')} {' '.join(image.get('alt', '') for image in sheet.select('img'))}"
+        for sheet in sheets
+    ]
     named = [sheet.select_one("footer .source") for sheet in sheets]
     titles = [slide["title"] for slide in SLIDES]
-    missing = [title for title, text, source in zip(titles, shown, named, strict=True)
-               if PUBLISHED.search(text) and source is None]  # fmt: skip
+    missing = [
+        title
+        for title, text, source in zip(titles, shown, named, strict=True)
+        if PUBLISHED.search(text) and source is None
+    ]
     assert missing == []
     assert [source.get_text() if source else "" for source in named] == [
         f"Source: {slide['source']}" if "source" in slide else "" for slide in SLIDES
@@ -75,7 +82,9 @@ def test_a_lecturer_who_is_late_is_told_where_to_go_on_and_what_it_saves(assembl
             assert int(match[2]) == sum(skipped["seconds"] for skipped in SLIDES[place:goal])
     late = [slide for slide in SLIDES if slide.get("late")]
     assert sum(slide["seconds"] for slide in late) >= 8 * 60
-    assert not any(slide.get("short") or slide.get("layout") in ("act", "question", "close") for slide in late)
+    assert not any(
+        slide.get("short") or slide.get("layout") in ("act", "question", "close") for slide in late
+    )
 
 
 def test_late_slides_with_none_behind_them_are_refused(course: Path):
@@ -139,9 +148,15 @@ def test_what_a_room_may_ask_has_an_answer_in_the_notes(assembled):
 
 
 def test_the_sums_of_the_eight_gpus_are_those_of_lesson_05():
-    """24.5 GB go through a port of 12.5 GB/s; the first of 32 layers of the backward pass comes before them."""
+    """24.5 GB go through a port of 12.5 GB/s; the first of 32 layers of the backward pass comes
+    before them.
+    """
     computing_s, alone_days = 6 * 7e9 * 8192 / 400e12, 6 * 7e9 * 140e9 / 400e12 / 86_400
-    forward_s, first_layer_s, sending_s = computing_s / 3, computing_s * 2 / 3 / 32, 2 * 14e9 * 7 / 8 / 12.5e9
+    forward_s, first_layer_s, sending_s = (
+        computing_s / 3,
+        computing_s * 2 / 3 / 32,
+        2 * 14e9 * 7 / 8 / 12.5e9,
+    )
     step_s = forward_s + first_layer_s + sending_s
 
     def days(seconds):
@@ -149,25 +164,36 @@ def test_the_sums_of_the_eight_gpus_are_those_of_lesson_05():
 
     [slide] = [slide for slide in SLIDES if "24.5/12.5" in slide.get("text", "")]
     assert f"${2 * 14 * 7 / 8:g}/12.5 = {sending_s:.2f}$" in slide["text"]
-    assert f"${forward_s:.3f} + {first_layer_s:.3f} + {sending_s:g} = {step_s:.3f}$" in slide["text"]
+    assert (
+        f"${forward_s:.3f} + {first_layer_s:.3f} + {sending_s:g} = {step_s:.3f}$" in slide["text"]
+    )
     said, last = (" ".join(one["say"].split()) for one in (slide, SLIDES[-1]))
     assert said.startswith(f"{days(step_s)} days and not {days(computing_s)}:")
     assert f"{step_s:.2f} seconds and not {computing_s:.2f}." in said
     not_hidden_s = computing_s + sending_s
     assert f"it is {not_hidden_s:.2f}, and the training takes {days(not_hidden_s)} days" in said
     assert f"{computing_s:.2f} of {step_s:.2f} seconds" in last
-    faster_gpus, faster_link = days(step_s - (forward_s + first_layer_s) / 2), days(step_s - sending_s / 2)
-    assert f"{faster_gpus} days instead of {days(step_s)}, and twice the link {faster_link}," in SLIDES[-1]["if_asked"]
+    faster_gpus, faster_link = (
+        days(step_s - (forward_s + first_layer_s) / 2),
+        days(step_s - sending_s / 2),
+    )
+    assert (
+        f"{faster_gpus} days instead of {days(step_s)}, and twice the link {faster_link},"
+        in SLIDES[-1]["if_asked"]
+    )
 
 
 def test_a_bet_has_time_for_guesses():
     assert all(slide["seconds"] >= 95 for slide in SLIDES if slide.get("layout") == "question")
 
 
-def test_two_live_demonstrations_name_their_notebook_their_cell_by_its_heading_and_their_seconds(assembled):
+def test_two_live_demonstrations_name_their_notebook_their_cell_by_its_heading_and_their_seconds(
+    assembled,
+):
     notes = [plain_text(slide.notes) for slide in assembled[0].slides]
     found = [
-        re.search(r"Live, (\d+) s: (\d\d)_\w+\.ipynb, .* cell \[\d+\] under “[^”]{5,}”\. \w", said) for said in notes
+        re.search(r"Live, (\d+) s: (\d\d)_\w+\.ipynb, .* cell \[\d+\] under “[^”]{5,}”\. \w", said)
+        for said in notes
     ]
     assert [match[2] for match in found if match] == ["01", "00"]
     assert sum("Live" in said for said in notes) == 2
@@ -176,7 +202,11 @@ def test_two_live_demonstrations_name_their_notebook_their_cell_by_its_heading_a
 
 
 def test_the_wave_is_seen_before_the_bet_on_its_array_and_the_bet_on_the_chain_before_its_curve():
-    places = {(lesson, text): place for place, slide in enumerate(SLIDES) for lesson, text, _ in slide.get("cells", ())}
+    places = {
+        (lesson, text): place
+        for place, slide in enumerate(SLIDES)
+        for lesson, text, _ in slide.get("cells", ())
+    }
     titles = [slide["title"] for slide in SLIDES]
     wave, bet = (
         titles.index("Weights load; then numbers pass as a wave"),
@@ -191,7 +221,9 @@ def test_the_short_lecture_takes_twenty_five_minutes_and_keeps_bet_acts_and_end(
     deck, _, _ = lecture.assemble(short, minutes=lecture.SHORT_MINUTES)
     assert 22.5 <= deck.minutes <= 24
     assert (deck.slides[0].layout, deck.slides[-1].layout) == ("question", "close")
-    assert sum(slide.layout == "act" for slide in deck.slides) == sum(slide.get("layout") == "act" for slide in SLIDES)
+    assert sum(slide.layout == "act" for slide in deck.slides) == sum(
+        slide.get("layout") == "act" for slide in SLIDES
+    )
 
 
 def test_it_is_built_to_the_same_bytes(written, tmp_path: Path):
@@ -201,7 +233,9 @@ def test_it_is_built_to_the_same_bytes(written, tmp_path: Path):
 
 
 def test_it_stands_in_a_browser_in_every_mode_and_a_page_a_slide(chromium, written, monkeypatch):
-    """What is drawn has no text below 60 % of a slide's 28 pixels: a figure's smallest has 10 points, 22 pixels."""
+    """What is drawn has no text below 60 % of a slide's 28 pixels: a figure's smallest has 10
+    points, 22 pixels.
+    """
     monkeypatch.setitem(check.LIMITS, "drawn", 0.6 * check.LIMITS["text"])
     monkeypatch.setitem(check.LIMITS, "figureScale", 0.6 * check.LIMITS["text"] / 22)
     built, deck = written
@@ -222,8 +256,12 @@ def test_the_handout_has_a_page_per_slide_with_its_notes_below_it(chromium, writ
     assert float(shape[1]) / float(shape[0]) == pytest.approx(2**0.5, rel=0.01)
 
 
-def test_no_key_of_a_remote_is_lost_after_a_guess_and_the_guesses_stand_on_every_answer(chromium, written):
-    asking = [place for place, slide in enumerate(SLIDES, start=1) if slide.get("layout") == "question"]
+def test_no_key_of_a_remote_is_lost_after_a_guess_and_the_guesses_stand_on_every_answer(
+    chromium, written
+):
+    asking = [
+        place for place, slide in enumerate(SLIDES, start=1) if slide.get("layout") == "question"
+    ]
     with browser.opened(chromium, written[1]) as opened:
         page = opened.page
         for place in asking:
@@ -233,17 +271,26 @@ def test_no_key_of_a_remote_is_lost_after_a_guess_and_the_guesses_stand_on_every
             page.keyboard.press("PageDown")
             assert page.evaluate("Reveal.getIndices().h") == place + 1, SLIDES[place - 1]["title"]
             marks = page.locator("section.present .guess .room")
-            assert [mark.is_visible() for mark in marks.all()] == [True, True], SLIDES[place]["title"]
+            assert [mark.is_visible() for mark in marks.all()] == [True, True], SLIDES[place][
+                "title"
+            ]
 
 
-def test_main_prints_where_the_files_are(tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium, monkeypatch):
+def test_main_prints_where_the_files_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium, monkeypatch
+):
     monkeypatch.setattr(lecture, "running", lambda: _Given(chromium))
     assert lecture.main(folder=tmp_path) == 0
     said = capsys.readouterr().out.splitlines()
     assert [re.search(r"slides, (\S+) minutes", line)[1] for line in said[:2]] == ["43", "23"]
     assert [line.partition(": ")[0] for line in said] == [
         str(tmp_path / name)
-        for name in ("lecture.html", "lecture_25_minutes.html", "lecture.pdf", "lecture_handout.pdf")
+        for name in (
+            "lecture.html",
+            "lecture_25_minutes.html",
+            "lecture.pdf",
+            "lecture_handout.pdf",
+        )
     ]
     assert all(Path(line.partition(": ")[0]).stat().st_size > 100_000 for line in said)
 
@@ -272,8 +319,14 @@ def course(tmp_path: Path) -> Path:
 
 def slide(**changes) -> dict:
     numbers = [["(.+)", "bytes"]]
-    return {"title": "One", "seconds": 57, "say": "Said.", "numbers": numbers,
-            "cells": [["98", "first()", "output"]], **changes}  # fmt: skip
+    return {
+        "title": "One",
+        "seconds": 57,
+        "say": "Said.",
+        "numbers": numbers,
+        "cells": [["98", "first()", "output"]],
+        **changes,
+    }
 
 
 def test_a_slide_takes_the_one_cell_that_holds_its_text(course: Path):
@@ -284,8 +337,8 @@ def test_a_slide_takes_the_one_cell_that_holds_its_text(course: Path):
     assert [cell.source for cell in notebook.cells] == ["first()"]
     assert "1 B" in deck.slides[0].parts[0].outputs[0]["data"]["text/html"]
     assert plain_text(deck.slides[0].notes) == (
-        "Said. Ask: Why? Answer: So. Live, 9 s: 98_sample.ipynb, open in make lab and run once before the lecture; "
-        "cell [1] under “H”. See."
+        "Said. Ask: Why? Answer: So. Live, 9 s: 98_sample.ipynb, open in make lab and run once "
+        "before the lecture; cell [1] under “H”. See."
     )
     assert frame.footers == ("Hardware ecosystem", "Lesson 98")
 
@@ -302,12 +355,16 @@ def test_a_cell_of_an_appendix_is_found_and_named_at_the_foot(course: Path):
 
 @pytest.mark.parametrize(("text", "count"), [("third()", 0), ("()", 2)])
 def test_a_cell_that_is_not_there_once_is_named(course: Path, text: str, count: int):
-    with pytest.raises(SlideError, match=rf"'One': {count} code cells of lesson 98 hold .*, not one"):
+    with pytest.raises(
+        SlideError, match=rf"'One': {count} code cells of lesson 98 hold .*, not one"
+    ):
         lecture.assemble([slide(cells=[["98", text, "output"]])], minutes=1, course=course)
 
 
 @pytest.mark.parametrize("seconds", [53, 59])
-def test_seconds_that_leave_too_many_or_too_few_for_the_room_are_refused(course: Path, seconds: int):
+def test_seconds_that_leave_too_many_or_too_few_for_the_room_are_refused(
+    course: Path, seconds: int
+):
     with pytest.raises(SlideError, match=f"takes {seconds} seconds, not 54 to 58"):
         lecture.assemble([slide(seconds=seconds)], minutes=1, course=course)
 
@@ -319,7 +376,9 @@ def test_the_numbers_of_a_slide_come_from_whichever_of_its_cells_has_them(course
     shown = [part.outputs[0]["data"]["text/html"] for part in deck.slides[0].parts]
     assert ["1 B</b><span>one" in shown[0], "2 B</b><span>two" in shown[1]] == [True, True]
     with pytest.raises(SlideError, match="no cell of the slide prints '3 B'"):
-        lecture.assemble([slide(cells=cells, numbers=[*numbers, ["3 B", "three"]])], minutes=1, course=course)
+        lecture.assemble(
+            [slide(cells=cells, numbers=[*numbers, ["3 B", "three"]])], minutes=1, course=course
+        )
 
 
 def test_a_field_that_is_unknown_is_named(tmp_path: Path):

@@ -1,4 +1,6 @@
-"""Decks in a real Chromium without a network: the sample, every lesson's, and one with a fault on each slide."""
+"""Decks in a real Chromium without a network: the sample, every lesson's, and one with a fault on
+each slide.
+"""
 
 import base64
 import io
@@ -12,7 +14,16 @@ from bs4 import BeautifulSoup
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
-from slide_samples import answered, asked, code_cell, displayed, figure_output, notebook_of, printed, text_cell
+from slide_samples import (
+    answered,
+    asked,
+    code_cell,
+    displayed,
+    figure_output,
+    notebook_of,
+    printed,
+    text_cell,
+)
 
 from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
@@ -27,7 +38,9 @@ LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\
 MOST_SLIDES = 22
 
 
-@pytest.mark.parametrize("mode", [pytest.param(check.MODES[0], marks=pytest.mark.in_test), *check.MODES[1:]])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(check.MODES[0], marks=pytest.mark.in_test), *check.MODES[1:]]
+)
 def test_the_sample_deck(chromium, sample_deck: Path, mode: str):
     found = check.examine(chromium, sample_deck, mode=mode)
     assert found.problems == ()
@@ -42,7 +55,9 @@ def test_there_are_lessons_to_look_at():
     assert LESSONS, f"no notebook of a lesson in {build.COURSE.name}/"
 
 
-@pytest.mark.parametrize("notebook", one_in_test(LESSONS, name=lambda path: path.stem, lesson="systolic_arrays"))
+@pytest.mark.parametrize(
+    "notebook", one_in_test(LESSONS, name=lambda path: path.stem, lesson="systolic_arrays")
+)
 def test_every_lessons_deck(chromium, notebook: Path, tmp_path: Path):
     built = build.build(notebook, folder=tmp_path)
     deck = tmp_path / f"{notebook.stem}.html"
@@ -55,12 +70,16 @@ def test_every_lessons_deck(chromium, notebook: Path, tmp_path: Path):
     assert _pages(printed) == built.slides
 
 
-def test_all_modes_at_once_are_each_by_itself(chromium, sample_deck: Path, faulty_deck: Path, tmp_path: Path):
+def test_all_modes_at_once_are_each_by_itself(
+    chromium, sample_deck: Path, faulty_deck: Path, tmp_path: Path
+):
     for deck in (sample_deck, faulty_deck):
         together, _ = check.examine_all(chromium, deck, tmp_path)
         assert together == [check.examine(chromium, deck, mode=mode) for mode in check.MODES]
         assert len(list(tmp_path.glob(f"{deck.stem}_*_light.png"))) == together[0].slides
-    assert (tmp_path / "98_sample_03_dark.png").read_bytes() != (tmp_path / "98_sample_03_light.png").read_bytes()
+    assert (tmp_path / "98_sample_03_dark.png").read_bytes() != (
+        tmp_path / "98_sample_03_light.png"
+    ).read_bytes()
 
 
 def test_a_deck_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]):
@@ -118,7 +137,9 @@ def test_a_lecturers_keys_work(chromium, sample_deck: Path):
         (True, browser.PRINT_QUERY, "light"),
     ],
 )
-def test_the_theme_is_the_asked_one_or_the_systems(chromium, sample_deck: Path, dark: bool, query: dict, theme: str):
+def test_the_theme_is_the_asked_one_or_the_systems(
+    chromium, sample_deck: Path, dark: bool, query: dict, theme: str
+):
     with browser.opened(chromium, sample_deck, dark=dark, query=query) as opened:
         assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
 
@@ -129,12 +150,17 @@ def test_a_key_switches_the_theme_and_the_system_no_longer_does(chromium, sample
         opened.page.wait_for_selector("html[data-theme=dark]", state="attached")
         opened.page.keyboard.press("t")
         opened.page.wait_for_selector("html[data-theme=light]", state="attached")
-        heard = "new Promise(done => matchMedia('(prefers-color-scheme: dark)').addEventListener('change', done))"
+        heard = (
+            "new Promise(done => matchMedia('(prefers-color-scheme: "
+            "dark)').addEventListener('change', done))"
+        )
         opened.page.evaluate(f"() => {{ window.heard = {heard}; }}")
         opened.page.emulate_media(color_scheme="light")
         opened.page.evaluate("() => window.heard.then(() => true)")
         opened.page.emulate_media(color_scheme="dark")
-        opened.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        opened.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
         assert opened.page.evaluate("document.documentElement.dataset.theme") == "light"
 
 
@@ -159,16 +185,22 @@ def played() -> list:
         patch.setattr("IPython.display.display", lambda data, **_: outputs.append(data))
         for title in ("First", "Second"):
             frames = [parallel_plans.draw_blocks(4, step, causal=True) for step in range(4)]
-            plotting.play(frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4)
+            plotting.play(
+                frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4
+            )
     return outputs
 
 
 @pytest.fixture(scope="module")
 def player_deck(played: list, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A deck with a player on each of two slides, the first of which has a script of its own in the notebook."""
+    """A deck with a player on each of two slides, the first of which has a script of its own in the
+    notebook.
+    """
     cells = [
         text_cell("## Blocks\n\nEach step has a block a rank."),
-        code_cell("plotting.play(frames)", player_output(played[0], tampered=True), tags=("slide-output",)),
+        code_cell(
+            "plotting.play(frames)", player_output(played[0], tampered=True), tags=("slide-output",)
+        ),
         text_cell("## Blocks again"),
         code_cell("plotting.play(frames)", player_output(played[1]), tags=("slide-output",)),
     ]
@@ -183,7 +215,9 @@ def player_output(data: dict, *, tampered: bool = False):
         if tampered
         else data["text/html"]
     )
-    return displayed({**data, "text/html": page, "image/png": base64.b64encode(data["image/png"]).decode()})
+    return displayed(
+        {**data, "text/html": page, "image/png": base64.b64encode(data["image/png"]).decode()}
+    )
 
 
 @pytest.mark.parametrize("mode", check.MODES)
@@ -193,7 +227,9 @@ def test_a_player_fits_on_its_slide(chromium, player_deck: Path, mode: str):
     assert (found.slides, found.figures) == (3, 2)
 
 
-def test_the_arrow_keys_are_a_players_while_it_has_the_focus_and_the_decks_again_afterwards(chromium, player_deck):
+def test_the_arrow_keys_are_a_players_while_it_has_the_focus_and_the_decks_again_afterwards(
+    chromium, player_deck
+):
     with browser.opened(chromium, player_deck) as opened:
         page, count = opened.page, opened.page.locator("section.present .count")
         page.keyboard.press("ArrowRight")
@@ -212,7 +248,9 @@ def test_the_arrow_keys_are_a_players_while_it_has_the_focus_and_the_decks_again
 
 
 def test_the_frames_of_a_player_are_steps_of_its_slide(chromium, played: list, tmp_path: Path):
-    frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), frames=[0, 2, 3])
+    frames = code_cell(
+        "play(frames)", player_output(played[0]), tags=("slide-output",), frames=[0, 2, 3]
+    )
     assert _problems_of(chromium, tmp_path, text_cell("## H", layout="steps"), frames) == []
     with browser.opened(chromium, tmp_path / "one.html") as opened:
         page = opened.page
@@ -228,28 +266,42 @@ def test_the_frames_of_a_player_are_steps_of_its_slide(chromium, played: list, t
 
 
 def test_steps_that_show_the_same_drawing_have_names_of_their_own(played: list):
-    frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), frames=[0, 1, 0])
+    frames = code_cell(
+        "play(frames)", player_output(played[0]), tags=("slide-output",), frames=[0, 1, 0]
+    )
     html = build.render(notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample")
     names = [one["id"] for one in BeautifulSoup(html, "html.parser").select(".frame svg [id]")]
     assert len(names) == len(set(names)) >= 3
 
 
 def test_a_crop_without_a_height_is_refused(played: list):
-    frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000])
-    with pytest.raises(SlideError, match=r"crop=\[0, 0, 2000\], which must be left, top, width and height"):
+    frames = code_cell(
+        "play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000]
+    )
+    with pytest.raises(
+        SlideError, match=r"crop=\[0, 0, 2000\], which must be left, top, width and height"
+    ):
         build.render(notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample")
 
 
 def test_a_drawing_whose_text_is_too_small_is_reported(chromium, played: list, tmp_path: Path):
-    far = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000, 1000])
+    far = code_cell(
+        "play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000, 1000]
+    )
     (problem,) = _problems_of(chromium, tmp_path, text_cell("## H", layout="steps"), far)
     assert re.match(r'font size: ".+" is drawn at \d\.\d px', problem)
 
 
-def test_the_texts_of_steps_are_at_least_as_large_as_the_slide_says(chromium, played: list, tmp_path: Path):
+def test_the_texts_of_steps_are_at_least_as_large_as_the_slide_says(
+    chromium, played: list, tmp_path: Path
+):
     for smallest, least in ((0, 0), (30, 30)):
-        frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), smallest=smallest)
-        html = build.render(notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample")
+        frames = code_cell(
+            "play(frames)", player_output(played[0]), tags=("slide-output",), smallest=smallest
+        )
+        html = build.render(
+            notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample"
+        )
         drawn = BeautifulSoup(html, "html.parser").select(".frame svg text")
         sizes = {float(re.search(r"font-size: ([\d.]+)px", text["style"])[1]) for text in drawn}
         assert len(drawn) > 20
@@ -259,12 +311,16 @@ def test_the_texts_of_steps_are_at_least_as_large_as_the_slide_says(chromium, pl
 
 def test_a_figure_without_its_title_is_what_stands_below_it():
     drawn = plotting.draw_bars({"a": 1.0, "b": 2.0}, unit="s", title="Its title")
-    figure = displayed({"image/png": base64.b64encode(png(drawn)).decode(), "text/plain": "Two points."})
+    figure = displayed(
+        {"image/png": base64.b64encode(png(drawn)).decode(), "text/plain": "Two points."}
+    )
     plt.close(drawn)
-    (whole,) = build.render(notebook_of(text_cell("## H"), figure_cell(figure)), name="98_sample").split("<figure>")[1:]
-    (cut,) = build.render(notebook_of(text_cell("## H"), figure_cell(figure, untitled=True)), name="98_sample").split(
-        "<figure>"
-    )[1:]
+    (whole,) = build.render(
+        notebook_of(text_cell("## H"), figure_cell(figure)), name="98_sample"
+    ).split("<figure>")[1:]
+    (cut,) = build.render(
+        notebook_of(text_cell("## H"), figure_cell(figure, untitled=True)), name="98_sample"
+    ).split("<figure>")[1:]
     before, after = (np.asarray(_picture(one).convert("L")) for one in (whole, cut))
     assert after.shape[0] < 0.95 * before.shape[0]
     below = _inked(before)[-len(_inked(after)) :]
@@ -282,9 +338,16 @@ def _inked(picture: np.ndarray) -> np.ndarray:
 def test_a_figure_that_has_no_title_is_refused():
     buffer = io.BytesIO()
     Image.fromarray(np.full((40, 60), 255, np.uint8)).save(buffer, "png")
-    blank = displayed({"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": "Nothing is drawn."})
+    blank = displayed(
+        {
+            "image/png": base64.b64encode(buffer.getvalue()).decode(),
+            "text/plain": "Nothing is drawn.",
+        }
+    )
     with pytest.raises(SlideError, match="cell 2, shows a figure without a title to leave out"):
-        build.render(notebook_of(text_cell("## H"), figure_cell(blank, untitled=True)), name="98_sample")
+        build.render(
+            notebook_of(text_cell("## H"), figure_cell(blank, untitled=True)), name="98_sample"
+        )
 
 
 def figure_cell(output, **metadata):
@@ -301,12 +364,17 @@ def test_the_pdf_has_the_picture_of_a_players_frames(chromium, player_deck: Path
     assert len(re.findall(rb"/Subtype\s*/Image", printed)) == 2
 
 
-# What a deck of a slide or two breaks by being one: no bet, no end, a heading of its own twice, little on a slide.
+# What a deck of a slide or two breaks by being one: no bet, no end, a heading of its own twice,
+# little on a slide.
 OF_THE_ROW = {"opening", "title", "close", "empty"}
 
 
 def _of_a_slide(found: check.Examination) -> list[str]:
-    return [f"{problem.kind}: {problem.detail}" for problem in found.problems if problem.kind not in OF_THE_ROW]
+    return [
+        f"{problem.kind}: {problem.detail}"
+        for problem in found.problems
+        if problem.kind not in OF_THE_ROW
+    ]
 
 
 BROKEN_IMAGE = '<figure><img alt="a" src="data:image/png;base64,AAAA"></figure>'
@@ -314,7 +382,9 @@ BROKEN_IMAGE = '<figure><img alt="a" src="data:image/png;base64,AAAA"></figure>'
 FAULTS = {
     "<h2>Three numbers</h2>": "<h2>Three numbers</h2><p>" + "too much text " * 150 + "</p>",
     "does $2mnk$": 'does $\\frac{1}$ <b style="color: #777777; background: #ffffff">grey</b>',
-    "One order": '<i style="color: #767676; background: #ffffff">just enough</i> <small>One</small> order',
+    ("One order"): (
+        '<i style="color: #767676; background: #ffffff">just enough</i> <small>One</small> order'
+    ),
     "<h2>A square picture</h2>": f"<h2>A square picture</h2>{BROKEN_IMAGE}",
     "figure on the right": "figure on the right $\\frac{1$",
     "A rate is": '<img alt="" src="https://192.0.2.1/a.png">A rate is',
@@ -341,7 +411,9 @@ def faults(chromium, faulty_deck: Path) -> list[check.SlideProblem]:
 
 
 def _of(faults: list[check.SlideProblem], slide: int, kind: str) -> str:
-    return "; ".join(problem.detail for problem in faults if (problem.slide, problem.kind) == (slide, kind))
+    return "; ".join(
+        problem.detail for problem in faults if (problem.slide, problem.kind) == (slide, kind)
+    )
 
 
 @pytest.mark.parametrize(
@@ -361,7 +433,9 @@ def _of(faults: list[check.SlideProblem], slide: int, kind: str) -> str:
         (0, "page", "Content Security Policy"),
     ],
 )
-def test_a_planted_fault_is_found(faults: list[check.SlideProblem], slide: int, kind: str, said: str):
+def test_a_planted_fault_is_found(
+    faults: list[check.SlideProblem], slide: int, kind: str, said: str
+):
     assert said in _of(faults, slide, kind)
 
 
@@ -380,7 +454,9 @@ def _problems_of(chromium, folder: Path, *cells, **replaced: str) -> list[str]:
 
 
 def test_a_macro_that_does_not_exist_is_reported(chromium, tmp_path: Path):
-    problems = _problems_of(chromium, tmp_path, text_cell("## H\n\nThe time $\\notamacro{1} + x$ is."))
+    problems = _problems_of(
+        chromium, tmp_path, text_cell("## H\n\nThe time $\\notamacro{1} + x$ is.")
+    )
     assert problems == ["maths: MathJax says: Undefined control sequence \\notamacro"]
 
 
@@ -394,14 +470,20 @@ def test_a_figure_that_is_long_and_thin_is_reported(chromium, tmp_path: Path):
 def test_a_figure_whose_text_is_drawn_too_small_is_reported(chromium, tmp_path: Path):
     tall = code_cell("f()", figure_output(width_in=7, height_in=6.5), tags=("slide-output",))
     (problem,) = _problems_of(chromium, tmp_path, text_cell("## H"), tall)
-    percent = int(problem.removeprefix("figure: a figure and its text are drawn at ").removesuffix(" % of their size"))
+    percent = int(
+        problem.removeprefix("figure: a figure and its text are drawn at ").removesuffix(
+            " % of their size"
+        )
+    )
     assert 20 < percent < 100 * check.LIMITS["figureScale"]
 
 
 def test_nbconverts_own_sentence_is_no_alt_text(chromium, tmp_path: Path):
     sentence = "No description has been provided for this image"
     shown = code_cell("f()", figure_output(alt="described"), tags=("slide-output",))
-    problems = _problems_of(chromium, tmp_path, text_cell("## H"), shown, **{'alt="described"': f'alt="{sentence}"'})
+    problems = _problems_of(
+        chromium, tmp_path, text_cell("## H"), shown, **{'alt="described"': f'alt="{sentence}"'}
+    )
     assert problems == ["figure: a figure has no alt text"]
 
 
@@ -433,13 +515,17 @@ def test_a_figure_is_dark_in_the_dark_and_stands_on_the_page(chromium, sample_de
         pixels = np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
         corner = pixels[4, 4]
         assert abs(corner - page).max() <= 4
-        luminances = [_luminance(colour / 255) for colour in np.unique(pixels.reshape(-1, 3), axis=0)]
+        luminances = [
+            _luminance(colour / 255) for colour in np.unique(pixels.reshape(-1, 3), axis=0)
+        ]
         lightest, darkest = max(luminances), min(luminances)
         assert (lightest + 0.05) / (darkest + 0.05) >= 10  # its ink on its page
 
 
 @pytest.mark.parametrize(("theme", "page_colour"), [("light", "#fbfbf9"), ("dark", "#14191f")])
-def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark(chromium, theme, page_colour):
+def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark(
+    chromium, theme, page_colour
+):
     shades = [labelled(colour) for colour in (*plotting.COLOURS.values(), *OTHERS)]
     side = 20
     squares = "".join(
@@ -452,11 +538,16 @@ def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark
     css = (build.SLIDES / "template" / "drawings.css").read_text(encoding="utf-8")
     page = chromium.new_page()
     page.set_content(
-        f'<html data-theme="{theme}"><style>{css} html, body {{ margin: 0; background: {page_colour}; }}'
-        "img { display: block; filter: var(--figure-filter); mix-blend-mode: var(--figure-blend); }</style>"
-        f'<img src="data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}"></html>'
+        f'<html data-theme="{theme}"><style>{css} html, body {{ margin: 0; background: '
+        f"{page_colour}; }}"
+        "img { display: block; filter: var(--figure-filter); mix-blend-mode: var(--figure-blend); "
+        "}</style>"
+        "<img "
+        f'src="data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}"></html>'
     )
-    pixels = np.asarray(Image.open(io.BytesIO(page.locator("img").screenshot())).convert("RGB")) / 255
+    pixels = (
+        np.asarray(Image.open(io.BytesIO(page.locator("img").screenshot())).convert("RGB")) / 255
+    )
     page.close()
     for place, shade in enumerate(shades):
         bar, ink = (pixels[row * side + side // 2, place * side + side // 2] for row in (0, 1))
@@ -482,7 +573,11 @@ def test_guesses_that_are_typed_stand_on_the_slide_of_the_answer_too(chromium, s
         page.keyboard.press("ArrowRight")
         page.locator("section.present .guess input").fill("10x, 2, 1k, word")
         assert page.evaluate("Reveal.getIndices().h") == 1
-        places = page.locator(".guess >> nth=1").locator(".room").evaluate_all("marks => marks.map(m => m.style.left)")
+        places = (
+            page.locator(".guess >> nth=1")
+            .locator(".room")
+            .evaluate_all("marks => marks.map(m => m.style.left)")
+        )
         assert [round(float(place.removesuffix("%"))) for place in places] == [33, 10, 100]
         assert opened.complaints == []
 
@@ -520,8 +615,16 @@ def test_a_key_turns_the_slide_after_a_guess_was_typed(
 
 def test_an_answer_without_room_for_its_axis_says_the_guesses_in_words(chromium, tmp_path: Path):
     cells = [
-        code_cell("asked = predict(...)", asked(), tags=("predict", "slide", "slide-output"), minutes=1),
-        code_cell("asked.reveal(...)", answered(), tags=("slide", "slide-output"), minutes=1, headline="Four"),
+        code_cell(
+            "asked = predict(...)", asked(), tags=("predict", "slide", "slide-output"), minutes=1
+        ),
+        code_cell(
+            "asked.reveal(...)",
+            answered(),
+            tags=("slide", "slide-output"),
+            minutes=1,
+            headline="Four",
+        ),
         code_cell("f(1)", tags=("slide-more",)),
     ]
     cells[-1].source = "\n".join(f"step({number})" for number in range(12))
@@ -536,17 +639,24 @@ def test_an_answer_without_room_for_its_axis_says_the_guesses_in_words(chromium,
 
 
 @pytest.mark.parametrize("notebook", build.find_lessons(), ids=lambda path: path.stem[:2])
-def test_each_question_of_a_lessons_deck_has_its_answer_with_the_axis_and_the_second_slide_asks(notebook: Path):
+def test_each_question_of_a_lessons_deck_has_its_answer_with_the_axis_and_the_second_slide_asks(
+    notebook: Path,
+):
     content = build.read_notebook(notebook)
     slides = read_deck(content, name=notebook.stem, folder=notebook.parent).slides
     asking, answering = {}, {}
     for place, slide in enumerate(slides):
         for part in slide.parts:
             outputs = content.cells[part.cell_index].get("outputs", [])
-            asking |= {asked: place for asked in map(questions.question, outputs) if asked and part.axis}
+            asking |= {
+                asked: place for asked in map(questions.question, outputs) if asked and part.axis
+            }
             shown = [output["data"] for output in part.outputs if "data" in output]
-            answering |= {page["text/plain"].partition("\n")[0]: place for page in shown
-                          if 'class="guess' in page.get("text/html", "")}  # fmt: skip
+            answering |= {
+                page["text/plain"].partition("\n")[0]: place
+                for page in shown
+                if 'class="guess' in page.get("text/html", "")
+            }
     assert [asked for asked, place in asking.items() if answering.get(asked, -1) <= place] == []
     assert set(answering) <= set(asking)
     assert min(asking.values()) <= 1  # the bet opens the deck
@@ -560,11 +670,17 @@ SAVED_PX_PER_INCH, BACK_ROW_PX = 160, 18
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: plotting.draw_three(["1"], {"modelled": [1], "measured": [2]}, unit="s", title="t", xlabel="x"),
+        lambda: plotting.draw_three(
+            ["1"], {"modelled": [1], "measured": [2]}, unit="s", title="t", xlabel="x"
+        ),
         lambda: plotting.draw_bars({"a": 1.0, "b": 2.0}, unit="s", title="t"),
-        lambda: plotting.draw_layers(["a", "b"], {"in": [1, 2], "out": [3, 4]}, unit="B", title="t"),
+        lambda: plotting.draw_layers(
+            ["a", "b"], {"in": [1, 2], "out": [3, 4]}, unit="B", title="t"
+        ),
         lambda: plotting.draw_shares({"a": {"x": 1, "y": 2}}, title="t"),
-        lambda: plotting.gantt([plotting.Span("a", 0, 1, "k", "F0"), plotting.Span("b", 1, 2, "l")], title="t"),
+        lambda: plotting.gantt(
+            [plotting.Span("a", 0, 1, "k", "F0"), plotting.Span("b", 1, 2, "l")], title="t"
+        ),
     ],
     ids=["three", "bars", "layers", "shares", "gantt"],
 )
@@ -575,13 +691,18 @@ def test_the_text_in_a_figure_is_as_large_as_code_on_a_slide(draw):
 
 
 def _text_px(drawn: Figure) -> dict[str, float]:
-    """Return each text of a figure with its size on a slide that the figure has to itself; closes the figure."""
+    """Return each text of a figure with its size on a slide that the figure has to itself; closes
+    the figure.
+    """
     drawn.canvas.draw()
     width_in, height_in = drawn.get_size_inches()
     # A figure is never drawn larger than it is: 160 pixels an inch.
     px_per_inch = min(FIGURE_WIDTH_PX / width_in, FIGURE_HEIGHT_PX / height_in, SAVED_PX_PER_INCH)
-    sizes = {text.get_text(): text.get_fontsize() / 72 * px_per_inch for text in drawn.findobj(Text)
-             if text.get_visible() and text.get_text()}  # fmt: skip
+    sizes = {
+        text.get_text(): text.get_fontsize() / 72 * px_per_inch
+        for text in drawn.findobj(Text)
+        if text.get_visible() and text.get_text()
+    }
     plt.close(drawn)
     return sizes
 
@@ -591,12 +712,23 @@ EIGHT_NUMBERS = {"modelled": [0.175, 0.699, 2.8, 2.8], "measured": [0.231, 0.572
 LAYERS = [f"conv{place}" for place in range(12)]
 LEVELS = (MemoryLevel("L1", 2**15, 1e-9, 2e11), MemoryLevel("DRAM", 2**33, 1e-7, 2e10))
 LIMITS = MachineLimits(
-    device="cpu", threads=1, date="2026-01-01", versions={}, chase="none", memory_levels=LEVELS, bandwidths=(),
-    peak_flops={"float32": 1e11}, product_flops={"float32": 1e11},
-    call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
-    device_to_host_bytes_per_s=None, unstable=(), notes=(),
+    device="cpu",
+    threads=1,
+    date="2026-01-01",
+    versions={},
+    chase="none",
+    memory_levels=LEVELS,
+    bandwidths=(),
+    peak_flops={"float32": 1e11},
+    product_flops={"float32": 1e11},
+    call_overhead_s=1e-6,
+    launch_s=None,
+    host_to_device_bytes_per_s=None,
+    device_to_host_bytes_per_s=None,
+    unstable=(),
+    notes=(),
     latencies=tuple(LatencyPoint(2**power, 1e-9) for power in range(12, 25)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -604,21 +736,45 @@ LIMITS = MachineLimits(
     [
         lambda: plotting.draw_three(list("abcd"), EIGHT_NUMBERS, unit="s", title="t", xlabel="x"),
         lambda: plotting.draw_bars(TEN_BARS, unit="", title="t"),
-        lambda: plotting.draw_layers(LAYERS, {"in": [1.0] * 12, "out": [2.0] * 12}, unit="B", title="t"),
-        lambda: plotting.draw_curves([1, 2, 4], {"modelled": [1, 2, 3], "measured": [1, 2, 4]}, unit="s", title="t",
-                                     xlabel="batch", ylabel="time"),
+        lambda: plotting.draw_layers(
+            LAYERS, {"in": [1.0] * 12, "out": [2.0] * 12}, unit="B", title="t"
+        ),
+        lambda: plotting.draw_curves(
+            [1, 2, 4],
+            {"modelled": [1, 2, 3], "measured": [1, 2, 4]},
+            unit="s",
+            title="t",
+            xlabel="batch",
+            ylabel="time",
+        ),
         lambda: data_movement.draw_hierarchy(LEVELS),
-        lambda: data_movement.draw_inversion(hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices),
+        lambda: data_movement.draw_inversion(
+            hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices
+        ),
         data_movement.draw_dies,
         data_movement.draw_memory_spaces,
         lambda: history.draw_energy(history.energy_costs().costs),
         lambda: history.draw_trends([history.training_compute()], title="t"),
-        lambda: sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2)),
+        lambda: sgd_parallelism.draw_split(
+            sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2)
+        ),
         lambda: data_movement.draw_latencies(LIMITS.latencies),
     ],
-    ids=["three", "bars", "layers", "curves", "hierarchy", "inversion", "dies", "spaces", "energy", "growth", "split",
-         "latencies"],
-)  # fmt: skip
+    ids=[
+        "three",
+        "bars",
+        "layers",
+        "curves",
+        "hierarchy",
+        "inversion",
+        "dies",
+        "spaces",
+        "energy",
+        "growth",
+        "split",
+        "latencies",
+    ],
+)
 def test_the_text_in_the_fullest_figures_can_be_read_from_the_back_row(draw):
     sizes = _text_px(draw())
     assert len(sizes) >= 5
@@ -627,18 +783,28 @@ def test_the_text_in_the_fullest_figures_can_be_read_from_the_back_row(draw):
 
 def test_without_the_policy_a_request_is_seen(chromium, sample_html: str, tmp_path: Path):
     deck = tmp_path / "remote.html"
-    remote = sample_html.replace("default-src 'none'", "default-src *").replace("img-src data:", "img-src *")
+    remote = sample_html.replace("default-src 'none'", "default-src *").replace(
+        "img-src data:", "img-src *"
+    )
     deck.write_text(
-        remote.replace("A rate is", '<img alt="a" src="https://192.0.2.1/a.png">A rate is'), encoding="utf-8"
+        remote.replace("A rate is", '<img alt="a" src="https://192.0.2.1/a.png">A rate is'),
+        encoding="utf-8",
     )
     found = check.examine(chromium, deck)
-    assert [problem.detail for problem in found.problems if problem.kind == "request"] == ["https://192.0.2.1/a.png"]
+    assert [problem.detail for problem in found.problems if problem.kind == "request"] == [
+        "https://192.0.2.1/a.png"
+    ]
 
 
-def test_a_deck_that_does_not_start_is_said_so(chromium, sample_html: str, tmp_path: Path, monkeypatch):
+def test_a_deck_that_does_not_start_is_said_so(
+    chromium, sample_html: str, tmp_path: Path, monkeypatch
+):
     monkeypatch.setattr(browser, "_READY_MS", 500)
     deck = tmp_path / "dead.html"
-    deck.write_text(sample_html.replace("window.Reveal.initialize", "window.NoReveal.initialize"), encoding="utf-8")
+    deck.write_text(
+        sample_html.replace("window.Reveal.initialize", "window.NoReveal.initialize"),
+        encoding="utf-8",
+    )
     with pytest.raises(browser.BrowserError, match=r"dead\.html did not start in Chromium"):
         check.examine(chromium, deck)
 

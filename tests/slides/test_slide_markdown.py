@@ -88,25 +88,83 @@ def test_count_words(html: str, words: int):
 
 @pytest.mark.parametrize(
     "text",
-    ["12.3 ms", "It takes 3 s.", "5 µs", "34.1 GB/s", "1e9 B/s", "104 GFLOP/s", "2 TFLOPS", "30x faster",
-     "8 bytes a second", "3 times slower", "20 seconds", "1,024 MiB/s", "137 times longer", "137 times as long",
-     "2x speedup", "87 % of the peak", "87%", "87 percent", "12 minutes", "3 hours", "a 3-second wait",
-     "1,200 images/s", "60 images per second", "100 Gbps", "12\u00a0ms", "<b>12</b> ms", "$12$ ms",
-     r"$12\,GB/s$", r"$12\,\mathrm{GB/s}$", r"$t = 5\,s$", r"$t = 5\ \text{ms}$", r"$87\,\%$", r"$30\times$ faster",
-     r"$30 \times \text{faster}$", r"$$12\frac{GB}{s}$$", r"\(12~ms\)", r"$76\,\mu s$", "$12 GB/s$"],
-)  # fmt: skip
+    [
+        "12.3 ms",
+        "It takes 3 s.",
+        "5 µs",
+        "34.1 GB/s",
+        "1e9 B/s",
+        "104 GFLOP/s",
+        "2 TFLOPS",
+        "30x faster",
+        "8 bytes a second",
+        "3 times slower",
+        "20 seconds",
+        "1,024 MiB/s",
+        "137 times longer",
+        "137 times as long",
+        "2x speedup",
+        "87 % of the peak",
+        "87%",
+        "87 percent",
+        "12 minutes",
+        "3 hours",
+        "a 3-second wait",
+        "1,200 images/s",
+        "60 images per second",
+        "100 Gbps",
+        "12\u00a0ms",
+        "<b>12</b> ms",
+        "$12$ ms",
+        r"$12\,GB/s$",
+        r"$12\,\mathrm{GB/s}$",
+        r"$t = 5\,s$",
+        r"$t = 5\ \text{ms}$",
+        r"$87\,\%$",
+        r"$30\times$ faster",
+        r"$30 \times \text{faster}$",
+        r"$$12\frac{GB}{s}$$",
+        r"\(12~ms\)",
+        r"$76\,\mu s$",
+        "$12 GB/s$",
+    ],
+)
 def test_a_typed_time_rate_share_or_speedup_is_found(text: str):
     assert typed_measurement(f"<p>{text}</p>") is not None
 
 
 @pytest.mark.parametrize(
     "text",
-    ["3 layers", "1,024 by 1,024", "2 FLOP", "4 bytes a number", "64 samples", "32 KiB", "within 2x", "$t = 5 s$",
-     "lesson 3", "0.5 FLOP/B", "10 sizes", "How many times longer?", "the 1990s", "3 times the memory",
-     r"$t = \tfrac{3}{2}\,t_{copy}$", r"$t = 8\,t_{half}$", "$2mnk$", "$16 h w$", r"$t \geq \frac{2mnk}{P}$",
-     r"$6 \cdot 24 \cdot 24$", "a second look", "$n = 1024$", "4 bits", "3 times as many", "$24/s + 1$",
-     r"$\frac{24}{s}$", ""],
-)  # fmt: skip
+    [
+        "3 layers",
+        "1,024 by 1,024",
+        "2 FLOP",
+        "4 bytes a number",
+        "64 samples",
+        "32 KiB",
+        "within 2x",
+        "$t = 5 s$",
+        "lesson 3",
+        "0.5 FLOP/B",
+        "10 sizes",
+        "How many times longer?",
+        "the 1990s",
+        "3 times the memory",
+        r"$t = \tfrac{3}{2}\,t_{copy}$",
+        r"$t = 8\,t_{half}$",
+        "$2mnk$",
+        "$16 h w$",
+        r"$t \geq \frac{2mnk}{P}$",
+        r"$6 \cdot 24 \cdot 24$",
+        "a second look",
+        "$n = 1024$",
+        "4 bits",
+        "3 times as many",
+        "$24/s + 1$",
+        r"$\frac{24}{s}$",
+        "",
+    ],
+)
 def test_a_count_is_not_a_measurement(text: str):
     assert typed_measurement(f"<p>{text}</p>") is None
 
@@ -131,27 +189,59 @@ def test_a_measurement_in_a_comment_is_found(code: str, found: str | None):
 
 @pytest.mark.parametrize(
     "text",
-    ["costs $5 and then $6", "a fee of $5, later $6", "$5-$10", "between $5 and more$", "$cold call$",
-     "$t_{cold call}$", r"\(cold and warm\)", "$$rate of copies$$", r"$\frac{cold call}{2}$", "$ x $", "$5<br>and $6",
-     "$5 <!-- now --> and $6"],
-)  # fmt: skip
+    [
+        "costs $5 and then $6",
+        "a fee of $5, later $6",
+        "$5-$10",
+        "between $5 and more$",
+        "$cold call$",
+        "$t_{cold call}$",
+        r"\(cold and warm\)",
+        "$$rate of copies$$",
+        r"$\frac{cold call}{2}$",
+        "$ x $",
+        "$5<br>and $6",
+        "$5 <!-- now --> and $6",
+    ],
+)
 def test_a_formula_of_plain_words_is_found(text: str):
     assert formula_of_words(f"<p>so {text}</p>") is not None
 
 
 @pytest.mark.parametrize(
     "text",
-    ["costs $5", "$2mnk$ of $n^3$", r"$t \geq \max(a, b)$", r"$t_{\text{cold call}}$", r"$\mathrm{GB read} / s$",
-     "$$\n x + y \n$$", "$m n k$", r"$\begin{aligned} a &= b \end{aligned}$", "<code>echo $HOME and $PATH</code>",
-     "<pre>$5 and then $6</pre>", r"$W x$, $y x^T$", r"$\partial y\,x^T$", "$mn, nk$", "<b>$5</b> and $6",
-     ""],
-)  # fmt: skip
+    [
+        "costs $5",
+        "$2mnk$ of $n^3$",
+        r"$t \geq \max(a, b)$",
+        r"$t_{\text{cold call}}$",
+        r"$\mathrm{GB read} / s$",
+        "$$\n x + y \n$$",
+        "$m n k$",
+        r"$\begin{aligned} a &= b \end{aligned}$",
+        "<code>echo $HOME and $PATH</code>",
+        "<pre>$5 and then $6</pre>",
+        r"$W x$, $y x^T$",
+        r"$\partial y\,x^T$",
+        "$mn, nk$",
+        "<b>$5</b> and $6",
+        "",
+    ],
+)
 def test_a_real_formula_is_left_alone(text: str):
     assert formula_of_words(f"<p>so {text}</p>") is None
 
 
-@pytest.mark.parametrize("alt", ["", " \n", "<Figure size 640x480 with 1 Axes>", "Figure(640x480)",
-                                 "No description has been provided for this image"])  # fmt: skip
+@pytest.mark.parametrize(
+    "alt",
+    [
+        "",
+        " \n",
+        "<Figure size 640x480 with 1 Axes>",
+        "Figure(640x480)",
+        "No description has been provided for this image",
+    ],
+)
 def test_what_a_program_writes_for_want_of_an_alt_text_is_none(alt: str):
     assert not is_described(alt)
     assert undescribed_figure(f"<p><img src='data:,' alt='{html_escape(alt)}'></p>") == "<img>"
@@ -176,31 +266,56 @@ def test_a_figure_without_alt_text_is_found(html: str, found: str | None):
 @pytest.mark.parametrize(
     ("source", "refused"),
     [
-        ("Text.", None), ("- a", None), ("1. a", None), ("$$t$$", None), ("| a |\n|---|\n| 1 |", None), ("", None),
-        ("![a](data:image/png;base64,AA)", None), ("> quote", "a quote"), ("```python\nf()\n```", "a block of code"),
-        ("```\nf()\n```", "a block of code"), ("    f()", "a block of code"), ("---", "a line across"),
+        ("Text.", None),
+        ("- a", None),
+        ("1. a", None),
+        ("$$t$$", None),
+        ("| a |\n|---|\n| 1 |", None),
+        ("", None),
+        ("![a](data:image/png;base64,AA)", None),
+        ("> quote", "a quote"),
+        ("```python\nf()\n```", "a block of code"),
+        ("```\nf()\n```", "a block of code"),
+        ("    f()", "a block of code"),
+        ("---", "a line across"),
         ("<details>x</details>", "<details>"),
     ],
-)  # fmt: skip
+)
 def test_the_first_block_is_a_paragraph_list_table_or_figure(source: str, refused: str | None):
     assert refused_block(cut(f"## H\n\n{source}\n\nnote").text if source else "") == refused
 
 
 @pytest.mark.parametrize(
     "html",
-    ['<img src="https://example.org/a.png">', '<img src="a.png">', '<img srcset="a.png 2x">', "<script>1</script>",
-     '<iframe src="a"></iframe>', "<style>@import 'a.css'</style>", "<p style='background: url(a.png)'>x</p>",
-     '<svg><use href="a.svg#b"></use></svg>', '<link rel="stylesheet" href="a.css">', '<video poster="a.png"></video>',
-     '<p onclick="f()">x</p>', '<style>p { background: url( "//example.org/a" ) }</style>'],
-)  # fmt: skip
+    [
+        '<img src="https://example.org/a.png">',
+        '<img src="a.png">',
+        '<img srcset="a.png 2x">',
+        "<script>1</script>",
+        '<iframe src="a"></iframe>',
+        "<style>@import 'a.css'</style>",
+        "<p style='background: url(a.png)'>x</p>",
+        '<svg><use href="a.svg#b"></use></svg>',
+        '<link rel="stylesheet" href="a.css">',
+        '<video poster="a.png"></video>',
+        '<p onclick="f()">x</p>',
+        '<style>p { background: url( "//example.org/a" ) }</style>',
+    ],
+)
 def test_what_would_load_or_run_is_found(html: str):
     assert outside_reference(f"<div>{html}</div>") is not None
 
 
 @pytest.mark.parametrize(
     "html",
-    ['<img src="data:image/png;base64,AA">', '<a href="https://example.org">x</a>', '<svg><use href="#b"></use></svg>',
-     "<style scoped>.dataframe td { color: red }</style>", "<p style='background: url(#g)'>one</p>", ""],
-)  # fmt: skip
+    [
+        '<img src="data:image/png;base64,AA">',
+        '<a href="https://example.org">x</a>',
+        '<svg><use href="#b"></use></svg>',
+        "<style scoped>.dataframe td { color: red }</style>",
+        "<p style='background: url(#g)'>one</p>",
+        "",
+    ],
+)
 def test_what_stands_alone_is_left_alone(html: str):
     assert outside_reference(html) is None

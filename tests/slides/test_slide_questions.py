@@ -1,4 +1,6 @@
-"""A question and its answer: what a slide shows of each, and never both on one slide, in every lesson."""
+"""A question and its answer: what a slide shows of each, and never both on one slide, in every
+lesson.
+"""
 
 import json
 import re
@@ -18,7 +20,7 @@ from slide_samples import (
     notebook_of,
     printed,
     text_cell,
-)  # fmt: skip
+)
 
 from helpers.widgets import NO_PREDICTION, Answer
 from slides import build, evidence, questions
@@ -81,11 +83,27 @@ def test_a_predict_alone_is_the_title_of_its_slide_with_an_axis_to_guess_on():
 
 @pytest.mark.parametrize(
     ("found", "unit", "ends"),
-    [(4.0, "x", (0.1, 1000)), (40.0, "%", (0, 100)), (0.0, "logits", (0, 10)), (None, "s", (0.01, 1000))],
+    [
+        (4.0, "x", (0.1, 1000)),
+        (40.0, "%", (0, 100)),
+        (0.0, "logits", (0, 10)),
+        (None, "s", (0.01, 1000)),
+    ],
 )
-def test_the_axis_holds_the_answer_well_inside(found: float | None, unit: str, ends: tuple[float, float]):
-    answer = Answer(QUESTION, unit, predicted=None, modelled=2.0 if found else None, found=found if found != 2 else 0)
-    cells = [predict(), code_cell("r", displayed({"text/html": answer._repr_html_(), "text/plain": str(answer)}))]
+def test_the_axis_holds_the_answer_well_inside(
+    found: float | None, unit: str, ends: tuple[float, float]
+):
+    answer = Answer(
+        QUESTION,
+        unit,
+        predicted=None,
+        modelled=2.0 if found else None,
+        found=found if found != 2 else 0,
+    )
+    cells = [
+        predict(),
+        code_cell("r", displayed({"text/html": answer._repr_html_(), "text/plain": str(answer)})),
+    ]
     cells[0].outputs = [asked(unit=unit)]
     if found is None:
         cells = cells[:1]
@@ -102,7 +120,10 @@ def test_an_answer_keeps_its_model_and_its_measurement_as_numbers_and_on_the_axi
     page = BeautifulSoup(shown(answered()), "html.parser")
     assert plain_text(str(page.select_one(".of"))) == QUESTION
     assert [one.get_text(" ") for one in page.select(".number")] == ["2x modelled", "4x measured"]
-    assert json.loads(page.select_one(".guess")["data-marks"]) == [["modelled", 2.0], ["measured", 4.0]]
+    assert json.loads(page.select_one(".guess")["data-marks"]) == [
+        ["modelled", 2.0],
+        ["measured", 4.0],
+    ]
     assert page.select_one("input") is None
 
 
@@ -115,7 +136,10 @@ def test_who_published_a_number_is_said_at_the_foot_and_not_beside_the_number():
     telling = code_cell("r", published, tags=("slide", "slide-output"), **ALONE)
     assert [slide.source for slide in deck_of(asking, telling).slides] == ["", paper]
     telling.metadata["source"] = "as the cell says it"
-    assert [slide.source for slide in deck_of(asking, telling).slides] == ["", "as the cell says it"]
+    assert [slide.source for slide in deck_of(asking, telling).slides] == [
+        "",
+        "as the cell says it",
+    ]
 
 
 @pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem[:2])
@@ -123,7 +147,10 @@ def test_each_slide_of_a_lesson_with_published_numbers_says_who_published_them(n
     content = build.read_notebook(notebook)
     for slide in read_deck(content, name=notebook.stem, folder=notebook.parent).slides:
         outputs = [output for part in slide.parts for output in part.outputs]
-        texts = [f"{output.get('text', '')} {output.get('data', {}).get('text/html', '')}" for output in outputs]
+        texts = [
+            f"{output.get('text', '')} {output.get('data', {}).get('text/html', '')}"
+            for output in outputs
+        ]
         if any("published" in BeautifulSoup(text, "html.parser").get_text() for text in texts):
             assert slide.source, slide.heading
 
@@ -147,7 +174,9 @@ def test_a_reveal_of_the_library_is_known_as_an_answer(monkeypatch):
 
     monkeypatch.setenv("HELPERS_HEADLESS", "1")
     heard = []
-    monkeypatch.setattr("IPython.display.display", lambda shown, raw=False: heard.append((shown, raw)))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda shown, raw=False: heard.append((shown, raw))
+    )
     asking = ask(QUESTION, "x")
     asking._ipython_display_()
     asking.reveal(modelled=2.0, measured=4.0)
@@ -173,12 +202,16 @@ def test_a_reveal_of_the_library_is_known_as_an_answer(monkeypatch):
 )
 def test_an_answer_on_the_slide_of_its_question_is_refused(cells):
     message = refusal(*cells)
-    assert message.startswith("98_sample, cell 1, asks a question and shows an output on one slide; open a slide")
+    assert message.startswith(
+        "98_sample, cell 1, asks a question and shows an output on one slide; open a slide"
+    )
 
 
 def test_an_output_from_below_a_predict_does_not_join_a_text_above_it():
     message = refusal(STATES, predict(), output())
-    assert message.startswith("98_sample, cell 1, joins a text above a predict to an output below it; open a slide")
+    assert message.startswith(
+        "98_sample, cell 1, joins a text above a predict to an output below it; open a slide"
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,13 +224,19 @@ def test_an_output_from_below_a_predict_does_not_join_a_text_above_it():
     ids=["on its slide", "on the next", "after another answer"],
 )
 def test_an_answer_that_nobody_asked_for_is_refused(cells):
-    assert "shows the answer of a reveal, and no slide since the last output has asked" in refusal(*cells)
+    assert "shows the answer of a reveal, and no slide since the last output has asked" in refusal(
+        *cells
+    )
 
 
 @pytest.mark.parametrize(
     "cells",
     [
-        (predict("slide", "slide-output", **ALONE), output("slide", **ALONE), reveal("slide", "slide-output", **ALONE)),
+        (
+            predict("slide", "slide-output", **ALONE),
+            output("slide", **ALONE),
+            reveal("slide", "slide-output", **ALONE),
+        ),
         (ASKS, reveal("slide", "slide-output", **ALONE)),
         (ASKS, output("slide", **ALONE)),
         (ASKS, text_cell("## More\n\nText."), reveal("slide", "slide-output", **ALONE)),
@@ -215,7 +254,9 @@ def test_a_question_before_its_answer_is_right(cells):
 
 @pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
 def test_in_every_lesson_a_question_stands_on_a_slide_before_its_answer(notebook: Path):
-    """Said once more from the cells alone, without the deck: what ``read_deck`` refuses cannot hide here."""
+    """Said once more from the cells alone, without the deck: what ``read_deck`` refuses cannot hide
+    here.
+    """
     cells = build.read_notebook(notebook).cells
     slide_of, slide = {}, 0
     for index, cell in enumerate(cells):
@@ -224,18 +265,28 @@ def test_in_every_lesson_a_question_stands_on_a_slide_before_its_answer(notebook
         if tags & {"slide", "slide-more", "slide-code", "slide-output"}:
             slide_of[index] = slide
     asking = [
-        i for i, cell in enumerate(cells) if cell.cell_type == "code" and "predict" in cell.metadata.get("tags", [])
+        i
+        for i, cell in enumerate(cells)
+        if cell.cell_type == "code" and "predict" in cell.metadata.get("tags", [])
     ]
     assert asking, "no predict in this lesson: the test has nothing to look at"
     for start, end in pairwise([*asking, len(cells)]):
         heading = max((i for i in range(start) if _begins(cells[i])), default=0)
-        told = {slide_of[i] for i in range(heading, start + 1) if i in slide_of and not _shows(cells[i])}
+        told = {
+            slide_of[i] for i in range(heading, start + 1) if i in slide_of and not _shows(cells[i])
+        }
         shown = {slide_of[i] for i in range(start + 1, end) if i in slide_of and _shows(cells[i])}
-        assert not told & shown, f"the question of cell {start + 1} and an output below it stand on one slide"
+        assert not told & shown, (
+            f"the question of cell {start + 1} and an output below it stand on one slide"
+        )
         revealed = [
-            i for i in range(start + 1, end) if i in slide_of and ".reveal(" in cells[i].source and _shows(cells[i])
+            i
+            for i in range(start + 1, end)
+            if i in slide_of and ".reveal(" in cells[i].source and _shows(cells[i])
         ]
-        assert not revealed or told, f"cell {revealed[0] + 1} shows an answer; its question stands on no slide"
+        assert not revealed or told, (
+            f"cell {revealed[0] + 1} shows an answer; its question stands on no slide"
+        )
 
 
 def _begins(cell: NotebookNode) -> bool:
@@ -253,4 +304,6 @@ def test_every_lessons_deck_ends_with_what_to_take_home_and_has_a_whole_note_a_s
     deck = read_deck(build.read_notebook(notebook), name=notebook.stem, folder=notebook.parent)
     assert plain_text(deck.slides[-1].heading) in ("What to take home", "Back to the bet")
     notes = [plain_text(slide.notes) for slide in deck.slides]
-    assert [number for number, note in enumerate(notes, start=2) if not note or note.endswith(":")] == []
+    assert [
+        number for number, note in enumerate(notes, start=2) if not note or note.endswith(":")
+    ] == []

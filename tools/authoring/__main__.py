@@ -1,4 +1,6 @@
-"""Build the lessons, check them, and show what they compare: ``python -m tools.authoring --help``."""
+"""Build the lessons, check them, and show what they compare: ``python -m tools.authoring
+--help``.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +28,98 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.authoring", description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.authoring", description=__doc__.partition(":")[0]
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, command, help_text in (
-        ("build", _build, "run the sources and write the notebooks, the README's table and the index of functions"),
+        (
+            "build",
+            _build,
+            (
+                "run the sources and write the notebooks, the README's table and the index of "
+                "functions"
+            ),
+        ),
         ("check", _check, "say what in the notebooks breaks a rule, without running them"),
         ("table", _table, "show for each lesson which share of what it shows is compared"),
-        ("mutate", _mutate, "plant the bugs of tools/authoring/mutations.py and say which cell catches each"),
-        ("rehearse", _rehearse, "run the notebooks as on other processors, and say which output changes"),
-        ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
-        ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
-        ("solutions", _solutions, "write the exercises with their solutions to _build/solutions, for who learns alone"),
-        ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
+        (
+            "mutate",
+            _mutate,
+            "plant the bugs of tools/authoring/mutations.py and say which cell catches each",
+        ),
+        (
+            "rehearse",
+            _rehearse,
+            "run the notebooks as on other processors, and say which output changes",
+        ),
+        (
+            "renumber",
+            _renumber,
+            "give the lessons the numbers of course/order.toml, in names of files and in texts",
+        ),
+        (
+            "student",
+            _student,
+            "build course/exercises, and a clean tree for students in _build/student",
+        ),
+        (
+            "solutions",
+            _solutions,
+            "write the exercises with their solutions to _build/solutions, for who learns alone",
+        ),
+        (
+            "nbgrader",
+            _nbgrader,
+            "write nbgrader's folder of assignments, with their solutions, for grading",
+        ),
     ):
         one = commands.add_parser(name, help=help_text)
         one.set_defaults(command=command)
         if name != "renumber":
-            one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
+            one.add_argument(
+                "lessons",
+                nargs="*",
+                metavar="NN",
+                help="numbers of lessons; all when none is given",
+            )
         if name == "build":
-            one.add_argument("--appendix", action="store_true", help="the appendices of these lessons instead")
-            one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
-            one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
+            one.add_argument(
+                "--appendix", action="store_true", help="the appendices of these lessons instead"
+            )
+            one.add_argument(
+                "--keep", action="store_true", help="run nothing: new texts, the outputs of before"
+            )
+            one.add_argument(
+                "--draft",
+                action="store_true",
+                help="one run, also where what it measures is not decided",
+            )
         if name == "student":
-            one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
+            one.add_argument(
+                "--keep", action="store_true", help="run nothing: new texts, the outputs of before"
+            )
         if name == "table":
-            one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
-            one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
+            one.add_argument(
+                "--readme", action="store_true", help="show the README's table of lessons instead"
+            )
+            one.add_argument(
+                "--write",
+                action="store_true",
+                help="write it and the other pages made from lessons",
+            )
         if name == "rehearse":
-            one.add_argument("--setting", help="one or several, such as avx2+one-core; all that there are by default")
+            one.add_argument(
+                "--setting",
+                help="one or several, such as avx2+one-core; all that there are by default",
+            )
         if name == "nbgrader":
-            one.add_argument("--folder", type=Path, default=HERE.root / "_build" / "nbgrader", help="where to write it")
+            one.add_argument(
+                "--folder",
+                type=Path,
+                default=HERE.root / "_build" / "nbgrader",
+                help="where to write it",
+            )
     return parser
 
 
@@ -99,7 +163,9 @@ def _table(options: argparse.Namespace) -> int:
 
 def _mutate(options: argparse.Namespace) -> int:
     HERE.lessons(options.lessons)
-    chosen = [one for one in mutations.MUTATIONS if not options.lessons or one.lesson in options.lessons]
+    chosen = [
+        one for one in mutations.MUTATIONS if not options.lessons or one.lesson in options.lessons
+    ]
     with warm.kernels() as kernels:
         table = mutation.attempt_all(HERE, chosen, sanitize=mutation.SANITIZE, kernels=kernels)
     print(table)
@@ -122,7 +188,10 @@ def _student(options: argparse.Namespace) -> int:
     for path in (sheets.keep if options.keep else sheets.build)(HERE, options.lessons):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = handout.student(HERE, HERE.root / "_build" / "student")
-    print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
+    print(
+        f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden "
+        "test"
+    )
     return 0
 
 
@@ -142,7 +211,10 @@ def _solutions(options: argparse.Namespace) -> int:
     from tools.exercises import handout
 
     folder = handout.solutions(HERE, HERE.root / "_build" / "solutions", options.lessons)
-    print(f"wrote {folder.relative_to(HERE.root).as_posix()}: read them after you have tried; keep them from a class")
+    print(
+        f"wrote {folder.relative_to(HERE.root).as_posix()}: read them after you have tried; keep "
+        "them from a class"
+    )
     return 0
 
 

@@ -28,13 +28,14 @@ def build(
     draft: bool = False,
     cell_timeout_s: int = CELL_TIMEOUT_S,
 ) -> list[Path]:
-    """Build the lessons in ``numbers`` (all when empty), then the README's table and the index of functions.
+    """Build the lessons in ``numbers`` (all when empty), then the README's table and the index of
+    functions.
 
-    With ``appendices`` theirs are built instead. Returns the notebooks written. Every source is read before the first
-    cell runs, and a notebook is replaced only when its whole run went well. A lesson that shows a comparison that is
-    not stable, or a claim that is not decided, is run up to three times, and then refused; with ``draft`` it is run
-    once and written as it is, to be read and not kept.
-    Raises AuthoringError: one sentence that names the lesson and what to do.
+    With ``appendices`` theirs are built instead. Returns the notebooks written. Every source is
+    read before the first cell runs, and a notebook is replaced only when its whole run went well. A
+    lesson that shows a comparison that is not stable, or a claim that is not decided, is run up to
+    three times, and then refused; with ``draft`` it is run once and written as it is, to be read
+    and not kept. Raises AuthoringError: one sentence that names the lesson and what to do.
     """
     everything = course.lessons()
     chosen = _chosen(course, numbers, appendices)
@@ -50,7 +51,9 @@ def _chosen(course: Course, numbers: Sequence[str], appendices: bool) -> tuple[L
 
 
 def refresh(course: Course) -> None:
-    """Bring the README's table, the index of functions, formulas and syllabus up to date, without running anything."""
+    """Bring the README's table, the index of functions, formulas and syllabus up to date, without
+    running anything.
+    """
     lessons = course.lessons()
     write(course.readme, pages.with_table(_readme(course), lessons, address=course.address))
     write(course.functions, functions.page(course, lessons))
@@ -63,12 +66,16 @@ def _readme(course: Course) -> str:
     try:
         return course.readme.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise AuthoringError("there is no README.md to hold the table of lessons; write one") from error
+        raise AuthoringError(
+            "there is no README.md to hold the table of lessons; write one"
+        ) from error
     except OSError as error:
         raise AuthoringError(f"README.md cannot be read: {error.strerror}") from error
 
 
-def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], draft: bool, cell_timeout_s: int) -> Path:
+def _build_one(
+    course: Course, lesson: Lesson, everything: Sequence[Lesson], draft: bool, cell_timeout_s: int
+) -> Path:
     for _ in range(1 if draft else _TRIES):
         fresh = notebook.unexecuted(lesson, everything)
         started_s = time.monotonic()
@@ -82,16 +89,20 @@ def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], dra
     if undecided:
         assert undecided[0].cell is not None  # it is an output's
         line = lesson.cells[undecided[0].cell].line
-        raise AuthoringError(f"{lesson.label}: in each of {_TRIES} runs the cell at line {line} of "
-                             f"{lesson.name}.py {undecided[0].what}")  # fmt: skip
+        raise AuthoringError(
+            f"{lesson.label}: in each of {_TRIES} runs the cell at line {line} of "
+            f"{lesson.name}.py {undecided[0].what}"
+        )
     return _written(course, replace(lesson, run_s=run_s), everything, executed)
 
 
 def keep(course: Course, numbers: Sequence[str] = (), *, appendices: bool = False) -> list[Path]:
-    """Bring the notebooks of the lessons in ``numbers`` (all when empty) to their sources, with the outputs they have.
+    """Bring the notebooks of the lessons in ``numbers`` (all when empty) to their sources, with the
+    outputs they have.
 
-    With ``appendices`` it is theirs instead. Returns the notebooks written. Nothing runs, so that their code must be
-    that of the sources. Raises AuthoringError where it is not, before a notebook is written.
+    With ``appendices`` it is theirs instead. Returns the notebooks written. Nothing runs, so that
+    their code must be that of the sources. Raises AuthoringError where it is not, before a notebook
+    is written.
     """
     everything = course.lessons()
     chosen = [(lesson, course.built(lesson)) for lesson in _chosen(course, numbers, appendices)]
@@ -102,12 +113,16 @@ def keep(course: Course, numbers: Sequence[str] = (), *, appendices: bool = Fals
     return written
 
 
-def _written(course: Course, lesson: Lesson, everything: Sequence[Lesson], run: nbformat.NotebookNode) -> Path:
+def _written(
+    course: Course, lesson: Lesson, everything: Sequence[Lesson], run: nbformat.NotebookNode
+) -> Path:
     """Write the lesson's notebook with the outputs of ``run``, and return its path."""
     try:
         text = notebook.canonical(notebook.with_outputs(lesson, everything, run))
     except (ValueError, nbformat.ValidationError) as error:
-        raise AuthoringError(f"{lesson.label} gave an output that cannot be saved: {error}") from error
+        raise AuthoringError(
+            f"{lesson.label} gave an output that cannot be saved: {error}"
+        ) from error
     _refuse_traces(nbformat.reads(text, as_version=4), lesson, course.root)
     path = course.notebook(lesson)
     path.parent.mkdir(exist_ok=True)
@@ -119,11 +134,14 @@ def _refuse_traces(built: nbformat.NotebookNode, lesson: Lesson, root: Path) -> 
     local = traces.here(root)
     for cell, stated in zip(built.cells, lesson.cells, strict=True):
         for output in cell.get("outputs", []):
-            found = [phrase for text in traces.texts(output) for phrase in traces.in_text(text, local)]
+            found = [
+                phrase for text in traces.texts(output) for phrase in traces.in_text(text, local)
+            ]
             if found:
                 raise AuthoringError(
-                    f"{lesson.label}: the cell at line {stated.line} of {lesson.name}.py shows {found[0]}; a "
-                    "saved notebook names no machine, so show a path relative to the course, or nothing"
+                    f"{lesson.label}: the cell at line {stated.line} of {lesson.name}.py shows "
+                    f"{found[0]}; a saved notebook names no machine, so show a path relative to "
+                    "the course, or nothing"
                 )
 
 

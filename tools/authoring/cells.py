@@ -21,7 +21,9 @@ class AuthoringError(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a source: ``kind`` is markdown or code, ``line`` the line of its ``# %%`` marker."""
+    """One cell of a source: ``kind`` is markdown or code, ``line`` the line of its ``# %%``
+    marker.
+    """
 
     kind: str
     source: str
@@ -32,19 +34,25 @@ class Cell:
 
 @functools.lru_cache(maxsize=128)  # a second a lesson, and every check of one lesson reads them all
 def cells_of(script: str, where: str) -> tuple[Cell, ...]:
-    """Return the cells of a percent script; ``where`` names the file in the AuthoringError for an ill-formed one."""
+    """Return the cells of a percent script; ``where`` names the file in the AuthoringError for an
+    ill-formed one.
+    """
     import jupytext  # a reader's environment has none, and the reader's copy is made there
 
     try:
         read_cells = jupytext.reads(script, fmt="py:percent").cells
     except nbformat.ValidationError as error:
         example = 'write it as # %% tags=["run"] minutes=2'
-        raise AuthoringError(f"{where}: a cell's metadata is ill-formed ({error.message}); {example}") from error
-    lines = [number for number, line in enumerate(script.splitlines(), start=1) if _MARKER.match(line)]
+        raise AuthoringError(
+            f"{where}: a cell's metadata is ill-formed ({error.message}); {example}"
+        ) from error
+    lines = [
+        number for number, line in enumerate(script.splitlines(), start=1) if _MARKER.match(line)
+    ]
     if len(lines) != len(read_cells):
         raise AuthoringError(
-            f"{where}: {len(lines)} lines begin a cell with '# %%' but {len(read_cells)} cells are read; put no text "
-            "between the header and the first '# %%', and no '# %%' within a cell"
+            f"{where}: {len(lines)} lines begin a cell with '# %%' but {len(read_cells)} cells are "
+            "read; put no text between the header and the first '# %%', and no '# %%' within a cell"
         )
     if not read_cells:
         raise AuthoringError(f"{where} has no cells; begin one with '# %%' or '# %% [markdown]'")

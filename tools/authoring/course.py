@@ -68,7 +68,9 @@ class Course:
 
     @property
     def three_numbers(self) -> Path:
-        """The picture of a lesson's three numbers, which the README and the site show as an answer."""
+        """The picture of a lesson's three numbers, which the README and the site show as an
+        answer.
+        """
         return self.folder / "map" / "three_numbers.svg"
 
     @property
@@ -84,11 +86,17 @@ class Course:
     def address(self) -> str:
         """The repository's address, as pyproject.toml states it in ``[project.urls]``, or ''."""
         path = self.root / "pyproject.toml"
-        project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {}) if path.is_file() else {}
+        project = (
+            tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+            if path.is_file()
+            else {}
+        )
         return project.get("urls", {}).get("Repository", "")
 
     def checks(self, of: Lesson) -> Path:
-        """Where the checks of a lesson are that is built from a story; the others have them in their cells."""
+        """Where the checks of a lesson are that is built from a story; the others have them in
+        their cells.
+        """
         return self.source_folder / "checks" / f"{of.name}.py"
 
     def source(self, of: Lesson) -> Path:
@@ -100,26 +108,37 @@ class Course:
     def lessons(self, numbers: Sequence[str] = ()) -> tuple[Lesson, ...]:
         """Return the lessons in the order of their numbers: all of them, or those in ``numbers``.
 
-        Raises AuthoringError when a source is ill-formed, two share a number, or a number in ``numbers`` has none.
+        Raises AuthoringError when a source is ill-formed, two share a number, or a number in
+        ``numbers`` has none.
         """
         read = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
         acts = self.acts
         ways = order.ways(self.folder / "order.toml")
         found = tuple(
-            replace(one, run_s=_run_s(self.notebook(one)), act=order.act_of(acts, one.name), way=ways.get(one.slug))
+            replace(
+                one,
+                run_s=_run_s(self.notebook(one)),
+                act=order.act_of(acts, one.name),
+                way=ways.get(one.slug),
+            )
             for one in read
         )
         known = [one.number for one in found]
         twice = sorted({number for number in known if known.count(number) > 1})
         if twice:
-            raise AuthoringError(f"two sources have the number {', '.join(twice)}; give each lesson its own")
+            raise AuthoringError(
+                f"two sources have the number {', '.join(twice)}; give each lesson its own"
+            )
         unknown = [number for number in numbers if number not in known]
         if unknown:
-            raise AuthoringError(f"no lesson {', '.join(unknown)}; there are {', '.join(known) or 'none yet'}")
+            raise AuthoringError(
+                f"no lesson {', '.join(unknown)}; there are {', '.join(known) or 'none yet'}"
+            )
         return tuple(one for one in found if not numbers or one.number in numbers)
 
     def appendices(self, numbers: Sequence[str] = ()) -> tuple[Lesson, ...]:
-        """Return the appendices of the lessons in ``numbers`` (all when empty), for those that have one.
+        """Return the appendices of the lessons in ``numbers`` (all when empty), for those that have
+        one.
 
         Raises AuthoringError when a source is ill-formed, or has not the name of a lesson's.
         """
@@ -127,12 +146,17 @@ class Course:
         for path in sorted((self.source_folder / lesson.APPENDIX).glob("*.py")):
             one = lesson.read(path)
             if not (self.source_folder / path.name).is_file():
-                raise AuthoringError(f"{one.name}.py: no lesson has this name; name an appendix as its lesson is named")
+                raise AuthoringError(
+                    f"{one.name}.py: no lesson has this name; name an appendix as its lesson is "
+                    "named"
+                )
             found.append(replace(one, run_s=_run_s(self.notebook(one))))
         return tuple(one for one in found if not numbers or one.number in numbers)
 
     def built(self, of: Lesson) -> nbformat.NotebookNode:
-        """Return the notebook that was built from a lesson; raises AuthoringError when it is absent or not one."""
+        """Return the notebook that was built from a lesson; raises AuthoringError when it is absent
+        or not one.
+        """
         path, again = self.notebook(of), f"run make lessons LESSONS={of.number}"
         try:
             return nbformat.read(path, as_version=4)
@@ -143,7 +167,9 @@ class Course:
 
 
 def _run_s(path: Path) -> int:
-    """Return the seconds that the run of a built notebook took; 0 where there is none that says it."""
+    """Return the seconds that the run of a built notebook took; 0 where there is none that says
+    it.
+    """
     try:
         return _stated_run_s(path, path.stat().st_mtime_ns)
     except (FileNotFoundError, ValueError, KeyError):

@@ -12,14 +12,20 @@ from tools.authoring.order import Act
 
 WIDTH, HEIGHT = 860, 236
 GREY, HERE = "#777777", "#D55E00"  # the grey is read on white and on black alike
-ACTS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#999933", "#CC6677")  # one an act, seen on white and on black
-COURSE = "Map of the course: the machine, from a core to a cluster, with the acts, their lessons and their questions."
+# one an act, seen on white and on black
+ACTS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#999933", "#CC6677")
+COURSE = (
+    "Map of the course: the machine, from a core to a cluster, with the acts, their lessons and "
+    "their questions."
+)
 _CARDS_A_ROW, _CARD_WIDTH, _CARD_HEIGHT, _CARD_GAP, _LETTERS = 3, 276, 84, 12, 38
 
 
 @dataclass(frozen=True)
 class MapPlace:
-    """A part of the machine: what the map writes into it, and its box (left, top, width, height)."""
+    """A part of the machine: what the map writes into it, and its box (left, top, width,
+    height).
+    """
 
     label: str
     box: tuple[int, int, int, int]
@@ -60,18 +66,27 @@ def svg(here: Collection[str]) -> str:
 
 
 def course_svg(acts: Sequence[Act]) -> str:
-    """Return the map of the course as SVG: the map of the machine with the acts, and a card for each act below.
+    """Return the map of the course as SVG: the map of the machine with the acts, and a card for
+    each act below.
 
-    Raises AuthoringError for more acts than there are colours, for a place that the map does not have, and for one
-    that two acts have.
+    Raises AuthoringError for more acts than there are colours, for a place that the map does not
+    have, and for one that two acts have.
     """
     places = [place for act in acts for place in act.places]
     _refuse_unknown(places)
     twice = sorted({place for place in places if places.count(place) > 1})
     if twice or len(acts) > len(ACTS):
-        what = f"two acts have {', '.join(twice)}" if twice else f"{len(acts)} acts, and colours for {len(ACTS)}"
-        raise AuthoringError(f"the map of the course: {what}; give each act places and a colour of its own")
-    colours = {place: colour for act, colour in zip(acts, ACTS, strict=False) for place in act.places}
+        what = (
+            f"two acts have {', '.join(twice)}"
+            if twice
+            else f"{len(acts)} acts, and colours for {len(ACTS)}"
+        )
+        raise AuthoringError(
+            f"the map of the course: {what}; give each act places and a colour of its own"
+        )
+    colours = {
+        place: colour for act, colour in zip(acts, ACTS, strict=False) for place in act.places
+    }
     numbers = {place: number for number, act in enumerate(acts, start=1) for place in act.places}
     rows = -(-len(acts) // _CARDS_A_ROW)
     lines = _head(HEIGHT + rows * (_CARD_HEIGHT + _CARD_GAP), COURSE)
@@ -88,7 +103,9 @@ def course_svg(acts: Sequence[Act]) -> str:
 def _refuse_unknown(places: Collection[str]) -> None:
     unknown = [place for place in places if place not in PLACES]
     if unknown:
-        raise AuthoringError(f"the map has no place {', '.join(unknown)}; it has {', '.join(PLACES)}")
+        raise AuthoringError(
+            f"the map has no place {', '.join(unknown)}; it has {', '.join(PLACES)}"
+        )
 
 
 def _head(height: int, title: str) -> list[str]:
@@ -102,7 +119,10 @@ def _head(height: int, title: str) -> list[str]:
 def _badge(x: float, y: float, number: int, colour: str) -> list[str]:
     return [
         f'<circle cx="{x:g}" cy="{y:g}" r="11" fill="{colour}"/>',
-        f'<text x="{x:g}" y="{y + 4.5:g}" text-anchor="middle" font-weight="bold" fill="#ffffff">{number}</text>',
+        (
+            f'<text x="{x:g}" y="{y + 4.5:g}" text-anchor="middle" font-weight="bold" '
+            f'fill="#ffffff">{number}</text>'
+        ),
     ]
 
 
@@ -112,15 +132,24 @@ def _card(act: Act, place: int, colour: str) -> Iterator[str]:
     left = 4 + column * (_CARD_WIDTH + _CARD_GAP)
     top = HEIGHT + _CARD_GAP - 4 + row * (_CARD_HEIGHT + _CARD_GAP)
     yield (
-        f'<rect x="{left}" y="{top}" width="{_CARD_WIDTH}" height="{_CARD_HEIGHT}" rx="6" fill="{colour}" '
-        f'fill-opacity="0.12" stroke="{colour}" stroke-width="1.6"/>'
+        f'<rect x="{left}" y="{top}" width="{_CARD_WIDTH}" height="{_CARD_HEIGHT}" rx="6" '
+        f'fill="{colour}" fill-opacity="0.12" stroke="{colour}" stroke-width="1.6"/>'
     )
     yield from _badge(left + 20, top + 22, place + 1, colour)
-    yield f'<text x="{left + 38}" y="{top + 27}" font-weight="bold" fill="{GREY}">{html.escape(act.title)}</text>'
+    yield (
+        f'<text x="{left + 38}" y="{top + 27}" font-weight="bold" '
+        f'fill="{GREY}">{html.escape(act.title)}</text>'
+    )
     right = left + _CARD_WIDTH - 10
-    yield f'<text x="{right}" y="{top + 27}" text-anchor="end" font-size="12" fill="{GREY}">{act.numbers}</text>'
+    yield (
+        f'<text x="{right}" y="{top + 27}" text-anchor="end" font-size="12" '
+        f'fill="{GREY}">{act.numbers}</text>'
+    )
     for line, text in enumerate(map(html.escape, textwrap.wrap(act.question, _LETTERS))):
-        yield f'<text x="{left + 12}" y="{top + 52 + 17 * line}" font-size="12" fill="{GREY}">{text}</text>'
+        yield (
+            f'<text x="{left + 12}" y="{top + 52 + 17 * line}" font-size="12" '
+            f'fill="{GREY}">{text}</text>'
+        )
 
 
 def _drawn(place: MapPlace, marked: str | None, *, is_bold: bool = False) -> list[str]:
@@ -131,9 +160,12 @@ def _drawn(place: MapPlace, marked: str | None, *, is_bold: bool = False) -> lis
     x, y = (left + width / 2, top + height / 2 + 4) if place.is_inside else (left + 10, top + 17)
     anchor, weight = "middle" if place.is_inside else "start", "bold" if is_bold else "normal"
     return [
-        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="6" {fill} stroke="{colour}" '
-        f'stroke-width="{2.4 if is_here else 1.2}"/>',
-        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}">{place.label}</text>',
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="6" {fill} '
+        f'stroke="{colour}" stroke-width="{2.4 if is_here else 1.2}"/>',
+        (
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}" '
+            f'fill="{colour}">{place.label}</text>'
+        ),
     ]
 
 

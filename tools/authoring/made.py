@@ -1,4 +1,7 @@
-"""Pages made from the lessons, to be read beside them: formulas and syllabus. A course without them gets none."""
+"""Pages made from the lessons, to be read beside them: formulas and syllabus.
+
+A course without them gets none.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,12 @@ def rules_of_thumb(lessons: Sequence[Lesson]) -> str:
     ]
     act = ""
     for lesson in lessons:
-        rules = [rule for cell in lesson.cells if cell.kind == "markdown" for rule in page.rules_of_thumb(cell.source)]
+        rules = [
+            rule
+            for cell in lesson.cells
+            if cell.kind == "markdown"
+            for rule in page.rules_of_thumb(cell.source)
+        ]
         if not rules or lesson.way is None:
             continue
         if lesson.act != act:
@@ -55,7 +63,9 @@ def rules_of_thumb(lessons: Sequence[Lesson]) -> str:
 
 
 def exercise_minutes(course: Course) -> dict[str, int]:
-    """Return the minutes of each lesson's exercises, by its number, for the lessons that have some."""
+    """Return the minutes of each lesson's exercises, by its number, for the lessons that have
+    some.
+    """
     found = {}
     for path in sorted((course.folder / "instructor" / "exercises").glob("*.py")):
         cells, _ = yours.parted(cells_of(path.read_text(encoding="utf-8"), path.name), path.name)

@@ -17,18 +17,25 @@ EXERCISE = 12
 QUESTION = 3
 STEP = 5
 
-FOLDED = "hide-input"  # the site's name of the tag: a reader sees the output, and the code after a click
+# the site's name of the tag: a reader sees the output, and the code after a click
+FOLDED = "hide-input"
 
-_PREDICTION = re.compile(r"(?<![\w.])(?:helpers\.)?predict\(")  # and not what a fitted model predicts
+# and not what a fitted model predicts
+_PREDICTION = re.compile(r"(?<![\w.])(?:helpers\.)?predict\(")
 _NOT_PROSE = frozenset({"objectives", "recap", "formulas"})
 _BLOCK = re.compile(r"```.*?```|\$\$.*?\$\$", re.DOTALL)
 _LINE = re.compile(r"\s*(?:[|#>]|[-*] |\d+\. )")
 
 
 def words(cells: Iterable[Cell]) -> int:
-    """Return the words of running text: no lists, tables, quotations, headings and formulas in lines of their own."""
-    return sum(len(prose(cell.source).split()) for cell in cells
-               if cell.kind == "markdown" and not _NOT_PROSE & set(cell.tags))  # fmt: skip
+    """Return the words of running text: no lists, tables, quotations, headings and formulas in
+    lines of their own.
+    """
+    return sum(
+        len(prose(cell.source).split())
+        for cell in cells
+        if cell.kind == "markdown" and not _NOT_PROSE & set(cell.tags)
+    )
 
 
 def prose(text: str) -> str:
@@ -42,18 +49,26 @@ def predictions(cells: Iterable[Cell]) -> int:
 
 
 def lines(cell: Cell) -> int:
-    """Return the lines of code that a reader sees of a cell: none of a folded one, no blank line and no comment."""
+    """Return the lines of code that a reader sees of a cell: none of a folded one, no blank line
+    and no comment.
+    """
     if cell.kind != "code" or FOLDED in cell.tags:
         return 0
     stripped = (line.strip() for line in cell.source.splitlines())
-    return sum(bool(line) and line != "#" and not line.startswith(("# ", "//")) for line in stripped)
+    return sum(
+        bool(line) and line != "#" and not line.startswith(("# ", "//")) for line in stripped
+    )
 
 
 def minutes(cells: Sequence[Cell], *, run_s: float) -> int:
-    """Return the minutes of a lesson, or of its exercises, rounded up to five; its cells take ``run_s`` to run."""
+    """Return the minutes of a lesson, or of its exercises, rounded up to five; its cells take
+    ``run_s`` to run.
+    """
     estimated = words(cells) / WORDS_PER_MINUTE + predictions(cells) * PREDICTION + run_s / 60
     estimated += sum(lines(cell) for cell in cells if "yours" not in cell.metadata) * LINE_S / 60
-    estimated += sum(cell.metadata.get("takes", USUAL) for cell in cells if "yours" in cell.metadata)
+    estimated += sum(
+        cell.metadata.get("takes", USUAL) for cell in cells if "yours" in cell.metadata
+    )
     for kind, each in (("answer", EXERCISE), ("written", QUESTION)):
         estimated += sum(kind in cell.metadata for cell in cells) * each
     return STEP * math.ceil(estimated / STEP)

@@ -1,7 +1,9 @@
-"""Bugs that each lesson must notice: at least two a lesson, planted one at a time by tests/course/test_lessons.py.
+"""Bugs that each lesson must notice: at least two a lesson, planted one at a time by
+tests/course/test_lessons.py.
 
-Choose what a cell shows exactly (a count, bytes, a share): a bug in a time is masked. The last argument is text of that
-cell alone; of the lesson no more is run than the cell takes its names from, so choose one that takes few.
+Choose what a cell shows exactly (a count, bytes, a share): a bug in a time is masked. The last
+argument is text of that cell alone; of the lesson no more is run than the cell takes its names
+from, so choose one that takes few.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from types import CodeType
 
 
 def needed(sources: Sequence[str], wanted: Iterable[int]) -> frozenset[int]:
-    """Return the indices of the cells that are wanted, and of all that these take a name from, directly or not.
+    """Return the indices of the cells that are wanted, and of all that these take a name from,
+    directly or not.
 
     A cell takes a name from the last cell before it that binds the name.
     """
@@ -21,7 +22,9 @@ def needed(sources: Sequence[str], wanted: Iterable[int]) -> frozenset[int]:
             continue
         found.add(index)
         for name in names[index][0]:
-            waiting += next(([before] for before in reversed(range(index)) if name in names[before][1]), [])
+            waiting += next(
+                ([before] for before in reversed(range(index)) if name in names[before][1]), []
+            )
     return frozenset(found)
 
 
@@ -29,7 +32,9 @@ def _names(source: str) -> tuple[set[str], set[str]]:
     """Return the names that a cell takes from others, and those that it binds."""
     taken: set[str] = set()
     bound: set[str] = set()
-    for instruction in dis.get_instructions(compile(source, "a cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+    for instruction in dis.get_instructions(
+        compile(source, "a cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    ):
         if instruction.opname == "LOAD_NAME":
             taken |= {instruction.argval} - bound
         elif isinstance(instruction.argval, CodeType):

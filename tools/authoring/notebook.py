@@ -1,4 +1,6 @@
-"""Turn a lesson into a notebook, and a run notebook into bytes that depend on nothing but its outputs."""
+"""Turn a lesson into a notebook, and a run notebook into bytes that depend on nothing but its
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,21 @@ from tools.authoring.minutes import FOLDED
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 _KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-_LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3",
-             "nbconvert_exporter": "python", "codemirror_mode": {"name": "ipython", "version": 3}}  # fmt: skip
+_LANGUAGE = {
+    "name": "python",
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "pygments_lexer": "ipython3",
+    "nbconvert_exporter": "python",
+    "codemirror_mode": {"name": "ipython", "version": 3},
+}
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_KEPT = {b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"sRGB", b"pHYs", b"IDAT", b"IEND"}
 
 
 def unexecuted(lesson: Lesson, others: Iterable[Lesson] = ()) -> nbformat.NotebookNode:
-    """Return the lesson's notebook before it is run: cells filled from the metadata, with ids that stay.
+    """Return the lesson's notebook before it is run: cells filled from the metadata, with ids that
+    stay.
 
     ``others`` are the course's lessons: a number in ``needs`` becomes a link to its notebook.
     """
@@ -35,26 +44,45 @@ def unexecuted(lesson: Lesson, others: Iterable[Lesson] = ()) -> nbformat.Notebo
     following = next((other for other in others if other.number > lesson.number), None)
     seen: Counter[str] = Counter()
     texts = (
-        filled(cell, lesson, files, is_first=not place, following=following) for place, cell in enumerate(lesson.cells)
+        filled(cell, lesson, files, is_first=not place, following=following)
+        for place, cell in enumerate(lesson.cells)
     )
     cells = [_cell(cell, text, seen) for cell, text in zip(lesson.cells, texts, strict=True)]
     return new_notebook(cells=cells, metadata=_metadata(lesson), nbformat_minor=5)
 
 
 def filled(
-    cell: Cell, lesson: Lesson, files: Mapping[str, str], *, is_first: bool, following: Lesson | None = None
+    cell: Cell,
+    lesson: Lesson,
+    files: Mapping[str, str],
+    *,
+    is_first: bool,
+    following: Lesson | None = None,
 ) -> str:
-    """Return a cell's text, with the objectives where its tags ask for them, or the way back from an appendix.
+    """Return a cell's text, with the objectives where its tags ask for them, or the way back from
+    an appendix.
 
-    Above the objectives is the lesson's place on the map, below what was reached the way to the lesson ``following``.
+    Above the objectives is the lesson's place on the map, below what was reached the way to the
+    lesson ``following``.
     """
     if lesson.is_appendix:
         heading, text = _under_title(cell.source, lesson.title)
-        parts = [heading, facts(lesson, files), text] if is_first and cell.kind == "markdown" else [cell.source]
+        parts = (
+            [heading, facts(lesson, files), text]
+            if is_first and cell.kind == "markdown"
+            else [cell.source]
+        )
     elif "objectives" in cell.tags:
         heading, text = _under_title(cell.source, lesson.title)
         promise = "After this lesson you will be able to:"
-        parts = [heading, facts(lesson, files), text, picture_of(lesson), promise, objectives(lesson, done=False)]
+        parts = [
+            heading,
+            facts(lesson, files),
+            text,
+            picture_of(lesson),
+            promise,
+            objectives(lesson, done=False),
+        ]
     elif "recap" in cell.tags:
         done = objectives(lesson, done=True)
         parts = [cell.source, "In this lesson you:", done, way_on(lesson, following)]
@@ -64,13 +92,17 @@ def filled(
 
 
 def picture_of(lesson: Lesson) -> str:
-    """Return the map of the machine with the lesson's place as Markdown, "" for a lesson without one."""
+    """Return the map of the machine with the lesson's place as Markdown, "" for a lesson without
+    one.
+    """
     way = lesson.way
     return f"![{machine_map.description(way.places)}](map/{lesson.name}.svg)" if way else ""
 
 
 def way_on(lesson: Lesson, following: Lesson | None) -> str:
-    """Return why the next lesson follows, with a link to it; "" where there is none, or nobody has said why."""
+    """Return why the next lesson follows, with a link to it; "" where there is none, or nobody has
+    said why.
+    """
     if lesson.way is None or following is None:
         return ""
     link = f"[lesson {following.number}, {following.title}]({following.notebook_name})"
@@ -78,7 +110,9 @@ def way_on(lesson: Lesson, following: Lesson | None) -> str:
 
 
 def facts(lesson: Lesson, files: Mapping[str, str]) -> str:
-    """Return the line under a title: a lesson's number, its minutes and what it needs; an appendix's lesson."""
+    """Return the line under a title: a lesson's number, its minutes and what it needs; an
+    appendix's lesson.
+    """
     if lesson.is_appendix:
         back = f"[lesson {lesson.number}](../{lesson.number}_{lesson.slug}.ipynb)"
         return f"*Appendix of {back}, about {lesson.minutes} minutes.*"
@@ -88,7 +122,9 @@ def facts(lesson: Lesson, files: Mapping[str, str]) -> str:
 
 def needs_text(lesson: Lesson, files: Mapping[str, str]) -> str:
     """Return what a lesson needs, lesson numbers as links into ``files`` (number to file)."""
-    return ", ".join(f"[lesson {need}]({files[need]})" if need in files else need for need in lesson.needs)
+    return ", ".join(
+        f"[lesson {need}]({files[need]})" if need in files else need for need in lesson.needs
+    )
 
 
 def objectives(lesson: Lesson, *, done: bool) -> str:
@@ -109,7 +145,11 @@ def _cell(cell: Cell, source: str, seen: Counter[str]) -> nbformat.NotebookNode:
     if FOLDED in cell.tags:
         metadata["jupyter"] = {"source_hidden": True}
     make = new_code_cell if cell.kind == "code" else new_markdown_cell
-    return make(source=source, metadata=metadata, id=f"{digest}-{seen[digest]}" if seen[digest] > 1 else digest)
+    return make(
+        source=source,
+        metadata=metadata,
+        id=f"{digest}-{seen[digest]}" if seen[digest] > 1 else digest,
+    )
 
 
 def _metadata(lesson: Lesson) -> dict[str, Any]:
@@ -124,8 +164,11 @@ def _metadata(lesson: Lesson) -> dict[str, Any]:
     return {"kernelspec": dict(_KERNEL), "language_info": dict(_LANGUAGE), "lesson": stated}
 
 
-def with_outputs(lesson: Lesson, others: Iterable[Lesson], run: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Return the lesson's notebook with the outputs of ``run``, whose code cells are the same, in the same order.
+def with_outputs(
+    lesson: Lesson, others: Iterable[Lesson], run: nbformat.NotebookNode
+) -> nbformat.NotebookNode:
+    """Return the lesson's notebook with the outputs of ``run``, whose code cells are the same, in
+    the same order.
 
     Raises AuthoringError, with the line of the source, where they are not.
     """
@@ -135,18 +178,25 @@ def with_outputs(lesson: Lesson, others: Iterable[Lesson], run: nbformat.Noteboo
     for line, cell, old in zip_longest(lines, stated, had):
         if cell is None or old is None or cell.source != old.source:
             where = f"from line {line} of {lesson.name}.py on" if line else "at the end"
-            what = f"the code is not that of {lesson.notebook_name} {where}, whose outputs cannot be kept"
-            raise AuthoringError(f"{lesson.label}: {what}; run make lessons LESSONS={lesson.number}")
+            what = (
+                f"the code is not that of {lesson.notebook_name} {where}, whose outputs cannot be "
+                "kept"
+            )
+            raise AuthoringError(
+                f"{lesson.label}: {what}; run make lessons LESSONS={lesson.number}"
+            )
         cell.outputs = old.outputs
     return made
 
 
 def canonical(notebook: nbformat.NotebookNode) -> str:
-    """Return a run notebook as text: the same cells and outputs give the same text on every machine.
+    """Return a run notebook as text: the same cells and outputs give the same text on every
+    machine.
 
-    Cells are numbered 1 to n, streams of one name that touch are one, a picture keeps its pixels and no record of the
-    program that drew it, a live widget (which a saved file cannot show) leaves its text, and an error that a lesson
-    lets happen keeps its last line. Raises nbformat.ValidationError when the notebook is ill-formed.
+    Cells are numbered 1 to n, streams of one name that touch are one, a picture keeps its pixels
+    and no record of the program that drew it, a live widget (which a saved file cannot show) leaves
+    its text, and an error that a lesson lets happen keeps its last line. Raises
+    nbformat.ValidationError when the notebook is ill-formed.
     """
     tidy = nbformat.from_dict(notebook)
     code = [cell for cell in tidy.cells if cell.cell_type == "code"]
@@ -161,7 +211,11 @@ def _joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookN
     joined: list[nbformat.NotebookNode] = []
     for output in outputs:
         last = joined[-1] if joined else None
-        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+        if (
+            last is not None
+            and output.output_type == last.output_type == "stream"
+            and output.name == last.name
+        ):
             last.text += output.text
         else:
             joined.append(nbformat.from_dict(output))

@@ -19,13 +19,16 @@ _MOST_WORDS = 14  # of a lesson's question, which has a column in the table of l
 _LISTS = ("places", "lessons", "planned")
 _EXERCISES = "_exercises"
 
-# A title that a lesson had before, and its title now: readers and classes have files under the former one.
+# A title that a lesson had before, and its title now: readers and classes have files under the
+# former one.
 _RETITLED = {"layouts_and_long_sequences": "layouts"}
 
 
 @dataclass(frozen=True)
 class Way:
-    """The question that a lesson answers, its places on the map of the machine, and why the next lesson follows."""
+    """The question that a lesson answers, its places on the map of the machine, and why the next
+    lesson follows.
+    """
 
     question: str
     places: tuple[str, ...]
@@ -35,9 +38,12 @@ class Way:
 def ways(path: Path) -> dict[str, Way]:
     """Return what the file states of the lessons' way, by their titles, such as ``working_set``.
 
-    Raises AuthoringError where a key is missing or unknown, or where the question is none or is too long.
+    Raises AuthoringError where a key is missing or unknown, or where the question is none or is too
+    long.
     """
-    stated = tomllib.loads(path.read_text(encoding="utf-8")).get("ways", {}) if path.is_file() else {}
+    stated = (
+        tomllib.loads(path.read_text(encoding="utf-8")).get("ways", {}) if path.is_file() else {}
+    )
     return {title: _way(table, f"{path.name}: [ways.{title}]") for title, table in stated.items()}
 
 
@@ -46,7 +52,9 @@ def _way(table: Mapping[str, object], where: str) -> Way:
         raise AuthoringError(f"{where} has {', '.join(table)}; write {', '.join(_WAY_KEYS)}")
     question, places, leads_on = (table[key] for key in _WAY_KEYS)
     if not (isinstance(question, str) and isinstance(leads_on, str) and isinstance(places, list)):
-        raise AuthoringError(f"{where}: question and leads_on must be texts and places a list; write them so")
+        raise AuthoringError(
+            f"{where}: question and leads_on must be texts and places a list; write them so"
+        )
     if not question.endswith("?") or len(question.split()) > _MOST_WORDS:
         what = f"must end in ? and have at most {_MOST_WORDS} words"
         raise AuthoringError(f"{where}: the question {question!r} {what}; write one that does")
@@ -55,7 +63,8 @@ def _way(table: Mapping[str, object], where: str) -> Way:
 
 @dataclass(frozen=True)
 class Act:
-    """A part of the course: its lessons, and those that are ``planned`` and not written yet, as NN_title.
+    """A part of the course: its lessons, and those that are ``planned`` and not written yet, as
+    NN_title.
 
     ``question`` is what it asks, and ``places`` are where it is on the map of the course.
     """
@@ -74,9 +83,11 @@ class Act:
 
 
 def read(path: Path) -> tuple[Act, ...]:
-    """Return the acts that the file states; () where there is no file, as in a course of one lesson.
+    """Return the acts that the file states; () where there is no file, as in a course of one
+    lesson.
 
-    Raises AuthoringError where a key or a name is ill-formed, a title is used twice or the numbers do not rise.
+    Raises AuthoringError where a key or a name is ill-formed, a title is used twice or the numbers
+    do not rise.
     """
     if not path.is_file():
         return ()
@@ -86,15 +97,21 @@ def read(path: Path) -> tuple[Act, ...]:
         raise AuthoringError(f"{path.name} is not TOML: {error}") from error
     acts = tuple(_act(table, path.name) for table in stated.get("acts", ()))
     if not acts or not set(stated) <= {"acts", "ways"}:
-        raise AuthoringError(f"{path.name} states {', '.join(stated) or 'nothing'}; write [[acts]] and [ways.title]")
+        raise AuthoringError(
+            f"{path.name} states {', '.join(stated) or 'nothing'}; write [[acts]] and [ways.title]"
+        )
     names = [name for act in acts for name in sorted((*act.lessons, *act.planned))]
     for before, after in itertools.pairwise(names):
         if before[:2] >= after[:2]:
-            raise AuthoringError(f"{path.name}: {after} follows {before}; let the numbers rise from act to act")
+            raise AuthoringError(
+                f"{path.name}: {after} follows {before}; let the numbers rise from act to act"
+            )
     titles = [title_of(name) for name in names]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
-        raise AuthoringError(f"{path.name}: {', '.join(twice)} has two numbers; give each lesson a title of its own")
+        raise AuthoringError(
+            f"{path.name}: {', '.join(twice)} has two numbers; give each lesson a title of its own"
+        )
     return acts
 
 
@@ -110,14 +127,17 @@ def _act(table: Mapping[str, object], where: str) -> Act:
     names = (*lessons, *planned)
     wrong = [repr(name) for name in names if not (isinstance(name, str) and _NAME.fullmatch(name))]
     if wrong:
-        raise AuthoringError(f"{where}: {', '.join(wrong)}; name a lesson NN_title, such as 11_working_set")
+        raise AuthoringError(
+            f"{where}: {', '.join(wrong)}; name a lesson NN_title, such as 11_working_set"
+        )
     return Act(str(texts[0]), lessons, planned, str(texts[1]), places)
 
 
 def title_of(name: str) -> str:
     """Return what a lesson keeps where its number changes: ``working_set`` of ``11_working_set``.
 
-    The name of a lesson's exercises has their title; a title that a lesson had before gives the one that it has now.
+    The name of a lesson's exercises has their title; a title that a lesson had before gives the one
+    that it has now.
     """
     title = name.partition("_")[2]
     exercises = _EXERCISES if title.endswith(_EXERCISES) else ""
@@ -126,7 +146,9 @@ def title_of(name: str) -> str:
 
 
 def titles_of(name: str) -> tuple[str, ...]:
-    """Return every title under which files of ``name``, a lesson or its exercises, may be: that of now comes first."""
+    """Return every title under which files of ``name``, a lesson or its exercises, may be: that of
+    now comes first.
+    """
     title = title_of(name)
     exercises = _EXERCISES if title.endswith(_EXERCISES) else ""
     former = (old for old, new in _RETITLED.items() if new == title.removesuffix(_EXERCISES))
@@ -139,31 +161,44 @@ def act_of(acts: Sequence[Act], name: str) -> str:
 
 
 def renumbered(acts: Sequence[Act], names: Sequence[str]) -> dict[str, str]:
-    """Return the new name of each of ``names`` to which the order gives another number, by its old name.
+    """Return the new name of each of ``names`` to which the order gives another number, by its old
+    name.
 
     Raises AuthoringError for a lesson that the order does not have.
     """
     stated = {title_of(name): name for act in acts for name in act.lessons}
     missing = [name for name in names if title_of(name) not in stated]
     if missing:
-        raise AuthoringError(f"order.toml does not have {', '.join(missing)}; write each into the lessons of an act")
+        raise AuthoringError(
+            f"order.toml does not have {', '.join(missing)}; write each into the lessons of an act"
+        )
     return {name: stated[title_of(name)] for name in names if stated[title_of(name)] != name}
 
 
 def problems(acts: Sequence[Act], names: Sequence[str]) -> list[Problem]:
-    """Return a problem for each source that the order does not have so, and for each lesson without a source."""
+    """Return a problem for each source that the order does not have so, and for each lesson without
+    a source.
+    """
     found = []
     written = {title_of(name): name for name in names}
     for act in acts:
         for name in act.lessons:
             source = written.pop(title_of(name), None)
             if source is None:
-                found.append(Problem("order.toml", None, f"{name} has no source; move it to planned, or write it"))
+                found.append(
+                    Problem(
+                        "order.toml", None, f"{name} has no source; move it to planned, or write it"
+                    )
+                )
             elif source != name:
                 what = f"order.toml has {name}; run python -m tools.authoring renumber"
                 found.append(Problem(f"{source}.py", None, what))
         for name in act.planned:
             if written.pop(title_of(name), None) is not None:
-                found.append(Problem("order.toml", None, f"{name} is written; move it from planned to lessons"))
+                found.append(
+                    Problem(
+                        "order.toml", None, f"{name} is written; move it from planned to lessons"
+                    )
+                )
     what = "order.toml does not have it; write it into the lessons of an act"
     return found + [Problem(f"{name}.py", None, what) for name in written.values() if acts]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to mend: ``where`` is a file, ``cell`` the index of a cell in its notebook, counted from 0."""
+    """One thing to mend: ``where`` is a file, ``cell`` the index of a cell in its notebook, counted
+    from 0.
+    """
 
     where: str
     cell: int | None

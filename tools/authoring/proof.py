@@ -1,4 +1,6 @@
-"""Prove what the reader of a lesson writes: run its checks here, on each version of it, and see what they say."""
+"""Prove what the reader of a lesson writes: run its checks here, on each version of it, and see
+what they say.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _STYLE = "right in style "
 
 
 class Attempt(Record):
-    """What the checks of the function ``name`` said to a version: ``worked``, ``stub``, or what a wrong one must hear.
+    """What the checks of the function ``name`` said to a version: ``worked``, ``stub``, or what a
+    wrong one must hear.
 
     ``is_used`` says whether the cells below use it, and not the course's.
     """
@@ -38,17 +41,26 @@ class Attempt(Record):
 
 
 def attempts(course: Course, lesson: Lesson) -> tuple[Attempt, ...]:
-    """Return what the checks say to each version of each function that the reader of a lesson writes.
+    """Return what the checks say to each version of each function that the reader of a lesson
+    writes.
 
-    Of the lesson, the cells run from which the checks and the versions take a name, directly or not, each once and in
-    order, in a folder that holds the reader's copy beside the course's own files. An exception in a cell passes
-    unchanged.
+    Of the lesson, the cells run from which the checks and the versions take a name, directly or
+    not, each once and in order, in a folder that holds the reader's copy beside the course's own
+    files. An exception in a cell passes unchanged.
     """
     code = [cell for cell in lesson.cells if cell.kind == "code"]
-    versions = {cell.metadata["yours"]: _versions(cell, lesson) for cell in code if "yours" in cell.metadata}
-    sources = ["\n".join(versions[cell.metadata["yours"]].values()) if "yours" in cell.metadata else cell.source
-               for cell in code]  # fmt: skip
-    wanted = names.needed(sources, [index for index, cell in enumerate(code) if "checks" in cell.metadata])
+    versions = {
+        cell.metadata["yours"]: _versions(cell, lesson) for cell in code if "yours" in cell.metadata
+    }
+    sources = [
+        "\n".join(versions[cell.metadata["yours"]].values())
+        if "yours" in cell.metadata
+        else cell.source
+        for cell in code
+    ]
+    wanted = names.needed(
+        sources, [index for index, cell in enumerate(code) if "checks" in cell.metadata]
+    )
     space: dict[str, Any] = {"__name__": "__main__"}
     found: list[Attempt] = []
     with _readers_folder(course, lesson), _torch_as_it_was(), redirect_stdout(io.StringIO()):
@@ -62,32 +74,45 @@ def attempts(course: Course, lesson: Lesson) -> tuple[Attempt, ...]:
 
 
 def faults(lesson: Lesson, tried: Sequence[Attempt]) -> list[str]:
-    """Return a sentence for each version to which the checks say what they should not; ``tried`` is all attempts."""
+    """Return a sentence for each version to which the checks say what they should not; ``tried`` is
+    all attempts.
+    """
     found = []
     for one in tried:
         is_right = one.version == "worked" or one.version.startswith(_STYLE)
         hears = "" if is_right else {"stub": "not written yet"}.get(one.version, one.version)
         right = hears in one.said and one.is_used == is_right
         if not right:
-            found.append(f"{lesson.name}.py: the checks of {one.name} say to the version {one.version!r}:\n{one.said}")
+            found.append(
+                f"{lesson.name}.py: the checks of {one.name} say to the version "
+                f"{one.version!r}:\n{one.said}"
+            )
     return found
 
 
 def _versions(cell: Cell, lesson: Lesson) -> dict[str, str]:
-    wrong = {one.says: one.cell.source for one in lesson.wrong if one.name == cell.metadata["yours"]}
+    wrong = {
+        one.says: one.cell.source for one in lesson.wrong if one.name == cell.metadata["yours"]
+    }
     name = cell.metadata["yours"]
     right = {f"{_STYLE}{one.style}": one.cell.source for one in lesson.right if one.name == name}
     return {"stub": yours.stub(cell.source), **wrong, **right, "worked": cell.source}
 
 
 def in_style(lesson: Lesson, style: int) -> dict[str, str]:
-    """Return the answers of a lesson's functions in a style, by name; the worked one where the style has none."""
-    worked = {cell.metadata["yours"]: cell.source for cell in lesson.cells if "yours" in cell.metadata}
+    """Return the answers of a lesson's functions in a style, by name; the worked one where the
+    style has none.
+    """
+    worked = {
+        cell.metadata["yours"]: cell.source for cell in lesson.cells if "yours" in cell.metadata
+    }
     return worked | {one.name: one.cell.source for one in lesson.right if one.style == style}
 
 
 def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> Iterator[Attempt]:
-    """Try the versions, each from the same names; those of the last one, the worked version, stay."""
+    """Try the versions, each from the same names; those of the last one, the worked version,
+    stay.
+    """
     name = checks.metadata["checks"]
     before = dict(space)
     for version, source in versions.items():
@@ -102,7 +127,9 @@ def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> 
 
 @contextmanager
 def _torch_as_it_was() -> Iterator[None]:
-    """Undo what a lesson may set for its whole process: whether gradients are kept, and the number of threads."""
+    """Undo what a lesson may set for its whole process: whether gradients are kept, and the number
+    of threads.
+    """
     threads = torch.get_num_threads()
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
@@ -113,7 +140,9 @@ def _torch_as_it_was() -> Iterator[None]:
 
 @contextmanager
 def _readers_folder(course: Course, lesson: Lesson) -> Iterator[None]:
-    """Work in a folder that holds the reader's copy of the lesson, and the course's files that are no notebooks."""
+    """Work in a folder that holds the reader's copy of the lesson, and the course's files that are
+    no notebooks.
+    """
     temporary = tempfile.TemporaryDirectory(prefix="course-proof-", ignore_cleanup_errors=True)
     with temporary as folder, contextlib.chdir(folder):
         for path in course.folder.iterdir():
@@ -126,11 +155,17 @@ def _readers_folder(course: Course, lesson: Lesson) -> Iterator[None]:
 
 def own_copy(value: Any) -> Any:
     """Return a copy of data, which an answer may change; anything else as it is."""
-    return copy.deepcopy(value) if isinstance(value, list | dict | set | np.ndarray | torch.Tensor) else value
+    return (
+        copy.deepcopy(value)
+        if isinstance(value, list | dict | set | np.ndarray | torch.Tensor)
+        else value
+    )
 
 
 def run_cell(source: str, title: str, names: dict[str, Any]) -> Any:
-    """Run a cell in ``names`` and return the value of its last line, as a notebook shows it; None for a statement."""
+    """Run a cell in ``names`` and return the value of its last line, as a notebook shows it; None
+    for a statement.
+    """
     name = f"<{title}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = ast.parse(source, name)

@@ -1,10 +1,13 @@
-"""Give each lesson the name that course/order.toml states, in every file's name and in every text that says it.
+"""Give each lesson the name that course/order.toml states, in every file's name and in every text
+that says it.
 
-A name is a number and a title. A title that changes stands first with its former one in ``tools/authoring/order.py``.
+A name is a number and a title. A title that changes stands first with its former one in
+``tools/authoring/order.py``.
 
-Which numbers change is read from the names of the sources, so that a second run finds nothing to do. A text says a
-number in one of three ways: a file's name (``11_working_set``), words (``lessons 02, 11 and 12``), or a string of two
-digits, which is a lesson in the places of :data:`_STRINGS` alone.
+Which numbers change is read from the names of the sources, so that a second run finds nothing to
+do. A text says a number in one of three ways: a file's name (``11_working_set``), words
+(``lessons 02, 11 and 12``), or a string of two digits, which is a lesson in the places of
+:data:`_STRINGS` alone.
 """
 
 from __future__ import annotations
@@ -23,12 +26,19 @@ from tools.authoring.lesson import AuthoringError
 from tools.authoring.order import renumbered
 
 # Tests whose lessons are made up: no number in them is of a lesson of this course.
-_MADE_UP = ("tests/course/fixtures/*", "tests/course/test_authoring_*", "tests/course/test_copies.py",
-            "tests/slides/slide_samples.py", "tests/slides/test_slide_*", "tests/helpers/widgets/test_predictions.py",
-            "tests/helpers/test_exercises_settling.py")  # fmt: skip
+_MADE_UP = (
+    "tests/course/fixtures/*",
+    "tests/course/test_authoring_*",
+    "tests/course/test_copies.py",
+    "tests/slides/slide_samples.py",
+    "tests/slides/test_slide_*",
+    "tests/helpers/widgets/test_predictions.py",
+    "tests/helpers/test_exercises_settling.py",
+)
 _MEANT = ("tests/course/test_authoring_formulas.py",)  # among these by its name, and of this course
 
-# Where a quoted string of two digits, or a list of them, is of lessons, and the pattern of it there.
+# Where a quoted string of two digits, or a list of them, is of lessons, and the pattern of it
+# there.
 _QUOTED = r'"\d\d"(?:, "\d\d")*'
 _STRINGS = {
     "course/source/*.py": r'(?<=^#     number: )"\d\d"$|(?<=^#     needs: \[)"\d\d".*(?=\]$)',
@@ -36,16 +46,30 @@ _STRINGS = {
     "slides/lecture.toml": r'(?<=\[)"\d\d"(?=, "[^"]{3})',
     "*/mutations.py": r'(?<=^        )"\d\d"(?=,$)',
     **dict.fromkeys(
-        ("helpers/recorded.py", "helpers/sending.py", "helpers/sending.schema.json",
-         "tests/fake_cuda.py", "tests/helpers/test_recorded.py",
-         "tests/helpers/test_sending.py", "tests/helpers/test_gpu_rehearsal.py", "tests/slides/test_lecture.py",
-         "tests/site/test_site.py", "tests/course/test_authoring_formulas.py", "tests/course/test_copies_run.py"),
+        (
+            "helpers/recorded.py",
+            "helpers/sending.py",
+            "helpers/sending.schema.json",
+            "tests/fake_cuda.py",
+            "tests/helpers/test_recorded.py",
+            "tests/helpers/test_sending.py",
+            "tests/helpers/test_gpu_rehearsal.py",
+            "tests/slides/test_lecture.py",
+            "tests/site/test_site.py",
+            "tests/course/test_authoring_formulas.py",
+            "tests/course/test_copies_run.py",
+        ),
         _QUOTED,
     ),
-}  # fmt: skip
-_CALLS = (r'(?<=recorded\.(?:show|load)\()"\d\d"', r'(?<=RECORDERS\[)"\d\d"', r'(?<=sheets\.load\(HERE, \[)"\d\d"')
+}
+_CALLS = (
+    r'(?<=recorded\.(?:show|load)\()"\d\d"',
+    r'(?<=RECORDERS\[)"\d\d"',
+    r'(?<=sheets\.load\(HERE, \[)"\d\d"',
+)
 
-_BREAK = r"(?:\s+(?:[#>|*]\s+)?)"  # a space, or the end of a line and what begins the next one in a comment
+# a space, or the end of a line and what begins the next one in a comment
+_BREAK = r"(?:\s+(?:[#>|*]\s+)?)"
 _NUMBER = r"\d\d(?![\d%]|[.,]\d)"
 _BETWEEN = rf"(?:,{_BREAK}(?:(?:and|or){_BREAK})?|{_BREAK}(?:and|or|to){_BREAK})"
 _PROSE = (
@@ -62,41 +86,55 @@ _PROSE = (
 def renumber(course: Course) -> list[str]:
     """Rename and rewrite what names a lesson by a number that course/order.toml has changed.
 
-    Returns a line a file renamed, [] where nothing is to be done. The notebooks keep their outputs; bring them to their
-    sources afterwards (``build --keep``), because the ids of their cells follow their texts. Raises AuthoringError
-    where the order lacks a lesson, or a new name is taken.
+    Returns a line a file renamed, [] where nothing is to be done. The notebooks keep their outputs;
+    bring them to their sources afterwards (``build --keep``), because the ids of their cells follow
+    their texts. Raises AuthoringError where the order lacks a lesson, or a new name is taken.
     """
     names = renumbered(course.acts, [lesson.name for lesson in course.lessons()])
     if not names:
         return []
     everything = [lesson.name[:2] for lesson in course.lessons()]
-    numbers = {number: number for number in everything} | {old[:2]: new[:2] for old, new in names.items()}
+    numbers = {number: number for number in everything} | {
+        old[:2]: new[:2] for old, new in names.items()
+    }
     files = _files(course.root)
-    moves = {path: path.with_name(new) for path in files if (new := _renamed(path.name, names, numbers)) != path.name}
+    moves = {
+        path: path.with_name(new)
+        for path in files
+        if (new := _renamed(path.name, names, numbers)) != path.name
+    }
     taken = sorted(path.name for path in moves.values() if path.exists() and path not in moves)
     if taken:
         raise AuthoringError(f"{', '.join(taken)} is there already; remove it, and start again")
     for path in files:
         _rewrite(path, path.relative_to(course.root).as_posix(), names, numbers)
     for path in moves:
-        path.rename(path.with_name(f"renumbered-{path.name}"))  # first out of the way: one's new name is another's old
+        # first out of the way: one's new name is another's old
+        path.rename(path.with_name(f"renumbered-{path.name}"))
     for path, target in moves.items():
         path.with_name(f"renumbered-{path.name}").rename(target)
-    return [f"{path.relative_to(course.root).as_posix()} -> {new.name}" for path, new in moves.items()]
+    return [
+        f"{path.relative_to(course.root).as_posix()} -> {new.name}" for path, new in moves.items()
+    ]
 
 
 def _files(root: Path) -> list[Path]:
     """Return the files that git has or would take in."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     paths = (root / name for name in listed.stdout.split("\0") if name)
     return sorted({path for path in paths if path.is_file() and path.name != "order.toml"})
 
 
 def _renamed(name: str, names: Mapping[str, str], numbers: Mapping[str, str]) -> str:
-    """Return the new name of a file: NN_title and what follows it, or a recording's NN.json or NN-device.json."""
+    """Return the new name of a file: NN_title and what follows it, or a recording's NN.json or
+    NN-device.json.
+    """
     recording = re.fullmatch(r"(\d\d)((?:-\w+)?\.json)", name)
     if recording:
         return numbers.get(recording[1], recording[1]) + recording[2]
@@ -140,13 +178,16 @@ def _strings(value: Any, mend: Callable[[str], str]) -> Any:
 
 
 def mended(text: str, names: Mapping[str, str], numbers: Mapping[str, str], file: str = "") -> str:
-    """Return a text with the lessons' new names and numbers; ``file`` is its path, which says what its strings are.
+    """Return a text with the lessons' new names and numbers; ``file`` is its path, which says what
+    its strings are.
 
     ``names`` are the names that change (old to new), ``numbers`` the number of every lesson.
     """
     own = [pattern for glob, pattern in _STRINGS.items() if fnmatch(file, glob)]
     whole = "|".join(rf"(?<![\w]){re.escape(name)}(?=_exercises|\b|_)" for name in names)
-    rule = re.compile("|".join([whole, *(f"(?:{one})" for one in (*_PROSE, *_CALLS, *own))]), re.MULTILINE)
+    rule = re.compile(
+        "|".join([whole, *(f"(?:{one})" for one in (*_PROSE, *_CALLS, *own))]), re.MULTILINE
+    )
     made = rule.sub(lambda found: names.get(found[0]) or _listed(found[0], numbers), text)
     return _sections_sorted(made) if file.endswith(".md") else made
 
@@ -154,8 +195,8 @@ def mended(text: str, names: Mapping[str, str], numbers: Mapping[str, str], file
 def _listed(text: str, numbers: Mapping[str, str]) -> str:
     """Return a list of numbers in words or quotes with the new ones; a list that rose rises again.
 
-    A range ("00 to 14") is of the lessons between, and is one again where the new numbers are. Where lessons change
-    their titles alone, every list stays.
+    A range ("00 to 14") is of the lessons between, and is one again where the new numbers are.
+    Where lessons change their titles alone, every list stays.
     """
     if all(number == new for number, new in numbers.items()):
         return text
@@ -172,7 +213,11 @@ def _listed(text: str, numbers: Mapping[str, str]) -> str:
 def _ranged(text: str, old: Sequence[str], numbers: Mapping[str, str]) -> str:
     chosen: list[str] = []
     for before, number in re.findall(r"(\bto\s+)?(\d\d)", text):
-        span = [known for known in sorted(numbers) if chosen[-1] < known <= number] if before else [number]
+        span = (
+            [known for known in sorted(numbers) if chosen[-1] < known <= number]
+            if before
+            else [number]
+        )
         chosen += span
     new, all_new = sorted(numbers[number] for number in chosen), sorted(numbers.values())
     runs: list[list[str]] = []
@@ -192,12 +237,16 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 def _sections_sorted(page: str) -> str:
-    """Return a page with sections ``## NN title`` in the order of their numbers, where some follow each other."""
+    """Return a page with sections ``## NN title`` in the order of their numbers, where some follow
+    each other.
+    """
     parts = re.split(r"^(?=#{1,3} )", page, flags=re.MULTILINE)
     made: list[str] = []
     run: list[str] = []
     for part in [*parts, ""]:
-        if re.match(r"#{1,3} \d\d [A-Z]", part) and (not run or part.split()[0] == run[0].split()[0]):
+        if re.match(r"#{1,3} \d\d [A-Z]", part) and (
+            not run or part.split()[0] == run[0].split()[0]
+        ):
             run.append(part)
             continue
         if run:

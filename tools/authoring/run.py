@@ -25,7 +25,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _ThisPython(KernelSpecManager):
-    """Starts the kernel of the Python that runs the build, whatever kernels are installed on the machine."""
+    """Starts the kernel of the Python that runs the build, whatever kernels are installed on the
+    machine.
+    """
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         del kernel_name
@@ -33,12 +35,18 @@ class _ThisPython(KernelSpecManager):
 
 
 def run(
-    notebook: nbformat.NotebookNode, lesson: Lesson, *, folder: Path, cell_timeout_s: int = CELL_TIMEOUT_S
+    notebook: nbformat.NotebookNode,
+    lesson: Lesson,
+    *,
+    folder: Path,
+    cell_timeout_s: int = CELL_TIMEOUT_S,
 ) -> nbformat.NotebookNode:
-    """Run every code cell of ``notebook`` in a fresh kernel that works in ``folder``, and return the notebook.
+    """Run every code cell of ``notebook`` in a fresh kernel that works in ``folder``, and return
+    the notebook.
 
-    The library's cache is a temporary folder. Raises AuthoringError, naming the lesson, the line of the source and the
-    exception, when a cell raises, takes longer than ``cell_timeout_s`` seconds, or kills the kernel.
+    The library's cache is a temporary folder. Raises AuthoringError, naming the lesson, the line of
+    the source and the exception, when a cell raises, takes longer than ``cell_timeout_s`` seconds,
+    or kills the kernel.
     """
     client = NotebookClient(
         notebook,
@@ -70,7 +78,9 @@ def _execute(client: NotebookClient, index: int, lesson: Lesson, cell_timeout_s:
     except CellExecutionError as error:
         line = _CELL_LINE.findall(_COLOURS.sub("", str(error)))
         within = f", its line {line[-1]}," if line else ""
-        raise AuthoringError(f"{where}{within} raised {error.ename}: {_COLOURS.sub('', error.evalue)}") from error
+        raise AuthoringError(
+            f"{where}{within} raised {error.ename}: {_COLOURS.sub('', error.evalue)}"
+        ) from error
     except DeadKernelError as error:
         advice = "out of memory, or a crash in compiled code; run it under helpers.isolation"
         raise AuthoringError(f"{where} killed its kernel ({advice})") from error

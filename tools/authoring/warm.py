@@ -1,8 +1,10 @@
-"""Kernels that have the large packages from the start: forked from one process that has imported them.
+"""Kernels that have the large packages from the start: forked from one process that has imported
+them.
 
-A kernel spends most of a short run on importing PyTorch, pandas and matplotlib. For many runs of a few cells each,
-:func:`kernels` imports them once. The library under test is not among them: each kernel finds its own on PYTHONPATH.
-This file is also the program that starts each kernel, and therefore imports nothing but the standard library.
+A kernel spends most of a short run on importing PyTorch, pandas and matplotlib. For many runs of a
+few cells each, :func:`kernels` imports them once. The library under test is not among them: each
+kernel finds its own on PYTHONPATH. This file is also the program that starts each kernel, and
+therefore imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ PACKAGES = (
 
 @contextmanager
 def kernels() -> Iterator[Path]:
-    """Yield a folder that makes ``NAME`` a kernel when it stands in ``JUPYTER_PATH``; at the end no kernel remains.
+    """Yield a folder that makes ``NAME`` a kernel when it stands in ``JUPYTER_PATH``; at the end no
+    kernel remains.
 
     What depends on the environment while a package is imported (threads, CUDA) is as it is now.
     """
@@ -55,14 +58,19 @@ def kernels() -> Iterator[Path]:
         specification = Path(folder, "kernels", NAME, "kernel.json")
         specification.parent.mkdir(parents=True)
         argv = [sys.executable, "-S", "-P", __file__, address, "{connection_file}"]
-        text = json.dumps({"argv": argv, "display_name": NAME, "language": "python", "interrupt_mode": "message"})
+        text = json.dumps(
+            {"argv": argv, "display_name": NAME, "language": "python", "interrupt_mode": "message"}
+        )
         specification.write_text(text, encoding="utf-8")
-        with subprocess.Popen([*program, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        with subprocess.Popen(
+            [*program, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as server:
             assert server.stdin is not None
             assert server.stdout is not None  # both are pipes
             if not server.stdout.readline():
                 raise RuntimeError(
-                    f"the process that warm kernels are forked from has ended, see its output: {program}"
+                    "the process that warm kernels are forked from has ended, see its output: "
+                    f"{program}"
                 )
             yield Path(folder)
             server.stdin.close()
@@ -75,7 +83,8 @@ def _serve(address: str) -> None:
     # As where a kernel imports it: pandas asks at its import whether it writes to a terminal.
     sys.modules["pandas"].set_option("display.max_columns", 20)
     gc.collect()
-    gc.freeze()  # a collection in a kernel would write to, and so copy, every page that holds an object
+    # a collection in a kernel would write to, and so copy, every page that holds an object
+    gc.freeze()
     signal.signal(signal.SIGCHLD, _bury)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -102,7 +111,9 @@ def _bury(_number: int, _frame: object) -> None:
 
 
 def _become_a_kernel(connection: socket.socket) -> None:
-    """Take over the environment and the folder of who connected, and run a kernel until it is told to end."""
+    """Take over the environment and the folder of who connected, and run a kernel until it is told
+    to end.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -111,7 +122,8 @@ def _become_a_kernel(connection: socket.socket) -> None:
     asked = json.loads(connection.makefile("rb").readline())
     os.environ.clear()
     os.environ.update(asked["environment"])
-    os.environ.pop("JPY_PARENT_PID", None)  # the parent is another one: the connection tells that it has ended
+    # the parent is another one: the connection tells that it has ended
+    os.environ.pop("JPY_PARENT_PID", None)
     os.chdir(asked["folder"])
     sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
@@ -131,7 +143,11 @@ def _end_with(connection: socket.socket) -> None:
 def _start(address: str, connection_file: str) -> None:
     """Ask for a kernel, and stay as long as it and who started this do."""
     parent = os.getppid()
-    asked = {"environment": dict(os.environ), "folder": os.getcwd(), "connection_file": connection_file}
+    asked = {
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "connection_file": connection_file,
+    }
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         connection.sendall(json.dumps(asked).encode() + b"\n")

@@ -1,12 +1,15 @@
-"""Cells that the reader writes: what a source states of them, and the stub that the reader's copy holds in their place.
+"""Cells that the reader writes: what a source states of them, and the stub that the reader's copy
+holds in their place.
 
-A code cell of a lesson with ``yours="name"`` in its metadata holds one function of that name with a docstring, and
-nothing else. The built notebook shows this worked version; in the reader's copy the body is the docstring and ``...``,
-and the worked version lies in the cell's metadata, where :meth:`helpers.exercises.Checks.settle` finds it.
+A code cell of a lesson with ``yours="name"`` in its metadata holds one function of that name with a
+docstring, and nothing else. The built notebook shows this worked version; in the reader's copy the
+body is the docstring and ``...``, and the worked version lies in the cell's metadata, where
+:meth:`helpers.exercises.Checks.settle` finds it.
 
-The code cell ``checks="name"`` follows. Cells ``wrong="name" says="..."`` are plausible wrong versions, with a part of
-what the checks say to them; cells ``right="name" style=1`` (and 2) are right answers in another style, with which the
-lesson must run to its end. Both are for the tests alone, as those of exercises are.
+The code cell ``checks="name"`` follows. Cells ``wrong="name" says="..."`` are plausible wrong
+versions, with a part of what the checks say to them; cells ``right="name" style=1`` (and 2) are
+right answers in another style, with which the lesson must run to its end. Both are for the tests
+alone, as those of exercises are.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ STYLES = (1, 2)  # in which a lesson's functions change together, so that two ru
 
 @dataclass(frozen=True)
 class Wrong:
-    """A plausible wrong answer: to the exercise, or of the function in a lesson, that is called ``name``.
+    """A plausible wrong answer: to the exercise, or of the function in a lesson, that is called
+    ``name``.
 
-    ``says`` is a part of what the visible checks answer to it, ``gets`` the points that all checks leave it: None where
-    the source does not state them, and in a lesson, which gives no points.
+    ``says`` is a part of what the visible checks answer to it, ``gets`` the points that all checks
+    leave it: None where the source does not state them, and in a lesson, which gives no points.
     """
 
     name: str
@@ -43,7 +47,9 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Right:
-    """A right answer of the function ``name`` of a lesson in another idiom or another type, the ``style`` 1 or 2."""
+    """A right answer of the function ``name`` of a lesson in another idiom or another type, the
+    ``style`` 1 or 2.
+    """
 
     name: str
     style: int | None
@@ -51,7 +57,9 @@ class Right:
 
 
 def parted(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
-    """Return the cells of the source ``where`` that its notebook holds, and the wrong answers, which it does not."""
+    """Return the cells of the source ``where`` that its notebook holds, and the wrong answers,
+    which it does not.
+    """
     shown = tuple(cell for cell in cells if not {"wrong", "right"} & set(cell.metadata))
     return shown, tuple(_wrong(cell, where) for cell in cells if "wrong" in cell.metadata)
 
@@ -59,17 +67,23 @@ def parted(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[W
 def right_answers(cells: Sequence[Cell], where: str) -> tuple[Right, ...]:
     """Return the right answers in another style that a source states.
 
-    Raises AuthoringError for one that is not in a style of :data:`STYLES`, or is of no function of the lesson.
+    Raises AuthoringError for one that is not in a style of :data:`STYLES`, or is of no function of
+    the lesson.
     """
     known = {cell.metadata["yours"] for cell in cells if "yours" in cell.metadata}
-    answers = tuple(Right(str(cell.metadata["right"]), cell.metadata.get("style"), cell)
-                    for cell in cells if "right" in cell.metadata)  # fmt: skip
+    answers = tuple(
+        Right(str(cell.metadata["right"]), cell.metadata.get("style"), cell)
+        for cell in cells
+        if "right" in cell.metadata
+    )
     for answer in answers:
         here = f"{where}, line {answer.cell.line}: right={answer.name!r}"
         if answer.name not in known:
             raise AuthoringError(f"{here}; no cell has this yours=...")
         if answer.style not in STYLES:
-            raise AuthoringError(f"{here} has style={answer.style!r}; it is one of {', '.join(map(str, STYLES))}")
+            raise AuthoringError(
+                f"{here} has style={answer.style!r}; it is one of {', '.join(map(str, STYLES))}"
+            )
     return answers
 
 
@@ -80,12 +94,16 @@ def _wrong(cell: Cell, where: str) -> Wrong:
         raise AuthoringError(f"{here}: a wrong answer is a code cell, {example}")
     gets = cell.metadata.get("gets")
     if gets is not None and (type(gets) is not int or gets < 0):
-        raise AuthoringError(f"{here}: gets={gets!r}; state the points that are left, such as gets=2")
+        raise AuthoringError(
+            f"{here}: gets={gets!r}; state the points that are left, such as gets=2"
+        )
     return Wrong(str(cell.metadata["wrong"]), said, gets, cell)
 
 
 def refuse_ill_formed(cells: Sequence[Cell], wrong: Sequence[Wrong], where: str) -> None:
-    """Raise AuthoringError for cells of a lesson that its reader cannot write, or whose checks are not there."""
+    """Raise AuthoringError for cells of a lesson that its reader cannot write, or whose checks are
+    not there.
+    """
     known: set[str] = set()
     for place, cell in enumerate(cells):
         here = f"{where}, line {cell.line}"
@@ -96,11 +114,16 @@ def refuse_ill_formed(cells: Sequence[Cell], wrong: Sequence[Wrong], where: str)
             known.add(_name(cell, known, here))
             _refuse_without_checks(cell, cells[place + 1 : place + 3], wrong, here)
         elif "checks" in cell.metadata and cell.metadata["checks"] not in known:
-            raise AuthoringError(f"{here}: checks={cell.metadata['checks']!r}; no cell above has this yours=...")
+            raise AuthoringError(
+                f"{here}: checks={cell.metadata['checks']!r}; no cell above has this yours=..."
+            )
     checked = [cell.metadata["checks"] for cell in cells if "checks" in cell.metadata]
     for name in known:
         if checked.count(name) > 1:
-            raise AuthoringError(f"{where}: {checked.count(name)} cells have checks={name!r}; put the checks into one")
+            raise AuthoringError(
+                f"{where}: {checked.count(name)} cells have checks={name!r}; put the checks into "
+                "one"
+            )
     for one in wrong:
         here = f"{where}, line {one.cell.line}"
         if one.name not in known:
@@ -112,27 +135,39 @@ def refuse_ill_formed(cells: Sequence[Cell], wrong: Sequence[Wrong], where: str)
 def _name(cell: Cell, known: set[str], here: str) -> str:
     name = cell.metadata["yours"]
     if cell.kind != "code":
-        raise AuthoringError(f"{here}: yours={name!r} on a {cell.kind} cell; it belongs to a code cell")
+        raise AuthoringError(
+            f"{here}: yours={name!r} on a {cell.kind} cell; it belongs to a code cell"
+        )
     try:
         written = function(cell.source).name
     except AuthoringError as error:
         raise AuthoringError(f"{here}: {error}") from error
     if written != name:
-        raise AuthoringError(f"{here}: yours={name!r}, but its function is {written}; give both one name")
+        raise AuthoringError(
+            f"{here}: yours={name!r}, but its function is {written}; give both one name"
+        )
     if name in known:
-        raise AuthoringError(f"{here}: yours={name!r} stands twice; give each function a name of its own")
+        raise AuthoringError(
+            f"{here}: yours={name!r} stands twice; give each function a name of its own"
+        )
     return name
 
 
-def _refuse_without_checks(cell: Cell, after: Sequence[Cell], wrong: Sequence[Wrong], here: str) -> None:
+def _refuse_without_checks(
+    cell: Cell, after: Sequence[Cell], wrong: Sequence[Wrong], here: str
+) -> None:
     name = cell.metadata["yours"]
     following = after[1:] if after and after[0].kind == "markdown" else after
     if not following or following[0].kind != "code" or following[0].metadata.get("checks") != name:
         what = f'let the cell # %% checks="{name}" follow, after one markdown cell at most'
         raise AuthoringError(f"{here}: no checks of {name}; {what}")
-    if not re.search(rf"(?m)^{name} = (?:\w+\.settle\(\)|check\({name}\b[^()]*\))$", following[0].source):
+    if not re.search(
+        rf"(?m)^{name} = (?:\w+\.settle\(\)|check\({name}\b[^()]*\))$", following[0].source
+    ):
         what = f"write {name} = check({name}), where check = exercises.checks_of(...)"
-        raise AuthoringError(f"{here}: its checks do not say which {name} the cells below use; {what}")
+        raise AuthoringError(
+            f"{here}: its checks do not say which {name} the cells below use; {what}"
+        )
     count = sum(one.name == name for one in wrong)
     if count < FEWEST_WRONG:
         what = f'write at least {FEWEST_WRONG}, each # %% wrong="{name}" says="..."'
@@ -142,7 +177,8 @@ def _refuse_without_checks(cell: Cell, after: Sequence[Cell], wrong: Sequence[Wr
 def function(source: str) -> ast.FunctionDef:
     """Return the function of a cell that the reader writes.
 
-    Raises AuthoringError where the cell holds anything but one function with a docstring on lines of its own.
+    Raises AuthoringError where the cell holds anything but one function with a docstring on lines
+    of its own.
     """
     try:
         statements = ast.parse(source).body
@@ -151,15 +187,20 @@ def function(source: str) -> ast.FunctionDef:
     only = statements[0] if len(statements) == 1 else None
     if not isinstance(only, ast.FunctionDef):
         counted = sum(isinstance(one, ast.FunctionDef) for one in statements)
-        raise AuthoringError(f"it holds {counted} functions and {len(statements) - counted} other statements; write "
-                             "one function, and the rest into the cells above")  # fmt: skip
+        raise AuthoringError(
+            f"it holds {counted} functions and {len(statements) - counted} other statements; write "
+            "one function, and the rest into the cells above"
+        )
     if ast.get_docstring(only) is None or only.body[0].lineno == only.lineno:
-        raise AuthoringError(f"{only.name} has no docstring on a line of its own; say there what it returns")
+        raise AuthoringError(
+            f"{only.name} has no docstring on a line of its own; say there what it returns"
+        )
     return only
 
 
 def stub(source: str) -> str:
-    """Return a cell's text up to the end of the docstring, and then ``...``: what stands above the body stays as it is.
+    """Return a cell's text up to the end of the docstring, and then ``...``: what stands above the
+    body stays as it is.
 
     Raises AuthoringError as :func:`function` does.
     """
@@ -175,7 +216,9 @@ def packed(source: str) -> str:
 
 
 def as_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Return a built notebook as its reader gets it: not run, with a stub in each cell that the reader writes."""
+    """Return a built notebook as its reader gets it: not run, with a stub in each cell that the
+    reader writes.
+    """
     copy = nbformat.from_dict(notebook)
     for cell in copy.cells:
         if cell.cell_type == "code":

@@ -1,1 +1,3 @@
-"""The reader's own copy of the course: what it holds, and how it is kept up to date without touching what is theirs."""
+"""The reader's own copy of the course: what it holds, and how it is kept up to date without
+touching what is theirs.
+"""

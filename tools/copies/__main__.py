@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(root: Path = ROOT) -> int:
-    """Write my_course beside the folder course, say what the reader must know, and return the exit code."""
+    """Write my_course beside the folder course, say what the reader must know, and return the exit
+    code.
+    """
     course, copy = root / "course", root / "my_course"
     try:
         is_new = not os.path.lexists(copy)
@@ -30,7 +32,9 @@ def main(root: Path = ROOT) -> int:
 
 
 def _made(files: Collection[str]) -> str:
-    """Return the last line about a new copy of ``files``: how many lessons it has, and which one to open."""
+    """Return the last line about a new copy of ``files``: how many lessons it has, and which one to
+    open.
+    """
     lessons = sorted(name for name in files if fnmatchcase(name, form.LESSONS) and "/" not in name)
     counted = "1 lesson" if len(lessons) == 1 else f"{len(lessons)} lessons"
     return f"my_course is made: {counted}" + (f"; open {lessons[0]}" if lessons else "")

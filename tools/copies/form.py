@@ -1,6 +1,8 @@
-"""The form in which readers and students get the course: lessons to write in, appendices, exercises, pages, and more.
+"""The form in which readers and students get the course: lessons to write in, appendices,
+exercises, pages, and more.
 
-Made from the built notebooks with what the course's own environment brings: no tool that builds a lesson is imported.
+Made from the built notebooks with what the course's own environment brings: no tool that builds a
+lesson is imported.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from tools.authoring import yours
 from tools.authoring.cells import AuthoringError
 
 LESSONS = "[0-9][0-9]_*.ipynb"
-PARTS = (LESSONS, "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py",
-         "map/*.svg", "source/checks/[0-9][0-9]_*.py")  # fmt: skip
+PARTS = (LESSONS, "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json",
+         "scripts/*.py", "map/*.svg", "source/checks/[0-9][0-9]_*.py")  # fmt: skip
 KERNEL = "python3"
-OF_THE_KERNEL = ("kernelspec", "language_info")  # the keys of a notebook's metadata that JupyterLab writes itself
+# the keys of a notebook's metadata that JupyterLab writes itself
+OF_THE_KERNEL = ("kernelspec", "language_info")
 
 _BRACKET, _ESCAPED = re.compile(r"([\\\[\]])"), r"\\\1"
 _LINK = re.compile(r"\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
@@ -46,7 +49,9 @@ def _file(path: Path, name: Path) -> bytes:
     try:
         made = notebook(nbformat.read(path, as_version=4))
     except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
-        raise AuthoringError(f"{path.name} is not a notebook ({error}); take it from the course again") from error
+        raise AuthoringError(
+            f"{path.name} is not a notebook ({error}); take it from the course again"
+        ) from error
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cell.source = _linked_within(cell.source, name)
@@ -55,9 +60,11 @@ def _file(path: Path, name: Path) -> bytes:
 
 
 def notebook(built: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Return a built notebook in the reader's form: without outputs, and with stubs where the reader writes.
+    """Return a built notebook in the reader's form: without outputs, and with stubs where the
+    reader writes.
 
-    The pictures of an exercise are given: each is attached to a cell below the code that draws it, which is folded.
+    The pictures of an exercise are given: each is attached to a cell below the code that draws it,
+    which is folded.
     """
     made = yours.as_copy(built)
     cells = []
@@ -72,7 +79,9 @@ def notebook(built: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def _pictures(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     """Return a cell for each picture that a cell shows."""
-    shown = [output.data for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    shown = [
+        output.data for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
     return [
         new_markdown_cell(
             f"![{_BRACKET.sub(_ESCAPED, data['text/plain'])}](attachment:picture.png)",
@@ -85,7 +94,9 @@ def _pictures(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def _linked_within(text: str, name: Path) -> str:
-    """Return a page's text, its links out of the course's folder as words: JupyterLab opens nothing above its root."""
+    """Return a page's text, its links out of the course's folder as words: JupyterLab opens nothing
+    above its root.
+    """
 
     def kept(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(PurePosixPath(name).parent, link[2]))
@@ -96,7 +107,8 @@ def _linked_within(text: str, name: Path) -> str:
 
 @lru_cache(maxsize=1)
 def _kernel() -> dict[str, dict]:
-    """Return the metadata that JupyterLab writes into a notebook when this machine's kernel has started.
+    """Return the metadata that JupyterLab writes into a notebook when this machine's kernel has
+    started.
 
     With other metadata a notebook that was only opened would count as changed.
     """

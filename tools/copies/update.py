@@ -1,9 +1,11 @@
-"""Bring the reader's copy up to date: what the reader has changed stays, and the course's new version lies beside it.
+"""Bring the reader's copy up to date: what the reader has changed stays, and the course's new
+version lies beside it.
 
-A hidden file in the copy remembers what the course has written there, before it is written: so a run that is killed
-leaves nothing that the next one does not know. A file with any other content is the reader's. In a notebook the cells'
-sources, outputs, attachments and metadata count, without what a program notes there of itself. What lies in the place
-of a file and is none, such as a folder, is named, and all else is brought up to date.
+A hidden file in the copy remembers what the course has written there, before it is written: so a
+run that is killed leaves nothing that the next one does not know. A file with any other content is
+the reader's. In a notebook the cells' sources, outputs, attachments and metadata count, without
+what a program notes there of itself. What lies in the place of a file and is none, such as a
+folder, is named, and all else is brought up to date.
 """
 
 from __future__ import annotations
@@ -24,16 +26,20 @@ from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"
 _USED = os.R_OK | os.W_OK | os.X_OK  # of a folder that files are brought up to date in
-_NUMBERED = re.compile(r"(?P<name>\d\d_[a-z0-9_]+)(?![a-z0-9_])(?P<rest>.*)")  # and its .new.ipynb, -Copy1.ipynb
+# and its .new.ipynb, -Copy1.ipynb
+_NUMBERED = re.compile(r"(?P<name>\d\d_[a-z0-9_]+)(?![a-z0-9_])(?P<rest>.*)")
 
-# What JupyterLab, VS Code and Colab write into a cell's metadata by themselves: what is folded, and when it ran.
-_OF_THE_PROGRAM = ("collapsed", "scrolled", "trusted", "jupyter", "execution", "ExecuteTime", "hidden",
-                   "jp-MarkdownHeadingCollapsed", "vscode", "colab", "id", "outputId")  # fmt: skip
+# What JupyterLab, VS Code and Colab write into a cell's metadata by themselves: what is folded, and
+# when it ran.
+_OF_THE_PROGRAM = ("collapsed", "scrolled", "trusted", "jupyter", "execution", "ExecuteTime",
+                   "hidden", "jp-MarkdownHeadingCollapsed", "vscode", "colab", "id",
+                   "outputId")  # fmt: skip
 
 
 @dataclass
 class _Known:
-    """The ``version`` of a file that the course handed over last, and every content that it has given the file.
+    """The ``version`` of a file that the course handed over last, and every content that it has
+    given the file.
 
     A file that has left the course has the version "".
     """
@@ -43,11 +49,13 @@ class _Known:
 
 
 def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Write ``files``, by their paths, to the folder ``copy``; return a line for each that the reader must know of.
+    """Write ``files``, by their paths, to the folder ``copy``; return a line for each that the
+    reader must know of.
 
-    A file that the reader has changed stays, one that is gone from the course too, and one that the reader has removed
-    comes back. Where a lesson has a new number or title, what the reader has of it takes that name first. Raises
-    OSError, with what to do, where the disk refuses, or ``copy`` is no folder.
+    A file that the reader has changed stays, one that is gone from the course too, and one that the
+    reader has removed comes back. Where a lesson has a new number or title, what the reader has of
+    it takes that name first. Raises OSError, with what to do, where the disk refuses, or ``copy``
+    is no folder.
     """
     if os.path.lexists(copy) and not copy.is_dir():
         raise NotADirectoryError(f"{copy} is no folder; rename it, and start again")
@@ -72,12 +80,16 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
 
 
 def _take_new_names(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
-    """Rename what the copy has of a lesson that has another number or title in ``files``, and what lies beside it.
+    """Rename what the copy has of a lesson that has another number or title in ``files``, and what
+    lies beside it.
 
     Returns a line for each file that the reader has changed. Where both names are there, both stay.
     """
-    names = {(path.parent, title_of(match["name"])): match["name"] for path in map(PurePosixPath, files)
-             if (match := _NUMBERED.fullmatch(path.name))}  # fmt: skip
+    names = {
+        (path.parent, title_of(match["name"])): match["name"]
+        for path in map(PurePosixPath, files)
+        if (match := _NUMBERED.fullmatch(path.name))
+    }
     said = []
     for folder in sorted({parent for parent, _ in names}):
         usable = os.access(copy / folder, _USED)
@@ -101,7 +113,9 @@ def _take_new_names(copy: Path, files: Mapping[str, bytes], known: dict[str, _Kn
 
 
 def take_predictions(course: Path, copy: Path) -> list[str]:
-    """Copy the predictions of a reader who worked in ``course`` into a ``copy`` that is yet to be made."""
+    """Copy the predictions of a reader who worked in ``course`` into a ``copy`` that is yet to be
+    made.
+    """
     source, target = course / PREDICTIONS, copy / PREDICTIONS
     if os.path.lexists(copy / MANIFEST) or os.path.lexists(target) or not source.is_file():
         return []
@@ -120,10 +134,16 @@ def _read(manifest: Path) -> tuple[dict[str, _Known], list[str]]:
     if not os.access(manifest, os.R_OK):
         raise PermissionError(f"{manifest} may not be read; allow that: chmod u+r {manifest}")
     try:
-        known = {name: _Known(**one) for name, one in json.loads(manifest.read_text(encoding="utf-8")).items()}
-        if all(isinstance(text, str) for one in known.values() for text in (one.version, *one.contents)):
+        known = {
+            name: _Known(**one)
+            for name, one in json.loads(manifest.read_text(encoding="utf-8")).items()
+        }
+        if all(
+            isinstance(text, str) for one in known.values() for text in (one.version, *one.contents)
+        ):
             return known, []
-    except (ValueError, TypeError, AttributeError, RecursionError):  # somebody's own, or half of one
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        # somebody's own, or half of one
         pass
     return {}, [f"{manifest.name} is damaged: {taken}"]
 
@@ -135,32 +155,52 @@ def _write(manifest: Path, known: Mapping[str, _Known]) -> None:
 
 
 def _oddity(copy: Path, name: str) -> str:
-    """Return what is in the way of the course's file ``name`` and what to do, "" where it can be written."""
+    """Return what is in the way of the course's file ``name`` and what to do, "" where it can be
+    written.
+    """
     for path in (*reversed([copy / parent for parent in Path(name).parents][:-1]), copy / name):
         expected = path.is_file() if path == copy / name else path.is_dir()
         if os.path.lexists(path) and not expected:
             kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no file"
             what = path.relative_to(copy).as_posix()
-            return f"{name} is not brought up to date, because {what} is {kind} here; rename it, and start again"
+            return (
+                f"{name} is not brought up to date, because {what} is {kind} here; rename it, and "
+                "start again"
+            )
         if path.is_dir() and not os.access(path, _USED):
             what = path.relative_to(copy).as_posix()
-            return (f"{name} is not brought up to date, because {what} may not be read and written; allow that: "
-                    f"chmod u+rwx {path}")  # fmt: skip
+            return (
+                f"{name} is not brought up to date, because {what} may not be read and written; "
+                f"allow that: chmod u+rwx {path}"
+            )
     if os.path.lexists(copy / name) and not os.access(copy / name, os.R_OK):
-        return f"{name} is not brought up to date, because it may not be read; allow that: chmod u+r {copy / name}"
+        return (
+            f"{name} is not brought up to date, because it may not be read; allow that: chmod u+r "
+            f"{copy / name}"
+        )
     return ""
 
 
 def _hand_over(copy: Path, name: str, content: bytes, known: _Known) -> list[str]:
-    """Write one file of the course, or its new version beside the reader's; return what to say of it."""
+    """Write one file of the course, or its new version beside the reader's; return what to say of
+    it.
+    """
     path = copy / name
     version, said = _digest(_version(path.name, content)), []
     if _is_the_readers(path, known.contents):
         if version == known.version:
             return []
-        places = (path.with_name(f"{path.stem}.new{number if number > 1 else ''}{path.suffix}") for number in count(1))
+        places = (
+            path.with_name(f"{path.stem}.new{number if number > 1 else ''}{path.suffix}")
+            for number in count(1)
+        )
         beside = next(place for place in places if not _is_the_readers(place, known.contents))
-        said = [f"{name} is yours and stays; the course has a newer version, see {beside.relative_to(copy).as_posix()}"]
+        said = [
+            (
+                f"{name} is yours and stays; the course has a newer version, see "
+                f"{beside.relative_to(copy).as_posix()}"
+            )
+        ]
         path = beside
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:
@@ -180,10 +220,19 @@ def _content(name: str, data: bytes) -> str:
     if not name.endswith(".ipynb"):
         return _digest(data)
     try:
-        cells = [[cell["cell_type"], "".join(cell["source"]), cell.get("outputs"), cell.get("attachments"),
-                  _metadata(cell)] for cell in json.loads(data)["cells"]]  # fmt: skip
+        cells = [
+            [
+                cell["cell_type"],
+                "".join(cell["source"]),
+                cell.get("outputs"),
+                cell.get("attachments"),
+                _metadata(cell),
+            ]
+            for cell in json.loads(data)["cells"]
+        ]
         return _digest(json.dumps(cells, sort_keys=True).encode())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged, and not by the course
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # damaged, and not by the course
         return _digest(data)
 
 
@@ -193,11 +242,15 @@ def _metadata(cell: dict) -> dict:
 
 
 def _version(name: str, data: bytes) -> bytes:
-    """Return what makes a version of a file: of a notebook all but what this machine's kernel adds to it."""
+    """Return what makes a version of a file: of a notebook all but what this machine's kernel adds
+    to it.
+    """
     if not name.endswith(".ipynb"):
         return data
     made = json.loads(data)
-    made["metadata"] = {key: value for key, value in made["metadata"].items() if key not in OF_THE_KERNEL}
+    made["metadata"] = {
+        key: value for key, value in made["metadata"].items() if key not in OF_THE_KERNEL
+    }
     return json.dumps(made, sort_keys=True).encode()
 
 

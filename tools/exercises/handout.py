@@ -1,4 +1,6 @@
-"""What leaves the instructor's hands: a clean tree for students, searched for leaks, and nbgrader's own folder."""
+"""What leaves the instructor's hands: a clean tree for students, searched for leaks, and nbgrader's
+own folder.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from tools.copies import form
 from tools.exercises import sheets
 from tools.exercises.sheets import Sheet
 
-TREE = ("LICENSE", "LICENSE-TEXT", "NOTICE", "requirements.lock", "overrides.txt", "environment.yml", ".gitignore",
-        "helpers")  # fmt: skip
+TREE = ("LICENSE", "LICENSE-TEXT", "NOTICE", "requirements.lock", "overrides.txt",
+        "environment.yml", ".gitignore", "helpers")  # fmt: skip
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc")
 _STUDENTS = Path(__file__).with_name("students")
@@ -40,19 +42,22 @@ c.ClearSolutions.code_stub = {stub}
 c.ClearSolutions.text_stub = {text}
 c.Execute.timeout = 60
 
-# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also where somebody
-# clicks Autograde or Generate Feedback in the Formgrader.
+# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also
+# where somebody clicks Autograde or Generate Feedback in the Formgrader.
 c.Autograde.NotebookExporter.preprocessors = ["nothing is run here: run `make grade`"]
-c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.ClearHiddenTests", "nbgrader.preprocessors.GetGrades",
-                                    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]  # fmt: skip
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.ClearHiddenTests",
+    "nbgrader.preprocessors.GetGrades",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
 '''
 
 
 def student(course: Course, target: Path) -> Path:
     """Write the students' tree to ``target``, in place of what stood there, and return it.
 
-    Raises AuthoringError, and leaves the old tree, when a notebook is not what its source gives or the tree holds a
-    solution, a hidden test or a file of the instructor's.
+    Raises AuthoringError, and leaves the old tree, when a notebook is not what its source gives or
+    the tree holds a solution, a hidden test or a file of the instructor's.
     """
     known = sheets.load(course)
     with in_place_of(target) as fresh:
@@ -63,7 +68,9 @@ def student(course: Course, target: Path) -> Path:
 
 @contextmanager
 def in_place_of(target: Path) -> Iterator[Path]:
-    """Give a path to write a tree to, which then takes the place of ``target``; after an error the old one stays."""
+    """Give a path to write a tree to, which then takes the place of ``target``; after an error the
+    old one stays.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         fresh = Path(folder, "fresh")
@@ -80,7 +87,9 @@ def refuse(found: Sequence[Problem]) -> None:
 
 
 def fill(course: Course, tree: Path) -> None:
-    """Write to ``tree`` the course as its readers get it, what it needs, and pages true there; without a search."""
+    """Write to ``tree`` the course as its readers get it, what it needs, and pages true there;
+    without a search.
+    """
     for name, content in form.files(course.folder).items():
         path = tree / "course" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,11 +104,15 @@ def fill(course: Course, tree: Path) -> None:
     shutil.copyfile(_STUDENTS / "Makefile", tree / "Makefile")
     project = course.root / "pyproject.toml"
     if project.is_file():
-        (tree / "pyproject.toml").write_text(installing(project.read_text(encoding="utf-8")), encoding="utf-8")
+        (tree / "pyproject.toml").write_text(
+            installing(project.read_text(encoding="utf-8")), encoding="utf-8"
+        )
 
 
 def installing(project: str) -> str:
-    """Return a pyproject.toml with the sections that install ``helpers``, and none of the course's own tools."""
+    """Return a pyproject.toml with the sections that install ``helpers``, and none of the course's
+    own tools.
+    """
     lines, keep = [], True
     for line in project.splitlines():
         section = _SECTION.fullmatch(line)
@@ -111,28 +124,40 @@ def installing(project: str) -> str:
 
 
 def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
-    """Return a problem for each file under ``tree`` that is the instructor's, or holds what students shall not read.
+    """Return a problem for each file under ``tree`` that is the instructor's, or holds what
+    students shall not read.
 
-    Searched by content, anywhere in a file: every line of a solution, of a hidden test and of a wrong answer that is
-    long enough to say something and that no released notebook holds itself, and nbgrader's marks of such regions.
+    Searched by content, anywhere in a file: every line of a solution, of a hidden test and of a
+    wrong answer that is long enough to say something and that no released notebook holds itself,
+    and nbgrader's marks of such regions.
     """
     secret = [*sorted(secrets(known)), "### BEGIN SOLUTION", "### BEGIN HIDDEN TESTS"]
     found = []
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         name = path.relative_to(tree).as_posix()
         if "instructor" in Path(name).parts:
-            found.append(Problem(name, None, "is a file of the instructor's; keep it out of the students' tree"))
+            found.append(
+                Problem(
+                    name, None, "is a file of the instructor's; keep it out of the students' tree"
+                )
+            )
         text = _text(path)
         shown = next((line for line in secret if line in text), None)
         if shown:
-            found.append(Problem(name, None, f"shows a solution or a hidden test: {shown!r}; take it out"))
+            found.append(
+                Problem(name, None, f"shows a solution or a hidden test: {shown!r}; take it out")
+            )
     return found
 
 
 def secrets(known: Sequence[Sheet]) -> set[str]:
     """Return the lines, without indentation, that no student shall read before handing in."""
     public = "\n".join(cell.source for sheet in known for cell in sheets.released(sheet).cells)
-    whole = [cell for sheet in known for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))]
+    whole = [
+        cell
+        for sheet in known
+        for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))
+    ]
     hidden = (cell for cell in whole if cell.kind == "code" or "written" in cell.metadata)
     lines = {line.strip() for cell in hidden for line in cell.source.splitlines()}
     return {line for line in lines if len(line) >= _SHORTEST_SECRET and line not in public}
@@ -147,7 +172,9 @@ def _text(path: Path) -> str:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every text in JSON, the lines of a notebook's cell one by one where they are kept so."""
+    """Yield every text in JSON, the lines of a notebook's cell one by one where they are kept
+    so.
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -156,7 +183,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def solutions(course: Course, target: Path, numbers: Sequence[str] = ()) -> Path:
-    """Write the notebooks with solutions of the lessons in ``numbers`` (all when empty) to ``target``; return it.
+    """Write the notebooks with solutions of the lessons in ``numbers`` (all when empty) to
+    ``target``; return it.
 
     They are not run, and their links lead into the course's own folder.
     """
@@ -167,11 +195,12 @@ def solutions(course: Course, target: Path, numbers: Sequence[str] = ()) -> Path
 
 
 def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -> list[Path]:
-    """Write nbgrader's ``source`` folder under ``target``, one assignment a lesson, and its configuration if absent.
+    """Write nbgrader's ``source`` folder under ``target``, one assignment a lesson, and its
+    configuration if absent.
 
-    Returns the paths written. What nbgrader keeps there (submissions, grades) is left alone, and an assignment keeps
-    the name that it has there. Refuses a folder within the course that git would take in, since the notebooks hold the
-    solutions.
+    Returns the paths written. What nbgrader keeps there (submissions, grades) is left alone, and an
+    assignment keeps the name that it has there. Refuses a folder within the course that git would
+    take in, since the notebooks hold the solutions.
     """
     return release_into(target, of_class(target, sheets.load(course, numbers)), course)
 
@@ -179,21 +208,27 @@ def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -
 def of_class(folder: Path, known: Sequence[Sheet]) -> tuple[Sheet, ...]:
     """Return the exercises under the names that they have in the folder of a class.
 
-    A class keeps the names with which it began, in its gradebook and in its files, also where a lesson has another
-    number since.
+    A class keeps the names with which it began, in its gradebook and in its files, also where a
+    lesson has another number since.
     """
     current, names = {sheet.lesson.name for sheet in known}, dict[str, str]()
     for path in sorted((folder / "source").glob("[0-9][0-9]_*")):
         if path.is_dir() and names.get(title_of(path.name)) not in current:
             names[title_of(path.name)] = path.name
-    return tuple(sheet.named(names.get(title_of(sheet.lesson.name), sheet.lesson.name)) for sheet in known)
+    return tuple(
+        sheet.named(names.get(title_of(sheet.lesson.name), sheet.lesson.name)) for sheet in known
+    )
 
 
 def release_into(target: Path, known: Sequence[Sheet], course: Course) -> list[Path]:
-    """Write the sources of these assignments, under their names, and nbgrader's configuration; see nbgrader_folder."""
+    """Write the sources of these assignments, under their names, and nbgrader's configuration; see
+    nbgrader_folder.
+    """
     inside = target.resolve().is_relative_to(course.root.resolve())
     if inside and not target.resolve().is_relative_to((course.root / "_build").resolve()):
-        raise AuthoringError(f"{target}: give a folder outside the repository, or in _build; it will hold solutions")
+        raise AuthoringError(
+            f"{target}: give a folder outside the repository, or in _build; it will hold solutions"
+        )
     written = []
     for sheet in known:
         path = target / "source" / sheet.lesson.name / sheet.lesson.notebook_name

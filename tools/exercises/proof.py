@@ -1,4 +1,6 @@
-"""Prove an exercise: give it an answer, run its checks here, and see what they say and how many points they give."""
+"""Prove an exercise: give it an answer, run its checks here, and see what they say and how many
+points they give.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from tools.authoring.lesson import Cell
 from tools.authoring.proof import own_copy, run_cell
 from tools.exercises.sheets import Sheet, released, sections_of
 
-_GIVEN: dict[tuple[str, ...], dict[str, Any]] = {}  # the names that given cells leave, by the cells' texts
-_RELEASED: dict[tuple[str, ...], dict[str, str]] = {}  # the texts of released cells by id, by the texts of the sheet's
+# the names that given cells leave, by the cells' texts
+_GIVEN: dict[tuple[str, ...], dict[str, Any]] = {}
+# the texts of released cells by id, by the texts of the sheet's
+_RELEASED: dict[tuple[str, ...], dict[str, str]] = {}
 
 
 @dataclass(frozen=True)
 class ExerciseAttempt(Result):
-    """What one answer to ``exercise`` got of ``points``, hidden checks included, and what the visible ones said."""
+    """What one answer to ``exercise`` got of ``points``, hidden checks included, and what the
+    visible ones said.
+    """
 
     exercise: str
     score: float
@@ -40,8 +46,8 @@ def public_checks(sheet: Sheet, exercise: str) -> str:
 def attempt(sheet: Sheet, exercise: str, answer: str) -> ExerciseAttempt:
     """Return what the text ``answer``, in the place of the exercise's answer, gets.
 
-    Runs the given cells of the notebook's beginning and of the exercise, then the visible checks; then the same again
-    with all checks. An exception in a cell passes unchanged.
+    Runs the given cells of the notebook's beginning and of the exercise, then the visible checks;
+    then the same again with all checks. An exception in a cell passes unchanged.
     """
     checks = sheet.cell("checks", exercise)
     points = checks.metadata["points"]
@@ -54,12 +60,18 @@ def attempt(sheet: Sheet, exercise: str, answer: str) -> ExerciseAttempt:
 
 
 def answered(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:
-    """Return the names that stand when the given cells and ``answer`` have run, and the checks have not.
+    """Return the names that stand when the given cells and ``answer`` have run, and the checks have
+    not.
 
-    The given cells before the answer run once for all answers: most of their time goes into figures.
+    The given cells before the answer run once for all answers: most of their time goes into
+    figures.
     """
     beginning, *sections = sections_of(sheet.lesson.cells)
-    own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
+    own = next(
+        cells
+        for cells in sections
+        if any(cell.metadata.get("answer") == exercise for cell in cells)
+    )
     place = next(index for index, cell in enumerate(own) if cell.metadata.get("answer") == exercise)
     names = {name: own_copy(value) for name, value in _given((*beginning, *own[:place])).items()}
     with redirect_stdout(io.StringIO()):
@@ -89,5 +101,7 @@ def _released(sheet: Sheet, exercise: str, *, grade: bool) -> str:
     key = tuple(cell.source for cell in sheet.lesson.cells)
     if key not in _RELEASED:
         cells = released(sheet).cells
-        _RELEASED[key] = {cell.metadata.get("nbgrader", {}).get("grade_id", ""): cell.source for cell in cells}
+        _RELEASED[key] = {
+            cell.metadata.get("nbgrader", {}).get("grade_id", ""): cell.source for cell in cells
+        }
     return _RELEASED[key][f"{exercise}_checks" if grade else exercise]

@@ -11,9 +11,9 @@ from tools.grading import cgroup, sandbox
 from tools.grading.sandbox import SandboxError
 
 _UNBOUNDED = (
-    "warning: you are root, and this machine has no control group to write to, so the kernel does not limit how many "
-    "processes a submission starts, and one that forks without end may stop the machine before it is stopped; grade as "
-    "an ordinary user, or on a virtual machine"
+    "warning: you are root, and this machine has no control group to write to, so the kernel does "
+    "not limit how many processes a submission starts, and one that forks without end may stop the "
+    "machine before it is stopped; grade as an ordinary user, or on a virtual machine"
 )
 
 
@@ -30,13 +30,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.grading", description=__doc__.partition(":")[0])
-    parser.add_argument("submissions", type=_folder, help="the folder with STUDENT/ASSIGNMENT.ipynb in it, or what "
-                        "Canvas or Moodle packs, as a ZIP file or unpacked")  # fmt: skip
-    parser.add_argument("--into", type=_folder, help="where grades and pages go (default: beside the submissions)")
-    parser.add_argument("--roster", type=_folder, help="the class as CSV: Canvas's gradebook, Moodle's grading "
-                        "worksheet, or a table with the columns name and id")  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=0, help="sandboxes at once (default: one for each processor)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.grading", description=__doc__.partition(":")[0]
+    )
+    parser.add_argument(
+        "submissions",
+        type=_folder,
+        help="the folder with STUDENT/ASSIGNMENT.ipynb in it, or what "
+        "Canvas or Moodle packs, as a ZIP file or unpacked",
+    )
+    parser.add_argument(
+        "--into", type=_folder, help="where grades and pages go (default: beside the submissions)"
+    )
+    parser.add_argument(
+        "--roster",
+        type=_folder,
+        help="the class as CSV: Canvas's gradebook, Moodle's grading "
+        "worksheet, or a table with the columns name and id",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="sandboxes at once (default: one for each processor)"
+    )
     parser.add_argument("--force", action="store_true", help="mark again what was marked before")
     return parser
 
@@ -49,10 +63,14 @@ def _grade(options: argparse.Namespace, into: Path) -> int:
         from tools.grading import grade
         from tools.grading.gradebook import GradingError
     except ModuleNotFoundError as error:
-        return _error(f"{error.name} is not installed, since make setup installs what readers need and no more; start "
-                      "with make grade SUBMISSIONS=folder, which installs what grades, too")  # fmt: skip
+        return _error(
+            f"{error.name} is not installed, since make setup installs what readers need and no "
+            "more; start with make grade SUBMISSIONS=folder, which installs what grades, too"
+        )
     try:
-        done = grade.grade(options.submissions, into, jobs=options.jobs, force=options.force, listed=options.roster)
+        done = grade.grade(
+            options.submissions, into, jobs=options.jobs, force=options.force, listed=options.roster
+        )
     except (GradingError, SandboxError, AuthoringError) as error:
         return _error(str(error))
     except (OSError, SQLAlchemyError) as error:  # a disk that is full, a folder that is closed
@@ -73,7 +91,9 @@ def _error(text: str) -> int:
 
 def _folder(text: str) -> Path:
     if not text.strip():
-        raise argparse.ArgumentTypeError("name the folder of the submissions: make grade SUBMISSIONS=folder")
+        raise argparse.ArgumentTypeError(
+            "name the folder of the submissions: make grade SUBMISSIONS=folder"
+        )
     return Path(text).expanduser()
 
 

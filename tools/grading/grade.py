@@ -1,8 +1,10 @@
-"""Grade a folder of submissions: find them, mark each in a process of its own, record it, and go on where it stopped.
+"""Grade a folder of submissions: find them, mark each in a process of its own, record it, and go on
+where it stopped.
 
-A submission that is marked is written down at once (``marks/STUDENT/ASSIGNMENT.json``), with what it was made from. So
-a run that is killed loses at most what it was at, and the next one takes up the rest; its temporary folder lies there,
-too, and is removed by then. A page is written where something that it shows has changed.
+A submission that is marked is written down at once (``marks/STUDENT/ASSIGNMENT.json``), with what
+it was made from. So a run that is killed loses at most what it was at, and the next one takes up
+the rest; its temporary folder lies there, too, and is removed by then. A page is written where
+something that it shows has changed.
 """
 
 from __future__ import annotations
@@ -48,19 +50,21 @@ _GRACE_S = 60.0  # what the checks may take beyond the time of the submission
 _LONGEST_TIMESTAMP = 60
 _WORKING = ".grading-"  # begins the name of a run's temporary folder in the class's
 _HALF_WRITTEN = ".*.tmp"  # as helpers.storage names what it writes
-_DATE = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d[\d:.]*( ?[\w/+:-]+)?", re.ASCII)  # 3/4/2026 is anybody's guess
+# 3/4/2026 is anybody's guess
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d[\d:.]*( ?[\w/+:-]+)?", re.ASCII)
 _FIRST_YEAR, _LAST_YEAR = 1990, 9000
 _FAILED = "the checks failed on it"
 
 
 @dataclass(frozen=True)
 class Graded(Result):
-    """What a run did: ``new`` submissions were marked, ``kept`` had been before; ``strange`` names what was none.
+    """What a run did: ``new`` submissions were marked, ``kept`` had been before; ``strange`` names
+    what was none.
 
     ``grades`` is the path of the table of marks, which is no :meth:`table` of this result.
 
-    ``waiting`` says which written answers have no marks of a person yet, ``files`` names what a system for courses
-    imports, or why it gets none.
+    ``waiting`` says which written answers have no marks of a person yet, ``files`` names what a
+    system for courses imports, or why it gets none.
     """
 
     submissions: int
@@ -82,16 +86,20 @@ def grade(
     force: bool = False,
     listed: Path | None = None,
 ) -> Graded:
-    """Grade what lies in ``submissions`` and write grades.csv and the pages for students below ``into``.
+    """Grade what lies in ``submissions`` and write grades.csv and the pages for students below
+    ``into``.
 
-    ``submissions`` is a folder, or what Canvas or Moodle packs (``lms``). ``jobs`` sandboxes run at once (0: one for
-    each processor). With ``force`` what was marked before is marked again. Each student on the list ``listed``
-    (``table.Roster``) has a row. Raises GradingError or SandboxError, saying what to do, before anything is run.
+    ``submissions`` is a folder, or what Canvas or Moodle packs (``lms``). ``jobs`` sandboxes run at
+    once (0: one for each processor). With ``force`` what was marked before is marked again. Each
+    student on the list ``listed`` (``table.Roster``) has a row. Raises GradingError or
+    SandboxError, saying what to do, before anything is run.
     """
     started_s, limits = time.monotonic(), limits or Limits()
     _refuse(submissions, into)
     sandbox.refuse_unless_working()
-    sheets = {sheet.lesson.name: sheet for sheet in handout.of_class(into, tuple(all_sheets().values()))}
+    sheets = {
+        sheet.lesson.name: sheet for sheet in handout.of_class(into, tuple(all_sheets().values()))
+    }
     roster = table.Roster.read(listed) if listed else None
     into.mkdir(parents=True, exist_ok=True)
     try:
@@ -102,19 +110,37 @@ def grade(
             strange = download.strange | strange
             left_out = [f"{name!r} {why}" for name, why in strange.items()]
             if not found:
-                raise GradingError("; ".join([
-                    f"{submissions} holds no submission; put each at STUDENT/{next(iter(sheets))}.ipynb, or as "
-                    "nbgrader collects them, STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb", *left_out[:3]
-                ]))  # fmt: skip
-            people = table.People(download, roster, [*dict.fromkeys(one.student for one in found), *strange])
+                raise GradingError(
+                    "; ".join(
+                        [
+                            f"{submissions} holds no submission; put each at "
+                            f"STUDENT/{next(iter(sheets))}.ipynb, or as "
+                            "nbgrader collects them, STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb",
+                            *left_out[:3],
+                        ]
+                    )
+                )
+            people = table.People(
+                download, roster, [*dict.fromkeys(one.student for one in found), *strange]
+            )
             book = Book(into, people.names())
             for name in sorted({one.assignment for one in found}):
                 book.prepare(HERE, sheets[name])
-            new, changing, troubles = _mark_all(found, sheets, book, limits, jobs or os.cpu_count() or 1, force)
-            left_out += [f"{one.student!r} changed while it was marked; grade again" for one in changing]
-            for one in console.track([one for one in found if one not in new], "pages", unit="page"):
-                troubles[one] = troubles[one] or _trouble(book, one, functools.partial(_page, book, one))
-            left_out += [f"{one.student!r}, {one.assignment}: {why}" for one, why in troubles.items() if why]
+            new, changing, troubles = _mark_all(
+                found, sheets, book, limits, jobs or os.cpu_count() or 1, force
+            )
+            left_out += [
+                f"{one.student!r} changed while it was marked; grade again" for one in changing
+            ]
+            for one in console.track(
+                [one for one in found if one not in new], "pages", unit="page"
+            ):
+                troubles[one] = troubles[one] or _trouble(
+                    book, one, functools.partial(_page, book, one)
+                )
+            left_out += [
+                f"{one.student!r}, {one.assignment}: {why}" for one, why in troubles.items() if why
+            ]
             marks = {one: kept[1] for one in found if (kept := kept_marks(into, one))}
             rows = [book.row(sheets[one.assignment], marks[one], troubles[one]) for one in marks]
             rows = people.completed(rows, strange, sheets)
@@ -136,34 +162,50 @@ def grade(
 
 
 def _refuse(submissions: Path, into: Path) -> None:
-    if not (submissions.is_dir() or (submissions.is_file() and submissions.suffix.lower() == ".zip")):
-        raise GradingError(f"{submissions} is not a folder and no ZIP file; name the one that holds the submissions, "
-                           "SUBMISSIONS=folder")  # fmt: skip
+    if not (
+        submissions.is_dir() or (submissions.is_file() and submissions.suffix.lower() == ".zip")
+    ):
+        raise GradingError(
+            f"{submissions} is not a folder and no ZIP file; name the one that holds the "
+            "submissions, SUBMISSIONS=folder"
+        )
     shown = sandbox.visible()
     secret = (HERE.folder / "instructor", HERE.root / "tests", HERE.root / "_build")
     for path in (one.resolve() for one in (submissions, into, *secret)):
         around = [one for one in shown if path.is_relative_to(one)]
         if around:
-            raise GradingError(f"{path} lies in {around[0]}, which every submission may read; move it elsewhere")
+            raise GradingError(
+                f"{path} lies in {around[0]}, which every submission may read; move it elsewhere"
+            )
 
 
 def _remove_what_was_killed(into: Path) -> None:
-    """Remove what runs that were killed left: their working folders, and files that were being written."""
+    """Remove what runs that were killed left: their working folders, and files that were being
+    written.
+    """
     for stale in into.glob(f"{_WORKING}*"):
         if stale.is_dir():
             shutil.rmtree(stale)
-    for folder in (into, *(into / name for name in ("marks", "read", "feedback", "source", "release"))):
+    for folder in (
+        into,
+        *(into / name for name in ("marks", "read", "feedback", "source", "release")),
+    ):
         for stale in folder.rglob(_HALF_WRITTEN) if folder != into else folder.glob(_HALF_WRITTEN):
             stale.unlink()
 
 
 def _mark_all(
-    found: Sequence[Submission], sheets: dict[str, Sheet], book: Book, limits: Limits, jobs: int, force: bool
+    found: Sequence[Submission],
+    sheets: dict[str, Sheet],
+    book: Book,
+    limits: Limits,
+    jobs: int,
+    force: bool,
 ) -> tuple[list[Submission], list[Submission], dict[Submission, str]]:
     """Mark what is not marked yet, record what is not recorded.
 
-    Returns what was marked, whose pages are written; those of it whose file changed meanwhile, twice: not marked; and
-    of each submission why it could not be written down, "" where it was.
+    Returns what was marked, whose pages are written; those of it whose file changed meanwhile,
+    twice: not marked; and of each submission why it could not be written down, "" where it was.
     """
     made_from = {one: _fingerprint(sheets[one.assignment], one) for one in found}
     troubles = dict.fromkeys(found, "")
@@ -177,7 +219,9 @@ def _mark_all(
         if dated != kept[1]:
             _keep(book.folder, one, kept[0], dated)
         if dated != kept[1] or not book.holds(dated):
-            troubles[one] = _trouble(book, one, functools.partial(_record, book, sheets[one.assignment], one, dated))
+            troubles[one] = _trouble(
+                book, one, functools.partial(_record, book, sheets[one.assignment], one, dated)
+            )
     again: list[Submission] = []
     changing: list[Submission] = []
 
@@ -190,19 +234,25 @@ def _mark_all(
         else:
             dated = _dated(one, marks)
             _keep(book.folder, one, "" if marks.problem.startswith(_FAILED) else before, dated)
-            troubles[one] = _trouble(book, one, lambda: _write_down(book, sheets[one.assignment], one, dated))
+            troubles[one] = _trouble(
+                book, one, lambda: _write_down(book, sheets[one.assignment], one, dated)
+            )
 
-    with tempfile.TemporaryDirectory(prefix=_WORKING, dir=book.folder, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=_WORKING, dir=book.folder, ignore_cleanup_errors=True
+    ) as folder:
         marked = _marked(todo, limits, jobs, folder)
         for one, marks in console.track(marked, "grading", unit="submission", total=len(todo)):
             take(one, marks, last=False)
-        for one, marks in _marked(again, limits, 1, folder):  # one at a time, so that no other takes the memory
+        # one at a time, so that no other takes the memory
+        for one, marks in _marked(again, limits, 1, folder):
             take(one, marks, last=True)
     return todo, changing, troubles
 
 
 def _trouble(book: Book, one: Submission, work: Callable[[], object]) -> str:
-    """Do what writes a submission down; return what it failed at, "" where it did not: others are graded all the same.
+    """Do what writes a submission down; return what it failed at, "" where it did not: others are
+    graded all the same.
 
     A full disk or a closed folder is no submission's, and is raised.
     """
@@ -232,26 +282,37 @@ def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
 
 
 def _dated(one: Submission, marks: Marks) -> Marks:
-    """Return the marks with when the submission was handed in, or with a note where the file that says so does not."""
+    """Return the marks with when the submission was handed in, or with a note where the file that
+    says so does not.
+    """
     notes = tuple(note for note in marks.notes if not note.startswith(intake.TIMESTAMP))
-    marks = dataclasses.replace(marks, handed_in="", notes=notes)  # the file may be another than in an earlier run
+    # the file may be another than in an earlier run
+    marks = dataclasses.replace(marks, handed_in="", notes=notes)
     stamp = one.path.with_name(intake.TIMESTAMP)
     if stamp.is_symlink() or not stamp.is_file():
         return marks
     with stamp.open("rb") as file:
         text = file.read(_LONGEST_TIMESTAMP + 1).decode("utf-8", "replace").strip()
     try:
-        when = parse_utc(text) if _DATE.fullmatch(text) and len(text) <= _LONGEST_TIMESTAMP else None
-    except (ValueError, OverflowError, TypeError, AttributeError):  # of the libraries that read dates
+        when = (
+            parse_utc(text) if _DATE.fullmatch(text) and len(text) <= _LONGEST_TIMESTAMP else None
+        )
+    except (ValueError, OverflowError, TypeError, AttributeError):
+        # of the libraries that read dates
         when = None
     if when is None or not _FIRST_YEAR <= when.year <= _LAST_YEAR:
-        note = f"{intake.TIMESTAMP} holds no date such as 2026-11-22 10:00:00 UTC, so nobody knows when it came"
+        note = (
+            f"{intake.TIMESTAMP} holds no date such as 2026-11-22 10:00:00 UTC, so nobody knows "
+            "when it came"
+        )
         return dataclasses.replace(marks, notes=(*marks.notes, note))
     return dataclasses.replace(marks, handed_in=str(when))
 
 
 def _fingerprint(sheet: Sheet, one: Submission) -> str:
-    """Return what the marks of a submission depend on: its file, or why it cannot be read, and the exercises."""
+    """Return what the marks of a submission depend on: its file, or why it cannot be read, and the
+    exercises.
+    """
     text = nbformat.writes(sheets.instructor(sheet))
     try:
         content = one.digest()
@@ -272,24 +333,33 @@ def _keep(folder: Path, one: Submission, fingerprint: str, marks: Marks) -> None
 
 
 def kept_marks(folder: Path, one: Submission) -> tuple[str, Marks] | None:
-    """Return the marks that were written down, and what they were made from; None where there are none."""
+    """Return the marks that were written down, and what they were made from; None where there are
+    none.
+    """
     path = _marks_path(folder, one)
     if not path.is_file():
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         fields = content["marks"]
-        marks = tuple(Mark(**{**mark, "goals": tuple(map(tuple, mark["goals"]))}) for mark in fields["marks"])
-        return content["fingerprint"], Marks(**{**fields, "marks": marks, "notes": tuple(fields.get("notes", ()))})
+        marks = tuple(
+            Mark(**{**mark, "goals": tuple(map(tuple, mark["goals"]))}) for mark in fields["marks"]
+        )
+        return content["fingerprint"], Marks(
+            **{**fields, "marks": marks, "notes": tuple(fields.get("notes", ()))}
+        )
     except (ValueError, KeyError, TypeError):  # somebody's own, or of another version of the course
         return None
 
 
-def _marked(todo: Sequence[Submission], limits: Limits, jobs: int, folder: str) -> Iterator[tuple[Submission, Marks]]:
-    """Yield each submission with its marks, as they are done, ``jobs`` at once, each in a fresh process.
+def _marked(
+    todo: Sequence[Submission], limits: Limits, jobs: int, folder: str
+) -> Iterator[tuple[Submission, Marks]]:
+    """Yield each submission with its marks, as they are done, ``jobs`` at once, each in a fresh
+    process.
 
-    ``folder`` is theirs, for what may be lost. The next one has started when one is yielded, so that no processor waits
-    for what is done with its marks.
+    ``folder`` is theirs, for what may be lost. The next one has started when one is yielded, so
+    that no processor waits for what is done with its marks.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tools.grading.preload"])
@@ -300,13 +370,16 @@ def _marked(todo: Sequence[Submission], limits: Limits, jobs: int, folder: str) 
         while waiting and len(running) < jobs:
             one = waiting.pop(0)
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, one, limits), name=one.student, daemon=True)
+            process = context.Process(
+                target=_work, args=(theirs, one, limits), name=one.student, daemon=True
+            )
             process.start()
             theirs.close()
             running[ours] = (one, process, time.monotonic())
 
     before = dict(os.environ)
-    os.environ.update(headless(cache_folder=folder))  # for the processes that are started; back at the end
+    # for the processes that are started; back at the end
+    os.environ.update(headless(cache_folder=folder))
     try:
         fill()
         while running:
@@ -350,7 +423,10 @@ def _result(pipe: Connection, one: Submission, otherwise: str) -> Marks:
 
 def _none(one: Submission, why: str) -> Marks:
     sheet = _sheet(one.assignment)
-    marks = tuple(Mark(name, 0.0, sheet.cell("checks", name).metadata["points"], "", ()) for name in sheet.exercises)
+    marks = tuple(
+        Mark(name, 0.0, sheet.cell("checks", name).metadata["points"], "", ())
+        for name in sheet.exercises
+    )
     return Marks(one.student, one.assignment, marks, problem=why, disturbed=True)
 
 
@@ -369,7 +445,8 @@ def _sheet(assignment: str) -> Sheet:
 def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
     """Mark one submission and send its marks, or a sentence on why none can be marked at all.
 
-    What the submission asks for may be made here, on the checks' side, so that the limit on memory holds here as well.
+    What the submission asks for may be made here, on the checks' side, so that the limit on memory
+    holds here as well.
     """
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
     resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
@@ -379,7 +456,9 @@ def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
     except sandbox.SandboxError as error:
         pipe.send(str(error))
     except Exception as error:
-        pipe.send(_none(one, f"{_FAILED} ({type(error).__name__}); it is marked again in the next run"))
+        pipe.send(
+            _none(one, f"{_FAILED} ({type(error).__name__}); it is marked again in the next run")
+        )
 
 
 def _end_with(pipe: Connection, end: Callable[[int], Any] = os._exit) -> None:

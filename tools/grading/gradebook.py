@@ -1,7 +1,9 @@
-"""nbgrader keeps the grades: a released assignment, the marks of a submission, grades.csv, and the pages for students.
+"""nbgrader keeps the grades: a released assignment, the marks of a submission, grades.csv, and the
+pages for students.
 
-The notebook that nbgrader reads is the released one with the student's answers, and its outputs are the marks; nothing
-in it is run. A mark that a person gave stays when the automatic one is written again: nbgrader keeps the two apart.
+The notebook that nbgrader reads is the released one with the student's answers, and its outputs are
+the marks; nothing in it is run. A mark that a person gave stays when the automatic one is written
+again: nbgrader keeps the two apart.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ from tools.grading.marker import Mark, Marks
 READ = "read"  # the folder of the notebooks that nbgrader reads
 KEPT = "autograded"  # and of those that it keeps, for the Formgrader
 _UNREAD = "Nothing was run"
-_OPEN, _CLOSE = '<pre style="white-space: pre-wrap; word-break: normal; font: inherit; border: 0">\n', "\n</pre>"
+_OPEN, _CLOSE = (
+    '<pre style="white-space: pre-wrap; word-break: normal; font: inherit; border: 0">\n',
+    "\n</pre>",
+)
 _MOST_OF_A_CELL = 50_000  # characters that are shown of it
 _HIDDEN_MISSED = "On the hidden inputs:"
 _FOR_STUDENTS = ", hidden not run"  # ends what the checks say where a student runs them
@@ -53,10 +58,17 @@ class GradingError(Exception):
 class _Record(Autograde):
     """nbgrader's autograde on a notebook that has run already."""
 
-    sanitize_preprocessors: ClassVar = [preprocessors.DeduplicateIds, preprocessors.OverwriteKernelspec,
-                              preprocessors.OverwriteCells, preprocessors.CheckCellMetadata]  # fmt: skip
-    autograde_preprocessors: ClassVar = [preprocessors.SaveAutoGrades, preprocessors.AssignLatePenalties,
-                               preprocessors.CheckCellMetadata]  # fmt: skip
+    sanitize_preprocessors: ClassVar = [
+        preprocessors.DeduplicateIds,
+        preprocessors.OverwriteKernelspec,
+        preprocessors.OverwriteCells,
+        preprocessors.CheckCellMetadata,
+    ]
+    autograde_preprocessors: ClassVar = [
+        preprocessors.SaveAutoGrades,
+        preprocessors.AssignLatePenalties,
+        preprocessors.CheckCellMetadata,
+    ]
 
 
 class Book:
@@ -68,11 +80,18 @@ class Book:
         self.url = f"sqlite:///{self.folder / 'gradebook.db'}"
 
     def prepare(self, course: Course, sheet: Sheet) -> None:
-        """Release a lesson's exercises into the gradebook, where they are not there as the source has them now."""
+        """Release a lesson's exercises into the gradebook, where they are not there as the source
+        has them now.
+        """
         name, text = sheet.lesson.name, nbformat.writes(sheets.instructor(sheet)) + "\n"
         source = self.folder / "source" / name / sheet.lesson.notebook_name
         released = self.folder / "release" / name / sheet.lesson.notebook_name
-        if released.is_file() and source.is_file() and source.read_text(encoding="utf-8") == text and self._has(name):
+        if (
+            released.is_file()
+            and source.is_file()
+            and source.read_text(encoding="utf-8") == text
+            and self._has(name)
+        ):
             return
         handout.release_into(self.folder, [sheet], course)
         with _tools_found(), contextlib.redirect_stderr(io.StringIO()):
@@ -80,7 +99,9 @@ class Book:
             api.log.setLevel(logging.CRITICAL)
             done = api.generate_assignment(name, force=True)
         if not done["success"]:
-            raise GradingError(f"nbgrader could not release {name}: {done['log']}{done.get('error', '')}")
+            raise GradingError(
+                f"nbgrader could not release {name}: {done['log']}{done.get('error', '')}"
+            )
 
     def _has(self, name: str) -> bool:
         try:
@@ -90,7 +111,9 @@ class Book:
             return False
 
     def record(self, sheet: Sheet, marks: Marks, notebook: nbformat.NotebookNode) -> None:
-        """Write the marks of a submission; what was there of it is replaced, but for marks of a person."""
+        """Write the marks of a submission; what was there of it is replaced, but for marks of a
+        person.
+        """
         home = self.folder / READ / marks.student / marks.assignment
         home.mkdir(parents=True, exist_ok=True)
         made = with_marks(notebook, marks, outputs.of_given(sheet))
@@ -108,7 +131,11 @@ class Book:
         made = self._page(assignment, student)
         note = self.folder / "marks" / student / f"{assignment}.page"
         origin = self._origin_of_page(assignment, student)
-        if made.is_file() and note.is_file() and note.read_text() == f"{origin} {_digest(made.read_bytes())}\n":
+        if (
+            made.is_file()
+            and note.is_file()
+            and note.read_text() == f"{origin} {_digest(made.read_bytes())}\n"
+        ):
             return
         self._convert(page.Page, assignment, student)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -122,14 +149,22 @@ class Book:
         return self.folder / "feedback" / student / assignment / f"{assignment}.html"
 
     def _origin_of_page(self, assignment: str, student: str) -> str:
-        """Return a digest of what a page is made from: the notebook, its grades and comments, and how it is written."""
+        """Return a digest of what a page is made from: the notebook, its grades and comments, and
+        how it is written.
+        """
         kept = self.folder / KEPT / student / assignment / f"{assignment}.ipynb"
         with self._open() as book:
             found = book.find_submission_notebook(assignment, assignment, student)
-            grades = [[one.name, one.score, one.max_score, one.manual_score, one.needs_manual_grade]
-                      for one in sorted(found.grades, key=lambda one: one.name)]  # fmt: skip
-            comments = [[one.name, one.comment] for one in sorted(found.comments, key=lambda one: one.name)]
-            said = json.dumps([grades, comments, found.late_submission_penalty, self.names.get(student)])
+            grades = [
+                [one.name, one.score, one.max_score, one.manual_score, one.needs_manual_grade]
+                for one in sorted(found.grades, key=lambda one: one.name)
+            ]
+            comments = [
+                [one.name, one.comment] for one in sorted(found.comments, key=lambda one: one.name)
+            ]
+            said = json.dumps(
+                [grades, comments, found.late_submission_penalty, self.names.get(student)]
+            )
         return _digest(said.encode(), kept.read_bytes() if kept.is_file() else b"", *page.sources())
 
     def _convert(self, kind: type, assignment: str, student: str) -> None:
@@ -163,12 +198,15 @@ class Book:
             return Gradebook(self.url)
 
     def holds(self, marks: Marks) -> bool:
-        """Return True when the gradebook has these marks, and the notebook that it keeps is the one that they are of.
+        """Return True when the gradebook has these marks, and the notebook that it keeps is the one
+        that they are of.
 
         It is not where Formgrader's Autograde ran: that writes its own, or removes the folder.
         """
-        read, kept = (self.folder / one / marks.student / marks.assignment / f"{marks.assignment}.ipynb"
-                      for one in (READ, KEPT))  # fmt: skip
+        read, kept = (
+            self.folder / one / marks.student / marks.assignment / f"{marks.assignment}.ipynb"
+            for one in (READ, KEPT)
+        )
         if not (read.is_file() and kept.is_file()):
             return False
         try:
@@ -180,20 +218,25 @@ class Book:
             return False
         try:
             with self._open() as book:
-                grades = book.find_submission_notebook(marks.assignment, marks.assignment, marks.student).grades
+                grades = book.find_submission_notebook(
+                    marks.assignment, marks.assignment, marks.student
+                ).grades
                 have = {grade.name: grade.auto_score for grade in grades}
         except MissingEntry:
             return False
         return all(have.get(f"{one.exercise}_checks") == one.score for one in marks.marks)
 
     def row(self, sheet: Sheet, marks: Marks, trouble: str = "") -> dict[str, object]:
-        """Return the row of grades.csv of a submission, with the marks of persons where there are any.
+        """Return the row of grades.csv of a submission, with the marks of persons where there are
+        any.
 
-        An answer that waits for a person has no points yet, and the score is what there is without it. ``trouble`` is
-        what could not be written down, which comes first in the note.
+        An answer that waits for a person has no points yet, and the score is what there is without
+        it. ``trouble`` is what could not be written down, which comes first in the note.
         """
         points = points_of(sheet)
-        scores: dict[str, float | None] = dict.fromkeys(points) | {one.exercise: one.score for one in marks.marks}
+        scores: dict[str, float | None] = dict.fromkeys(points) | {
+            one.exercise: one.score for one in marks.marks
+        }
         taken_off = 0.0
         with contextlib.suppress(MissingEntry), self._open() as book:
             found = book.find_submission_notebook(marks.assignment, marks.assignment, marks.student)
@@ -202,7 +245,11 @@ class Book:
                 waits = grade.needs_manual_grade and grade.manual_score is None
                 scores[grade.name.removesuffix("_checks")] = None if waits else grade.score
         waiting = [name for name, score in scores.items() if score is None]
-        notes = [trouble, marks.problem, *(f"{one.exercise}: {one.note}" for one in marks.marks if one.note)]
+        notes = [
+            trouble,
+            marks.problem,
+            *(f"{one.exercise}: {one.note}" for one in marks.marks if one.note),
+        ]
         return {
             "student": marks.student,
             "assignment": marks.assignment,
@@ -247,12 +294,15 @@ def _cause(said: Sequence[str]) -> str:
 
 
 def with_marks(
-    notebook: nbformat.NotebookNode, marks: Marks, given: Mapping[str, list[dict[str, Any]]] | None = None
+    notebook: nbformat.NotebookNode,
+    marks: Marks,
+    given: Mapping[str, list[dict[str, Any]]] | None = None,
 ) -> nbformat.NotebookNode:
-    """Return a notebook whose cells of checks show what the student shall read, and the score that nbgrader takes.
+    """Return a notebook whose cells of checks show what the student shall read, and the score that
+    nbgrader takes.
 
-    It is shown to the lecturer in a browser, by Formgrader: a written answer in it is text and nothing else. ``given``
-    is what the given cells show, by their ids.
+    It is shown to the lecturer in a browser, by Formgrader: a written answer in it is text and
+    nothing else. ``given`` is what the given cells show, by their ids.
     """
     made = nbformat.from_dict(notebook)
     shown = {**(given or {}), **marks.outputs}
@@ -269,7 +319,9 @@ def with_marks(
         cell.outputs, cell.execution_count = [], None
         if one is not None:
             said = nbformat.v4.new_output("stream", name="stdout", text=_shown(one, marks.problem))
-            score = nbformat.v4.new_output("execute_result", {"text/plain": repr(one.score)}, execution_count=1)
+            score = nbformat.v4.new_output(
+                "execute_result", {"text/plain": repr(one.score)}, execution_count=1
+            )
             cell.outputs, cell.execution_count = [said, score], 1
         else:
             cell.outputs = [nbformat.from_dict(output) for output in shown.get(cell.id, [])]
@@ -278,39 +330,58 @@ def with_marks(
 
 
 def as_text(answer: str) -> str:
-    """Return Markdown that shows ``answer`` as it was typed: an element that no tag in it can end, for none can begin.
+    """Return Markdown that shows ``answer`` as it was typed: an element that no tag in it can end,
+    for none can begin.
 
     Markdown itself lets HTML, links of any kind and images of other hosts through.
     """
-    return f"{_OPEN}{html.escape(outputs.cut(answer.rstrip(), _MOST_OF_A_CELL), quote=False)}{_CLOSE}"
+    return (
+        f"{_OPEN}{html.escape(outputs.cut(answer.rstrip(), _MOST_OF_A_CELL), quote=False)}{_CLOSE}"
+    )
 
 
 def _students_part(path: Path) -> list[object]:
     """Return what a notebook's code cells put out and, as strings, its written answers."""
     cells = nbformat.read(path, as_version=4).cells
-    return [cell.outputs if cell.cell_type == "code" else cell.source for cell in cells
-            if cell.cell_type == "code" or not cell.metadata.get("nbgrader", {}).get("locked")]  # fmt: skip
+    return [
+        cell.outputs if cell.cell_type == "code" else cell.source
+        for cell in cells
+        if cell.cell_type == "code" or not cell.metadata.get("nbgrader", {}).get("locked")
+    ]
 
 
 def _is_text(written: str) -> bool:
-    return written == WRITTEN_STUB or bool(re.fullmatch(f"{re.escape(_OPEN)}[^<]*{_CLOSE}", written))
+    return written == WRITTEN_STUB or bool(
+        re.fullmatch(f"{re.escape(_OPEN)}[^<]*{_CLOSE}", written)
+    )
 
 
 def _shown(one: Mark, problem: str) -> str:
-    """Return what a student reads of an exercise: the visible checks, and what the hidden inputs change in that."""
+    """Return what a student reads of an exercise: the visible checks, and what the hidden inputs
+    change in that.
+    """
     if problem:
         return outputs.printable(f"{_UNREAD}: {problem}.\n")
     said = one.said.rstrip().removesuffix(_FOR_STUDENTS)
     seen = said.splitlines()
-    missed = [goal for goal, reached in one.goals if not reached and f"  {'reached':<11}  {goal}" in seen]
+    missed = [
+        goal for goal, reached in one.goals if not reached and f"  {'reached':<11}  {goal}" in seen
+    ]
     hidden = [f"  {'not reached':<11}  {goal}" for goal in missed]
-    lines = [said, *([_HIDDEN_MISSED, *hidden] if missed else []), f"{one.score:g} of {one.points} points"]
+    lines = [
+        said,
+        *([_HIDDEN_MISSED, *hidden] if missed else []),
+        f"{one.score:g} of {one.points} points",
+    ]
     return outputs.printable("\n".join(lines)) + "\n"
 
 
 @contextlib.contextmanager
 def _tools_found() -> Iterator[None]:
-    """nbgrader calls alembic by its bare name: let it find that of this Python. It changes folders; come back."""
+    """nbgrader calls alembic by its bare name: let it find that of this Python.
+
+    It changes folders; come back.
+    """
     before, here = os.environ.get("PATH", ""), os.getcwd()
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
     try:

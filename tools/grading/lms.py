@@ -1,9 +1,10 @@
 """Systems for courses: read what Canvas and Moodle pack of an assignment.
 
-Canvas packs files, ``LASTFIRST_LATE_USER_FILE_NAME.ipynb`` (``LATE_`` where it was); Moodle a folder a student, ``First
-Last_PARTICIPANT_assignsubmission_file``, or files whose names begin so. The forms are those of canvas-lms
-(lib/content_zipper.rb) and of Moodle (mod/assign/classes/downloader.php). No name in an archive becomes a path, and of
-no file is more read than the largest notebook has.
+Canvas packs files, ``LASTFIRST_LATE_USER_FILE_NAME.ipynb`` (``LATE_`` where it was); Moodle a
+folder a student, ``First Last_PARTICIPANT_assignsubmission_file``, or files whose names begin so.
+The forms are those of canvas-lms (lib/content_zipper.rb) and of Moodle
+(mod/assign/classes/downloader.php). No name in an archive becomes a path, and of no file is more
+read than the largest notebook has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ CANVAS, MOODLE = "Canvas", "Moodle"
 MOST_FILES, MOST_BYTES = 20_000, 4 * 2**30  # of a download; the second unpacked
 _FOLDER = "handed_in"
 _LONGEST_NAME = 150
-_UNPACKING = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, RuntimeError, EOFError)  # each packer its own
+# each packer its own
+_UNPACKING = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, RuntimeError, EOFError)
 _CANVAS = re.compile(
     r"(?:(?:LATE_)?(?P<anonymous>anon_[A-Za-z0-9]+)|(?P<who>\w+?)_(?:(?P<late>LATE)_)?(?P<id>\d+))_\d+_(?P<name>.+)",
     re.IGNORECASE,
@@ -39,7 +41,9 @@ _MOODLE_FILE = re.compile(rf"{_MOODLE.pattern}_(?P<name>.+)")
 
 @dataclass(frozen=True)
 class Person:
-    """How a system knows a student: the name as far as it says it, its id, and whether the work came late."""
+    """How a system knows a student: the name as far as it says it, its id, and whether the work
+    came late.
+    """
 
     name: str
     lms_id: str
@@ -48,7 +52,9 @@ class Person:
 
 @dataclass(frozen=True)
 class Download:
-    """A folder of submissions by student; of a ``system``'s download also who they are, and what is no submission."""
+    """A folder of submissions by student; of a ``system``'s download also who they are, and what is
+    no submission.
+    """
 
     folder: Path
     system: str = ""
@@ -70,11 +76,14 @@ class _Entry:
 
 
 def unpacked(source: Path, into: Path) -> Download:
-    """Return the folder of submissions: ``source`` itself, or what a download holds, written to ``into``/handed_in.
+    """Return the folder of submissions: ``source`` itself, or what a download holds, written to
+    ``into``/handed_in.
 
     Raises GradingError where it is an archive that cannot be read.
     """
-    if source.is_dir() and not any(_whose((one.name, "") if one.is_dir() else (one.name,)) for one in source.iterdir()):
+    if source.is_dir() and not any(
+        _whose((one.name, "") if one.is_dir() else (one.name,)) for one in source.iterdir()
+    ):
         return Download(source)
     folder = into / _FOLDER
     shutil.rmtree(folder, ignore_errors=True)
@@ -85,7 +94,9 @@ def unpacked(source: Path, into: Path) -> Download:
         with zipfile.ZipFile(source) as archive:
             return _laid_out(list(_in_archive(archive)), folder)
     except zipfile.BadZipFile as error:
-        raise GradingError(f"{source} is no whole ZIP file ({error}); download it again, or name a folder") from None
+        raise GradingError(
+            f"{source} is no whole ZIP file ({error}); download it again, or name a folder"
+        ) from None
 
 
 def _in_folder(source: Path) -> Iterator[_Entry]:
@@ -108,7 +119,9 @@ def _in_archive(archive: zipfile.ZipFile) -> Iterator[_Entry]:
 
 
 def _whose(parts: Sequence[str]) -> tuple[str, str, Person, str] | None:
-    """Return of a file the system, the student's folder, the student, and the file's own name; None for another's."""
+    """Return of a file the system, the student's folder, the student, and the file's own name; None
+    for another's.
+    """
     if len(parts) > 1 and (found := re.fullmatch(f"{_MOODLE.pattern}_?", parts[0])):
         return MOODLE, *_student(found["who"], found["id"]), parts[-1]
     if len(parts) == 1 and (found := _MOODLE_FILE.fullmatch(parts[0])):
@@ -125,16 +138,22 @@ def _student(who: str, lms_id: str, *, late: bool = False) -> tuple[str, Person]
 
 
 def folded(name: str) -> str:
-    """Return the letters and digits of a name without accents and capitals, by which two spellings of it agree."""
+    """Return the letters and digits of a name without accents and capitals, by which two spellings
+    of it agree.
+    """
     plain = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]", "", plain)[:80]
 
 
 def _laid_out(entries: list[_Entry], folder: Path) -> Download:
     """Write each student's notebooks to a folder of their own; other files are named."""
-    entries = [one for one in entries if "__MACOSX" not in one.parts and not one.parts[-1].startswith(".")]
+    entries = [
+        one for one in entries if "__MACOSX" not in one.parts and not one.parts[-1].startswith(".")
+    ]
     if len(entries) > MOST_FILES:
-        raise GradingError(f"the download holds {len(entries):,} files; {MOST_FILES:,} are read at most: divide it")
+        raise GradingError(
+            f"the download holds {len(entries):,} files; {MOST_FILES:,} are read at most: divide it"
+        )
     tops = {one.parts[0] for one in entries}
     inner = [_Entry(one.parts[1:], one.open) for one in entries if len(one.parts) > 1]
     known = tops == {"submitted"} or any(_whose(one.parts) for one in inner)
@@ -150,15 +169,19 @@ def _laid_out(entries: list[_Entry], folder: Path) -> Download:
         if found is None and len(entry.parts) > 1:
             found = "", entry.parts[0], Person("", ""), entry.parts[-1]
         if found is None:
-            strange[entry.parts[0]] = "is no submission of Canvas or Moodle: its name says no student; put it into a " \
-                                      "folder with the student's name"  # fmt: skip
+            strange[entry.parts[0]] = (
+                "is no submission of Canvas or Moodle: its name says no student; put it into a "
+                "folder with the student's name"
+            )
             continue
         system = found[0] or system
         _, student, person, name = found
         home = folder / (_as_folder(student) or "student")
         people[home.name] = person
         home.mkdir(exist_ok=True)
-        place = home / _as_folder(entry.parts[-2]) if not found[0] and len(entry.parts) > 2 else home
+        place = (
+            home / _as_folder(entry.parts[-2]) if not found[0] and len(entry.parts) > 2 else home
+        )
         dated = not found[0] and name == TIMESTAMP
         if not (dated or name.lower().endswith(".ipynb")):
             others.setdefault(home.name, []).append(repr(name)[:140])
@@ -166,8 +189,16 @@ def _laid_out(entries: list[_Entry], folder: Path) -> Download:
         try:
             content = entry.read()
         except _UNPACKING as error:
-            packed = "is encrypted" if "encrypted" in str(error) else "is damaged, or packed as is not known here"
-            why = f"cannot be read ({strerror})" if (strerror := getattr(error, "strerror", "")) else packed
+            packed = (
+                "is encrypted"
+                if "encrypted" in str(error)
+                else "is damaged, or packed as is not known here"
+            )
+            why = (
+                f"cannot be read ({strerror})"
+                if (strerror := getattr(error, "strerror", ""))
+                else packed
+            )
             others.setdefault(home.name, []).append(f"{name!r:.140}, which {why},")
             continue
         if dated:
@@ -175,7 +206,9 @@ def _laid_out(entries: list[_Entry], folder: Path) -> Download:
             continue
         written_bytes += len(content)
         if written_bytes > MOST_BYTES:
-            raise GradingError(f"the download holds more than {MOST_BYTES / 2**30:.0f} GiB; grade it in parts")
+            raise GradingError(
+                f"the download holds more than {MOST_BYTES / 2**30:.0f} GiB; grade it in parts"
+            )
         place.mkdir(exist_ok=True)
         _free_name(place, name).write_bytes(content)
     for path, content in stamps.items():
@@ -193,7 +226,9 @@ def _as_folder(name: str) -> str:
 
 
 def _free_name(home: Path, name: str) -> Path:
-    """Return a path for a file that is not there yet; a second one of a name stands beside the first."""
+    """Return a path for a file that is not there yet; a second one of a name stands beside the
+    first.
+    """
     plain = re.sub(r"[\x00-\x1f/\\]", "_", name).lstrip(".")
     stem, suffix = plain[: -len(".ipynb")][:_LONGEST_NAME], plain[-len(".ipynb") :]
     path, number = home / f"{stem}{suffix}", 1

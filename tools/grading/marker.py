@@ -1,4 +1,6 @@
-"""Marks one submission: its cells run in a sandbox, and each exercise's checks run here, on what it sends back."""
+"""Marks one submission: its cells run in a sandbox, and each exercise's checks run here, on what it
+sends back.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,18 @@ from tools.grading.session import YOUR_LINE, Lost, Session
 
 _MOST_SAID = 6000  # characters of what the checks say, which show the submission's own values
 _MACHINE = "the machine ran out of memory"
-_ON_ITS_OWN_LINE = re.compile(rf"(?<=\S) (?={YOUR_LINE})")  # the report of the checks writes an exception as one line
+# the report of the checks writes an exception as one line
+_ON_ITS_OWN_LINE = re.compile(rf"(?<=\S) (?={YOUR_LINE})")
 
 
 @dataclass(frozen=True)
 class Mark(Result):
-    """What an exercise got of ``points``; ``said`` is what the visible checks say, and ``goals`` what all say.
+    """What an exercise got of ``points``; ``said`` is what the visible checks say, and ``goals``
+    what all say.
 
-    ``goals`` names each goal with True where every check, hidden ones included, found it reached. ``note`` is for the
-    lecturer: why the exercise was stopped, what its cell raised, what ended its checks; "" where all is well.
+    ``goals`` names each goal with True where every check, hidden ones included, found it reached.
+    ``note`` is for the lecturer: why the exercise was stopped, what its cell raised, what ended its
+    checks; "" where all is well.
     """
 
     exercise: str
@@ -44,11 +49,12 @@ class Mark(Result):
 
 @dataclass(frozen=True)
 class Marks(Result):
-    """The marks of one submission; ``problem`` says why none of it could be read, "" where it could be.
+    """The marks of one submission; ``problem`` says why none of it could be read, "" where it could
+    be.
 
-    ``disturbed`` is True when the machine, not the submission, may be what stopped it. ``notes`` are for the lecturer;
-    ``outputs`` holds what the student's cells showed, by the cell's id; ``handed_in`` is when, in UTC, "" where nobody
-    says.
+    ``disturbed`` is True when the machine, not the submission, may be what stopped it. ``notes``
+    are for the lecturer; ``outputs`` holds what the student's cells showed, by the cell's id;
+    ``handed_in`` is when, in UTC, "" where nobody says.
     """
 
     student: str
@@ -66,7 +72,10 @@ class Marks(Result):
 
 
 def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
-    """Return the marks of a submission; whatever is in it, it gets some. Raises SandboxError where none can start."""
+    """Return the marks of a submission; whatever is in it, it gets some.
+
+    Raises SandboxError where none can start.
+    """
     try:
         given_in = intake.handed(sheet, submission.path)
     except intake.IntakeError as error:
@@ -83,7 +92,11 @@ def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
             break
     marks = tuple(given[place] for place in sorted(given))
     disturbed = any(_MACHINE in why for why in lost.values())
-    ended = [f"a cell was stopped: {why}" for place, why in lost.items() if place >= 0 and not steps[place].exercise]
+    ended = [
+        f"a cell was stopped: {why}"
+        for place, why in lost.items()
+        if place >= 0 and not steps[place].exercise
+    ]
     named = [f"handed in as {submission.came_as!r}"] if submission.came_as else []
     notes = (*named, *given_in.notes, *dict.fromkeys(ended))
     return Marks(submission.student, submission.assignment, marks, "", disturbed, notes, outputs)
@@ -91,7 +104,8 @@ def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
 
 @dataclass(frozen=True)
 class _Step:
-    """A cell to run, or the checks of ``exercise`` to make at its place; ``shows`` is the id of a student's cell.
+    """A cell to run, or the checks of ``exercise`` to make at its place; ``shows`` is the id of a
+    student's cell.
 
     ``answers`` is the exercise to which the cell is the answer.
     """
@@ -109,7 +123,9 @@ def _steps(sheet: Sheet, notebook: Any) -> Iterator[_Step]:
         name = checks.get(mark.get("grade_id", ""), "")
         answers = mark["grade_id"] if mark.get("solution") else ""
         if cell.cell_type == "code":
-            yield _Step(name, "" if name else cell.source, "" if mark.get("locked") else cell.id, answers)
+            yield _Step(
+                name, "" if name else cell.source, "" if mark.get("locked") else cell.id, answers
+            )
 
 
 def _go_through(
@@ -121,10 +137,11 @@ def _go_through(
     limits: Limits,
     deadline: float,
 ) -> int | None:
-    """Run the steps in a fresh sandbox, without those that ended an earlier one; return the step that ends this one.
+    """Run the steps in a fresh sandbox, without those that ended an earlier one; return the step
+    that ends this one.
 
-    Marks are written to ``given``, why a step was lost to ``lost``, what cells showed to ``outputs``. None when the
-    last step is done.
+    Marks are written to ``given``, why a step was lost to ``lost``, what cells showed to
+    ``outputs``. None when the last step is done.
     """
     remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
     place = -1
@@ -142,7 +159,9 @@ def _go_through(
                 if place in lost or place in given:
                     continue
                 if step.exercise:
-                    given[place] = _checked(sheet, step.exercise, session, raised, broken.get(step.exercise, ""))
+                    given[place] = _checked(
+                        sheet, step.exercise, session, raised, broken.get(step.exercise, "")
+                    )
                     raised = []
                     continue
                 if error := session.run(step.source):
@@ -170,8 +189,11 @@ def _points(sheet: Sheet, exercise: str) -> int:
     return sheet.cell("checks", exercise).metadata["points"]
 
 
-def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = (), broken: str = "") -> Mark:
-    """Return the mark of an exercise, whose checks run here; ``raised`` says what the student's cells above it did.
+def _checked(
+    sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = (), broken: str = ""
+) -> Mark:
+    """Return the mark of an exercise, whose checks run here; ``raised`` says what the student's
+    cells above it did.
 
     ``broken`` says so of the answer's own cell. Raises Lost when the submission ends meanwhile.
     """
@@ -186,11 +208,17 @@ def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str
     goals = [*problems, *sorted(missed - set(problems))]
     reached = tuple((goal, goal not in missed and not problems[goal]) for goal in goals)
     cells = "".join(f"A cell above {one}\n" for one in raised)
-    ended = f"the checks ended with {type(errors[0]).__name__[:60]} at what your function gave" if missed else ""
+    ended = (
+        f"the checks ended with {type(errors[0]).__name__[:60]} at what your function gave"
+        if missed
+        else ""
+    )
     left_out = "".join(f"Not all of {goal!r} was checked: {ended}.\n" for goal in sorted(missed))
     text = cells + left_out + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, said.getvalue())
     score = float(sum(is_reached for _, is_reached in reached))
-    return Mark(exercise, score, points, text[:_MOST_SAID], reached, note=printable(broken or ended))
+    return Mark(
+        exercise, score, points, text[:_MOST_SAID], reached, note=printable(broken or ended)
+    )
 
 
 def _left_out(sheet: Sheet, exercise: str, checks: Checks) -> set[str]:
@@ -201,13 +229,20 @@ def _left_out(sheet: Sheet, exercise: str, checks: Checks) -> set[str]:
     return set(scoring.checked(own["check"]) - scoring.checked(checks))
 
 
-def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
-    """Return the names with which an exercise's checks run: those of the given cells, and the answer's functions.
+def names_for(
+    sheet: Sheet, exercise: str, function: Callable[[str], Callable[..., Any]]
+) -> dict[str, Any]:
+    """Return the names with which an exercise's checks run: those of the given cells, and the
+    answer's functions.
 
     ``function`` gives, by its name, what stands for a function of the answer.
     """
     beginning, *sections = sections_of(sheet.lesson.cells)
-    own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
+    own = next(
+        cells
+        for cells in sections
+        if any(cell.metadata.get("answer") == exercise for cell in cells)
+    )
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in (*beginning, *own):
         if cell.metadata.get("answer") == exercise:

@@ -1,7 +1,9 @@
-"""What a submission's cells showed, as data that nothing runs: text, tables as rows of text, pictures as PNG.
+"""What a submission's cells showed, as data that nothing runs: text, tables as rows of text,
+pictures as PNG.
 
-It comes from a process that may send anything, and goes into a lecturer's and a student's browser. So text is cut, of
-a table's HTML nothing is kept but its cells' text, and a picture must be a PNG of a reasonable size.
+It comes from a process that may send anything, and goes into a lecturer's and a student's browser.
+So text is cut, of a table's HTML nothing is kept but its cells' text, and a picture must be a PNG
+of a reasonable size.
 """
 
 from __future__ import annotations
@@ -31,24 +33,30 @@ _CELLS, _PARTS = ("td", "th"), ("thead", "tbody")
 _OVER = {"tr": ("tr",), "td": _CELLS, "th": _CELLS, "thead": _PARTS, "tbody": _PARTS}
 # An element, whose quoted values may hold ">"; it takes nothing back, and ends before the next "<".
 _ELEMENT = re.compile(r"""<(/?)([A-Za-z][^\s/<>]*+)(?:[^<>"']|"[^"<]*+"|'[^'<]*+'|["'])*+>""")
-_NO_CHARACTER = re.compile(r"&#0*+\d{8,}+;?")  # a number that no character has, and that Python may not even read
+# a number that no character has, and that Python may not even read
+_NO_CHARACTER = re.compile(r"&#0*+\d{8,}+;?")
 _SILENT = ("style", "script", "template", "title")
-_UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-_TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # of Unicode's bidi algorithm
+_UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
+    127: 0x2421
+}
+# of Unicode's bidi algorithm
+_TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _UNPRINTABLE |= dict.fromkeys((*range(0x80, 0xA0), *_TURNING), 0xFFFD)
 
 
 def printable(text: str) -> str:
     """Return ``text`` with signs in place of the characters that no page may hold.
 
-    They are the control characters, such as NUL, and those that turn the direction of text. However its lines end, they
-    end as ours do.
+    They are the control characters, such as NUL, and those that turn the direction of text. However
+    its lines end, they end as ours do.
     """
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
 
 
 def safe(sent: object) -> list[dict[str, Any]]:
-    """Return as a notebook's outputs what a submission sent of a cell; what is not as it shall be is left out."""
+    """Return as a notebook's outputs what a submission sent of a cell; what is not as it shall be
+    is left out.
+    """
     made: list[dict[str, Any]] = []
     for one in sent[:MOST_OF_A_CELL] if isinstance(sent, list) else []:
         if isinstance(one, dict) and isinstance(one.get("printed"), str):
@@ -69,7 +77,9 @@ def _data(one: dict[str, Any]) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    return printable(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n[and so on]")
+    return printable(
+        text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n[and so on]"
+    )
 
 
 def _picture(encoded: str) -> str:
@@ -80,14 +90,25 @@ def _picture(encoded: str) -> str:
         picture = base64.b64decode(re.sub(r"\s+", "", encoded), validate=True)
     except (binascii.Error, ValueError):
         return ""
-    if len(picture) > LARGEST_PICTURE_BYTES or picture[:8] != _PNG or picture[12:16] != b"IHDR" or len(picture) < 24:
+    if (
+        len(picture) > LARGEST_PICTURE_BYTES
+        or picture[:8] != _PNG
+        or picture[12:16] != b"IHDR"
+        or len(picture) < 24
+    ):
         return ""
     width, height = struct.unpack(">II", picture[16:24])
-    return base64.b64encode(picture).decode("ascii") if width * height <= LARGEST_PICTURE_PIXELS else ""
+    return (
+        base64.b64encode(picture).decode("ascii")
+        if width * height <= LARGEST_PICTURE_PIXELS
+        else ""
+    )
 
 
 class _Rows:
-    """The rows of tables as HTML of our own: of each element its name, of each cell its text, and nothing else."""
+    """The rows of tables as HTML of our own: of each element its name, of each cell its text, and
+    nothing else.
+    """
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -112,14 +133,16 @@ class _Rows:
     def text(self, text: str) -> None:
         """Add what a cell says; outside of the cells nothing is kept."""
         if self._open and self._open[-1] in _CELLS:
-            self.parts.append(html.escape(printable(html.unescape(_NO_CHARACTER.sub("\ufffd", text)))))
+            self.parts.append(
+                html.escape(printable(html.unescape(_NO_CHARACTER.sub("\ufffd", text))))
+            )
 
 
 def table(text: str) -> str:
     """Return the tables in HTML as HTML of our own, without an attribute; "" where there is none.
 
-    It takes as long as the text is: Python's own parser of HTML takes the square, so that a student's 100,000
-    characters hold up a class for minutes.
+    It takes as long as the text is: Python's own parser of HTML takes the square, so that a
+    student's 100,000 characters hold up a class for minutes.
     """
     if len(text) > MOST_OF_A_TABLE:
         return ""
@@ -149,7 +172,11 @@ def _without_comments(text: str) -> str:
 def _built(name: str) -> dict[str, list[dict[str, Any]]]:
     path = HERE.folder / "exercises" / f"{name}.ipynb"
     cells = nbformat.read(path, as_version=4).cells if path.is_file() else []
-    return {cell.id: safe([_as_sent(one) for one in cell.outputs]) for cell in cells if cell.cell_type == "code"}
+    return {
+        cell.id: safe([_as_sent(one) for one in cell.outputs])
+        for cell in cells
+        if cell.cell_type == "code"
+    }
 
 
 def _as_sent(output: dict[str, Any]) -> dict[str, str]:
@@ -161,23 +188,34 @@ def _as_sent(output: dict[str, Any]) -> dict[str, str]:
 
 
 def of_given(sheet: Sheet) -> dict[str, list[dict[str, Any]]]:
-    """Return what the given cells of the exercises show, by their ids, as the released notebook has it."""
+    """Return what the given cells of the exercises show, by their ids, as the released notebook has
+    it.
+    """
     return _built(sheet.lesson.name)
 
 
 def cut(source: str, most: int) -> str:
-    """Return a source as it is shown: what nobody reads is named in its place, so that it takes nobody's time.
+    """Return a source as it is shown: what nobody reads is named in its place, so that it takes
+    nobody's time.
 
     To colour Python takes the square of a run of blank lines.
     """
     short = re.sub(rf"\s{{{_LONGEST_BLANK},}}", lambda one: f"\n# [{len(one[0])} blanks]\n", source)
-    return printable(short if len(short) <= most else f"{short[:most]}\n# [{len(short) - most:,} characters more]")
+    return printable(
+        short
+        if len(short) <= most
+        else f"{short[:most]}\n# [{len(short) - most:,} characters more]"
+    )
 
 
 def cut_code(source: str, most: int) -> str:
-    """Return Python as :func:`cut` does, without the ends of long lines: to colour it takes the square of a line."""
+    """Return Python as :func:`cut` does, without the ends of long lines: to colour it takes the
+    square of a line.
+    """
     return re.sub(
         rf"[^\n]{{{_LONGEST_LINE + 1},}}",
-        lambda one: f"{one[0][:_LONGEST_LINE]}  # [{len(one[0]) - _LONGEST_LINE:,} characters more]",
+        lambda one: (
+            f"{one[0][:_LONGEST_LINE]}  # [{len(one[0]) - _LONGEST_LINE:,} characters more]"
+        ),
         cut(source, most),
     )

@@ -1,4 +1,6 @@
-"""The page of a submission for its student: the answers, their points and why; one file, no script, no network."""
+"""The page of a submission for its student: the answers, their points and why; one file, no script,
+no network.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _OUTSIDE = ("https://", "http://", "mailto:")
 
 
 class _Grades(preprocessors.GetGrades):
-    """nbgrader's grades, each with the heading that it stands under, and whether a person has still to give it."""
+    """nbgrader's grades, each with the heading that it stands under, and whether a person has still
+    to give it.
+    """
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
         nb, resources = super().preprocess(nb, resources)
@@ -37,10 +41,16 @@ class _Grades(preprocessors.GetGrades):
             if mark.get("grade"):
                 mark.title = heading
                 waiting_points += mark.points if mark.waits else 0
-        waiting = [cell.metadata.nbgrader.title for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("waits")]
+        waiting = [
+            cell.metadata.nbgrader.title
+            for cell in nb.cells
+            if cell.metadata.get("nbgrader", {}).get("waits")
+        ]
         resources["nbgrader"].update(waiting_points=waiting_points, waiting=waiting)
         given = next(cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("locked"))
-        resources["title"] = next(iter(_HEADING.findall(given.source)), resources["nbgrader"]["notebook"])
+        resources["title"] = next(
+            iter(_HEADING.findall(given.source)), resources["nbgrader"]["notebook"]
+        )
         given.source = _HEADING.sub("", given.source, count=1)  # it heads the page
         return nb, resources
 
@@ -54,12 +64,16 @@ class _Grades(preprocessors.GetGrades):
     def _get_score(self, cell: Any, resources: Any) -> None:
         super()._get_score(cell, resources)
         mark = cell.metadata.nbgrader
-        grade = self.gradebook.find_grade(mark.grade_id, self.notebook_id, self.assignment_id, self.student_id)
+        grade = self.gradebook.find_grade(
+            mark.grade_id, self.notebook_id, self.assignment_id, self.student_id
+        )
         mark.waits = bool(grade.needs_manual_grade and grade.manual_score is None)
 
 
 class _OfTheCourse:
-    """A preprocessor of nbgrader, for the cells of the course alone: its marks in a student's cell are text."""
+    """A preprocessor of nbgrader, for the cells of the course alone: its marks in a student's cell
+    are text.
+    """
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> tuple[Any, Any]:
         if not cell.metadata.get("nbgrader", {}).get("locked"):
@@ -76,7 +90,9 @@ class _NoMarkScheme(_OfTheCourse, preprocessors.ClearMarkScheme):
 
 
 class _Renderer(IPythonRenderer):
-    """Markdown as HTML that needs nothing else: formulas are MathML, and a link into the course is its text."""
+    """Markdown as HTML that needs nothing else: formulas are MathML, and a link into the course is
+    its text.
+    """
 
     def inline_math(self, body: str) -> str:
         return _mathml(body, as_block=False) or super().inline_math(body)
@@ -89,7 +105,9 @@ class _Renderer(IPythonRenderer):
 
 
 def _mathml(formula: str, *, as_block: bool) -> str:
-    """Return a formula as MathML, "" where docutils cannot: in a lecturer's comment it then stands as it was typed."""
+    """Return a formula as MathML, "" where docutils cannot: in a lecturer's comment it then stands
+    as it was typed.
+    """
     try:
         return tex2mathml(formula, as_block=as_block)
     except MathError:
@@ -107,11 +125,15 @@ class PageExporter(HTMLExporter):
 
     def from_notebook_node(self, nb: Any, resources: Any = None, **more: Any) -> Any:
         # Of its two parents each returns another type.
-        return super().from_notebook_node(nb, {**(resources or {}), "student_name": self.student_name}, **more)
+        return super().from_notebook_node(
+            nb, {**(resources or {}), "student_name": self.student_name}, **more
+        )
 
     @pass_context
     def markdown2html(self, _context: Any, source: str) -> str:
-        return MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(source)
+        return MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(
+            source
+        )
 
 
 class Page(GenerateFeedback):

@@ -1,9 +1,11 @@
-"""A submission shut in: bubblewrap with nothing but Python and the library, no network, and limits that are watched.
+"""A submission shut in: bubblewrap with nothing but Python and the library, no network, and limits
+that are watched.
 
-The file system is built up from nothing: what is not listed is not there. So neither the answer key nor another
-submission has a name inside. The limits of one process are set inside (``student.runner``); how many there may be
-is counted by the kernel, for root too (``cgroup``); a watch outside sums up what they take together and kills the whole
-sandbox, since a process cannot leave it.
+The file system is built up from nothing: what is not listed is not there. So neither the answer key
+nor another submission has a name inside. The limits of one process are set inside
+(``student.runner``); how many there may be is counted by the kernel, for root too (``cgroup``); a
+watch outside sums up what they take together and kills the whole sandbox, since a process cannot
+leave it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from tools.authoring.environment import headless
 from tools.grading import cgroup
 
 PRIVATE_BYTES = 256 * 2**20  # of _TEMPORARY, and of /dev/shm
-_TEMPORARY = "/tmp"  # names inside the sandbox, where this is an empty file system of its own on every machine
+# names inside the sandbox, where this is an empty file system of its own on every machine
+_TEMPORARY = "/tmp"
 _HOME = f"{_TEMPORARY}/work"
 _OF_THE_SYSTEM = tuple(Path("/", name) for name in ("bin", "lib", "lib32", "lib64", "sbin"))
 _POLL_S = 0.05
@@ -43,8 +46,10 @@ _OF_BUBBLEWRAP = 2  # processes that it keeps beside the submission's
 _STUDENT = Path(__file__).with_name("student")
 _MACHINE_MUST_KEEP = 0.04  # the share of the machine's memory below which a sandbox is killed
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
-_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}  # the number of the system call
-_START = "import sys; sys.path[:0] = ['/grader', '']; import runner; runner.main()"  # '': where it works, as in Jupyter
+# the number of the system call
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+# '': where it works, as in Jupyter
+_START = "import sys; sys.path[:0] = ['/grader', '']; import runner; runner.main()"
 
 
 class SandboxError(Exception):
@@ -53,11 +58,13 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True)
 class Limits(Result):
-    """What one submission may take: ``step_s`` a cell, or the checks of an exercise; ``total_s`` all of them.
+    """What one submission may take: ``step_s`` a cell, or the checks of an exercise; ``total_s``
+    all of them.
 
-    ``step_s`` is time of the processor, so that a loaded machine stops nobody; a step that waits is stopped after
-    ``patience`` times as long on the clock. ``total_s`` is on the clock. ``memory_bytes`` and ``processes`` (threads of
-    the interpreter included) are those of all its processes together.
+    ``step_s`` is time of the processor, so that a loaded machine stops nobody; a step that waits is
+    stopped after ``patience`` times as long on the clock. ``total_s`` is on the clock.
+    ``memory_bytes`` and ``processes`` (threads of the interpreter included) are those of all its
+    processes together.
     """
 
     step_s: float = 60.0
@@ -70,7 +77,9 @@ class Limits(Result):
 class Sandbox:
     """A running sandbox; ``channel`` is the socket to the submission."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, limits: Limits) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], channel: socket.socket, limits: Limits
+    ) -> None:
         self.channel = channel
         self.why = ""  # why the watch killed it, "" where it did not
         self._process, self._limits = process, limits
@@ -80,7 +89,9 @@ class Sandbox:
         self._thread.start()
 
     def allow(self, processor_s: float) -> None:
-        """Let its processes use the processor for ``processor_s`` seconds from now on, all together."""
+        """Let its processes use the processor for ``processor_s`` seconds from now on, all
+        together.
+        """
         self._allowed_s = self._used_s + processor_s
 
     def ended(self) -> str:
@@ -95,7 +106,8 @@ class Sandbox:
         self._over.set()
         self.channel.close()
         family = _family(self._process.pid)
-        self._process.kill()  # --die-with-parent: the first process inside dies with it, and then all
+        # --die-with-parent: the first process inside dies with it, and then all
+        self._process.kill()
         self._process.wait()
         psutil.wait_procs(family, timeout=10)
         self._thread.join(timeout=10)
@@ -134,7 +146,9 @@ def _too_much(family: Sequence[psutil.Process], limits: Limits) -> str:
     if held > limits.memory_bytes and sum(_own_share(one) for one in family) > limits.memory_bytes:
         return f"it took more than {limits.memory_bytes / 2**30:.3g} GiB of memory"
     free = psutil.virtual_memory()
-    return "the machine ran out of memory" if free.available < _MACHINE_MUST_KEEP * free.total else ""
+    return (
+        "the machine ran out of memory" if free.available < _MACHINE_MUST_KEEP * free.total else ""
+    )
 
 
 def _resident(one: psutil.Process) -> int:
@@ -145,7 +159,9 @@ def _resident(one: psutil.Process) -> int:
 
 
 def _own_share(one: psutil.Process) -> int:
-    """Return the bytes of a process, pages that several share divided among them; without leave to look, all."""
+    """Return the bytes of a process, pages that several share divided among them; without leave to
+    look, all.
+    """
     try:
         return one.memory_full_info().pss
     except (psutil.Error, AttributeError):
@@ -159,13 +175,25 @@ def started(limits: Limits) -> Iterator[Sandbox]:
         ours, theirs = socket.socketpair()
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
-            inside = [sys.executable, "-I", "-c", _START, str(theirs.fileno()), str(limits.memory_bytes),
-                      str(limits.processes)]  # fmt: skip
+            inside = [
+                sys.executable,
+                "-I",
+                "-c",
+                _START,
+                str(theirs.fileno()),
+                str(limits.memory_bytes),
+                str(limits.processes),
+            ]
             process = subprocess.Popen(
-                [*in_group, *command(), *inside], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=_environment(), cwd="/",
+                [*in_group, *command(), *inside],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                cwd="/",
                 start_new_session=True,
-            )  # fmt: skip
+            )
         sandbox = Sandbox(process, ours, limits)
         try:
             yield sandbox
@@ -174,19 +202,27 @@ def started(limits: Limits) -> Iterator[Sandbox]:
 
 
 def leave_keys() -> None:
-    """Give this process, and a sandbox that it starts, an empty keyring of the kernel in place of the login's.
+    """Give this process, and a sandbox that it starts, an empty keyring of the kernel in place of
+    the login's.
 
-    That may hold the lecturer's keys, such as Kerberos tickets, and no namespace parts it from what runs inside. Raises
-    SandboxError where it cannot be done.
+    That may hold the lecturer's keys, such as Kerberos tickets, and no namespace parts it from what
+    runs inside. Raises SandboxError where it cannot be done.
     """
     machine = platform.machine()
     if machine not in _KEYCTL:
-        raise SandboxError(f"add the number of the system call keyctl on {machine} to tools/grading/sandbox.py")
+        raise SandboxError(
+            f"add the number of the system call keyctl on {machine} to tools/grading/sandbox.py"
+        )
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    done = call(ctypes.c_long(_KEYCTL[machine]), ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_void_p())
-    if done < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # there are none, or nobody may ask for one
-        raise SandboxError(f"no keyring could be made for a submission: {os.strerror(ctypes.get_errno())}")
+    done = call(
+        ctypes.c_long(_KEYCTL[machine]), ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_void_p()
+    )
+    # there are none, or nobody may ask for one
+    if done < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+        raise SandboxError(
+            f"no keyring could be made for a submission: {os.strerror(ctypes.get_errno())}"
+        )
 
 
 def bubblewrap() -> str:
@@ -201,49 +237,115 @@ def bubblewrap() -> str:
 
 
 def command() -> list[str]:
-    """Return bubblewrap's command line, up to what runs inside. Raises SandboxError where it is not installed."""
-    options = [bubblewrap(), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
-               "--unshare-cgroup-try", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
-               "--disable-userns", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev",
-               "--size", str(PRIVATE_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-               "--size", str(PRIVATE_BYTES), "--tmpfs", _TEMPORARY]  # fmt: skip
+    """Return bubblewrap's command line, up to what runs inside.
+
+    Raises SandboxError where it is not installed.
+    """
+    options = [
+        bubblewrap(),
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--hostname",
+        "sandbox",
+        "--cap-drop",
+        "ALL",
+        "--disable-userns",
+        "--die-with-parent",
+        "--new-session",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--size",
+        str(PRIVATE_BYTES),
+        "--tmpfs",
+        "/dev/shm",
+        "--remount-ro",
+        "/dev",
+        "--size",
+        str(PRIVATE_BYTES),
+        "--tmpfs",
+        _TEMPORARY,
+    ]
     for path in _OF_THE_SYSTEM:
         if path.is_symlink():
             options += ["--symlink", os.readlink(path), str(path)]
     for folder in visible():
         options += ["--ro-bind", str(folder), str(folder)]
-    options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives",
-                "/etc/alternatives", "--ro-bind", str(_STUDENT), "/grader", "--ro-bind", str(_fonts()), "/fonts",
-                "--ro-bind", str(HERE.folder / "recorded"), f"{_HOME}/course/recorded",
-                "--chdir", _HOME, "--remount-ro", "/", "--"]  # fmt: skip
+    options += [
+        "--ro-bind-try",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.cache",
+        "--ro-bind-try",
+        "/etc/alternatives",
+        "/etc/alternatives",
+        "--ro-bind",
+        str(_STUDENT),
+        "/grader",
+        "--ro-bind",
+        str(_fonts()),
+        "/fonts",
+        "--ro-bind",
+        str(HERE.folder / "recorded"),
+        f"{_HOME}/course/recorded",
+        "--chdir",
+        _HOME,
+        "--remount-ro",
+        "/",
+        "--",
+    ]
     return options
 
 
 def visible() -> list[Path]:
-    """Return the folders of this machine that a submission may read, under their own names: Python and the library."""
+    """Return the folders of this machine that a submission may read, under their own names: Python
+    and the library.
+    """
     named = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/usr"}
     named |= {str(one) for one in _OF_THE_SYSTEM if not one.is_symlink()}
     folders = {Path(os.path.realpath(one)) for one in named} | {Path(one) for one in named}
     folders |= {HERE.root / "helpers", HERE.folder / "scripts"}
-    kept = [one for one in folders if one.is_dir() and not any(one != up and one.is_relative_to(up) for up in folders)]
+    kept = [
+        one
+        for one in folders
+        if one.is_dir() and not any(one != up and one.is_relative_to(up) for up in folders)
+    ]
     return sorted(kept)
 
 
 @functools.cache
 def _folders() -> re.Pattern[str]:
-    """Return what matches, also in JSON, the folders a sandbox sees and those above, whose names are this machine's.
+    """Return what matches, also in JSON, the folders a sandbox sees and those above, whose names
+    are this machine's.
 
     A folder right below the root, such as /home, tells nothing.
     """
     named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root, _fonts()}
     named |= {one.resolve() for one in named}
-    own = {str(up) for one in named if not one.is_relative_to("/usr") for up in (one, *one.parents[:-2])}
+    own = {
+        str(up)
+        for one in named
+        if not one.is_relative_to("/usr")
+        for up in (one, *one.parents[:-2])
+    }
     own |= {json.dumps(one)[1:-1] for one in own}
-    return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])")
+    return re.compile(
+        rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])"
+    )
 
 
 def without_folders(text: str) -> str:
-    """Return what a submission says with "..." in place of the folders in which Python and the course lie here."""
+    """Return what a submission says with "..." in place of the folders in which Python and the
+    course lie here.
+    """
     return _folders().sub("...", text)
 
 
@@ -268,19 +370,35 @@ def _fonts() -> Path:
 
 
 def refuse_unless_working() -> None:
-    """Try the sandbox. Raises SandboxError, saying what to do, where it does not start or lets out what it must not."""
-    probe = "import os, socket, sys; print(sorted(os.listdir('/'))); socket.create_connection(('127.0.0.1', 9), 1)"
+    """Try the sandbox.
+
+    Raises SandboxError, saying what to do, where it does not start or lets out what it must not.
+    """
+    probe = (
+        "import os, socket, sys; print(sorted(os.listdir('/'))); "
+        "socket.create_connection(('127.0.0.1', 9), 1)"
+    )
     with tempfile.TemporaryFile() as output:
         done = subprocess.run(
-            [*command(), sys.executable, "-I", "-c", probe], stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, env=_environment(), cwd="/", check=False, timeout=60,
-        )  # fmt: skip
+            [*command(), sys.executable, "-I", "-c", probe],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            cwd="/",
+            check=False,
+            timeout=60,
+        )
         output.seek(0)
         said = output.read().decode(errors="replace")
-    if "'grader'" not in said or ("ConnectionRefusedError" not in said and "Network is unreachable" not in said):
+    if "'grader'" not in said or (
+        "ConnectionRefusedError" not in said and "Network is unreachable" not in said
+    ):
         last = said.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise SandboxError(
-            f"bubblewrap is installed but does not work here ({last[0]}); it needs unprivileged user namespaces: on "
-            "Ubuntu 24.04 run sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0; in a container start it "
-            "with --security-opt seccomp=unconfined --security-opt systempaths=unconfined; or use a virtual machine"
+            f"bubblewrap is installed but does not work here ({last[0]}); it needs unprivileged "
+            "user namespaces: on Ubuntu 24.04 run sudo sysctl -w "
+            "kernel.apparmor_restrict_unprivileged_userns=0; in a container start it with "
+            "--security-opt seccomp=unconfined --security-opt systempaths=unconfined; or use a "
+            "virtual machine"
         )

@@ -1,8 +1,10 @@
-"""The checks of an exercise, run so that an exception in them costs the goals that it left unchecked, and no others.
+"""The checks of an exercise, run so that an exception in them costs the goals that it left
+unchecked, and no others.
 
-A call that stands alone gives no name to what follows, so the next statement runs. What a round of a loop lacks after
-any other statement is left out, and what such a statement at the top would have named is unknown below. So no check is
-made on what an earlier round left, and a goal is short of a check for each that was not made.
+A call that stands alone gives no name to what follows, so the next statement runs. What a round of
+a loop lacks after any other statement is left out, and what such a statement at the top would have
+named is unknown below. So no check is made on what an earlier round left, and a goal is short of a
+check for each that was not made.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class _Rounds(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
-        node.body = [_guarded([_guarded([one]) if isinstance(one, ast.Expr) else one for one in node.body])]
+        node.body = [
+            _guarded([_guarded([one]) if isinstance(one, ast.Expr) else one for one in node.body])
+        ]
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -55,4 +59,8 @@ def _guarded(body: list[ast.stmt]) -> ast.Try:
 
 
 def _named(statement: ast.stmt) -> set[str]:
-    return {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return {
+        one.id
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }

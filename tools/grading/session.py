@@ -1,7 +1,9 @@
-"""The checks' side: a sandbox, its cells run one by one, and its functions called as if they were here.
+"""The checks' side: a sandbox, its cells run one by one, and its functions called as if they were
+here.
 
-Only inputs go in and only values come out. What an argument allows a submission to do with an object that stays here
-(to call a function, to read an element of a matrix) stands in ``_ALLOWED``, and nothing else of it can be reached.
+Only inputs go in and only values come out. What an argument allows a submission to do with an
+object that stays here (to call a function, to read an element of a matrix) stands in ``_ALLOWED``,
+and nothing else of it can be reached.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ _MOST_KEPT = 200_000  # objects handed to one submission
 _LONGEST_PLACE = 200  # numbers: a few for each loop and each call that a kernel is in
 _LARGEST_IN_PLACE = 2**31 - 1  # of bytecodes and iterations
 _FUNCTIONS = ("function", "method", "builtin_function_or_method")
-_ANSWER = "<answer>"  # names the code of what stands for an answer, so that no line of this file is taken for one of it
+# names the code of what stands for an answer, so that no line of this file is taken for one of it
+_ANSWER = "<answer>"
 YOUR_LINE = "in your line: "
-# The type, what is sent with it (it does not change), what may be called, and whether it has elements.
+# The type, what is sent with it (it does not change), what may be called, and whether it has
+# elements.
 _ALLOWED: tuple[tuple[type[Any], tuple[str, ...], tuple[str, ...], bool], ...] = (
     (
         simulators.Thread,
@@ -59,8 +63,15 @@ _ALLOWED: tuple[tuple[type[Any], tuple[str, ...], tuple[str, ...], bool], ...] =
 
 
 def _place(reported: object) -> gpu_execution.ReportedPlace:
-    """Return where a submission says that it is in its kernel. Raises ValueError for what is no place."""
-    if type(reported) is not list or len(reported) > _LONGEST_PLACE or {type(part) for part in reported} - {int}:
+    """Return where a submission says that it is in its kernel.
+
+    Raises ValueError for what is no place.
+    """
+    if (
+        type(reported) is not list
+        or len(reported) > _LONGEST_PLACE
+        or {type(part) for part in reported} - {int}
+    ):
         raise ValueError("a place is a list of whole numbers")
     if any(not 0 <= part <= _LARGEST_IN_PLACE for part in reported):
         raise ValueError("a place has a number that no program reaches")
@@ -68,7 +79,11 @@ def _place(reported: object) -> gpu_execution.ReportedPlace:
 
 
 def _load(kept: Any, index: Any, place: object) -> Any:
-    return kept.load_at(index, _place(place)) if isinstance(kept, gpu_execution.DeviceArray) else kept[index]
+    return (
+        kept.load_at(index, _place(place))
+        if isinstance(kept, gpu_execution.DeviceArray)
+        else kept[index]
+    )
 
 
 def _store(kept: Any, index: Any, value: Any, place: object) -> None:
@@ -79,7 +94,9 @@ def _store(kept: Any, index: Any, value: Any, place: object) -> None:
 
 
 class Lost(BaseException):
-    """The submission's process has gone, or runs for too long; no except in the checks may take it for an answer."""
+    """The submission's process has gone, or runs for too long; no except in the checks may take it
+    for an answer.
+    """
 
 
 class Session:
@@ -98,18 +115,28 @@ class Session:
     def step(self) -> None:
         """Begin a step: from now on it has ``limits.step_s`` seconds of the processor."""
         self._sandbox.allow(self._limits.step_s)
-        self._ends = min(self._deadline, time.monotonic() + self._limits.patience * self._limits.step_s)
+        self._ends = min(
+            self._deadline, time.monotonic() + self._limits.patience * self._limits.step_s
+        )
 
     def run(self, source: str) -> str:
-        """Run a cell; return what it raised and, below, the student's line; "" where it raised none. Raises Lost."""
+        """Run a cell; return what it raised and, below, the student's line; "" where it raised
+        none.
+
+        Raises Lost.
+        """
         self.step()
         self._send({"run": source})
         answer = self._receive()
         self.shown = outputs.safe(answer.get("shown"))
-        return _with_line(" ".join(str(answer.get("ran", ""))[:2000].split()), str(answer.get("line", "")))
+        return _with_line(
+            " ".join(str(answer.get("ran", ""))[:2000].split()), str(answer.get("line", ""))
+        )
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return a function that calls the submission's ``name``: what it returns, raises and changes comes back."""
+        """Return a function that calls the submission's ``name``: what it returns, raises and
+        changes comes back.
+        """
 
         def call(*arguments: Any) -> Any:
             is_kernel = any(isinstance(argument, gpu_execution.Thread) for argument in arguments)
@@ -129,7 +156,9 @@ class Session:
         while "do" in (answer := self._receive()):
             self._send(self._done(answer))
         if "raised" in answer:
-            raise self._exception(str(answer["raised"]), str(answer.get("said", "")), str(answer.get("line", "")))
+            raise self._exception(
+                str(answer["raised"]), str(answer.get("said", "")), str(answer.get("line", ""))
+            )
         return answer
 
     def _done(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +167,11 @@ class Session:
         if type(arguments) is not list:
             raise Lost("it sent what is no request")
         try:
-            return {"value": wire.encode(self._do(asked.get("do"), asked.get("to"), arguments), self._keep)}
+            return {
+                "value": wire.encode(
+                    self._do(asked.get("do"), asked.get("to"), arguments), self._keep
+                )
+            }
         except Exception as error:
             self._raised.append(error)
             return {"raised": type(error).__name__, "said": str(error)[:2000]}
@@ -159,23 +192,37 @@ class Session:
                     return _load(kept, *arguments)
                 if verb == "put" and has_elements:
                     return _store(kept, *arguments)
-        raise AttributeError(f"{type(kept).__name__!r} has no {arguments[0] if arguments else verb!r}")
+        raise AttributeError(
+            f"{type(kept).__name__!r} has no {arguments[0] if arguments else verb!r}"
+        )
 
     def _keep(self, value: Any) -> Any:
-        """Return the JSON of an argument that is no data. Raises TypeError for one that no exercise has handed out."""
-        if dataclasses.is_dataclass(value) and not isinstance(value, simulators.Thread | gpu_execution.Thread | type):
-            fields = {one.name: wire.encode(getattr(value, one.name), self._keep) for one in dataclasses.fields(value)}
+        """Return the JSON of an argument that is no data.
+
+        Raises TypeError for one that no exercise has handed out.
+        """
+        if dataclasses.is_dataclass(value) and not isinstance(
+            value, simulators.Thread | gpu_execution.Thread | type
+        ):
+            fields = {
+                one.name: wire.encode(getattr(value, one.name), self._keep)
+                for one in dataclasses.fields(value)
+            }
             return {"c": [type(value).__module__, type(value).__qualname__, fields]}
         sent = next((names for kind, names, _, _ in _ALLOWED if isinstance(value, kind)), None)
         if sent is None and type(value).__name__ not in _FUNCTIONS:
-            raise TypeError(f"a check hands out {value!r:.80}; say in tools/grading/session.py what it allows")
+            raise TypeError(
+                f"a check hands out {value!r:.80}; say in tools/grading/session.py what it allows"
+            )
         if id(value) not in self._numbers:
             if len(self._objects) >= _MOST_KEPT:
                 raise Lost(f"it asked for more than {_MOST_KEPT} objects")
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)  # kept, so that its id stays its own
         names = {name: wire.encode(getattr(value, name), self._keep) for name in sent or ()}
-        return {"o": [self._numbers[id(value)], getattr(value, "__name__", type(value).__name__), names]}
+        return {
+            "o": [self._numbers[id(value)], getattr(value, "__name__", type(value).__name__), names]
+        }
 
     def _value(self, data: Any) -> Any:
         try:
@@ -201,7 +248,9 @@ class Session:
             yield _place(answer.get("place"))
 
     def _exception(self, name: str, said: str, line: str) -> Exception:
-        """Return an exception of the submission: the one that was raised here and went through it, or one like it."""
+        """Return an exception of the submission: the one that was raised here and went through it,
+        or one like it.
+        """
         for error in reversed(self._raised):
             if type(error).__name__ == name and str(error)[:2000] == said:
                 return error
@@ -252,14 +301,21 @@ class _Until:
 
 
 def _take_over(mine: Any, theirs: Any) -> Any:
-    """Make lists, dicts and arrays of the caller hold what the submission left in its copies; return the new value."""
+    """Make lists, dicts and arrays of the caller hold what the submission left in its copies;
+    return the new value.
+    """
     if theirs is wire.SAME:
         return mine
     if type(mine) is list and type(theirs) is list:
-        mine[:] = [_take_over(*pair) for pair in zip(mine, theirs, strict=False)] + theirs[len(mine) :]
+        mine[:] = [_take_over(*pair) for pair in zip(mine, theirs, strict=False)] + theirs[
+            len(mine) :
+        ]
         return mine
     if type(mine) is dict and type(theirs) is dict:
-        new = {key: _take_over(mine[key], value) if key in mine else value for key, value in theirs.items()}
+        new = {
+            key: _take_over(mine[key], value) if key in mine else value
+            for key, value in theirs.items()
+        }
         mine.clear()
         mine.update(new)
         return mine

@@ -1,7 +1,9 @@
-"""grades.csv and its like: a row a student, by the lecturer's list of the class, and what Canvas and Moodle import.
+"""grades.csv and its like: a row a student, by the lecturer's list of the class, and what Canvas
+and Moodle import.
 
-Canvas takes a gradebook (Student, ID, ..., Section, an assignment a column), Moodle a grading worksheet (Identifier,
-..., Grade, ...), as canvas-lms (lib/gradebook_importer.rb) and Moodle (mod/assign/feedback/offline) read them.
+Canvas takes a gradebook (Student, ID, ..., Section, an assignment a column), Moodle a grading
+worksheet (Identifier, ..., Grade, ...), as canvas-lms (lib/gradebook_importer.rb) and Moodle
+(mod/assign/feedback/offline) read them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from tools.exercises.sheets import Sheet
 from tools.grading.gradebook import GradingError, points_of
 from tools.grading.lms import CANVAS, MOODLE, Download, Person, folded
 
-FIXED = ("student", "name", "assignment", "score", "so_far_of", "max_score", "answers_to_mark", "note")
+FIXED = (
+    "student",
+    "name",
+    "assignment",
+    "score",
+    "so_far_of",
+    "max_score",
+    "answers_to_mark",
+    "note",
+)
 _CANVAS_HEADER = ("Student", "ID", "SIS Login ID", "Section")
 _CANVAS_POINTS = "    Points Possible"
 _MOODLE_HEADER = ("Identifier", "Full name", "Email address", "Status", "Grade", "Maximum Grade",
@@ -34,7 +45,9 @@ _LARGEST_ROSTER_BYTES = 20 * 2**20
 
 @dataclass(frozen=True)
 class Roster:
-    """The lecturer's list of a class: Canvas's gradebook, Moodle's grading worksheet, or a table with name and id."""
+    """The lecturer's list of a class: Canvas's gradebook, Moodle's grading worksheet, or a table
+    with name and id.
+    """
 
     path: Path
     system: str
@@ -43,12 +56,17 @@ class Roster:
 
     @classmethod
     def read(cls, path: Path) -> Roster:
-        """Return the list in a CSV file. Raises GradingError, saying what it must have, where it is none."""
+        """Return the list in a CSV file.
+
+        Raises GradingError, saying what it must have, where it is none.
+        """
         try:
             with path.open("rb") as file:
                 lines = _lines(file.read(_LARGEST_ROSTER_BYTES).decode("utf-8-sig"))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise GradingError(f"ROSTER={path} cannot be read ({error}); save it as CSV in UTF-8") from None
+            raise GradingError(
+                f"ROSTER={path} cannot be read ({error}); save it as CSV in UTF-8"
+            ) from None
         header = tuple(cell.strip() for cell in lines[0]) if lines else ()
         plain = [cell.casefold() for cell in header]
         if header[:1] == ("Student",) and "ID" in header and "Section" in header:
@@ -58,26 +76,38 @@ class Roster:
         elif "name" in plain and "id" in plain:
             system = ""
         else:
-            raise GradingError(f"ROSTER={path} has the columns {', '.join(header)[:200]!r}; give Canvas's gradebook "
-                               "(Student, ID, ..., Section), Moodle's grading worksheet in English (Identifier, Full "
-                               "name, ..., Grade), or a table with the columns name and id")  # fmt: skip
+            raise GradingError(
+                f"ROSTER={path} has the columns {', '.join(header)[:200]!r}; give Canvas's "
+                "gradebook (Student, ID, ..., Section), Moodle's grading worksheet in English "
+                "(Identifier, Full name, ..., Grade), or a table with the columns name and id"
+            )
         padded = [tuple((*one, *[""] * len(header))[: len(header)]) for one in lines[1:]]
         if system == CANVAS:
-            padded = [one for one in padded if any(one[:2]) and one[0].strip().casefold() not in _NO_STUDENT]
+            padded = [
+                one
+                for one in padded
+                if any(one[:2]) and one[0].strip().casefold() not in _NO_STUDENT
+            ]
         made = cls(path, system, header, tuple(dict.fromkeys(padded)))
         made._refuse_doubles()
         return made
 
     def _refuse_doubles(self) -> None:
-        """Raise GradingError where there is no student, or where nobody knows whose row is whose."""
+        """Raise GradingError where there is no student, or where nobody knows whose row is
+        whose.
+        """
         if not self.rows:
-            raise GradingError(f"ROSTER={self.path} lists no student below its columns; add a row for each")
+            raise GradingError(
+                f"ROSTER={self.path} lists no student below its columns; add a row for each"
+            )
         names: dict[str, str] = {}
         for row in self.rows:
             key = self.key(row).casefold()
             if key in names:
-                raise GradingError(f"ROSTER={self.path} has {self.key(row)!r} for {names[key]!r} and for "
-                                   f"{self.name(row)!r}; give each student an id of their own")  # fmt: skip
+                raise GradingError(
+                    f"ROSTER={self.path} has {self.key(row)!r} for {names[key]!r} and for "
+                    f"{self.name(row)!r}; give each student an id of their own"
+                )
             names[key] = self.name(row)
 
     def name(self, row: Sequence[str]) -> str:
@@ -88,7 +118,9 @@ class Roster:
         return self._cell(row, "sis login id", "username", "id", "identifier") or self.name(row)
 
     def _cell(self, row: Sequence[str], *columns: str) -> str:
-        by_column = {name.casefold(): cell.strip() for name, cell in zip(self.header, row, strict=True)}
+        by_column = {
+            name.casefold(): cell.strip() for name, cell in zip(self.header, row, strict=True)
+        }
         return next((by_column[one] for one in columns if by_column.get(one)), "")
 
     def identity(self) -> range:
@@ -101,7 +133,9 @@ class Roster:
         ids = {student.casefold()} | ({person.lms_id} if person and person.lms_id else set())
         names = {folded(student)} | ({folded(person.name)} if person else set())
         found = [number for number, row in enumerate(self.rows) if ids & self._ids(row)]
-        found = found or [number for number, row in enumerate(self.rows) if names & self._spellings(row)]
+        found = found or [
+            number for number, row in enumerate(self.rows) if names & self._spellings(row)
+        ]
         return found[0] if len(found) == 1 else None
 
     def _ids(self, row: Sequence[str]) -> set[str]:
@@ -115,7 +149,10 @@ class Roster:
 
 
 def _lines(text: str) -> list[list[str]]:
-    """Return the rows of a CSV file in which something stands, whatever parts its cells. Raises csv.Error."""
+    """Return the rows of a CSV file in which something stands, whatever parts its cells.
+
+    Raises csv.Error.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\n")
     text = re.sub(r"\Asep=.\n", "", text)  # Excel's own line
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
@@ -129,118 +166,211 @@ class People:
     def __init__(self, download: Download, roster: Roster | None, students: Iterable[str]) -> None:
         self._download, self._roster = download, roster
         self.system = (roster.system if roster else "") or download.system
-        self._row = {one: roster.find(one, download.people.get(one)) for one in students} if roster else {}
+        self._row = (
+            {one: roster.find(one, download.people.get(one)) for one in students} if roster else {}
+        )
 
     def names(self) -> dict[str, str]:
         """Return the names that are known, by student."""
         known = {student: one.name for student, one in self._download.people.items() if one.name}
-        listed = {student: self._roster.name(self._roster.rows[row])
-                  for student, row in self._row.items() if row is not None and self._roster}  # fmt: skip
+        listed = {
+            student: self._roster.name(self._roster.rows[row])
+            for student, row in self._row.items()
+            if row is not None and self._roster
+        }
         return known | listed
 
     def completed(
-        self, rows: Sequence[dict[str, Any]], strange: Mapping[str, str], sheets: Mapping[str, Sheet]
+        self,
+        rows: Sequence[dict[str, Any]],
+        strange: Mapping[str, str],
+        sheets: Mapping[str, Sheet],
     ) -> list[dict[str, Any]]:
-        """Return the rows with names and, by assignment and place on the list, one for each who handed nothing in."""
+        """Return the rows with names and, by assignment and place on the list, one for each who
+        handed nothing in.
+        """
         names = self.names()
         late = {student for student, one in self._download.people.items() if one.late}
-        made = [{**row, "name": names.get(row["student"], ""), "note": self._note(row, row["student"] in late)}
-                for row in rows]  # fmt: skip
+        made = [
+            {
+                **row,
+                "name": names.get(row["student"], ""),
+                "note": self._note(row, row["student"] in late),
+            }
+            for row in rows
+        ]
         if self._roster is None:
             return made
-        why = {row: strange[student] for student, row in self._row.items() if student in strange and row is not None}
+        why = {
+            row: strange[student]
+            for student, row in self._row.items()
+            if student in strange and row is not None
+        }
         for assignment in sorted({str(row["assignment"]) for row in rows}):
-            here = {self._row.get(str(row["student"])) for row in rows if row["assignment"] == assignment}
+            here = {
+                self._row.get(str(row["student"]))
+                for row in rows
+                if row["assignment"] == assignment
+            }
             for number, row in enumerate(self._roster.rows):
                 if number not in here:
-                    made.append({
-                        "student": self._roster.key(row),
-                        "name": self._roster.name(row),
-                        "assignment": assignment,
-                        "max_score": float(sum(points_of(sheets[assignment]).values())),
-                        "note": f"not marked: {why.get(number, 'handed nothing in')}",
-                    })  # fmt: skip
+                    made.append(
+                        {
+                            "student": self._roster.key(row),
+                            "name": self._roster.name(row),
+                            "assignment": assignment,
+                            "max_score": float(sum(points_of(sheets[assignment]).values())),
+                            "note": f"not marked: {why.get(number, 'handed nothing in')}",
+                        }
+                    )
         return made
 
     def _note(self, row: Mapping[str, Any], late: bool) -> str:
         missing = self._roster is not None and self._row.get(row["student"]) is None
-        notes = ("not on the roster" if missing else "", f"late, says {self.system}" if late else "", row["note"])
+        notes = (
+            "not on the roster" if missing else "",
+            f"late, says {self.system}" if late else "",
+            row["note"],
+        )
         return "; ".join(one for one in notes if one)
 
-    def write_imports(self, folder: Path, rows: Sequence[Mapping[str, Any]], unread: set[tuple[str, str]]) -> list[str]:
-        """Write what Canvas or Moodle imports, where the class is of one; return a line on each file.
+    def write_imports(
+        self, folder: Path, rows: Sequence[Mapping[str, Any]], unread: set[tuple[str, str]]
+    ) -> list[str]:
+        """Write what Canvas or Moodle imports, where the class is of one; return a line on each
+        file.
 
-        A grade that is not final is left out: one that waits for a person, or of a file that could not be read.
+        A grade that is not final is left out: one that waits for a person, or of a file that could
+        not be read.
         """
-        final = {(str(row["student"]), str(row["assignment"])): float(row["score"]) for row in rows
-                 if row.get("answers_to_mark") == 0 and (row["student"], row["assignment"]) not in unread}  # fmt: skip
+        final = {
+            (str(row["student"]), str(row["assignment"])): float(row["score"])
+            for row in rows
+            if row.get("answers_to_mark") == 0 and (row["student"], row["assignment"]) not in unread
+        }
         most = {str(row["assignment"]): float(row["max_score"]) for row in rows}
         if self.system == CANVAS:
             return [self._canvas(folder / "grades_for_canvas.csv", most, final)]
         if self.system == MOODLE:
-            return [self._moodle(folder / f"grades_for_moodle_{one}.csv", one, most, final) for one in most]
+            return [
+                self._moodle(folder / f"grades_for_moodle_{one}.csv", one, most, final)
+                for one in most
+            ]
         return []
 
     def _listed(self, system: str) -> list[tuple[tuple[str, ...] | None, str]]:
-        """Return of each student the row of the system's own list, if that was given, and the student's folder."""
+        """Return of each student the row of the system's own list, if that was given, and the
+        student's folder.
+        """
         if self._roster and self._roster.system == system:
             folders = {row: student for student, row in self._row.items() if row is not None}
             return [(row, folders.get(number, "")) for number, row in enumerate(self._roster.rows)]
         return [(None, student) for student, one in self._download.people.items() if one.lms_id]
 
-    def _canvas(self, path: Path, most: Mapping[str, float], final: Mapping[tuple[str, str], float]) -> str:
+    def _canvas(
+        self, path: Path, most: Mapping[str, float], final: Mapping[tuple[str, str], float]
+    ) -> str:
         roster = self._roster if self._roster and self._roster.system == CANVAS else None
         header = roster.header if roster else _CANVAS_HEADER
         identity = header[: header.index("Section") + 1]
-        columns = {one: next((name for name in header[len(identity) :] if one in name), one) for one in most}
-        points = [_CANVAS_POINTS, *[""] * (len(identity) - 1), *(f"{most[one]:g}" for one in columns)]
+        columns = {
+            one: next((name for name in header[len(identity) :] if one in name), one)
+            for one in most
+        }
+        points = [
+            _CANVAS_POINTS,
+            *[""] * (len(identity) - 1),
+            *(f"{most[one]:g}" for one in columns),
+        ]
         lines, filled = [[*identity, *columns.values()], points], 0
         for row, student in self._listed(CANVAS):
             person = self._download.people.get(student)
-            who = row[: len(identity)] if row else (person.name, person.lms_id, "", "") if person else ()
-            old = [row[header.index(name)] if row and name in header else "" for name in columns.values()]
+            who = (
+                row[: len(identity)]
+                if row
+                else (person.name, person.lms_id, "", "")
+                if person
+                else ()
+            )
+            old = [
+                row[header.index(name)] if row and name in header else ""
+                for name in columns.values()
+            ]
             new = [final.get((student, one)) for one in columns]
             filled += sum(one is not None for one in new)
-            lines.append([*who, *(before if now is None else f"{now:g}" for before, now in zip(old, new, strict=True))])
+            lines.append(
+                [
+                    *who,
+                    *(
+                        before if now is None else f"{now:g}"
+                        for before, now in zip(old, new, strict=True)
+                    ),
+                ]
+            )
         _write(path, lines)
-        return f"{path}: {filled} grades for Canvas (Grades, Import); one that is not final is left as it is there"
+        return (
+            f"{path}: {filled} grades for Canvas (Grades, Import); one that is not final is left "
+            "as it is there"
+        )
 
     def _moodle(
-        self, path: Path, assignment: str, most: Mapping[str, float], final: Mapping[tuple[str, str], float]
+        self,
+        path: Path,
+        assignment: str,
+        most: Mapping[str, float],
+        final: Mapping[tuple[str, str], float],
     ) -> str:
         roster = self._roster if self._roster and self._roster.system == MOODLE else None
         if roster and len(most) > 1:
-            return f"no file for Moodle: a worksheet is of one assignment, and these are {len(most)}; grade each alone"
+            return (
+                f"no file for Moodle: a worksheet is of one assignment, and these are {len(most)}; "
+                "grade each alone"
+            )
         header = roster.header if roster else _MOODLE_HEADER
         lines, filled = [[*header]], 0
         for row, student in self._listed(MOODLE):
             grade, person = final.get((student, assignment)), self._download.people.get(student)
             values = dict(zip(header, row, strict=True)) if row else dict.fromkeys(header, "")
             if not row and person:
-                values |= {"Identifier": f"{_PARTICIPANT}{person.lms_id}", "Full name": person.name,
-                           "Maximum Grade": f"{most[assignment]:.2f}", "Grade can be changed": "Yes",
-                           "Last modified (submission)": "-", "Last modified (grade)": "-"}  # fmt: skip
+                values |= {
+                    "Identifier": f"{_PARTICIPANT}{person.lms_id}",
+                    "Full name": person.name,
+                    "Maximum Grade": f"{most[assignment]:.2f}",
+                    "Grade can be changed": "Yes",
+                    "Last modified (submission)": "-",
+                    "Last modified (grade)": "-",
+                }
             theirs = _number(values.get("Maximum Grade", ""))
             if theirs is not None and theirs != most[assignment]:
-                return (f"no file for Moodle: there the maximum grade is {theirs:g}, and {assignment} has "
-                        f"{most[assignment]:g} points; set it in the assignment's settings, and download the worksheet "
-                        "again")  # fmt: skip
+                return (
+                    f"no file for Moodle: there the maximum grade is {theirs:g}, and {assignment} "
+                    f"has {most[assignment]:g} points; set it in the assignment's settings, and "
+                    "download the worksheet again"
+                )
             if grade is not None:
                 values["Grade"], filled = f"{grade:.2f}", filled + 1
             lines.append([values[name] for name in header])
         _write(path, lines)
-        return f"{path}: {filled} grades for Moodle (Upload grading worksheet); one that is not final is left as it is"
+        return (
+            f"{path}: {filled} grades for Moodle (Upload grading worksheet); one that is not final "
+            "is left as it is"
+        )
 
 
 def waiting(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> tuple[str, ...]:
     """Return a line on each written answer that some students gave and no person has marked."""
     lines = []
     for assignment in sorted({str(row["assignment"]) for row in rows}):
-        here = [row for row in rows if row["assignment"] == assignment and row.get("answers_to_mark")]
+        here = [
+            row for row in rows if row["assignment"] == assignment and row.get("answers_to_mark")
+        ]
         for question in sheets[assignment].written:
             count = sum(row[question] == "" for row in here)
             if count:
-                lines.append(f"{assignment}, {question}: {count} {'answer waits' if count == 1 else 'answers wait'}")
+                lines.append(
+                    f"{assignment}, {question}: {count} "
+                    f"{'answer waits' if count == 1 else 'answers wait'}"
+                )
     return tuple(lines)
 
 
@@ -256,10 +386,15 @@ def _write(path: Path, lines: Sequence[Sequence[str]]) -> None:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> str:
-    """Return grades.csv; a column an exercise, in the order of the notebooks, and ``name`` where one is known."""
+    """Return grades.csv; a column an exercise, in the order of the notebooks, and ``name`` where
+    one is known.
+    """
     known = [name for name in FIXED if name != "name" or any(row.get("name") for row in rows)]
     assignments = sorted({str(row["assignment"]) for row in rows})
-    columns = [*known, *dict.fromkeys(name for one in assignments for name in points_of(sheets[one]))]
+    columns = [
+        *known,
+        *dict.fromkeys(name for one in assignments for name in points_of(sheets[one])),
+    ]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -268,5 +403,11 @@ def as_csv(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> st
 
 
 def _harmless(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula; a number, and Moodle's "-" for none, stay as they are."""
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _PLAIN.fullmatch(value) else value
+    """Return a cell that no spreadsheet takes for a formula; a number, and Moodle's "-" for none,
+    stay as they are.
+    """
+    return (
+        f"'{value}"
+        if isinstance(value, str) and _FORMULA.match(value) and not _PLAIN.fullmatch(value)
+        else value
+    )

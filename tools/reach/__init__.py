@@ -1,1 +1,3 @@
-"""The course where others reach it: the repository's address, and what a notebook in Colab begins with."""
+"""The course where others reach it: the repository's address, and what a notebook in Colab begins
+with.
+"""

@@ -26,21 +26,29 @@ git clone {address}
 
 The library alone: `pip install 'deep-learning-hardware-course[course] @ git+{address}'`.
 
-"""
+"""  # noqa: E501
 
 
 def fill(course: Course, address: str) -> list[Path]:
-    """Write ``address`` to all that names it, or take it out of all with ''; return the files that changed.
+    """Write ``address`` to all that names it, or take it out of all with ''; return the files that
+    changed.
 
     Raises AuthoringError, and changes nothing, for an address that Colab and Binder could not open.
     """
     if address and not _ACCEPTED.fullmatch(address):
-        raise AuthoringError(f"{address} is not https://github.com/OWNER/NAME, without .git or a / at the end")
-    project, cited, readme = course.root / "pyproject.toml", course.root / "CITATION.cff", course.readme
+        raise AuthoringError(
+            f"{address} is not https://github.com/OWNER/NAME, without .git or a / at the end"
+        )
+    project, cited, readme = (
+        course.root / "pyproject.toml",
+        course.root / "CITATION.cff",
+        course.readme,
+    )
     page = _with_block(readme.read_text(encoding="utf-8"), address)
     texts = {
         project: _with_field(project.read_text(encoding="utf-8"), address),
-        cited: _CITED.sub("", cited.read_text(encoding="utf-8")) + (f"repository-code: {address}\n" if address else ""),
+        cited: _CITED.sub("", cited.read_text(encoding="utf-8"))
+        + (f"repository-code: {address}\n" if address else ""),
         readme: pages.with_table(page, course.lessons(), address=address),
     }
     changed = [path for path, text in texts.items() if text != path.read_text(encoding="utf-8")]
@@ -56,6 +64,8 @@ def _with_field(project: str, address: str) -> str:
 
 def _with_block(readme: str, address: str) -> str:
     if len(_BLOCK.findall(readme)) != 1:
-        raise AuthoringError(f"README.md must hold {BEGIN} and then {END}, once each, where the address is to stand")
+        raise AuthoringError(
+            f"README.md must hold {BEGIN} and then {END}, once each, where the address is to stand"
+        )
     text = _KNOWN.format(address=address) if address else ""
     return _BLOCK.sub(lambda _: f"{BEGIN}\n{text}{END}", readme)

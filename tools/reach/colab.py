@@ -1,4 +1,5 @@
-"""What Colab opens, the branch ``colab``: the students' tree, in which each notebook begins with a cell for Colab.
+"""What Colab opens, the branch ``colab``: the students' tree, in which each notebook begins with a
+cell for Colab.
 
 The cell stands in these notebooks alone: nobody else needs it, so nobody else sees it.
 """
@@ -25,10 +26,13 @@ def first_cell(address: str) -> str:
 def write(course: Course, target: Path) -> Path:
     """Write the tree to ``target``, in place of what stood there, and return it.
 
-    Raises AuthoringError while the address is unknown, and where the tree would give a solution away.
+    Raises AuthoringError while the address is unknown, and where the tree would give a solution
+    away.
     """
     if not course.address:
-        raise AuthoringError("the repository's address is not known yet; run: python -m tools.reach address ADDRESS")
+        raise AuthoringError(
+            "the repository's address is not known yet; run: python -m tools.reach address ADDRESS"
+        )
     with handout.in_place_of(target) as fresh:
         handout.fill(course, fresh)
         for path in sorted(fresh.glob("course/**/*.ipynb")):

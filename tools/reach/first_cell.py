@@ -1,4 +1,5 @@
-# Only in Colab: fetches the course, and installs what this machine lacks. What is here stays as it is. Run it first.
+# Only in Colab: fetches the course, and installs what this machine lacks. What is here stays as it
+# is. Run it first.
 import importlib.metadata
 import os
 import re

@@ -1,8 +1,10 @@
-"""nbgrader's exchange, where students are not trusted: what is collected is a student's own file, and nothing else.
+"""nbgrader's exchange, where students are not trusted: what is collected is a student's own file,
+and nothing else.
 
-Students write into the exchange under names and with files of their own choice. nbgrader's own collection warns of a
-submission in another's name and takes it, follows links with the lecturer's rights (to the answer key, say), and ends
-for the whole class at a name or a file that it cannot read. What stands here leaves such things out and says so.
+Students write into the exchange under names and with files of their own choice. nbgrader's own
+collection warns of a submission in another's name and takes it, follows links with the lecturer's
+rights (to the answer key, say), and ends for the whole class at a name or a file that it cannot
+read. What stands here leaves such things out and says so.
 
 Installed as /etc/jupyter/course_exchange.py: it imports nbgrader and nothing of the course.
 """
@@ -23,7 +25,8 @@ from nbgrader.exchange import ExchangeError
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from traitlets import Unicode
 
-LARGEST_BYTES = 20 * 2**20  # of a notebook; one more is copied, so that grading sees that it is too large
+# of a notebook; one more is copied, so that grading sees that it is too large
+LARGEST_BYTES = 20 * 2**20
 CLOCK_S = 600  # by how much the time in a submission's name may lie before the folder's own
 TIMESTAMP, SECRET = "timestamp.txt", "submission_secret.txt"
 
@@ -37,13 +40,13 @@ class Refused(Exception):
 class Collect(ExchangeCollect):
     """Collects the newest submission of each student that is theirs by the owner of its folder.
 
-    Of it the notebook is taken, by its name, and the secret under which the page will be returned; no link is followed
-    and no file of another owner is read.
+    Of it the notebook is taken, by its name, and the secret under which the page will be returned;
+    no link is followed and no file of another owner is read.
     """
 
-    owner_prefix = Unicode("", help="what stands before a student's name in the name of the local user").tag(
-        config=True
-    )
+    owner_prefix = Unicode(
+        "", help="what stands before a student's name in the name of the local user"
+    ).tag(config=True)
 
     src_records: list[dict[str, Any]]
 
@@ -52,21 +55,33 @@ class Collect(ExchangeCollect):
         self.src_records = [record for record in self.src_records if record["username"]]
 
     def _path_to_record(self, path: str) -> dict[str, Any]:
-        """Return nbgrader's record of a submission, with no user name where it is nobody's to collect."""
+        """Return nbgrader's record of a submission, with no user name where it is nobody's to
+        collect.
+        """
         try:
             record = super()._path_to_record(path)
             information = os.lstat(path)
         except (ExchangeError, ValueError, OverflowError, OSError) as error:
             self.log.warning("left out %s: its name is none that nbgrader gives (%s)", path, error)
-            return {"username": "", "filename": os.path.basename(path), "timestamp": datetime.datetime.min}
+            return {
+                "username": "",
+                "filename": os.path.basename(path),
+                "timestamp": datetime.datetime.min,
+            }
         why = _not_theirs(information, self.owner_prefix + record["username"])
         if why:
             self.log.warning("left out %s: %s", path, why)
             return record | {"username": ""}
-        changed = datetime.datetime.fromtimestamp(information.st_ctime, datetime.UTC).replace(tzinfo=None)
+        changed = datetime.datetime.fromtimestamp(information.st_ctime, datetime.UTC).replace(
+            tzinfo=None
+        )
         if (changed - record["timestamp"]).total_seconds() > CLOCK_S:
-            self.log.warning("%s is named as handed in at %s, its folder was last changed at %s (UTC)",
-                             path, record["timestamp"], changed)  # fmt: skip
+            self.log.warning(
+                "%s is named as handed in at %s, its folder was last changed at %s (UTC)",
+                path,
+                record["timestamp"],
+                changed,
+            )
         return record
 
     def do_copy(self, src: str, dest: str, log: object = None) -> None:  # noqa: ARG002
@@ -74,7 +89,9 @@ class Collect(ExchangeCollect):
         folder = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             owner = os.fstat(folder).st_uid
-            if _not_theirs(os.fstat(folder), self.owner_prefix + os.path.basename(src).rsplit("+", 3)[0]):
+            if _not_theirs(
+                os.fstat(folder), self.owner_prefix + os.path.basename(src).rsplit("+", 3)[0]
+            ):
                 self.log.warning("left out %s: it was exchanged while it was collected", src)
                 return
             target = Path(dest)
@@ -102,7 +119,8 @@ class Collect(ExchangeCollect):
 class ReleaseFeedback(ExchangeReleaseFeedback):
     """Hands the pages of `make grade` back, each under the secret of the submission.
 
-    A page whose submission did not come through the exchange stays where it is, and its student is named.
+    A page whose submission did not come through the exchange stays where it is, and its student is
+    named.
     """
 
     def copy_files(self) -> None:
@@ -110,14 +128,18 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
         for page in glob.glob(os.path.join(self.src_path, "*.html")):
             home = Path(page).parent
             student = home.parent.name
-            submitted = Path(self.coursedir.format_path(
-                self.coursedir.submitted_directory, student, self.coursedir.assignment_id
-            ))  # fmt: skip
+            submitted = Path(
+                self.coursedir.format_path(
+                    self.coursedir.submitted_directory, student, self.coursedir.assignment_id
+                )
+            )
             if all((submitted / name).is_file() for name in (SECRET, TIMESTAMP)):
                 for name in (SECRET, TIMESTAMP):
                     (home / name).write_text((submitted / name).read_text())
             else:
-                self.log.warning("%s did not hand in through the exchange: give them %s yourself", student, page)
+                self.log.warning(
+                    "%s did not hand in through the exchange: give them %s yourself", student, page
+                )
                 away.add(student)
         self.coursedir.student_id_exclude = ",".join(sorted(away))
         super().copy_files()
@@ -135,7 +157,9 @@ def _not_theirs(information: os.stat_result, username: str) -> str:
 
 
 def _read(folder: int, name: str, owner: int, most: int) -> bytes:
-    """Return the first ``most`` bytes of a plain file of ``owner`` in an open folder; links and pipes are refused."""
+    """Return the first ``most`` bytes of a plain file of ``owner`` in an open folder; links and
+    pipes are refused.
+    """
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(file, "rb") as opened:
         information = os.fstat(file)

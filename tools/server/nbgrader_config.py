@@ -1,6 +1,7 @@
-"""/etc/jupyter/nbgrader_config.py: where a class hands out, hands in and gets its pages back. Read by every user.
+"""/etc/jupyter/nbgrader_config.py: where a class hands out, hands in and gets its pages back.
 
-Written by `python -m tools.server install`, which fills in the words between @ signs.
+Read by every user. Written by `python -m tools.server install`, which fills in the words between @
+signs.
 """
 
 import sys
@@ -22,10 +23,14 @@ c.Exchange.root = "@EXCHANGE@"
 c.Exchange.timezone = "UTC"
 c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback
-c.Collect.owner_prefix = "@PREFIX@"  # The Littlest JupyterHub calls the local user of ada jupyter-ada
+# The Littlest JupyterHub calls the local user of ada jupyter-ada
+c.Collect.owner_prefix = "@PREFIX@"
 
-# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also where somebody
-# clicks Autograde or Generate Feedback in the Formgrader.
+# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also
+# where somebody clicks Autograde or Generate Feedback in the Formgrader.
 c.Autograde.NotebookExporter.preprocessors = ["nothing is run here: run `make grade`"]
-c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.ClearHiddenTests", "nbgrader.preprocessors.GetGrades",
-                                    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]  # fmt: skip
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.ClearHiddenTests",
+    "nbgrader.preprocessors.GetGrades",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]

@@ -20,10 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 
 
-def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT, site: Path | None = None) -> int:
-    """Write the site and return the exit code: 1 when a lesson cannot be read or Sphinx warns of something."""
-    parser = argparse.ArgumentParser(prog="python -m tools.site", description="Build the course as a site.")
-    parser.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons, such as 00 (default: all)")
+def main(
+    arguments: Sequence[str] | None = None, *, root: Path = ROOT, site: Path | None = None
+) -> int:
+    """Write the site and return the exit code: 1 when a lesson cannot be read or Sphinx warns of
+    something.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.site", description="Build the course as a site."
+    )
+    parser.add_argument(
+        "lessons", nargs="*", metavar="NN", help="numbers of lessons, such as 00 (default: all)"
+    )
     numbers: list[str] = parser.parse_args(arguments).lessons
     site = site or root / "_build" / "site"
     pages = site.with_name(f"{site.name}_pages")
@@ -45,8 +53,25 @@ def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT, site: Pat
 
 def _with_sphinx(pages: Path, site: Path) -> int:
     own = f"html_static_path={pages / staging.OWN}"
-    return build_main(["-q", "-W", "--keep-going", "-j", "2", "-b", "html", "-c", str(HERE), "-D", own,
-                       "-d", str(pages / ".doctrees"), str(pages), str(site)])  # fmt: skip
+    return build_main(
+        [
+            "-q",
+            "-W",
+            "--keep-going",
+            "-j",
+            "2",
+            "-b",
+            "html",
+            "-c",
+            str(HERE),
+            "-D",
+            own,
+            "-d",
+            str(pages / ".doctrees"),
+            str(pages),
+            str(site),
+        ]
+    )
 
 
 if __name__ == "__main__":

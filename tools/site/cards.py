@@ -1,6 +1,8 @@
-"""The lessons as cards on the first page: each with a picture, its title, its question and its minutes.
+"""The lessons as cards on the first page: each with a picture, its title, its question and its
+minutes.
 
-A lesson's picture is the first one on its slides that answers no question, and of a player the frame in its middle.
+A lesson's picture is the first one on its slides that answers no question, and of a player the
+frame in its middle.
 """
 
 from __future__ import annotations
@@ -35,10 +37,14 @@ class Picture:
 
 
 def picture(lesson: NotebookNode) -> Picture | None:
-    """Return the picture of a lesson whose answers are tagged, None for a lesson without one on its slides."""
+    """Return the picture of a lesson whose answers are tagged, None for a lesson without one on its
+    slides.
+    """
     for cell in lesson.cells:
         tags = cell.metadata.get("tags", [])
-        if any(tag.startswith("slide") for tag in tags) and not any(tag.startswith("answers-") for tag in tags):
+        if any(tag.startswith("slide") for tag in tags) and not any(
+            tag.startswith("answers-") for tag in tags
+        ):
             for output in cell.get("outputs", []):
                 if "image/png" in output.get("data", {}):
                     return _of_player(output) or _of_figure(output)
@@ -62,12 +68,16 @@ def _of_figure(output: NotebookNode) -> Picture:
 
 
 def markdown(
-    lessons: Sequence[Lesson], acts: Sequence[Act], pictures: Mapping[str, Picture], *, address: str = ""
+    lessons: Sequence[Lesson],
+    acts: Sequence[Act],
+    pictures: Mapping[str, Picture],
+    *,
+    address: str = "",
 ) -> str:
     """Return the cards of the lessons, those of an act below its title and question.
 
-    ``pictures`` are by the lessons' names, and their files are in :data:`FOLDER` (see :func:`path`). With the
-    repository's address a card also leads to Colab and Binder.
+    ``pictures`` are by the lessons' names, and their files are in :data:`FOLDER` (see
+    :func:`path`). With the repository's address a card also leads to Colab and Binder.
     """
     questions = {act.title: act.question for act in acts}
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
@@ -84,7 +94,9 @@ def path(lesson: str, shown: Picture) -> str:
     return f"{FOLDER}/{lesson}.{shown.suffix}"
 
 
-def _card(lesson: Lesson, files: Mapping[str, str], shown: Picture | None, address: str) -> Iterator[str]:
+def _card(
+    lesson: Lesson, files: Mapping[str, str], shown: Picture | None, address: str
+) -> Iterator[str]:
     yield '<div class="lesson-card">'
     if shown:
         words = re.sub(r"([\\\[\]])", r"\\\1", " ".join(shown.alt.split()))

@@ -16,7 +16,8 @@ exclude_patterns = [".doctrees", "_own"]
 suppress_warnings = ["mystnb.mime_priority"]
 
 nb_execution_mode = "off"
-nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # widgets need a kernel; the pages hold what they left
+# widgets need a kernel; the pages hold what they left
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}
 nb_merge_streams = True
 nb_code_prompt_show = nb_code_prompt_hide = "The code"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]

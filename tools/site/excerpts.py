@@ -1,4 +1,6 @@
-"""An extension of Sphinx: its search shows the sentences around a word also where the site is opened from files."""
+"""An extension of Sphinx: its search shows the sentences around a word also where the site is
+opened from files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from sphinx.application import Sphinx
 
 TEXTS = "texts.js"
 
-_UNSHOWN = (nodes.literal_block, nodes.math_block, nodes.Invisible, nodes.raw)  # an excerpt is of sentences
+# an excerpt is of sentences
+_UNSHOWN = (nodes.literal_block, nodes.math_block, nodes.Invisible, nodes.raw)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -22,7 +25,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def text(node: nodes.Element) -> str:
-    """Return the sentences below ``node`` as HTML, in which a section keeps the names that a link leads to."""
+    """Return the sentences below ``node`` as HTML, in which a section keeps the names that a link
+    leads to.
+    """
     return " ".join(_parts(node))
 
 

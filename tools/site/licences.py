@@ -1,4 +1,6 @@
-"""The page of licences: the course's own, where its data come from, and those of what the site's pages carry."""
+"""The page of licences: the course's own, where its data come from, and those of what the site's
+pages carry.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,32 @@ from pathlib import Path
 from tools.authoring.cells import AuthoringError
 
 OWN = ("LICENSE", "LICENSE-TEXT", "NOTICE")
-# What the pages carry, and the package that holds the text of its licence; MathJax's package holds none.
+# What the pages carry, and the package that holds the text of its licence; MathJax's package holds
+# none.
 CARRIED = {
     "the theme, with Bootstrap and Font Awesome": ("pydata-sphinx-theme", "licen"),
     "the theme of the book": ("sphinx-book-theme", "licen"),
     "the search": ("sphinx", "licen"),
     "the notebooks' style": ("myst-nb", "licen"),
-    "MathJax (Apache License 2.0, copyright The MathJax Consortium)": ("packaging", "license.apache"),
+    "MathJax (Apache License 2.0, copyright The MathJax Consortium)": (
+        "packaging",
+        "license.apache",
+    ),
 }
 
 
 def page(root: Path) -> str:
-    """Return every licence as Markdown. Raises AuthoringError where an installed package has lost its own."""
-    parts = ["# Licences", *(_part(name, (root / name).read_text(encoding="utf-8")) for name in OWN)]
-    parts += [_part(f"{what[0].upper()}{what[1:]}", _installed(*where)) for what, where in CARRIED.items()]
+    """Return every licence as Markdown.
+
+    Raises AuthoringError where an installed package has lost its own.
+    """
+    parts = [
+        "# Licences",
+        *(_part(name, (root / name).read_text(encoding="utf-8")) for name in OWN),
+    ]
+    parts += [
+        _part(f"{what[0].upper()}{what[1:]}", _installed(*where)) for what, where in CARRIED.items()
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""The page of the machines whose runs are recorded in the repository: side by side, then run by run."""
+"""The page of the machines whose runs are recorded in the repository: side by side, then run by
+run.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,30 @@ from tools.authoring.lesson import AuthoringError
 
 
 def page(course: Course) -> str:
-    """Return the recorded machines as Markdown: a column a machine, and below each lesson's recorded results.
+    """Return the recorded machines as Markdown: a column a machine, and below each lesson's
+    recorded results.
 
-    What a recording says stands in lines of HTML, in which no Markdown is read. Raises AuthoringError for a GPU's file
-    that is not sound, as it may be a stranger's.
+    What a recording says stands in lines of HTML, in which no Markdown is read. Raises
+    AuthoringError for a GPU's file that is not sound, as it may be a stranger's.
     """
     folder = course.folder / "recorded"
-    there = [lesson for lesson in sorted(recorded.RECORDERS) if (folder / f"{lesson}.json").is_file()]
+    there = [
+        lesson for lesson in sorted(recorded.RECORDERS) if (folder / f"{lesson}.json").is_file()
+    ]
     runs = [recorded.load(lesson, folder=folder) for lesson in there]
     try:
         runs += [run for sent in sending.gpus(folder=folder / "gpu") for run in sent.recordings]
     except ValueError as error:
         raise AuthoringError(str(error)) from error
-    command = "`python -m helpers.recorded 00` records yours; [a GPU](record_a_gpu.md) is recorded for all to see."
-    blocks = ["# Recorded machines", f"Lessons show these runs under their machine's name. {command}",
-              recorded.machines_html(runs)]  # fmt: skip
+    command = (
+        "`python -m helpers.recorded 00` records yours; [a GPU](record_a_gpu.md) is recorded for "
+        "all to see."
+    )
+    blocks = [
+        "# Recorded machines",
+        f"Lessons show these runs under their machine's name. {command}",
+        recorded.machines_html(runs),
+    ]
     for run in runs:
         names = ", ".join(recorded.RECORDERS[run.lesson])
         blocks += [f"## Lesson {run.lesson[:2]}: {names}", recorded.results_html(run)]

@@ -1,7 +1,9 @@
-"""The reference of the library: a page a package, each public thing with its docstring and the lessons that use it.
+"""The reference of the library: a page a package, each public thing with its docstring and the
+lessons that use it.
 
-A function stands on the page of the package that it belongs to, also where ``helpers`` hands it on. The index finds the
-functions for one's own programs by task, and lists the packages that serve the lessons apart.
+A function stands on the page of the package that it belongs to, also where ``helpers`` hands it on.
+The index finds the functions for one's own programs by task, and lists the packages that serve the
+lessons apart.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ TASKS = {
     "Estimate the peak memory of a step without running it": ("memory.estimate_peak_memory",),
     "Measure the peak memory of a step": ("memory.measure_peak_memory",),
     "See which layer needs the memory": ("memory.profile_layer_mem",),
-    "Find out whether a step fits, and the largest batch that does": ("memory.fits", "memory.max_batch_size"),
+    "Find out whether a step fits, and the largest batch that does": (
+        "memory.fits",
+        "memory.max_batch_size",
+    ),
     "Find the layer in which a step spends its time": ("profiling.profile_time",),
     "Find the kernel in which a function spends its time": ("profiling.kernel_table",),
     "Model the time of a step from its operators": ("profiling.estimate_step_time",),
@@ -31,24 +36,31 @@ TASKS = {
     "Compare a model with the limits of a machine": ("roofline.roofline", "roofline.model"),
     "Run a function in a process with a limit on its memory and time": ("isolation.run_limited",),
     "Train with several processes from a notebook or a script": ("ranks.Ranks", "ranks.torchrun"),
-    "Compile C++ or CUDA C++, and count the instructions": ("native.compile_cpp", "native.compile_cuda",
-                                                           "native.census"),
+    "Compile C++ or CUDA C++, and count the instructions": (
+        "native.compile_cpp",
+        "native.compile_cuda",
+        "native.census",
+    ),
     "Read and write quantities with their units": ("units.parse", "units.text"),
-}  # fmt: skip
-_FOR_LESSONS = ("checks", "console", "data", "doctor", "exercises", "lecture", "links", "models", "plotting",
-                "recorded", "sending", "storage", "studies", "training", "trees", "widgets")  # fmt: skip
+}
+_FOR_LESSONS = ("checks", "console", "data", "doctor", "exercises", "lecture", "links", "models",
+                "plotting", "recorded", "sending", "storage", "studies", "training", "trees",
+                "widgets")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The pages by their files, and by each name as the index of functions gives it the path to import it from."""
+    """The pages by their files, and by each name as the index of functions gives it the path to
+    import it from.
+    """
 
     pages: Mapping[str, str]
     paths: Mapping[str, str]
 
 
 def of(course: Course, lessons: Sequence[Lesson]) -> Reference:
-    """Return the reference of what is public in the course's package, and of what else a lesson uses.
+    """Return the reference of what is public in the course's package, and of what else a lesson
+    uses.
 
     Raises AuthoringError where a task of the index names what the package does not have.
     """
@@ -74,42 +86,84 @@ def of(course: Course, lessons: Sequence[Lesson]) -> Reference:
 
 
 def _entry(
-    path: str, entry: functions.FunctionEntry, also: str | None, used: Sequence[str], files: Mapping[str, str]
+    path: str,
+    entry: functions.FunctionEntry,
+    also: str | None,
+    used: Sequence[str],
+    files: Mapping[str, str],
 ) -> str:
     links = ", ".join(f"[{number}]({files[number]})" for number in used)
     directive = "autofunction" if entry.is_function else "autoclass"
     members = "" if entry.is_function else "\n   :members:"
     said = [f"Import it as `{also}` too."] if also else []
     said += [f"Used in {'lesson' if len(used) == 1 else 'lessons'} {links}."] if used else []
-    return "\n\n".join([f"```{{eval-rst}}\n.. {directive}:: {path}{members}\n```", *filter(None, [" ".join(said)])])
+    return "\n\n".join(
+        [f"```{{eval-rst}}\n.. {directive}:: {path}{members}\n```", *filter(None, [" ".join(said)])]
+    )
 
 
 def _page(face: str, entries: Sequence[functions.FunctionEntry], texts: Sequence[str]) -> str:
-    """Return the page of a package: what it is for, its functions, and the classes that they take or return."""
+    """Return the page of a package: what it is for, its functions, and the classes that they take
+    or return.
+    """
     parts = [f"# {face}", _said(face)]
     for title, is_function in (("Functions", True), ("Classes", False)):
-        own = [text for entry, text in zip(entries, texts, strict=True) if entry.is_function is is_function]
+        own = [
+            text
+            for entry, text in zip(entries, texts, strict=True)
+            if entry.is_function is is_function
+        ]
         parts += [f"## {title}", *own] if own else []
     return "\n\n".join(parts) + "\n"
 
 
 def _handed_on(package: str, paths: Mapping[str, str]) -> str:
-    """Return the page of the course's package, which lists the names that it hands on and describes none of them."""
-    names = [f"- `{call}` is {_link(path)}" for call, path in paths.items() if call.startswith(f"{package}.")]
+    """Return the page of the course's package, which lists the names that it hands on and describes
+    none of them.
+    """
+    names = [
+        f"- `{call}` is {_link(path)}"
+        for call, path in paths.items()
+        if call.startswith(f"{package}.")
+    ]
     return "\n\n".join([f"# {package}", _said(package), "## Names", "\n".join(names)]) + "\n"
 
 
 def _index(package: str, faces: Sequence[str], paths: frozenset[str]) -> str:
-    missing = sorted({name for names in TASKS.values() for name in names if f"{package}.{name}" not in paths})
+    missing = sorted(
+        {name for names in TASKS.values() for name in names if f"{package}.{name}" not in paths}
+    )
     if missing:
-        raise AuthoringError(f"the reference's tasks name {', '.join(missing)}, which {package} does not have")
-    for_lessons = [face for face in faces if face.split(".")[1:2] and face.split(".")[1] in _FOR_LESSONS]
+        raise AuthoringError(
+            f"the reference's tasks name {', '.join(missing)}, which {package} does not have"
+        )
+    for_lessons = [
+        face for face in faces if face.split(".")[1:2] and face.split(".")[1] in _FOR_LESSONS
+    ]
     own = [face for face in faces if face not in for_lessons]
-    tasks = [f"| {task} | {', '.join(_link(f'{package}.{name}') for name in names)} |" for task, names in TASKS.items()]
-    lines = ["# Reference of the library", "", "## By task", "", "| You want to | Function |", "|--|--|", *tasks, "",
-             "## Packages for your own programs", "", *map(_row, own), "",
-             "## Packages that serve the lessons", "", *map(_row, for_lessons), "",
-             ":::{toctree}\n:hidden:\n\n" + "\n".join([*own, *for_lessons]) + "\n:::"]  # fmt: skip
+    tasks = [
+        f"| {task} | {', '.join(_link(f'{package}.{name}') for name in names)} |"
+        for task, names in TASKS.items()
+    ]
+    lines = [
+        "# Reference of the library",
+        "",
+        "## By task",
+        "",
+        "| You want to | Function |",
+        "|--|--|",
+        *tasks,
+        "",
+        "## Packages for your own programs",
+        "",
+        *map(_row, own),
+        "",
+        "## Packages that serve the lessons",
+        "",
+        *map(_row, for_lessons),
+        "",
+        ":::{toctree}\n:hidden:\n\n" + "\n".join([*own, *for_lessons]) + "\n:::",
+    ]
     return "\n".join(lines) + "\n"
 
 

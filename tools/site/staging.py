@@ -1,9 +1,11 @@
-"""The pages that Sphinx makes the site of: the course with its links within reach, and what a site has besides.
+"""The pages that Sphinx makes the site of: the course with its links within reach, and what a site
+has besides.
 
-The built notebooks stay as they are but for tags, and for the colours of players, which are the page's. The text below
-a question is hidden until its reader has written a number (static/questions.js). The code of a cell that asks, checks
-or shows is folded, and so is the course's version of what a reader writes, because a reader of the page needs only the
-code that measures or computes.
+The built notebooks stay as they are but for tags, and for the colours of players, which are the
+page's. The text below a question is hidden until its reader has written a number
+(static/questions.js). The code of a cell that asks, checks or shows is folded, and so is the
+course's version of what a reader writes, because a reader of the page needs only the code that
+measures or computes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from tools.authoring.rules import form, glossary
 from tools.site import cards, licences, machines, reference
 
 STATIC = Path(__file__).resolve().parent / "static"
-# How the slides show a drawing in the light and in the dark, and how they read and write a reader's number.
+# How the slides show a drawing in the light and in the dark, and how they read and write a reader's
+# number.
 SHARED = tuple(build.SLIDES / "template" / name for name in ("drawings.css", "numbers.js"))
 OWN = "_own"
 DECKS = "slides"
@@ -40,17 +43,19 @@ _ENTRIES = """
   [My training is slow](my_training_is_slow.md).
 - **Teach.** Use the [slides](decks.md), and plan two hours, a day or a term with the [syllabus](syllabus.md).
 - **Use.** The [reference](api/index.md) describes the library, which times, counts and models your own programs.
-""".strip()
+""".strip()  # noqa: E501
 _BET = "00_start_here.html"  # asks what the README asks, as its first question, named bet
 _SECTIONS = ("Two commands", "Where to begin")  # of the README
 _COMMANDS = "two-commands"  # the anchor of the first page's section that says how to get the course
 _FOLDED = {"predict", "look"}  # stages of an experiment whose code asks or shows
-_CHECKED = (".settle()", ".report()")  # how the cells end that check a lesson's and an exercise's function
+# how the cells end that check a lesson's and an exercise's function
+_CHECKED = (".settle()", ".report()")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
 
 
 def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
-    """Write the pages of the lessons in ``numbers`` (all when empty) into the new folder ``folder``.
+    """Write the pages of the lessons in ``numbers`` (all when empty) into the new folder
+    ``folder``.
 
     Raises AuthoringError where a notebook cannot be read.
     """
@@ -65,14 +70,18 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
         **api.pages,
     }
     known = {*texts, *made, "index.md"}
-    terms = {f"glossary.md#{entry.anchor}": entry.meaning for entry in glossary.read(course.glossary)}
+    terms = {
+        f"glossary.md#{entry.anchor}": entry.meaning for entry in glossary.read(course.glossary)
+    }
     pictures = {}
     for name, path in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         links = _Links(name, known, terms, api.paths)
         if path.suffix == ".md":
             text = links.mended(path.read_text(encoding="utf-8"))
-            (folder / name).write_text(text if "\n## " in text else text.replace("\n### ", "\n## "), encoding="utf-8")
+            (folder / name).write_text(
+                text if "\n## " in text else text.replace("\n### ", "\n## "), encoding="utf-8"
+            )
         else:
             built = _page(_read(path), links)
             _retitle(built, name)
@@ -84,7 +93,9 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
         shown = folder / cards.path(lesson, picture)
         shown.parent.mkdir(exist_ok=True)
         shown.write_bytes(picture.content)
-    made["index.md"] = _index(course, lessons, names, pictures, _Links("index.md", known, terms, api.paths))
+    made["index.md"] = _index(
+        course, lessons, names, pictures, _Links("index.md", known, terms, api.paths)
+    )
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -98,7 +109,9 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
 
 @dataclass(frozen=True)
 class _Links:
-    """What becomes of a page's links: a term says its meaning, a function goes to the reference, the rest to words."""
+    """What becomes of a page's links: a term says its meaning, a function goes to the reference,
+    the rest to words.
+    """
 
     page: str
     known: Collection[str]
@@ -129,15 +142,20 @@ def _index(
     pictures: Mapping[str, cards.Picture],
     links: _Links,
 ) -> str:
-    """Return the first page: what the README says first, three entries, how to run it and begin, the lessons, the map.
+    """Return the first page: what the README says first, three entries, how to run it and begin,
+    the lessons, the map.
 
-    The README's bet takes a number here (static/questions.js). The site's contents are on the page too, hidden.
+    The README's bet takes a number here (static/questions.js). The site's contents are on the page
+    too, hidden.
     """
     readme = course.readme.read_text(encoding="utf-8")
     first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
-    first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")  # that section is the README's alone
+    # that section is the README's alone
+    first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")
     story, turn, bet = first.partition("**Your turn.**")
-    bet = bet.replace("<details>", f'<details class="bet" data-unit="times as long" data-page="{_BET}">').strip()
+    bet = bet.replace(
+        "<details>", f'<details class="bet" data-unit="times as long" data-page="{_BET}">'
+    ).strip()
     acts = {lesson.name: lesson.act or "Lessons" for lesson in lessons}
     groups: dict[str, list[Path]] = {act: [] for act in acts.values()}
     for name in names:
@@ -152,11 +170,16 @@ def _index(
     lists = {title: [_listed(name, titles) for name in found] for title, found in groups.items()}
     lists["To look up"] += ["decks", "recorded_machines", "api/index", "licences"]
     contents = [
-        f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
+        f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n"
+        + "\n".join(found)
+        + "\n:::"
         for title, found in lists.items()
     ]
     shown = [links.mended(story).rstrip(), _box("try-it", links.mended(f"{turn} {bet}"))]
-    shown += [_box("entries", links.mended(_ENTRIES)), *(links.mended(_section(readme, title)) for title in _SECTIONS)]
+    shown += [
+        _box("entries", links.mended(_ENTRIES)),
+        *(links.mended(_section(readme, title)) for title in _SECTIONS),
+    ]
     shown.append("## Lessons")
     shown.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
     if course.course_map.is_file():
@@ -181,14 +204,32 @@ def _listed(name: Path, titles: Mapping[str, str]) -> str:
 
 
 def _decks(course: Course, lessons: Sequence[Lesson], *, whole: bool) -> str:
-    """Return the page of the slides: a deck's title, its slides with the title slide, and the minutes to talk."""
-    rows = [f"| {_deck('lecture', 'The 45-minute lecture')} | | {lecture.MINUTES} |"] if whole else []
+    """Return the page of the slides: a deck's title, its slides with the title slide, and the
+    minutes to talk.
+    """
+    rows = (
+        [f"| {_deck('lecture', 'The 45-minute lecture')} | | {lecture.MINUTES} |"] if whole else []
+    )
     for lesson in lessons:
-        deck = read_deck(build.read_notebook(course.notebook(lesson)), name=lesson.name, folder=course.folder)
+        deck = read_deck(
+            build.read_notebook(course.notebook(lesson)), name=lesson.name, folder=course.folder
+        )
         link = _deck(lesson.name, f"{lesson.number} {lesson.title}")
         rows.append(f"| {link} | {len(deck.slides) + 1} | {deck.minutes:g} |")
-    return "\n".join(["# Slides", "", "Each deck is one file and needs no network; press S for the speaker's notes.",
-                      "", "| Deck | Slides | Minutes to talk |", "|--|--:|--:|", *rows]) + "\n"  # fmt: skip
+    return (
+        "\n".join(
+            [
+                "# Slides",
+                "",
+                "Each deck is one file and needs no network; press S for the speaker's notes.",
+                "",
+                "| Deck | Slides | Minutes to talk |",
+                "|--|--:|--:|",
+                *rows,
+            ]
+        )
+        + "\n"
+    )
 
 
 def _deck(name: str, title: str) -> str:
@@ -197,7 +238,12 @@ def _deck(name: str, title: str) -> str:
 
 def _sources(course: Course, lessons: Sequence[Lesson]) -> list[Path]:
     parts = ("{}_*.ipynb", f"{APPENDIX}/{{}}_*.ipynb", "exercises/{}_*.ipynb")
-    notebooks = [found for part in parts for one in lessons for found in course.folder.glob(part.format(one.number))]
+    notebooks = [
+        found
+        for part in parts
+        for one in lessons
+        for found in course.folder.glob(part.format(one.number))
+    ]
     return [*notebooks, *sorted(course.folder.glob("*.md"))]
 
 
@@ -205,7 +251,9 @@ def _read(path: Path) -> nbformat.NotebookNode:
     try:
         return nbformat.read(path, as_version=4)
     except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
-        raise AuthoringError(f"{path.name} is not a notebook ({error}); run make lessons") from error
+        raise AuthoringError(
+            f"{path.name} is not a notebook ({error}); run make lessons"
+        ) from error
 
 
 def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
@@ -214,7 +262,12 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
         if last is not None:
             _tag(built.cells[question.asked], f"asks-{question.name}")
             for cell in _answer(built.cells[question.asked + 1 : last + 1]):
-                _fold(cell, "output", "The answer, once you have predicted", f"answers-{question.name}")
+                _fold(
+                    cell,
+                    "output",
+                    "The answer, once you have predicted",
+                    f"answers-{question.name}",
+                )
     for cell in built.cells:
         if "yours" in cell.metadata.get("tags", []):
             _fold(cell, "input", "One way to write it")
@@ -226,14 +279,18 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
             cell.source = links.mended(cell.source)
         else:
             _say_pictures(cell)
-            cell.outputs = [nbformat.from_dict(players.for_slide(output)) for output in cell.outputs]
+            cell.outputs = [
+                nbformat.from_dict(players.for_slide(output)) for output in cell.outputs
+            ]
     return built
 
 
 def _retitle(built: nbformat.NotebookNode, name: str) -> None:
-    """Say in the page's title which lesson it is, or of which lesson the appendix or the exercises are.
+    """Say in the page's title which lesson it is, or of which lesson the appendix or the exercises
+    are.
 
-    The search finds pages by their titles, and a lesson's appendix and exercises may have the lesson's own.
+    The search finds pages by their titles, and a lesson's appendix and exercises may have the
+    lesson's own.
     """
     folder, _, file = name.rpartition("/")
     kind = {"": "Lesson", APPENDIX: "Appendix", "exercises": "Exercises"}[folder]
@@ -251,18 +308,30 @@ def _say_pictures(cell: nbformat.NotebookNode) -> None:
 
 
 def _lead_on(built: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
-    """Say below the page's title how one writes and runs it, and below a lesson's what stands beside it.
+    """Say below the page's title how one writes and runs it, and below a lesson's what stands
+    beside it.
 
-    The link is HTML, because its target is a section of the first page, which comes from the README.
+    The link is HTML, because its target is a section of the first page, which comes from the
+    README.
     """
     folder, _, file = name.rpartition("/")
-    what, them = {"": ("lesson", "it"), APPENDIX: ("appendix", "it"), "exercises": ("exercises", "them")}[folder]
+    what, them = {
+        "": ("lesson", "it"),
+        APPENDIX: ("appendix", "it"),
+        "exercises": ("exercises", "them"),
+    }[folder]
     this = "these" if them == "them" else "this"
     begin = f"{'../' if folder else ''}index.html#{_COMMANDS}"
-    line = f'You are reading {this} {what}. To write and run {them}, <a href="{begin}">get the course</a>.'
+    line = (
+        f'You are reading {this} {what}. To write and run {them}, <a href="{begin}">get the '
+        "course</a>."
+    )
     if not folder:
         lesson = file.removesuffix(".ipynb")
-        there = {"exercises": f"exercises/{lesson}_exercises.ipynb", "appendix": f"{APPENDIX}/{file}"}
+        there = {
+            "exercises": f"exercises/{lesson}_exercises.ipynb",
+            "appendix": f"{APPENDIX}/{file}",
+        }
         links = [f'<a href="{DECKS}/{lesson}.html">slides</a>']
         links += [f"[{words}]({target})" for words, target in there.items() if target in known]
         line += f" Beside it: {', '.join(links)}."

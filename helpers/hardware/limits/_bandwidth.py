@@ -1,13 +1,15 @@
-"""Bytes moved a second by the five kernels of the probe: PyTorch's operators, and a compiled triad for small caches.
+"""Bytes moved a second by the five kernels of the probe: PyTorch's operators, and a compiled triad
+for small caches.
 
-The operators write into tensors that are there (``out=``, in place), so no page is fresh and nothing is allocated; a
-rate holds the call's own overhead, which is what a caller gets. In a cache the call takes long beside the data (in an
-L1 longer than the data), so a cache's own bandwidth comes from a compiled triad, repeated inside one call. Inside an L1
-the loop itself counts: on an EPYC of Zen 3 the same five instructions move 148 GB/s where they stand badly and 278 on a
-line of their own, and unrolled 205 or 308 from one run to the next. So the loops begin on a line, there are three of
-them, unrolled or not, and the fastest counts, which comes within a tenth of the cache. Bytes are
-counted as STREAM counts them (McCalpin 1995): what the program reads and writes, not the line that a cache fetches
-before a write. Lesson 01.
+The operators write into tensors that are there (``out=``, in place), so no page is fresh and
+nothing is allocated; a rate holds the call's own overhead, which is what a caller gets. In a cache
+the call takes long beside the data (in an L1 longer than the data), so a cache's own bandwidth
+comes from a compiled triad, repeated inside one call. Inside an L1 the loop itself counts: on an
+EPYC of Zen 3 the same five instructions move 148 GB/s where they stand badly and 278 on a line of
+their own, and unrolled 205 or 308 from one run to the next. So the loops begin on a line, there are
+three of them, unrolled or not, and the fastest counts, which comes within a tenth of the cache.
+Bytes are counted as STREAM counts them (McCalpin 1995): what the program reads and writes, not the
+line that a cache fetches before a write. Lesson 01.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ _FLOAT_BYTES = 4
 _ALIGNMENT = 64 // _FLOAT_BYTES
 _RUN_S, _RUNS = 4e-4, 9
 _UNROLLED = ("1", "2", "4")
-_DECLARATION = ("void triad_{}(float* a, const float* b, const float* c, float s, int64_t n, int64_t repeats, "
-                "int32_t* arrived, int32_t threads, int64_t* times)")  # fmt: skip
-# With AVX-512 compilers choose vectors of half the length, which move half the bytes that an L1 can.
-_WIDEST = ("-mprefer-vector-width=512",) if platform.machine().lower() in ("x86_64", "amd64") else ()
+_DECLARATION = (
+    "void triad_{}(float* a, const float* b, const float* c, float s, int64_t n, int64_t repeats, "
+    "int32_t* arrived, int32_t threads, int64_t* times)"
+)
+# With AVX-512 compilers choose vectors of half the length, which move half the bytes that an L1
+# can.
+_WIDEST = (
+    ("-mprefer-vector-width=512",) if platform.machine().lower() in ("x86_64", "amd64") else ()
+)
 _FLAGS = (*native.CPP_FLAGS, "-falign-loops=64", *_WIDEST)
 
 
@@ -43,29 +50,38 @@ class BandwidthKernel:
 
 
 def pool(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Return float32 ones of ``size_bytes`` in all, every page written: what :func:`operators` cuts arrays from."""
+    """Return float32 ones of ``size_bytes`` in all, every page written: what :func:`operators` cuts
+    arrays from.
+    """
     return torch.ones(size_bytes // _FLOAT_BYTES, device=device)
 
 
 def arrays(pool: torch.Tensor, working_set_bytes: int, count: int) -> list[torch.Tensor]:
-    """Return ``count`` arrays of ``pool``, each on a line of its own, together at most ``working_set_bytes``.
+    """Return ``count`` arrays of ``pool``, each on a line of its own, together at most
+    ``working_set_bytes``.
 
     Raises ValueError when the pool is smaller, or an array would be under a line.
     """
     length = working_set_bytes // _FLOAT_BYTES // count // _ALIGNMENT * _ALIGNMENT
     if length == 0 or count * length > len(pool):
-        raise ValueError(f"{count} arrays do not fit: working_set_bytes={working_set_bytes:,} must be at least "
-                         f"{64 * count} and at most the pool's {_FLOAT_BYTES * len(pool):,}")  # fmt: skip
+        raise ValueError(
+            f"{count} arrays do not fit: working_set_bytes={working_set_bytes:,} must be at least "
+            f"{64 * count} and at most the pool's {_FLOAT_BYTES * len(pool):,}"
+        )
     return [pool[index * length : (index + 1) * length] for index in range(count)]
 
 
 def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, BandwidthKernel]:
-    """Return the kernels of :data:`KERNELS` as PyTorch operators whose arrays together hold ``working_set_bytes``.
+    """Return the kernels of :data:`KERNELS` as PyTorch operators whose arrays together hold
+    ``working_set_bytes``.
 
-    Read is a sum (n bytes of one array), write a fill (n), copy 2 n of two arrays, triad ``a = b + 1 c`` 3 n of
-    three, scale ``a *= 1`` 2 n of one. The factor 1 keeps every value, and no operator looks at it. Lesson 01.
+    Read is a sum (n bytes of one array), write a fill (n), copy 2 n of two arrays, triad
+    ``a = b + 1 c`` 3 n of three, scale ``a *= 1`` 2 n of one. The factor 1 keeps every value, and
+    no operator looks at it. Lesson 01.
     """
-    (one,), (into, source), (a, b, c) = (arrays(pool, working_set_bytes, count) for count in (1, 2, 3))
+    (one,), (into, source), (a, b, c) = (
+        arrays(pool, working_set_bytes, count) for count in (1, 2, 3)
+    )
     total = torch.empty((), device=pool.device)
 
     def moves(tensor: torch.Tensor, times: int) -> int:
@@ -91,11 +107,12 @@ def _triads() -> str:
 
 
 def compiled_triad(threads: int) -> CompiledTriad | str:
-    """Return a function from a working set in bytes to the bytes a second of the triad's fastest compiled form.
+    """Return a function from a working set in bytes to the bytes a second of the triad's fastest
+    compiled form.
 
-    Each of the ``threads`` threads has arrays of its own, an equal part of the working set; the time is from the first
-    thread's begin to the last one's end. Where nothing can be compiled, the reason comes back instead, a line of text.
-    Lesson 01.
+    Each of the ``threads`` threads has arrays of its own, an equal part of the working set; the
+    time is from the first thread's begin to the last one's end. Where nothing can be compiled, the
+    reason comes back instead, a line of text. Lesson 01.
     """
     try:
         library = native.compile_cpp(_triads(), flags=_FLAGS)

@@ -1,16 +1,19 @@
-"""A walk through memory in which each load's address is what the load before it read: the latency of one load.
+"""A walk through memory in which each load's address is what the load before it read: the latency
+of one load.
 
-**What the figure holds.** One element a cache line, in a random order that visits every line once before it comes back
-to the first (one cycle, so no short loop is possible): no prefetcher can follow, and a load cannot begin before the
-one before it has ended. The lines are linked in the order in which they are walked, so that the caches stand at the
-first step as they stand after a whole round.
+**What the figure holds.** One element a cache line, in a random order that visits every line once
+before it comes back to the first (one cycle, so no short loop is possible): no prefetcher can
+follow, and a load cannot begin before the one before it has ended. The lines are linked in the
+order in which they are walked, so that the caches stand at the first step as they stand after a
+whole round.
 
-**Pages.** Where the system gives pages of 2 MiB on demand (Linux, ``madvise``), the buffer is in such pages, and the
-translation of addresses costs next to nothing up to gigabytes. Elsewhere pages are of 4 KiB: beyond the reach of
-the TLB (some 2,000 pages, 8 MiB) a load then holds a walk of the page table too, as a random access of an ordinary
-tensor does. :func:`huge_pages` tells which it was. DRAM's latency further holds the misses of every cache on the way.
-Lesson 01 asks for either size, to see what the translation costs, and throws a buffer out of every cache, to see
-whether a cache held it.
+**Pages.** Where the system gives pages of 2 MiB on demand (Linux, ``madvise``), the buffer is in
+such pages, and the translation of addresses costs next to nothing up to gigabytes. Elsewhere pages
+are of 4 KiB: beyond the reach of the TLB (some 2,000 pages, 8 MiB) a load then holds a walk of the
+page table too, as a random access of an ordinary tensor does. :func:`huge_pages` tells which it
+was. DRAM's latency further holds the misses of every cache on the way. Lesson 01 asks for either
+size, to see what the translation costs, and throws a buffer out of every cache, to see whether a
+cache held it.
 
 Lesson 01.
 """
@@ -45,9 +48,10 @@ Walk = Callable[[np.ndarray, int, int], int]
 
 @dataclass(frozen=True)
 class Walker:
-    """What walks: ``walk(buffer, index, steps)`` returns the last index. ``name`` is "C++", "numba" or "none".
+    """What walks: ``walk(buffer, index, steps)`` returns the last index.
 
-    ``version`` is the compiler's; ``reason`` says why nothing better was at hand, "" where nothing is. Lesson 01.
+    ``name`` is "C++", "numba" or "none". ``version`` is the compiler's; ``reason`` says why nothing
+    better was at hand, "" where nothing is. Lesson 01.
     """
 
     name: str
@@ -57,10 +61,11 @@ class Walker:
 
 
 def find_walker() -> Walker:
-    """Return the best walker there is here: compiled C++, else numba's, else one named "none" that cannot walk.
+    """Return the best walker there is here: compiled C++, else numba's, else one named "none" that
+    cannot walk.
 
-    A loop in Python takes longer for a step than main memory for a load, and so would time Python; hence "none".
-    Lesson 01.
+    A loop in Python takes longer for a step than main memory for a load, and so would time Python;
+    hence "none". Lesson 01.
     """
     try:
         library = native.compile_cpp(native.read_source(__package__, "chase.cpp"))
@@ -68,19 +73,26 @@ def find_walker() -> Walker:
         reason = error.problem.splitlines()[0]
     else:
         raw = library.function(_DECLARATION).raw
-        return Walker("C++", lambda buffer, index, steps: raw(buffer.ctypes.data, index, steps), library.compiler)
+        return Walker(
+            "C++",
+            lambda buffer, index, steps: raw(buffer.ctypes.data, index, steps),
+            library.compiler,
+        )
     try:
         return _numba_walker(reason)
     except ModuleNotFoundError:
         return Walker("none", None, reason=f"{reason}, and numba is not installed")
     except ImportError as error:  # numba refuses a NumPy that is too new for it
-        return Walker("none", None, reason=f"{reason}, and numba does not load ({str(error).splitlines()[0]})")
+        return Walker(
+            "none", None, reason=f"{reason}, and numba does not load ({str(error).splitlines()[0]})"
+        )
 
 
 def _numba_walker(reason: str) -> Walker:
     import numba
 
-    # An unsigned index: with a signed one numba adds, at every step, a test for an index that counts from the end.
+    # An unsigned index: with a signed one numba adds, at every step, a test for an index that
+    # counts from the end.
     @numba.njit("uint64(uint64[::1], uint64, uint64)", nogil=True)
     def chase(following: np.ndarray, index: np.uint64, steps: np.uint64) -> np.uint64:
         for _ in range(steps):
@@ -94,11 +106,13 @@ def _numba_walker(reason: str) -> Walker:
 
 
 def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
-    """Return ``size_bytes`` of zeros as a uint64 array, in pages of 2 MiB where the system gives them on demand.
+    """Return ``size_bytes`` of zeros as a uint64 array, in pages of 2 MiB where the system gives
+    them on demand.
 
-    With ``huge=False`` the pages are the system's small ones, usually of 4 KiB, also where the system would group them
-    by itself. :func:`huge_pages` says which the buffer has. Every page is written once, so that no later access
-    faults. Raises MemoryError or OSError when there is not enough memory. Lesson 01.
+    With ``huge=False`` the pages are the system's small ones, usually of 4 KiB, also where the
+    system would group them by itself. :func:`huge_pages` says which the buffer has. Every page is
+    written once, so that no later access faults. Raises MemoryError or OSError when there is not
+    enough memory. Lesson 01.
 
     >>> chase_buffer(2**20, huge=False).nbytes
     1048576
@@ -108,8 +122,11 @@ def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         buffer = np.empty(size_bytes // _ELEMENT_BYTES, dtype=np.uint64)
     else:
-        pages = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a kernel built without them; huge_pages() then tells so
+        pages = mmap.mmap(
+            -1, size_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        # a kernel built without them; huge_pages() then tells so
+        with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(pages, dtype=np.uint64)
         begin = -whole.ctypes.data % _HUGE_PAGE_BYTES // _ELEMENT_BYTES
@@ -119,7 +136,8 @@ def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
 
 
 def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> bool | None:
-    """Return whether most of ``buffer`` is in huge pages; None where the system does not tell (only Linux does).
+    """Return whether most of ``buffer`` is in huge pages; None where the system does not tell (only
+    Linux does).
 
     It is what ``AnonHugePages`` of the mapping says, see proc_pid_smaps(5). Lesson 01.
 
@@ -140,27 +158,38 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
 
 
 def flush_caches(buffer: np.ndarray) -> None:
-    """Throw the lines of a contiguous ``buffer`` out of every cache, so that the next load of each is from main memory.
+    """Throw the lines of a contiguous ``buffer`` out of every cache, so that the next load of each
+    is from main memory.
 
     It is an instruction per line, CLFLUSH(OPT) on x86-64 and DC CIVAC on 64-bit ARM. Raises
-    :class:`helpers.native.NativeError` where there is no compiler, or the processor is another. Lesson 01.
+    :class:`helpers.native.NativeError` where there is no compiler, or the processor is another.
+    Lesson 01.
     """
     if not buffer.flags.c_contiguous:
-        raise ValueError(f"a buffer with strides {buffer.strides} has gaps, but it must be contiguous: give a copy")
+        raise ValueError(
+            f"a buffer with strides {buffer.strides} has gaps, but it must be contiguous: give a "
+            "copy"
+        )
     flush = native.compile_cpp(native.read_source(__package__, "flush.cpp")).function(_FLUSH).raw
     flush(buffer.ctypes.data, buffer.nbytes, LINE_BYTES)
 
 
-def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_BYTES, seed: int = 0) -> np.ndarray:
-    """Link the first ``working_set_bytes`` of ``buffer`` into one random cycle, one element a line, from element 0.
+def link(
+    buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_BYTES, seed: int = 0
+) -> np.ndarray:
+    """Link the first ``working_set_bytes`` of ``buffer`` into one random cycle, one element a line,
+    from element 0.
 
-    The element of a line is its first, and holds the index of the next line's; those indexes come back in the order of
-    the walk. Raises ValueError for a working set under two lines or over the buffer. Lesson 01.
+    The element of a line is its first, and holds the index of the next line's; those indexes come
+    back in the order of the walk. Raises ValueError for a working set under two lines or over the
+    buffer. Lesson 01.
     """
     lines, stride = working_set_bytes // line_bytes, line_bytes // _ELEMENT_BYTES
     if lines < 2 or working_set_bytes > buffer.nbytes:
-        raise ValueError(f"a working set of {working_set_bytes:,} bytes cannot be linked: give at least two lines "
-                         f"({2 * line_bytes} bytes) and at most the buffer's {buffer.nbytes:,}")  # fmt: skip
+        raise ValueError(
+            f"a working set of {working_set_bytes:,} bytes cannot be linked: give at least two "
+            f"lines ({2 * line_bytes} bytes) and at most the buffer's {buffer.nbytes:,}"
+        )
     places = np.arange(lines)  # and from here on in place: fresh pages would take most of the time
     np.random.default_rng(seed).shuffle(places[1:])
     places *= stride
@@ -171,13 +200,17 @@ def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_B
 
 
 def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS, run_s: float = _RUN_S) -> float:
-    """Return the seconds of one load of the linked ``buffer``: the smallest mean of ``runs`` runs of some ``run_s``.
+    """Return the seconds of one load of the linked ``buffer``: the smallest mean of ``runs`` runs
+    of some ``run_s``.
 
-    Each run goes on where the one before it stopped, so that a large buffer is not walked on its first lines alone.
-    Link the buffer anew before another call: the first lines of this one are in a cache by then. Lesson 01.
+    Each run goes on where the one before it stopped, so that a large buffer is not walked on its
+    first lines alone. Link the buffer anew before another call: the first lines of this one are in
+    a cache by then. Lesson 01.
     """
     index, taken_s = _run(walk, buffer, 0, _FEWEST_STEPS)
-    steps = max(_FEWEST_STEPS, int(_FEWEST_STEPS * run_s / taken_s)) if taken_s else 100 * _FEWEST_STEPS
+    steps = (
+        max(_FEWEST_STEPS, int(_FEWEST_STEPS * run_s / taken_s)) if taken_s else 100 * _FEWEST_STEPS
+    )
     fastest_s = float("inf")
     for _ in range(runs):
         index, taken_s = _run(walk, buffer, index, steps)

@@ -1,4 +1,7 @@
-"""The limits of the processor at hand, measured: stages in passes, put together. Called by :mod:`probe`."""
+"""The limits of the processor at hand, measured: stages in passes, put together.
+
+Called by :mod:`probe`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,12 @@ from helpers.hardware.limits import (
 from helpers.hardware.limits._bandwidth import KERNELS
 from helpers.hardware.limits._levels import ProbedCache, latency_point
 from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, in_passes
-from helpers.hardware.limits._results import BandwidthPoint, LatencyPoint, MachineLimits, MemoryLevel
+from helpers.hardware.limits._results import (
+    BandwidthPoint,
+    LatencyPoint,
+    MachineLimits,
+    MemoryLevel,
+)
 from helpers.results import cell
 from helpers.timing._runs import MOST_WAITING, watch_waiting
 
@@ -36,9 +44,11 @@ _CONVOLVED = ("float32", "float64", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds a kernel.
+    """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds
+    a kernel.
 
-    ``products`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes`` the largest buffer.
+    ``products`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes``
+    the largest buffer.
     """
 
     latency_s: float = 6.0
@@ -52,7 +62,8 @@ class ProbePlan:
 
 
 def measure_cpu(plan: ProbePlan) -> MachineLimits:
-    """Return the limits of this processor with as many threads as PyTorch has now; some 7 seconds on 2 cores.
+    """Return the limits of this processor with as many threads as PyTorch has now; some 7 seconds
+    on 2 cores.
 
     What cannot be measured is None, with a note.
     """
@@ -61,7 +72,9 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     walker = chase.find_walker()
     named = levels_of.card_levels(card)
     most = min(plan.most_bytes, levels_of.largest_bytes(named, threads, _free_bytes(card)))
-    line_bytes = max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
+    line_bytes = (
+        max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
+    )
     values, notes = _latencies(walker, plan, named, (most, line_bytes), begin_s + plan.latency_s)
     latencies = curve_of(values)
     levels = named or levels_of.curve_levels(latencies, threads)
@@ -70,7 +83,10 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     notes += levels_of.disagreements(named, latencies)
     reasons: dict[str, str] = {}
     forms, compiler_reason = _forms()
-    stages = [*_bandwidth_stages(plan, levels, most, threads, notes), *_compute_stages(plan, forms, threads, reasons)]
+    stages = [
+        *_bandwidth_stages(plan, levels, most, threads, notes),
+        *_compute_stages(plan, forms, threads, reasons),
+    ]
     values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
     if named and ("level", named[-1].name) in values:
         inside = 1 / min(values["level", named[-1].name])
@@ -80,13 +96,17 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     notes += peak_notes(values, compiler_reason)
     notes += busy(waiting())
     notes += levels_of.too_small(levels, most, threads)
-    measured = Measured("cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values)
+    measured = Measured(
+        "cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values
+    )
     memory = Memory("DRAM", card.ram_bytes, most)
     return assembled(measured, levels=levels, memory=memory, notes=notes)
 
 
 def _free_bytes(card: MachineCard) -> int | None:
-    known = [size for size in (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes) if size]
+    known = [
+        size for size in (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes) if size
+    ]
     return min(known) if known else None
 
 
@@ -94,8 +114,10 @@ def busy(waiting_share: float | None) -> tuple[str, ...]:
     """Return a note when a thread waited for a processor for over a tenth of the probe."""
     if waiting_share is None or waiting_share <= MOST_WAITING:
         return ()
-    return (f"a thread waited for a processor during {cell('share', waiting_share)} of the time, so the limits are "
-            "those of a busy machine: stop other programs and call probe(refresh=True)",)  # fmt: skip
+    return (
+        f"a thread waited for a processor during {cell('share', waiting_share)} of the time, so "
+        "the limits are those of a busy machine: stop other programs and call probe(refresh=True)",
+    )
 
 
 def track(what: str) -> functools.partial:
@@ -105,32 +127,54 @@ def track(what: str) -> functools.partial:
 
 def _where_from(levels: Sequence[ProbedCache]) -> str:
     if not levels:
-        return "the system lists no caches and the latency curve shows none: main memory is the only level"
-    return "the system lists no caches: their sizes are read off the latency curve, good to a factor of two"
+        return (
+            "the system lists no caches and the latency curve shows none: main memory is the only "
+            "level"
+        )
+    return (
+        "the system lists no caches: their sizes are read off the latency curve, good to a factor "
+        "of two"
+    )
 
 
 def _latencies(
-    walker: chase.Walker, plan: ProbePlan, named: Sequence[ProbedCache], sizes_bytes: tuple[int, int], end_s: float
+    walker: chase.Walker,
+    plan: ProbePlan,
+    named: Sequence[ProbedCache],
+    sizes_bytes: tuple[int, int],
+    end_s: float,
 ) -> tuple[dict[Key, list[float]], list[str]]:
-    """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one and a line."""
+    """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one
+    and a line.
+    """
     notes, (most, line_bytes) = [], sizes_bytes
     if walker.walk is None:
-        notes.append(f"no latency was measured, because a loop in Python hides the caches: {walker.reason}; "
-                     "install one of them and call probe(refresh=True)")  # fmt: skip
+        notes.append(
+            f"no latency was measured, because a loop in Python hides the caches: {walker.reason}; "
+            "install one of them and call probe(refresh=True)"
+        )
         return {}, notes
     if walker.reason:
         notes.append(f"the chase runs in {walker.name}: {walker.reason}")
     buffer = chase.chase_buffer(most)
     if not chase.huge_pages(buffer):
-        notes.append("the chase runs in small pages (or the system does not tell): beyond the reach of the TLB a load "
-                     "holds a walk of the page table")  # fmt: skip
+        notes.append(
+            "the chase runs in small pages (or the system does not tell): beyond the reach of the "
+            "TLB a load holds a walk of the page table"
+        )
     last = max(levels_of.UNKNOWN_LAST_CACHE_BYTES, named[-1].size_bytes if named else 0)
-    sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last)
-    stages = [functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes]
+    sizes = levels_of.grid(
+        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last
+    )
+    stages = [
+        functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes
+    ]
     return in_passes(stages, end_s=end_s, track=track("latency")), notes
 
 
-def _latency_stage(walk: chase.Walk, buffer: np.ndarray, size_bytes: int, line_bytes: int) -> dict[Key, float]:
+def _latency_stage(
+    walk: chase.Walk, buffer: np.ndarray, size_bytes: int, line_bytes: int
+) -> dict[Key, float]:
     chase.link(buffer, size_bytes, line_bytes=line_bytes)
     return {("latency", size_bytes): chase.walk_s(walk, buffer)}
 
@@ -138,24 +182,36 @@ def _latency_stage(walk: chase.Walk, buffer: np.ndarray, size_bytes: int, line_b
 def _bandwidth_stages(
     plan: ProbePlan, levels: Sequence[ProbedCache], most: int, threads: int, notes: list[str]
 ) -> list[Stage]:
-    """Return a stage for each point of the curves and for each cache; note whose triad it is, or why there is none."""
+    """Return a stage for each point of the curves and for each cache; note whose triad it is, or
+    why there is none.
+    """
     pool = bandwidth.pool(most, _CPU)
-    sizes = levels_of.grid(2 ** max(14, plan.least_bytes.bit_length() - 1), most, per_octave=1, dense_until_bytes=0)
-    stages: list[Stage] = [functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes]
+    sizes = levels_of.grid(
+        2 ** max(14, plan.least_bytes.bit_length() - 1), most, per_octave=1, dense_until_bytes=0
+    )
+    stages: list[Stage] = [
+        functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes
+    ]
     compiled = bandwidth.compiled_triad(threads)
     for index, level in enumerate(levels):
         size = levels_of.triad_bytes(levels, index, threads)
         if not isinstance(compiled, str):
             stages.append(functools.partial(_compiled_stage, level.name, compiled, size))
         elif 192 <= size <= most and _outlasts_a_call(pool, size):
-            stages.append(functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s))
+            stages.append(
+                functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s)
+            )
         else:
-            notes.append(f"{level.name}: no bandwidth, because a call of PyTorch takes long beside the data there, "
-                         f"and {compiled}")  # fmt: skip
+            notes.append(
+                f"{level.name}: no bandwidth, because a call of PyTorch takes long beside the data "
+                f"there, and {compiled}"
+            )
     if levels and not isinstance(compiled, str):
         team = f"{threads} thread{'s' * (threads > 1)}"
-        notes.append(f"the caches' bandwidth is a compiled triad's on {team}, main memory's that of PyTorch's, "
-                     "whose call takes long beside the data of a cache")  # fmt: skip
+        notes.append(
+            f"the caches' bandwidth is a compiled triad's on {team}, main memory's that of "
+            "PyTorch's, whose call takes long beside the data of a cache"
+        )
     return stages
 
 
@@ -164,11 +220,16 @@ def _outlasts_a_call(pool: torch.Tensor, size_bytes: int) -> bool:
     return library.call_overhead_s(_CPU, runs=10) < _OVERHEAD_SHARE * taken_s
 
 
-def curve_stage(pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float) -> dict[Key, float]:
+def curve_stage(
+    pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float
+) -> dict[Key, float]:
     """Return the seconds a byte of every kernel at one working set."""
     operators = bandwidth.operators(pool, size_bytes)
-    return {("bandwidth", size_bytes, name): fastest_s(each.fn, device, budget_s=budget_s) / each.moved_bytes
-            for name, each in operators.items()}  # fmt: skip
+    return {
+        ("bandwidth", size_bytes, name): fastest_s(each.fn, device, budget_s=budget_s)
+        / each.moved_bytes
+        for name, each in operators.items()
+    }
 
 
 def triad_stage(
@@ -192,14 +253,20 @@ def _forms() -> tuple[Mapping[str, multiply_adds.Function], str]:
 
 
 def _compute_stages(
-    plan: ProbePlan, forms: Mapping[str, multiply_adds.Function], threads: int, reasons: dict[str, str]
+    plan: ProbePlan,
+    forms: Mapping[str, multiply_adds.Function],
+    threads: int,
+    reasons: dict[str, str],
 ) -> list[Stage]:
     """Return the stages of the products, of the peaks and of the call's overhead.
 
-    The peak of a type is that of the core's own multiply-adds, for which no library is needed; of a type without any
-    (or all, where nothing can be compiled) the library's convolution is measured beside its product.
+    The peak of a type is that of the core's own multiply-adds, for which no library is needed; of a
+    type without any (or all, where nothing can be compiled) the library's convolution is measured
+    beside its product.
     """
-    stages = [functools.partial(product_stage, name, _CPU, plan.products, reasons) for name in plan.types]
+    stages = [
+        functools.partial(product_stage, name, _CPU, plan.products, reasons) for name in plan.types
+    ]
     for name in plan.types:
         if any(form in forms for form in multiply_adds.FORMS[name]):
             stages.append(functools.partial(_core_stage, name, forms, threads))
@@ -208,7 +275,9 @@ def _compute_stages(
     return [*stages, lambda: {("call",): library.call_overhead_s(_CPU)}]
 
 
-def product_stage(name: str, device: torch.device, budget: library.Budget, reasons: dict[str, str]) -> dict[Key, float]:
+def product_stage(
+    name: str, device: torch.device, budget: library.Budget, reasons: dict[str, str]
+) -> dict[Key, float]:
     """Return the seconds a FLOP of the type's best matrix product; a reason where there is none."""
     rate = library.product_flops(name, device, budget=budget)
     if isinstance(rate, str):
@@ -223,7 +292,9 @@ def _convolution_stage(name: str, budget: library.Budget) -> dict[Key, float]:
     return {} if isinstance(rate, str) else {("convolution", name): 1 / rate}
 
 
-def _core_stage(name: str, forms: Mapping[str, multiply_adds.Function], threads: int) -> dict[Key, float]:
+def _core_stage(
+    name: str, forms: Mapping[str, multiply_adds.Function], threads: int
+) -> dict[Key, float]:
     rate = multiply_adds.core_flops(forms, name, threads=threads)
     return {("core", name): 1 / rate} if rate else {}
 
@@ -246,7 +317,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory: its name and size, and the working set of the curve at which its bandwidth is read."""
+    """Main memory: its name and size, and the working set of the curve at which its bandwidth is
+    read.
+    """
 
     name: str
     size_bytes: int | None
@@ -255,18 +328,28 @@ class Memory:
 
 def curve_of(values: Values) -> tuple[LatencyPoint, ...]:
     """Return the latency curve, the smallest time of the passes at each size."""
-    return tuple(LatencyPoint(key[1], min(times)) for key, times in values.items() if key[0] == "latency")
+    return tuple(
+        LatencyPoint(key[1], min(times)) for key, times in values.items() if key[0] == "latency"
+    )
 
 
 def triads_of(values: Values) -> dict[int, float]:
     """Return PyTorch's triad in bytes a second by working set, the fastest of the passes."""
-    return {key[1]: 1 / min(times) for key, times in values.items() if key[0] == "bandwidth" and key[2] == "triad"}
+    return {
+        key[1]: 1 / min(times)
+        for key, times in values.items()
+        if key[0] == "bandwidth" and key[2] == "triad"
+    }
 
 
 def peaks_of(values: Values) -> dict[str, Key]:
-    """Return for each type what its peak is: the fastest of the core's multiply-adds, the product, the convolution."""
+    """Return for each type what its peak is: the fastest of the core's multiply-adds, the product,
+    the convolution.
+    """
     sources = ("core", "convolution", "product")
-    of_types = [key for key in values if key[0] == "core" or key[0] == "convolution" or key[0] == "product"]
+    of_types = [
+        key for key in values if key[0] == "core" or key[0] == "convolution" or key[0] == "product"
+    ]
     peaks: dict[str, Key] = {}
     for key in sorted(of_types, key=lambda key: sources.index(key[0])):
         name = key[1]
@@ -276,31 +359,40 @@ def peaks_of(values: Values) -> dict[str, Key]:
 
 
 def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
-    """Return a note for every peak that is the library's and not the core's own; ``compiler_reason`` says why all are.
+    """Return a note for every peak that is the library's and not the core's own;
+    ``compiler_reason`` says why all are.
 
     "" stands for a compiler that works.
     """
     peaks = peaks_of(values)
     reached = "what the library reaches, the faster of its product and its convolution"
     if compiler_reason:
-        return (f"each peak is {reached}, and the core may do more, because its own multiply-adds were not measured: "
-                f"{compiler_reason}",)  # fmt: skip
+        return (
+            f"each peak is {reached}, and the core may do more, because its own multiply-adds were "
+            f"not measured: {compiler_reason}",
+        )
     absent = [name for name in peaks if ("core", name) not in values]
     notes = (
-        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {reached}"] if absent else []
+        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {reached}"]
+        if absent
+        else []
     )
     for name in peaks:
         own_s, best_s = min(values.get(("core", name), [0.0])), min(values[peaks[name]])
         if own_s > (1 + TOLERANCE) * best_s:
-            notes.append(f"the peak of {name} is that of the library's product, {own_s / best_s:.2g} times that of the "
-                         "core's own multiply-adds: the library may use a unit that they do not reach")  # fmt: skip
+            notes.append(
+                f"the peak of {name} is that of the library's product, {own_s / best_s:.2g} times "
+                "that of the core's own multiply-adds: the library may use a unit that they do not "
+                "reach"
+            )
     return tuple(notes)
 
 
 def assembled(
     measured: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
-    """Return the limits: of every quantity the fastest pass; ``unstable`` names what did not repeat within a tenth.
+    """Return the limits: of every quantity the fastest pass; ``unstable`` names what did not repeat
+    within a tenth.
 
     A curve is unstable when more than a tenth of its points is.
     """
@@ -317,30 +409,70 @@ def assembled(
         return 1 / fastest(key, name) if key in values else None
 
     def level(
-        name: str, size: int | None, inside: tuple[int, int | None], bandwidth: Key, holds: int | None = None
+        name: str,
+        size: int | None,
+        inside: tuple[int, int | None],
+        bandwidth: Key,
+        holds: int | None = None,
     ) -> MemoryLevel:
         point = latency_point(latencies, inside)
-        latency_s = fastest(("latency", point.working_set_bytes), f"{name} latency") if point else None
+        latency_s = (
+            fastest(("latency", point.working_set_bytes), f"{name} latency") if point else None
+        )
         return MemoryLevel(name, size, latency_s, rate(bandwidth, f"{name} bandwidth"), holds)
 
     below = (0, *(each.size_bytes for each in levels))
-    caches = [level(each.name, each.size_bytes, (below[index], each.size_bytes), ("level", each.name), each.holds_bytes)
-              for index, each in enumerate(levels)]  # fmt: skip
-    whole = level(memory.name, memory.size_bytes, (below[-1], None), ("bandwidth", memory.working_set_bytes, "triad"))
+    caches = [
+        level(
+            each.name,
+            each.size_bytes,
+            (below[index], each.size_bytes),
+            ("level", each.name),
+            each.holds_bytes,
+        )
+        for index, each in enumerate(levels)
+    ]
+    whole = level(
+        memory.name,
+        memory.size_bytes,
+        (below[-1], None),
+        ("bandwidth", memory.working_set_bytes, "triad"),
+    )
     peaks = {name: 1 / fastest(key, f"{name} peak") for name, key in peaks_of(values).items()}
-    products = {key[1]: 1 / fastest(key, f"{key[1]} product") for key in values if key[0] == "product"}
+    products = {
+        key[1]: 1 / fastest(key, f"{key[1]} product") for key in values if key[0] == "product"
+    }
     call_s = fastest(("call",), "call overhead")
     launch_s = fastest(("launch",), "launch") if ("launch",) in values else None
-    buses = [rate(("bus", way), f"{way.replace('_', ' ')} rate") for way in ("host_to_device", "device_to_host")]
-    unstable += [f"{what} curve" for what in ("latency", "bandwidth") if _does_not_repeat(values, what)]
+    buses = [
+        rate(("bus", way), f"{way.replace('_', ' ')} rate")
+        for way in ("host_to_device", "device_to_host")
+    ]
+    unstable += [
+        f"{what} curve" for what in ("latency", "bandwidth") if _does_not_repeat(values, what)
+    ]
     return MachineLimits(
-        device=measured.device, threads=measured.threads, date=datetime.date.today().isoformat(),
-        versions={"python": platform.python_version(), "torch": torch.__version__, **measured.versions},
-        chase=measured.chase, memory_levels=(*caches, whole), peak_flops=peaks, product_flops=products,
-        call_overhead_s=call_s, launch_s=launch_s,
-        host_to_device_bytes_per_s=buses[0], device_to_host_bytes_per_s=buses[1],
-        unstable=tuple(unstable), notes=tuple(notes), latencies=latencies, bandwidths=_bandwidths(values),
-    )  # fmt: skip
+        device=measured.device,
+        threads=measured.threads,
+        date=datetime.date.today().isoformat(),
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            **measured.versions,
+        },
+        chase=measured.chase,
+        memory_levels=(*caches, whole),
+        peak_flops=peaks,
+        product_flops=products,
+        call_overhead_s=call_s,
+        launch_s=launch_s,
+        host_to_device_bytes_per_s=buses[0],
+        device_to_host_bytes_per_s=buses[1],
+        unstable=tuple(unstable),
+        notes=tuple(notes),
+        latencies=latencies,
+        bandwidths=_bandwidths(values),
+    )
 
 
 def _does_not_repeat(values: Values, what: str) -> bool:
@@ -352,7 +484,11 @@ def _bandwidths(values: Values) -> tuple[BandwidthPoint, ...]:
     sizes = dict.fromkeys(key[1] for key in values if key[0] == "bandwidth")
     return tuple(
         BandwidthPoint(
-            size, **{f"{kernel}_bytes_per_s": 1 / min(values["bandwidth", size, kernel]) for kernel in KERNELS}
+            size,
+            **{
+                f"{kernel}_bytes_per_s": 1 / min(values["bandwidth", size, kernel])
+                for kernel in KERNELS
+            },
         )
         for size in sizes
     )

@@ -1,4 +1,7 @@
-"""The limits of a CUDA device, measured. Written and compiled, and not run where the course has no GPU to run it on."""
+"""The limits of a CUDA device, measured.
+
+Written and compiled, and not run where the course has no GPU to run it on.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,19 @@ _OVERHEAD_SHARE = 0.2
 
 def cuda_plan() -> cpu.ProbePlan:
     """Return the default plan with the types of numbers that a GPU multiplies."""
-    return replace(cpu.ProbePlan(), per_octave=2, least_bytes=_LEAST_BYTES, types=library.CUDA_TYPES)
+    return replace(
+        cpu.ProbePlan(), per_octave=2, least_bytes=_LEAST_BYTES, types=library.CUDA_TYPES
+    )
 
 
 def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
     """Return the limits of the CUDA ``device``; what is not measured is None, with a note."""
     begin_s, gpus = time.perf_counter(), machine_card().gpus or ()
-    gpu = gpus[device.index] if device.index is not None and device.index < len(gpus) else Gpu(str(device), "CUDA")
+    gpu = (
+        gpus[device.index]
+        if device.index is not None and device.index < len(gpus)
+        else Gpu(str(device), "CUDA")
+    )
     named = (ProbedCache("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
     free_bytes, _ = torch.cuda.mem_get_info(device)
     most = min(plan.most_bytes, levels_of.largest_bytes(named, 1, free_bytes))
@@ -47,18 +56,32 @@ def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
     found = levels_of.curve_levels(latencies, 1)
     levels = (*_first_level(found, named), *named) if named else found
     if not named:
-        notes.append("the driver names no L2: the levels are read off the latency curve, good to a factor of two")
+        notes.append(
+            "the driver names no L2: the levels are read off the latency curve, good to a factor "
+            "of two"
+        )
     notes += levels_of.too_small(levels, most, 1)
     reasons: dict[str, str] = {}
-    stages = [*_bandwidth_stages(device, plan, levels, most, notes), *_compute_stages(device, plan, reasons)]
-    values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=cpu.track("bandwidth and compute"))
-    measured = cpu.Measured(str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values)
+    stages = [
+        *_bandwidth_stages(device, plan, levels, most, notes),
+        *_compute_stages(device, plan, reasons),
+    ]
+    values |= in_passes(
+        stages, end_s=begin_s + plan.whole_s, track=cpu.track("bandwidth and compute")
+    )
+    measured = cpu.Measured(
+        str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values
+    )
     memory = cpu.Memory("device memory", gpu.memory_bytes, most)
     return cpu.assembled(measured, levels=levels, memory=memory, notes=[*notes, *reasons.values()])
 
 
-def _first_level(found: Sequence[ProbedCache], named: Sequence[ProbedCache]) -> tuple[ProbedCache, ...]:
-    """Return the L1 that the curve shows well below the L2 that the driver names; () where it shows none."""
+def _first_level(
+    found: Sequence[ProbedCache], named: Sequence[ProbedCache]
+) -> tuple[ProbedCache, ...]:
+    """Return the L1 that the curve shows well below the L2 that the driver names; () where it shows
+    none.
+    """
     return tuple(level for level in found[:1] if level.size_bytes < named[0].size_bytes / 8)
 
 
@@ -73,34 +96,61 @@ def _latencies(
     host = torch.zeros(most // 8, dtype=torch.int64).view(torch.uint64)
 
     def stage(size_bytes: int) -> dict[Key, float]:
-        return {("latency", size_bytes): walk_s(linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES))}
+        return {
+            ("latency", size_bytes): walk_s(
+                linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES)
+            )
+        }
 
-    sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most)
+    sizes = levels_of.grid(
+        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most
+    )
     stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]
     return in_passes(stages, end_s=end_s, track=cpu.track("latency")), {"chase": compiler}
 
 
 def _bandwidth_stages(
-    device: torch.device, plan: cpu.ProbePlan, levels: Sequence[ProbedCache], most: int, notes: list[str]
+    device: torch.device,
+    plan: cpu.ProbePlan,
+    levels: Sequence[ProbedCache],
+    most: int,
+    notes: list[str],
 ) -> list[Stage]:
     pool = bandwidth.pool(most, device)
     sizes = levels_of.grid(_LEAST_CURVE_BYTES, most, per_octave=1, dense_until_bytes=0)
-    stages: list[Stage] = [functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes]
+    stages: list[Stage] = [
+        functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes
+    ]
     overhead_s = library.call_overhead_s(device, runs=10)
     for level in levels:
         if level.name != "L2":
-            notes.append(f"{level.name}: no bandwidth, because PyTorch's kernels do not stay inside it")
+            notes.append(
+                f"{level.name}: no bandwidth, because PyTorch's kernels do not stay inside it"
+            )
             continue
         size = min(most, level.size_bytes // 2)
-        stages.append(functools.partial(cpu.triad_stage, level.name, pool, size, device, plan.kernel_s))
-        triad = cpu.triad_stage(level.name, pool, size, device, plan.kernel_s)["level", level.name] * size
+        stages.append(
+            functools.partial(cpu.triad_stage, level.name, pool, size, device, plan.kernel_s)
+        )
+        triad = (
+            cpu.triad_stage(level.name, pool, size, device, plan.kernel_s)["level", level.name]
+            * size
+        )
         if overhead_s > _OVERHEAD_SHARE * triad:
-            notes.append(f"{level.name}: the bandwidth is a lower bound, because launching takes long beside the data")
+            notes.append(
+                f"{level.name}: the bandwidth is a lower bound, because launching takes long "
+                "beside the data"
+            )
     return stages
 
 
-def _compute_stages(device: torch.device, plan: cpu.ProbePlan, reasons: dict[str, str]) -> list[Stage]:
-    products = [functools.partial(cpu.product_stage, name, device, plan.products, reasons) for name in plan.types]
+def _compute_stages(
+    device: torch.device, plan: cpu.ProbePlan, reasons: dict[str, str]
+) -> list[Stage]:
+    products = [
+        functools.partial(cpu.product_stage, name, device, plan.products, reasons)
+        for name in plan.types
+    ]
     return [
         *products,  # of tensor cores, where there are any: they are the peaks, too
         lambda: {("call",): library.call_overhead_s(device)},
@@ -122,29 +172,38 @@ def source() -> str:
 
 
 def cuda_walk(device: torch.device) -> tuple[Callable[[torch.Tensor], float], str]:
-    """Return a function from a linked buffer on ``device`` (uint64) to the seconds of one load, and the compiler.
+    """Return a function from a linked buffer on ``device`` (uint64) to the seconds of one load, and
+    the compiler.
 
-    Each call takes the fastest of its runs between two CUDA events, after one that does not count; every run goes on
-    where the last one stopped, so that a buffer beyond the caches is not walked on lines that they still hold. Link
-    the buffer anew before another call. Raises NativeError where the kernel cannot be compiled or loaded. Lesson 01.
+    Each call takes the fastest of its runs between two CUDA events, after one that does not count;
+    every run goes on where the last one stopped, so that a buffer beyond the caches is not walked
+    on lines that they still hold. Link the buffer anew before another call. Raises NativeError
+    where the kernel cannot be compiled or loaded. Lesson 01.
     """
     cubin = native.compile_cuda(source(), architecture=native.gpu_architecture(device))
     kernel = cubin.load(device).function(DECLARATION)
 
     def walk_s(buffer: torch.Tensor) -> float:
         state = torch.zeros(1, dtype=torch.int64, device=device).view(torch.uint64)
-        times_s = [run(lambda: kernel(buffer, state, _STEPS, grid=1, block=1), 1, device, time.perf_counter).device_s
-                   for _ in range(1 + _RUNS)]  # fmt: skip
+        times_s = [
+            run(
+                lambda: kernel(buffer, state, _STEPS, grid=1, block=1), 1, device, time.perf_counter
+            ).device_s
+            for _ in range(1 + _RUNS)
+        ]
         return min(times_s[1:]) / _STEPS
 
     return walk_s, cubin.compiler
 
 
-def linked_on(device: torch.device, buffer: torch.Tensor, working_set_bytes: int, *, line_bytes: int) -> torch.Tensor:
-    """Return a cycle over ``working_set_bytes``, linked in the host's ``buffer`` (uint64) and copied to ``device``.
+def linked_on(
+    device: torch.device, buffer: torch.Tensor, working_set_bytes: int, *, line_bytes: int
+) -> torch.Tensor:
+    """Return a cycle over ``working_set_bytes``, linked in the host's ``buffer`` (uint64) and
+    copied to ``device``.
 
-    Its lines are then read once in the order of the walk: what fits into the caches is there, and of what does not
-    they hold the end of the round, as after a whole one. Raises ValueError as
+    Its lines are then read once in the order of the walk: what fits into the caches is there, and
+    of what does not they hold the end of the round, as after a whole one. Raises ValueError as
     :func:`helpers.hardware.limits._chase.link` does.
     """
     places = torch.from_numpy(chase.link(buffer.numpy(), working_set_bytes, line_bytes=line_bytes))

@@ -1,4 +1,6 @@
-"""How the probe repeats: a time is the fastest of many runs, and each measurement is made in passes apart in time."""
+"""How the probe repeats: a time is the fastest of many runs, and each measurement is made in passes
+apart in time.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ _EXTRA_PASSES = 2
 
 
 def fastest_s(fn: Function, device: torch.device, *, budget_s: float) -> float:
-    """Return the seconds of one call of ``fn``, the fastest of as many runs as ``budget_s`` holds (three at least).
+    """Return the seconds of one call of ``fn``, the fastest of as many runs as ``budget_s`` holds
+    (three at least).
 
-    A run is that of :mod:`helpers.timing`; on CUDA its time is the one between two CUDA events. Lesson 02.
+    A run is that of :mod:`helpers.timing`; on CUDA its time is the one between two CUDA events.
+    Lesson 02.
     """
     calls, first = calibrate(fn, device, time.perf_counter)
     fastest, end_s = first.device_s, time.perf_counter() + budget_s
@@ -40,7 +44,9 @@ def fastest_s(fn: Function, device: torch.device, *, budget_s: float) -> float:
 
 
 def agree(times_s: Sequence[float]) -> bool:
-    """Return whether the two smallest of the times differ by at most a tenth; one time alone agrees with nothing."""
+    """Return whether the two smallest of the times differ by at most a tenth; one time alone agrees
+    with nothing.
+    """
     smallest = sorted(times_s)[:2]
     return len(smallest) == 2 and smallest[1] <= (1 + TOLERANCE) * smallest[0]
 
@@ -48,19 +54,23 @@ def agree(times_s: Sequence[float]) -> bool:
 def in_passes(
     stages: Sequence[Stage], *, end_s: float, track: Callable[[Iterable[Stage]], Iterable[Stage]]
 ) -> dict[Key, list[float]]:
-    """Return what the stages gave, one value a pass: two passes over all, two more over what did not repeat.
+    """Return what the stages gave, one value a pass: two passes over all, two more over what did
+    not repeat.
 
-    Passes are apart in time, so that a disturbance meets one of them. Whatever the time, each stage runs once; no
-    further one begins after ``end_s`` on the clock of ``time.perf_counter``. ``track`` shows the progress of the first
-    two passes.
+    Passes are apart in time, so that a disturbance meets one of them. Whatever the time, each stage
+    runs once; no further one begins after ``end_s`` on the clock of ``time.perf_counter``.
+    ``track`` shows the progress of the first two passes.
     """
     values: dict[Key, list[float]] = {}
 
     def runs() -> Iterator[tuple[int, Stage]]:
         yield from enumerate(track([*stages, *stages]))
         for _ in range(_EXTRA_PASSES):
-            yield from ((len(stages), stage) for stage in stages
-                        if not all(agree(values[key]) for key in keys.get(id(stage), ())))  # fmt: skip
+            yield from (
+                (len(stages), stage)
+                for stage in stages
+                if not all(agree(values[key]) for key in keys.get(id(stage), ()))
+            )
 
     keys: dict[int, tuple[Key, ...]] = {}
     for place, stage in runs():

@@ -1,4 +1,6 @@
-"""``explore``: a figure whose reader turns the inputs of a model, also where no kernel and no network is."""
+"""``explore``: a figure whose reader turns the inputs of a model, also where no kernel and no
+network is.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ BEGINS = '<div class="course-explorer"'
 
 _FOLDER = Path(__file__).parent
 _STYLE = json.dumps(_FOLDER.joinpath("explorer.css").read_text(encoding="utf-8"))
-SCRIPT = _FOLDER.joinpath("explorer.js").read_text(encoding="utf-8").replace("EXPLORER_STYLE", _STYLE)
+SCRIPT = (
+    _FOLDER.joinpath("explorer.js").read_text(encoding="utf-8").replace("EXPLORER_STYLE", _STYLE)
+)
 _WIDTH_IN, _CHARACTERS = 8.2, 85
 
 
 @dataclass(frozen=True)
 class Menu:
-    """An input that is one of several options, each with the same fields, which formulas read as ``name.field``.
+    """An input that is one of several options, each with the same fields, which formulas read as
+    ``name.field``.
 
     ``start`` is the label of the option with which the figure begins. Lesson 11.
     """
@@ -41,7 +46,8 @@ class Menu:
 
 @dataclass(frozen=True)
 class Slider:
-    """An input that is one of several numbers, which formulas read by ``name``; the figure begins with ``start``.
+    """An input that is one of several numbers, which formulas read by ``name``; the figure begins
+    with ``start``.
 
     Lesson 11.
     """
@@ -54,7 +60,8 @@ class Slider:
 
 @dataclass(frozen=True)
 class Series:
-    """A quantity to draw: the formula ``name``, its label in the key, and a colour such as ``COLOURS["data"]``.
+    """A quantity to draw: the formula ``name``, its label in the key, and a colour such as
+    ``COLOURS["data"]``.
 
     Lesson 11.
     """
@@ -66,10 +73,11 @@ class Series:
 
 @dataclass(frozen=True)
 class StackedBar:
-    """A picture of parts that add up to a total, above bars of the limits to which the total is held.
+    """A picture of parts that add up to a total, above bars of the limits to which the total is
+    held.
 
-    ``limits`` has a number in ``unit`` for each label. ``verdict`` completes the sentence "It ... H100, H200"
-    of the limits that are at least the total, such as "fits into". Lesson 11.
+    ``limits`` has a number in ``unit`` for each label. ``verdict`` completes the sentence "It ...
+    H100, H200" of the limits that are at least the total, such as "fits into". Lesson 11.
     """
 
     parts: Sequence[Series]
@@ -81,10 +89,11 @@ class StackedBar:
 
 @dataclass(frozen=True)
 class Curves:
-    """A picture of curves along the values of the slider ``along``, with a cursor at its present value.
+    """A picture of curves along the values of the slider ``along``, with a cursor at its present
+    value.
 
-    The axes are logarithmic where ``log_x`` and ``log_y`` say so; ``xlabel`` and ``ylabel`` name the
-    quantity and its unit. Lesson 02.
+    The axes are logarithmic where ``log_x`` and ``log_y`` say so; ``xlabel`` and ``ylabel`` name
+    the quantity and its unit. Lesson 02.
     """
 
     along: str
@@ -99,30 +108,37 @@ Input = Menu | Slider
 Picture = StackedBar | Curves
 
 
-def explore(*, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture) -> None:
-    """Display a figure under its ``title`` whose reader turns ``inputs`` and sees what ``formulas`` make of them.
+def explore(
+    *, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture
+) -> None:
+    """Display a figure under its ``title`` whose reader turns ``inputs`` and sees what ``formulas``
+    make of them.
 
-    Each formula is a text that Python and JavaScript read alike, of the inputs and of the formulas above
-    it, and ``picture`` draws some of them. The page itself computes the formulas, so that the figure also
-    works in a saved notebook; on paper it is a picture of the start. ``alt`` says what there is to see,
-    for those who do not see it.
+    Each formula is a text that Python and JavaScript read alike, of the inputs and of the formulas
+    above it, and ``picture`` draws some of them. The page itself computes the formulas, so that the
+    figure also works in a saved notebook; on paper it is a picture of the start. ``alt`` says what
+    there is to see, for those who do not see it.
 
-    Raises TypeError for what is no input and no picture. Raises ValueError for an empty text, a name that
-    is missing or occurs twice, an option without the fields of the others, a start that is none of the
-    values, and a formula that the two languages would compute differently or that has no value at the
-    start or at an end of an input. Lesson 11.
+    Raises TypeError for what is no input and no picture. Raises ValueError for an empty text, a
+    name that is missing or occurs twice, an option without the fields of the others, a start that
+    is none of the values, and a formula that the two languages would compute differently or that
+    has no value at the start or at an end of an input. Lesson 11.
 
     >>> explore(
     ...     title="Work of a matrix product",
     ...     alt="A bar of the operations, above what a core does in a second",
     ...     inputs=[Slider("n", "rows", values=(64, 128), start=64)],
     ...     formulas={"work": "2 * n ** 3 / 1e9"},
-    ...     picture=StackedBar([Series("work", "product", "#0072B2")], "GFLOP", {"a core": 50}, "takes a second on"),
+    ...     picture=StackedBar(
+    ...         [Series("work", "product", "#0072B2")], "GFLOP", {"a core": 50}, "takes a second on"
+    ...     ),
     ... )  # doctest: +SKIP
     """
     for name, text in {"title": title, "alt": alt}.items():
         if not one_of(name, text, str, "a sentence").strip():
-            raise ValueError(f"a figure to turn needs {name}: say in a sentence what there is to see in it")
+            raise ValueError(
+                f"a figure to turn needs {name}: say in a sentence what there is to see in it"
+            )
     one_of("picture", picture, Picture, "StackedBar(...) or Curves(...)")
     turned = tuple(members("inputs", inputs, "Menu(...) and Slider(...)", kind=Input))
     _refuse_inputs(turned, formulas)
@@ -132,7 +148,11 @@ def explore(*, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[
 
     still, (width, height) = _still(title, turned, formulas, picture)
     display(
-        {"text/html": _page(title, alt, turned, formulas, picture, still), "image/png": still, "text/plain": alt},
+        {
+            "text/html": _page(title, alt, turned, formulas, picture, still),
+            "image/png": still,
+            "text/plain": alt,
+        },
         raw=True,
         metadata={"image/png": {"alt": alt, "width": width, "height": height}},
     )
@@ -141,17 +161,26 @@ def explore(*, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[
 def _refuse_inputs(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
     names = [*(turned.name for turned in inputs), *formulas]
     if not inputs or not formulas:
-        raise ValueError(f"{len(inputs)} inputs and {len(formulas)} formulas; give at least one of each")
+        raise ValueError(
+            f"{len(inputs)} inputs and {len(formulas)} formulas; give at least one of each"
+        )
     for name in names:
         if not name.isidentifier() or names.count(name) > 1:
-            raise ValueError(f"{name!r} must be a name of its own among inputs and formulas: {', '.join(names)}")
+            raise ValueError(
+                f"{name!r} must be a name of its own among inputs and formulas: {', '.join(names)}"
+            )
     for turned in inputs:
         values = list(turned.options if isinstance(turned, Menu) else turned.values)
         if len(values) < 2 or turned.start not in values:
             raise ValueError(
-                f"{turned.name}: start={turned.start!r} must be one of at least two values, not of {values}"
+                f"{turned.name}: start={turned.start!r} must be one of at least two values, not of "
+                f"{values}"
             )
-        fields = {frozenset(option) for option in turned.options.values()} if isinstance(turned, Menu) else {()}
+        fields = (
+            {frozenset(option) for option in turned.options.values()}
+            if isinstance(turned, Menu)
+            else {()}
+        )
         if len(fields) > 1 or (isinstance(turned, Menu) and fields == {frozenset()}):
             raise ValueError(f"{turned.name}: every option must have the same fields, at least one")
 
@@ -169,38 +198,57 @@ def _refuse_picture(picture: Picture, inputs: Sequence[Input], formulas: Mapping
     series = picture.parts if isinstance(picture, StackedBar) else picture.lines
     for drawn in members("series", series, "Series(...), a quantity each", kind=Series):
         if drawn.name not in formulas:
-            raise ValueError(f"the picture draws {drawn.name}, which must be a formula: {', '.join(formulas)}")
+            raise ValueError(
+                f"the picture draws {drawn.name}, which must be a formula: {', '.join(formulas)}"
+            )
     if not series:
         raise ValueError("the picture draws nothing; give at least one Series(...)")
     sliders = [turned.name for turned in inputs if isinstance(turned, Slider)]
     if isinstance(picture, Curves) and picture.along not in sliders:
         raise ValueError(
-            f"along={picture.along!r} must be the name of a slider: {', '.join(sliders) or 'there is none'}"
+            f"along={picture.along!r} must be the name of a slider: "
+            f"{', '.join(sliders) or 'there is none'}"
         )
 
 
 def _fields(turned: Input) -> frozenset[str]:
-    return frozenset(next(iter(turned.options.values()))) if isinstance(turned, Menu) else frozenset()
+    return (
+        frozenset(next(iter(turned.options.values()))) if isinstance(turned, Menu) else frozenset()
+    )
 
 
 def _start(inputs: Sequence[Input]) -> dict[str, Value]:
     return {
-        turned.name: turned.options[turned.start] if isinstance(turned, Menu) else turned.start for turned in inputs
+        turned.name: turned.options[turned.start] if isinstance(turned, Menu) else turned.start
+        for turned in inputs
     }
 
 
 def _ends(inputs: Sequence[Input]) -> Iterator[dict[str, Value]]:
-    """Yield the start, and the start with one input at an end of its values or at another option."""
+    """Yield the start, and the start with one input at an end of its values or at another
+    option.
+    """
     yield _start(inputs)
     for turned in inputs:
-        values = turned.options.values() if isinstance(turned, Menu) else (turned.values[0], turned.values[-1])
+        values = (
+            turned.options.values()
+            if isinstance(turned, Menu)
+            else (turned.values[0], turned.values[-1])
+        )
         yield from ({**_start(inputs), turned.name: value} for value in values)
 
 
 def _page(
-    title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture, still: bytes
+    title: str,
+    alt: str,
+    inputs: Sequence[Input],
+    formulas: Mapping[str, str],
+    picture: Picture,
+    still: bytes,
 ) -> str:
-    """Return the HTML: the still picture, which the script replaces where it runs, the data, and the script."""
+    """Return the HTML: the still picture, which the script replaces where it runs, the data, and
+    the script.
+    """
     kind = "bars" if isinstance(picture, StackedBar) else "curves"
     data = {
         "title": title,
@@ -221,11 +269,18 @@ def _page(
 def _as_data(turned: Input) -> dict[str, object]:
     values = list(turned.options if isinstance(turned, Menu) else turned.values)
     choice = {"options": turned.options} if isinstance(turned, Menu) else {"values": values}
-    return {"name": turned.name, "label": turned.label, "place": values.index(turned.start), **choice}
+    return {
+        "name": turned.name,
+        "label": turned.label,
+        "place": values.index(turned.start),
+        **choice,
+    }
 
 
 def short(value: float) -> str:
-    """Return a number with three digits, or whole with commas from a thousand on, as the script writes it."""
+    """Return a number with three digits, or whole with commas from a thousand on, as the script
+    writes it.
+    """
     if abs(value) >= 1000:
         return f"{math.floor(value + 0.5):,}"
     return f"{float(f'{value:.3g}'):.10f}".rstrip("0").rstrip(".")
@@ -236,7 +291,8 @@ def _still(
 ) -> tuple[bytes, tuple[int, int]]:
     """Return a PNG of the figure at its start, and its size in CSS pixels."""
     setting = ", ".join(
-        f"{turned.label} {turned.start if isinstance(turned, Menu) else short(turned.start)}" for turned in inputs
+        f"{turned.label} {turned.start if isinstance(turned, Menu) else short(turned.start)}"
+        for turned in inputs
     )
     with plt.style.context(STYLE_FILE):
         if isinstance(picture, StackedBar):
@@ -246,7 +302,9 @@ def _still(
         [axes] = drawn.axes
         lines = textwrap.wrap(f"at the start: {setting}", _CHARACTERS)
         axes.set_title("\n".join(lines), loc="left", fontsize="small", fontweight="normal")
-        drawn.suptitle("\n".join(textwrap.wrap(title, _CHARACTERS)), x=0.01, ha="left", fontweight="bold")
+        drawn.suptitle(
+            "\n".join(textwrap.wrap(title, _CHARACTERS)), x=0.01, ha="left", fontweight="bold"
+        )
         drawn.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
         still = png(drawn)
         plt.close(drawn)
@@ -260,7 +318,9 @@ def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Stacked
     left = 0.0
     for part in picture.parts:
         label = f"{part.label} {short(values[part.name])} {picture.unit}"
-        axes.barh(picture.total, values[part.name], left=left, color=part.colour, label=label, height=0.8)
+        axes.barh(
+            picture.total, values[part.name], left=left, color=part.colour, label=label, height=0.8
+        )
         left += values[part.name]
     rows = {picture.total: total, **picture.limits}
     for label, limit in picture.limits.items():
@@ -275,13 +335,17 @@ def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Stacked
 
 
 def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curves) -> Figure:
-    [slider] = [turned for turned in inputs if isinstance(turned, Slider) and turned.name == picture.along]
+    [slider] = [
+        turned for turned in inputs if isinstance(turned, Slider) and turned.name == picture.along
+    ]
     points = [evaluate(formulas, {**_start(inputs), slider.name: value}) for value in slider.values]
     here = evaluate(formulas, _start(inputs))
     drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
     for line in picture.lines:
         label = f"{line.label} {short(here[line.name])}"
-        axes.plot(slider.values, [point[line.name] for point in points], color=line.colour, label=label)
+        axes.plot(
+            slider.values, [point[line.name] for point in points], color=line.colour, label=label
+        )
         axes.plot(slider.start, here[line.name], "o", color=line.colour)
     axes.axvline(slider.start, color="black", linestyle=":", linewidth=1)
     axes.set(xlabel=picture.xlabel, ylabel=picture.ylabel)
@@ -291,16 +355,21 @@ def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curve
 
 
 def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) -> dict[str, float]:
-    """Return the values of the formulas at a setting: the start, but for the inputs that ``setting`` names.
+    """Return the values of the formulas at a setting: the start, but for the inputs that
+    ``setting`` names.
 
-    A menu takes the label of an option, a slider a number. Raises ValueError for an input or a value that is not there.
-    Lesson 11.
+    A menu takes the label of an option, a slider a number. Raises ValueError for an input or a
+    value that is not there. Lesson 11.
     """
     by_name = {turned.name: turned for turned in inputs}
     for name, value in setting.items():
         turned = by_name.get(name)
-        values = () if turned is None else turned.options if isinstance(turned, Menu) else turned.values
+        values = (
+            () if turned is None else turned.options if isinstance(turned, Menu) else turned.values
+        )
         if turned is None or value not in values:
-            raise ValueError(f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}")
+            raise ValueError(
+                f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}"
+            )
         by_name[name] = replace(turned, start=value)  # type: ignore[arg-type]  # it is one of its own values
     return evaluate(formulas, _start(tuple(by_name.values())))

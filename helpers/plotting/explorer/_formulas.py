@@ -1,9 +1,11 @@
-"""Formulas with one meaning in two languages: Python draws the still picture, JavaScript the figure that moves.
+"""Formulas with one meaning in two languages: Python draws the still picture, JavaScript the figure
+that moves.
 
-A formula is a text that both languages read alike. It may have ``+ - * / **``, one comparison (whose value is
-1 or 0), parentheses, numbers, names of inputs and of formulas above it, fields of a menu's options
-(``model.layers``), and the functions of :data:`FUNCTIONS`. Everything else is refused, because the two languages
-would differ: ``//`` begins a comment in JavaScript, ``%`` has another sign there, and ``-a ** b`` is an error.
+A formula is a text that both languages read alike. It may have ``+ - * / **``, one comparison
+(whose value is 1 or 0), parentheses, numbers, names of inputs and of formulas above it, fields of a
+menu's options (``model.layers``), and the functions of :data:`FUNCTIONS`. Everything else is
+refused, because the two languages would differ: ``//`` begins a comment in JavaScript, ``%`` has
+another sign there, and ``-a ** b`` is an error.
 """
 
 from __future__ import annotations
@@ -53,23 +55,40 @@ def _problem(node: ast.expr, known: Mapping[str, frozenset[str]]) -> str:
         case ast.Name(id=name):
             if name not in known:
                 return f"has the name {name}; the names before it are {', '.join(known) or 'none'}"
-            return f"uses the menu {name} as a number; name a field of its options" if known[name] else ""
+            return (
+                f"uses the menu {name} as a number; name a field of its options"
+                if known[name]
+                else ""
+            )
         case ast.Attribute(value=ast.Name(id=name), attr=field):
             fields = known.get(name, frozenset())
             return (
-                "" if field in fields else f"has {name}.{field}; {name} has {', '.join(sorted(fields)) or 'no fields'}"
+                ""
+                if field in fields
+                else f"has {name}.{field}; {name} has {', '.join(sorted(fields)) or 'no fields'}"
             )
         case ast.BinOp(left=left, op=operator, right=right) if isinstance(operator, _OPERATORS):
             return _problem(left, known) or _problem(right, known)
-        case ast.UnaryOp(op=ast.USub(), operand=ast.BinOp(op=ast.Pow()) as power) if _touch(node, power):
+        case ast.UnaryOp(op=ast.USub(), operand=ast.BinOp(op=ast.Pow()) as power) if _touch(
+            node, power
+        ):
             return "negates a power, which is no JavaScript; put the power into parentheses"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return _problem(operand, known)
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(operator, _COMPARISONS):
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(
+            operator, _COMPARISONS
+        ):
             return _problem(left, known) or _problem(right, known)
-        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if function in FUNCTIONS:
-            return next((problem for argument in arguments if (problem := _problem(argument, known))), "")
-    return f"has {ast.unparse(node)}; allowed are + - * / **, one comparison and {', '.join(FUNCTIONS)}"
+        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if (
+            function in FUNCTIONS
+        ):
+            return next(
+                (problem for argument in arguments if (problem := _problem(argument, known))), ""
+            )
+    return (
+        f"has {ast.unparse(node)}; allowed are + - * / **, one comparison and "
+        f"{', '.join(FUNCTIONS)}"
+    )
 
 
 def _touch(minus: ast.UnaryOp, power: ast.BinOp) -> bool:
@@ -78,19 +97,23 @@ def _touch(minus: ast.UnaryOp, power: ast.BinOp) -> bool:
 
 
 def evaluate(formulas: Mapping[str, str], inputs: Mapping[str, Value]) -> dict[str, float]:
-    """Return the value of each formula, computed in order from the inputs and from the formulas above it.
+    """Return the value of each formula, computed in order from the inputs and from the formulas
+    above it.
 
     Raises ValueError for a value that is no finite number, such as a division by zero.
     """
     names = {
-        name: SimpleNamespace(**value) if isinstance(value, Mapping) else float(value) for name, value in inputs.items()
+        name: SimpleNamespace(**value) if isinstance(value, Mapping) else float(value)
+        for name, value in inputs.items()
     }
     values: dict[str, float] = {}
     for name, formula in formulas.items():
         try:
             value = float(eval(formula, {"__builtins__": {}, **FUNCTIONS}, {**names, **values}))
         except (ArithmeticError, ValueError) as error:
-            raise ValueError(f"{name} = {formula!r} has no value here ({error}): {_setting(inputs)}") from error
+            raise ValueError(
+                f"{name} = {formula!r} has no value here ({error}): {_setting(inputs)}"
+            ) from error
         if not math.isfinite(value):
             raise ValueError(f"{name} = {formula!r} is {value} here: {_setting(inputs)}")
         values[name] = value
@@ -99,5 +122,6 @@ def evaluate(formulas: Mapping[str, str], inputs: Mapping[str, Value]) -> dict[s
 
 def _setting(inputs: Mapping[str, Value]) -> str:
     return ", ".join(
-        f"{name} = {dict(value) if isinstance(value, Mapping) else value}" for name, value in inputs.items()
+        f"{name} = {dict(value) if isinstance(value, Mapping) else value}"
+        for name, value in inputs.items()
     )

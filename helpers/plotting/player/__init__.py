@@ -1,4 +1,6 @@
-"""A player in a notebook's output: the script and the style that stand in it, and what makes it of figures."""
+"""A player in a notebook's output: the script and the style that stand in it, and what makes it of
+figures.
+"""
 
 from helpers import _faces as faces
 

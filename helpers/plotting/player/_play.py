@@ -1,4 +1,6 @@
-"""``play``: figures as the frames of a player that a reader steps through, also in a notebook without a kernel."""
+"""``play``: figures as the frames of a player that a reader steps through, also in a notebook
+without a kernel.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ SCRIPT = _FOLDER.joinpath("player.js").read_text(encoding="utf-8").replace("PLAY
 BEGINS = '<div class="course-player"'
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_AS_LAID_OUT = {"figure.constrained_layout.use": False}  # else a figure that has no layout gets one as it is saved
+# else a figure that has no layout gets one as it is saved
+_AS_LAID_OUT = {"figure.constrained_layout.use": False}
 _NAMELESS = {"svg.fonttype": "none", "svg.hashsalt": "frame"}
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _REFERENCE = re.compile(r"#([\w-]+)")
@@ -45,36 +48,59 @@ def play(
     captions: Sequence[str] | None = None,
     stills: Sequence[int] | None = None,
 ) -> None:
-    """Display ``frames`` as a player: a button to play, steps forth and back, a slider, the keys Left, Right, Space.
+    """Display ``frames`` as a player: a button to play, steps forth and back, a slider, the keys
+    Left, Right, Space.
 
-    ``title`` stands above it; ``alt`` says what moves, for those who do not see it; ``captions`` has a sentence for
-    each frame. Without scripts, on paper and on GitHub some of the frames stand there as a picture: those at the places
-    ``stills``, counted from 0, by default the first, the middle and the last. The figures are closed. Raises TypeError
-    for what is no figure or no place, ValueError for fewer than two, for figures of different sizes, for empty texts,
-    another number of captions, and a place without a frame. Lesson 05.
+    ``title`` stands above it; ``alt`` says what moves, for those who do not see it; ``captions``
+    has a sentence for each frame. Without scripts, on paper and on GitHub some of the frames stand
+    there as a picture: those at the places ``stills``, counted from 0, by default the first, the
+    middle and the last. The figures are closed. Raises TypeError for what is no figure or no place,
+    ValueError for fewer than two, for figures of different sizes, for empty texts, another number
+    of captions, and a place without a frame. Lesson 05.
     """
     figures = members("frames", frames, "figures, such as draw_ring returns", kind=Figure)
-    said = [] if captions is None else members("captions", captions, "sentences, one a frame", kind=str)
+    said = (
+        []
+        if captions is None
+        else members("captions", captions, "sentences, one a frame", kind=str)
+    )
     for name, text in {"title": title, "alt": alt}.items():
         if not one_of(name, text, str, "a sentence").strip():
             raise ValueError(f"a player needs {name}: say in a sentence what moves in it")
     if len(figures) < 2:
-        raise ValueError(f"{len(figures)} frames do not move; give at least two, or show one with plotting.show")
-    sizes = list(dict.fromkeys(tuple(float(inches) for inches in figure.get_size_inches()) for figure in figures))
+        raise ValueError(
+            f"{len(figures)} frames do not move; give at least two, or show one with plotting.show"
+        )
+    sizes = list(
+        dict.fromkeys(
+            tuple(float(inches) for inches in figure.get_size_inches()) for figure in figures
+        )
+    )
     if len(sizes) > 1:
         given = " and ".join(f"{width:g} x {height:g} inches" for width, height in sizes[:2])
-        raise ValueError(f"frames have one size, and these have {given}; draw all of them with the same sizes")
+        raise ValueError(
+            f"frames have one size, and these have {given}; draw all of them with the same sizes"
+        )
     if said and len(said) != len(figures):
         raise ValueError(f"{len(said)} captions for {len(figures)} frames; give one each, or none")
     last = len(figures) - 1
-    wanted = [0, len(figures) // 2, last] if stills is None else members("stills", stills, "places of frames", kind=int)
+    wanted = (
+        [0, len(figures) // 2, last]
+        if stills is None
+        else members("stills", stills, "places of frames", kind=int)
+    )
     if not wanted:
         raise ValueError("stills is empty; give the place of at least one frame, or leave it out")
     places = sorted({whole_number("stills", place, at_least=0, at_most=last) for place in wanted})
     from IPython.display import display
 
     picture, (width, height) = _picture(figures, places, title, said)
-    data = {"title": title, "alt": alt, "frames": [svg(figure) for figure in figures], "captions": said}
+    data = {
+        "title": title,
+        "alt": alt,
+        "frames": [svg(figure) for figure in figures],
+        "captions": said,
+    }
     page = _page(data, picture, width_px=round(CSS_PIXELS_PER_INCH * sizes[0][0]))
     display(
         {"text/html": page, "image/png": picture, "text/plain": alt},
@@ -86,7 +112,9 @@ def play(
 
 
 def _page(data: Mapping[str, object], picture: bytes, *, width_px: int) -> str:
-    """Return the HTML of a player: the picture, which the script replaces where it runs, the data, and the script."""
+    """Return the HTML of a player: the picture, which the script replaces where it runs, the data,
+    and the script.
+    """
     held = json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     alt = html.escape(str(data["alt"]))
@@ -97,7 +125,9 @@ def _page(data: Mapping[str, object], picture: bytes, *, width_px: int) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """Return ``figure`` as SVG to stand in a page: texts are text, and no id is there that nothing refers to."""
+    """Return ``figure`` as SVG to stand in a page: texts are text, and no id is there that nothing
+    refers to.
+    """
     with plt.style.context([STYLE_FILE, _AS_LAID_OUT, _NAMELESS]), io.StringIO() as rendered:
         figure.savefig(rendered, format="svg", metadata=_NO_METADATA)
         drawn = ElementTree.fromstring(rendered.getvalue())
@@ -121,7 +151,9 @@ def _shorten(element: ElementTree.Element, named: set[str]) -> None:
         del element.attrib["transform"]
     for name, value in element.attrib.items():
         if not value.startswith("data:"):
-            short = _DIGITS.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
+            short = _DIGITS.sub(
+                lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value
+            )
             element.attrib[name] = " ".join(short.split()).replace(_FONTS, "")
     if not element.tag.endswith(("text", "tspan")):
         element.text = None
@@ -129,12 +161,18 @@ def _shorten(element: ElementTree.Element, named: set[str]) -> None:
 
 
 def _unwrap(element: ElementTree.Element) -> None:
-    """Put the members of each group without attributes in its place; the style is the player's own."""
+    """Put the members of each group without attributes in its place; the style is the player's
+    own.
+    """
     for place in reversed(range(len(element))):
         child = element[place]
         _unwrap(child)
         plain = child.tag == f"{{{_SVG}}}g" and not child.attrib
-        if plain or child.tag == f"{{{_SVG}}}style" or (child.tag == f"{{{_SVG}}}defs" and not len(child)):
+        if (
+            plain
+            or child.tag == f"{{{_SVG}}}style"
+            or (child.tag == f"{{{_SVG}}}defs" and not len(child))
+        ):
             element[place : place + 1] = list(child)
 
 
@@ -146,25 +184,42 @@ def _picture(
     They stand side by side, or in two rows or three where they are larger so on a page across.
     """
     width, height = figures[0].get_size_inches()
-    said = [f"{place + 1} of {len(figures)}" + (f": {captions[place]}" if captions else "") for place in shown]
+    said = [
+        f"{place + 1} of {len(figures)}" + (f": {captions[place]}" if captions else "")
+        for place in shown
+    ]
     said = [textwrap.fill(text, int(_CHARACTERS_PER_IN * width)) for text in said]
     cell = width + _GAP_IN, height + _GAP_IN + _LINE_IN * max(text.count("\n") + 1 for text in said)
 
     def scale(across: int) -> float:
-        return min(_AREA_IN[0] / (across * cell[0]), _AREA_IN[1] / (-(-len(shown) // across) * cell[1]))
+        return min(
+            _AREA_IN[0] / (across * cell[0]), _AREA_IN[1] / (-(-len(shown) // across) * cell[1])
+        )
 
     across = max((len(shown), 2, 1), key=scale)
     size = _GAP_IN + across * cell[0], _TITLE_IN + -(-len(shown) // across) * cell[1]
     with plt.style.context(STYLE_FILE):
         page = plt.figure(figsize=size)
         page.set_layout_engine("none")
-        page.text(_GAP_IN / size[0], 1 - 0.3 / size[1], title, fontsize=18, fontweight="bold", va="center")
+        page.text(
+            _GAP_IN / size[0], 1 - 0.3 / size[1], title, fontsize=18, fontweight="bold", va="center"
+        )
         for index, (place, text) in enumerate(zip(shown, said, strict=True)):
             left, top = _GAP_IN + index % across * cell[0], _TITLE_IN + index // across * cell[1]
             pixels = _pixels(figures[place])
-            page.figimage(pixels, round(left * CSS_PIXELS_PER_INCH),
-                          round((size[1] - top) * CSS_PIXELS_PER_INCH) - len(pixels), origin="upper")  # fmt: skip
-            page.text(left / size[0], 1 - (top + height + 0.08) / size[1], text, fontsize=_TEXT_PT, va="top")
+            page.figimage(
+                pixels,
+                round(left * CSS_PIXELS_PER_INCH),
+                round((size[1] - top) * CSS_PIXELS_PER_INCH) - len(pixels),
+                origin="upper",
+            )
+            page.text(
+                left / size[0],
+                1 - (top + height + 0.08) / size[1],
+                text,
+                fontsize=_TEXT_PT,
+                va="top",
+            )
         picture = png(page, dpi=CSS_PIXELS_PER_INCH)
         plt.close(page)
     return picture, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in size)

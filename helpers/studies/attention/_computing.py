@@ -15,14 +15,21 @@ _FORBIDDEN = -math.inf
 
 
 def in_tiles(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, rows: int = 64, columns: int = 64,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    rows: int = 64,
+    columns: int = 64,
     causal: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return attention and the logarithm of each token's sum, (..., tokens, 1), from tiles of ``rows`` x ``columns``.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention and the logarithm of each token's sum, (..., tokens, 1), from tiles of
+    ``rows`` x ``columns``.
 
-    ``query``, ``key`` and ``value`` are (..., tokens, width). For each block of queries the keys are passed once, with
-    a running maximum, sum and output (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao,
-    FlashAttention-2, 2023, algorithm 1). Tiles that ``causal`` forbids whole are not computed. Lesson 21.
+    ``query``, ``key`` and ``value`` are (..., tokens, width). For each block of queries the keys
+    are passed once, with a running maximum, sum and output (Milakov and Gimelshein, Online
+    normalizer calculation for softmax, 2018; Dao, FlashAttention-2, 2023, algorithm 1). Tiles that
+    ``causal`` forbids whole are not computed. Lesson 21.
     """
     boolean("causal", causal)
     rows, columns = _check(query, key, value, causal, rows, columns)
@@ -30,7 +37,10 @@ def in_tiles(
     for top in range(0, query.shape[-2], rows):
         own = query[..., top : top + rows, :] * query.shape[-1] ** -0.5
         largest = own.new_full((*own.shape[:-1], 1), _FORBIDDEN)
-        total, output = torch.zeros_like(largest), torch.zeros_like(own @ key[..., :0, :].mT @ value[..., :0, :])
+        total, output = (
+            torch.zeros_like(largest),
+            torch.zeros_like(own @ key[..., :0, :].mT @ value[..., :0, :]),
+        )
         for left in _lefts(key, columns, top + own.shape[-2] if causal else None):
             scores = own @ key[..., left : left + columns, :].mT
             if causal:
@@ -46,18 +56,27 @@ def in_tiles(
 
 
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
-    """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
+    """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage
+    once.
+
+    Lesson 21.
+    """
     accepted = "a function of tensors, such as nn.functional.scaled_dot_product_attention"
     checks.function("function", function, accepted)
     for place, tensor in enumerate(tensors):
-        one_of(f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function")
+        one_of(
+            f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function"
+        )
         if not (tensor.is_floating_point() or tensor.is_complex()):
-            raise TypeError(f"tensors[{place}] holds {tensor.dtype}, which has no gradient; give floats")
+            raise TypeError(
+                f"tensors[{place}] holds {tensor.dtype}, which has no gradient; give floats"
+            )
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = tensor, storage.nbytes()  # alive, so that no other takes its place
+        # alive, so that no other takes its place
+        kept[storage.data_ptr()] = tensor, storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -76,19 +95,33 @@ def _lefts(key: torch.Tensor, columns: int, end: int | None) -> range:
 
 
 def _check(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, rows: int = 1, columns: int = 1
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    causal: bool,
+    rows: int = 1,
+    columns: int = 1,
 ) -> tuple[int, int]:
     for name, tensor in {"query": query, "key": key, "value": value}.items():
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or not tensor.numel():
-            raise ValueError(f"{name} is a tensor (..., tokens, width) with at least one number in it")
+            raise ValueError(
+                f"{name} is a tensor (..., tokens, width) with at least one number in it"
+            )
     types = [tensor.dtype for tensor in (query, key, value)]
     if len(set(types)) > 1 or not query.is_floating_point():
         listed = ", ".join(str(dtype).removeprefix("torch.") for dtype in types)
-        raise TypeError(f"query, key and value hold floats of one type; these are {listed}: convert them with .float()")
+        raise TypeError(
+            f"query, key and value hold floats of one type; these are {listed}: convert them with "
+            ".float()"
+        )
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
-        raise ValueError(f"query and key have one width, key and value the same tokens; these are {shapes}")
+        raise ValueError(
+            f"query and key have one width, key and value the same tokens; these are {shapes}"
+        )
     if causal and query.shape[-2] != key.shape[-2]:
-        raise ValueError(f"causal needs as many queries as keys, not {query.shape[-2]:,} and {key.shape[-2]:,}: which "
-                         "key is a query's own would be a guess")  # fmt: skip
+        raise ValueError(
+            f"causal needs as many queries as keys, not {query.shape[-2]:,} and {key.shape[-2]:,}: "
+            "which key is a query's own would be a guess"
+        )
     return whole_number("rows", rows), whole_number("columns", columns)

@@ -1,4 +1,6 @@
-"""Attention's forward as a Triton kernel; with TRITON_INTERPRET=1 it runs on a CPU, for its results alone."""
+"""Attention's forward as a Triton kernel; with TRITON_INTERPRET=1 it runs on a CPU, for its results
+alone.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,34 @@ _LIMIT_S = 120.0
 
 
 def interpret(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, rows: int = 32, columns: int = 32,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    rows: int = 32,
+    columns: int = 32,
     causal: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return attention and each token's log-sum, (heads, tokens, 1), from the kernel in Triton's interpreter.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention and each token's log-sum, (heads, tokens, 1), from the kernel in Triton's
+    interpreter.
 
-    It runs on a CPU in a process of its own, because Triton reads ``TRITON_INTERPRET`` when it is imported. ``query``,
-    ``key`` and ``value`` are (heads, tokens, width) in float32; the width and the ``rows`` and ``columns`` of a tile
-    are powers of two of 16 or more, and ``causal`` is as in :func:`in_tiles`. Raises MissingToolError where Triton is
-    not installed. Lesson 21.
+    It runs on a CPU in a process of its own, because Triton reads ``TRITON_INTERPRET`` when it is
+    imported. ``query``, ``key`` and ``value`` are (heads, tokens, width) in float32; the width and
+    the ``rows`` and ``columns`` of a tile are powers of two of 16 or more, and ``causal`` is as in
+    :func:`in_tiles`. Raises MissingToolError where Triton is not installed. Lesson 21.
     """
     boolean("causal", causal)
     _checked(query, key, value, rows, columns)
     _triton.load()
     how = {"rows": rows, "columns": columns, "causal": causal}
     return run_limited(
-        attend, query, key, value, how, timeout_s=_LIMIT_S, variables={"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        attend,
+        query,
+        key,
+        value,
+        how,
+        timeout_s=_LIMIT_S,
+        variables={"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
     ).unwrap()
 
 
@@ -44,27 +58,50 @@ def kernel_source() -> str:
     return inspect.getsource(attention_kernel)
 
 
-def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: dict) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: dict
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the kernel: on CUDA, or where ``TRITON_INTERPRET`` is 1."""
     global tl  # Triton looks for the names of a kernel among the globals of its module
     rows, columns = how["rows"], how["columns"]
     heads, tokens, width = _checked(query, key, value, rows, columns)
     if query.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise RuntimeError("Triton's kernels run on CUDA; on a CPU call interpret, which runs them in its interpreter")
+        raise RuntimeError(
+            "Triton's kernels run on CUDA; on a CPU call interpret, which runs them in its "
+            "interpreter"
+        )
     triton, tl = _triton.load()
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     output, log_sum = torch.empty_like(query), query.new_empty(heads, tokens, 1)
     triton.jit(attention_kernel)[(math.ceil(tokens / rows), heads)](
-        query, key, value, output, log_sum, tokens, width**-0.5,
-        WIDTH=width, ROWS=rows, COLUMNS=columns, CAUSAL=bool(how["causal"]),
-    )  # fmt: skip
+        query,
+        key,
+        value,
+        output,
+        log_sum,
+        tokens,
+        width**-0.5,
+        WIDTH=width,
+        ROWS=rows,
+        COLUMNS=columns,
+        CAUSAL=bool(how["causal"]),
+    )
     return output, log_sum
 
 
 def attention_kernel(
-    query, key, value, output, log_sum, tokens, scale,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
+    query,
+    key,
+    value,
+    output,
+    log_sum,
+    tokens,
+    scale,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, across = block * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     own = (head * tokens + row[:, None]) * WIDTH + across[None, :]
@@ -92,11 +129,20 @@ def attention_kernel(
     tl.store(log_sum + head * tokens + row, largest + tl.log(total), mask=row < tokens)
 
 
-def _checked(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: int, columns: int) -> torch.Size:
+def _checked(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: int, columns: int
+) -> torch.Size:
     shape = query.shape
-    if any(each.shape != shape or each.dtype != torch.float32 or each.dim() != 3 for each in (query, key, value)):
-        raise ValueError("query, key and value are (heads, tokens, width) in float32, all of one shape")
+    if any(
+        each.shape != shape or each.dtype != torch.float32 or each.dim() != 3
+        for each in (query, key, value)
+    ):
+        raise ValueError(
+            "query, key and value are (heads, tokens, width) in float32, all of one shape"
+        )
     for name, side in {"the width": shape[-1], "rows": rows, "columns": columns}.items():
         if whole_number(name, side, at_least=16) & (side - 1):
-            raise ValueError(f"{name} is a power of two of 16 or more (16, 32, 64, ...); got {side}")
+            raise ValueError(
+                f"{name} is a power of two of 16 or more (16, 32, 64, ...); got {side}"
+            )
     return shape

@@ -1,4 +1,8 @@
-"""How often a program reads and writes the whole matrix of scores, one PyTorch operator after the other. Lesson 21."""
+"""How often a program reads and writes the whole matrix of scores, one PyTorch operator after the
+other.
+
+Lesson 21.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,17 @@ class OperatorPasses(Record):
     writes: int
 
 
-def count_passes(function: Callable[..., object], *tensors: torch.Tensor, scores: int) -> tuple[OperatorPasses, ...]:
-    """Return what each operator of ``function(*tensors)`` reads and writes of tensors with ``scores`` elements.
+def count_passes(
+    function: Callable[..., object], *tensors: torch.Tensor, scores: int
+) -> tuple[OperatorPasses, ...]:
+    """Return what each operator of ``function(*tensors)`` reads and writes of tensors with
+    ``scores`` elements.
 
-    A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has as many. A view
-    moves nothing and is left out. What an operator changes in place counts as read and as written, also by ``copy_``
-    and ``zero_``, which only write it. Operators inside a fused kernel cannot be seen. Raises TypeError for what cannot
-    be called, ValueError for less than one score.
+    A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has
+    as many. A view moves nothing and is left out. What an operator changes in place counts as read
+    and as written, also by ``copy_`` and ``zero_``, which only write it. Operators inside a fused
+    kernel cannot be seen. Raises TypeError for what cannot be called, ValueError for less than one
+    score.
 
     >>> rows = count_passes(lambda x: (x / 2).exp(), torch.ones(3, 3), scores=9)
     >>> [(row.operator, row.reads, row.writes) for row in rows]
@@ -52,8 +60,12 @@ class _Watch(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         read, written = _tensors((args, kwargs)), _tensors(made)
         memory = {tensor.untyped_storage().data_ptr() for tensor in read}
-        if func._schema.is_mutable or any(tensor.untyped_storage().data_ptr() not in memory for tensor in written):
-            counts = (sum(tensor.numel() == self.scores for tensor in side) for side in (read, written))
+        if func._schema.is_mutable or any(
+            tensor.untyped_storage().data_ptr() not in memory for tensor in written
+        ):
+            counts = (
+                sum(tensor.numel() == self.scores for tensor in side) for side in (read, written)
+            )
             self.rows.append(OperatorPasses(str(func).split(".")[1], *counts))
         return made
 

@@ -1,4 +1,8 @@
-"""What attention reads and writes in four orders: addresses for a cache, and formulas of their bytes. Lesson 21."""
+"""What attention reads and writes in four orders: addresses for a cache, and formulas of their
+bytes.
+
+Lesson 21.
+"""
 
 from __future__ import annotations
 
@@ -26,44 +30,59 @@ class Moved(Record):
 def tiles_of(
     tokens: int, *, rows: int, columns: int, order: str = "queries outside", causal: bool = False
 ) -> tuple[tuple[int, int], ...]:
-    """Return the tiles of the table in their ``order``, each its block of queries and its block of keys, from 0.
+    """Return the tiles of the table in their ``order``, each its block of queries and its block of
+    keys, from 0.
 
     >>> tiles_of(4, rows=2, columns=2, causal=True)
     ((0, 0), (1, 0), (1, 1))
 
-    The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries outside" or "keys
-    outside". With ``causal`` those that have a key to look at. Raises ValueError for tiles that do not divide the
-    tokens, and for too many of them. Lesson 21.
+    The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries
+    outside" or "keys outside". With ``causal`` those that have a key to look at. Raises ValueError
+    for tiles that do not divide the tokens, and for too many of them. Lesson 21.
     """
     boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
     tokens, rows, columns = _checked(tokens, rows, columns)
     count = (tokens // rows) * (tokens // columns)
     if count > _MOST_TILES:
-        raise ValueError(f"{short(tokens)} tokens have {short(count)} tiles of {rows} x {columns}, above "
-                         f"{_MOST_TILES:,}; give fewer tokens or larger tiles")  # fmt: skip
+        raise ValueError(
+            f"{short(tokens)} tokens have {short(count)} tiles of {rows} x {columns}, above "
+            f"{_MOST_TILES:,}; give fewer tokens or larger tiles"
+        )
     own, other = range(tokens // rows), range(tokens // columns)
-    found = [(i, j) for i in own for j in other] if order == ORDERS[2] else [(i, j) for j in other for i in own]
+    found = (
+        [(i, j) for i in own for j in other]
+        if order == ORDERS[2]
+        else [(i, j) for j in other for i in own]
+    )
     return tuple((i, j) for i, j in found if not causal or j * columns < (i + 1) * rows)
 
 
-def stream(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> AddressStream:
-    """Return the cache lines that a head of ``tokens`` x ``width`` touches, in ``order``: of Q, K, V, O and the table.
+def stream(
+    tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64
+) -> AddressStream:
+    """Return the cache lines that a head of ``tokens`` x ``width`` touches, in ``order``: of Q, K,
+    V, O and the table.
 
-    "row by row": a query after another; the table is written, scaled, made a softmax and read again, each time whole.
-    "products in tiles": the same passes, and both products in tiles. "queries outside" and "keys outside": no table,
-    and a loop over tiles that keeps queries (keys), as FlashAttention-2 (FlashAttention) does. Tiles are ``rows`` x
-    ``columns``, numbers float32; sums and tiles of scores stay in registers. Raises ValueError for a width that is not
-    whole lines, and tiles that do not divide the tokens.
+    "row by row": a query after another; the table is written, scaled, made a softmax and read
+    again, each time whole. "products in tiles": the same passes, and both products in tiles.
+    "queries outside" and "keys outside": no table, and a loop over tiles that keeps queries (keys),
+    as FlashAttention-2 (FlashAttention) does. Tiles are ``rows`` x ``columns``, numbers float32;
+    sums and tiles of scores stay in registers. Raises ValueError for a width that is not whole
+    lines, and tiles that do not divide the tokens.
     """
     order = choice("order", order, ORDERS)
     tokens, rows, columns = _checked(tokens, rows, columns)
     if whole_number("width", width) * _NUMBER % _LINE or tokens * _NUMBER % _LINE:
-        raise ValueError(f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give multiples of "
-                         f"{_LINE // _NUMBER}")  # fmt: skip
+        raise ValueError(
+            f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give "
+            f"multiples of {_LINE // _NUMBER}"
+        )
     if tokens > _MOST_TOKENS or width > _MOST_TOKENS:
-        raise ValueError(f"{short(tokens)} tokens of width {short(width)} are too many to list; give at most "
-                         f"{_MOST_TOKENS:,}")  # fmt: skip
+        raise ValueError(
+            f"{short(tokens)} tokens of width {short(width)} are too many to list; give at most "
+            f"{_MOST_TOKENS:,}"
+        )
     touches = _Touches(tokens, width)
     if order in ORDERS[2:]:
         parts = touches.without_table(order, rows, columns)
@@ -73,20 +92,31 @@ def stream(tokens: int, width: int, *, order: str, rows: int = 64, columns: int 
 
 
 def count_bytes(
-    tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64, cache_bytes: int = 65_536
+    tokens: int,
+    width: int,
+    *,
+    order: str,
+    rows: int = 64,
+    columns: int = 64,
+    cache_bytes: int = 65_536,
 ) -> Moved:
-    """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before and after.
+    """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before
+    and after.
 
-    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is fully associative,
-    replaces the least recently used line and reads a line before it writes to it. Lesson 21.
+    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is
+    fully associative, replaces the least recently used line and reads a line before it writes to
+    it. Lesson 21.
     """
-    run = simulate_caches(stream(tokens, width, order=order, rows=rows, columns=columns), [CacheLevel(cache_bytes)])
+    run = simulate_caches(
+        stream(tokens, width, order=order, rows=rows, columns=columns), [CacheLevel(cache_bytes)]
+    )
     level = run.levels[0]
     return Moved(level.read_bytes, level.written_bytes + level.dirty_lines * level.line_bytes)
 
 
 def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> Moved:
-    """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not all keys or values.
+    """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not
+    all keys or values.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`.
     """
@@ -117,7 +147,11 @@ class _Touches:
     """Where Q, K, V, O and the table lie, in lines, and who touches them."""
 
     def __init__(self, tokens: int, width: int) -> None:
-        self.tokens, self.own, self.across = tokens, width * _NUMBER // _LINE, tokens * _NUMBER // _LINE
+        self.tokens, self.own, self.across = (
+            tokens,
+            width * _NUMBER // _LINE,
+            tokens * _NUMBER // _LINE,
+        )
 
     def block(self, matrix: int, number: int, rows: int) -> np.ndarray:
         """Return the lines of a block of rows of Q (0), K (1), V (2) or O (3)."""
@@ -127,7 +161,9 @@ class _Touches:
     def tile(self, row: int, column: int, rows: int, columns: int) -> np.ndarray:
         """Return the lines of a tile of the table, which lies behind all others."""
         first = 4 * self.tokens * self.own + row * rows * self.across
-        return (first + self.across * np.arange(rows)[:, None] + self.columns(column, columns)).ravel()
+        return (
+            first + self.across * np.arange(rows)[:, None] + self.columns(column, columns)
+        ).ravel()
 
     @staticmethod
     def columns(column: int, columns: int) -> np.ndarray:

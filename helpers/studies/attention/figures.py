@@ -1,4 +1,6 @@
-"""Attention in tiles: the matrix of scores that nobody stores, and what a tile reads and adds to, forward and back."""
+"""Attention in tiles: the matrix of scores that nobody stores, and what a tile reads and adds to,
+forward and back.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,43 @@ from matplotlib.patches import Rectangle
 
 from helpers import plotting
 from helpers.checks import members, whole_number
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    EMPTY,
+    INK,
+    QUIET,
+    SENDING,
+    arrow,
+    box,
+    keys,
+    paper,
+    tint,
+    write,
+)
 
-_CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.46, 0.32, 0.34, 0.12, 1.0, 0.42, 12
+_CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = (
+    0.46,
+    0.32,
+    0.34,
+    0.12,
+    1.0,
+    0.42,
+    12,
+)
 _EDGE = "#AAAAAA"
 
 
 def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str = "") -> Figure:
-    """Draw the matrix of scores at tile number ``step`` of ``order``: a row a block of queries, a column one of keys.
+    """Draw the matrix of scores at tile number ``step`` of ``order``: a row a block of queries, a
+    column one of keys.
 
-    ``order`` has each tile as its row and column, from 0; tiles that are not in it are never made. Beside the matrix
-    stand Q and O, above it K and V; what the tile needs is marked, and so is the block of O that it adds to. A number
-    says how often a block was read so far, by a cache with room for one block of each, and in O how often it was
-    written. ``title`` stands above the drawing. Raises ValueError for no tiles, a tile twice, more than 12 rows or
-    columns, and a step that is not there. Lesson 21.
+    ``order`` has each tile as its row and column, from 0; tiles that are not in it are never made.
+    Beside the matrix stand Q and O, above it K and V; what the tile needs is marked, and so is the
+    block of O that it adds to. A number says how often a block was read so far, by a cache with
+    room for one block of each, and in O how often it was written. ``title`` stands above the
+    drawing. Raises ValueError for no tiles, a tile twice, more than 12 rows or columns, and a step
+    that is not there. Lesson 21.
     """
     tiles = [
         tuple(whole_number(f"order[{place}]", side, at_least=0, at_most=_MOST - 1) for side in tile)
@@ -39,20 +64,44 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     downwards, across = zip(*tiles, strict=True)
     q_reads, k_reads = (_runs([*side[: step + 1], None]) for side in (downwards, across))
     o_writes = _runs([*downwards, None][: step + 2])
-    named = {"in the cache": (DATA, INK), "left the cache": (tint(DATA, 0.65), _EDGE), "computed": (COMPUTING, INK)}
+    named = {
+        "in the cache": (DATA, INK),
+        "left the cache": (tint(DATA, 0.65), _EDGE),
+        "computed": (COMPUTING, INK),
+    }
     named |= {"done": (tint(COMPUTING, 0.65), _EDGE), "to come": (EMPTY, _EDGE)}
     if len(tiles) < rows * columns:
         named["never"] = ("white", _EDGE)
     top, left = _TOP_IN + _BAR_IN + _GAP_IN, _LEFT_IN + _BAR_IN + _GAP_IN
     right, low = left + columns * cell_in, top + rows * cell_in
-    drawn, axes = paper(right + _GAP_IN + _BAR_IN + 2.5, max(low, top + 0.34 * len(named) + 0.25) + 0.15, title=title)
+    drawn, axes = paper(
+        right + _GAP_IN + _BAR_IN + 2.5,
+        max(low, top + 0.34 * len(named) + 0.25) + 0.15,
+        title=title,
+    )
 
     def cell(
-        x: float, y: float, wide: float, high: float, colour: str, *, marked: bool = False, times: int = 0
+        x: float,
+        y: float,
+        wide: float,
+        high: float,
+        colour: str,
+        *,
+        marked: bool = False,
+        times: int = 0,
     ) -> None:
         edge, thick = (INK, 2.2) if marked else (_EDGE, 0.8)
-        axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor=edge, linewidth=thick,
-                                 zorder=3 if marked else 1))  # fmt: skip
+        axes.add_patch(
+            Rectangle(
+                (x, y),
+                wide,
+                high,
+                facecolor=colour,
+                edgecolor=edge,
+                linewidth=thick,
+                zorder=3 if marked else 1,
+            )
+        )
         if times:
             write(axes, x + wide / 2, y + high / 2, str(times), size=10)
 
@@ -60,40 +109,80 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     write(axes, (left + right) / 2, _TOP_IN - 0.2, "keys K and values V", bold=True)
     write(axes, right + _GAP_IN + _BAR_IN / 2, _TOP_IN + _BAR_IN - 0.12, "O", bold=True)
     for row, y in enumerate(top + row * cell_in for row in range(rows)):
-        cell(_LEFT_IN, y, _BAR_IN, cell_in, _held(row, now[0], q_reads), marked=row == now[0], times=q_reads[row])
+        cell(
+            _LEFT_IN,
+            y,
+            _BAR_IN,
+            cell_in,
+            _held(row, now[0], q_reads),
+            marked=row == now[0],
+            times=q_reads[row],
+        )
         own = [tile for tile in tiles if tile[0] == row]
-        begun = COMPUTING if row == now[0] else tint(COMPUTING, 0.65) if made.issuperset(own) else EMPTY
+        begun = (
+            COMPUTING if row == now[0] else tint(COMPUTING, 0.65) if made.issuperset(own) else EMPTY
+        )
         if begun == EMPTY and made.intersection(own):
             begun = tint(COMPUTING, 0.88)
         cell(right + _GAP_IN, y, _BAR_IN, cell_in, begun, marked=row == now[0], times=o_writes[row])
         for column in range(columns):
             tile = (row, column)
             colour = COMPUTING if tile == now else tint(COMPUTING, 0.65) if tile in made else EMPTY
-            cell(left + column * cell_in, y, cell_in, cell_in, colour if tile in tiles else "white",
-                 marked=tile == now)  # fmt: skip
+            cell(
+                left + column * cell_in,
+                y,
+                cell_in,
+                cell_in,
+                colour if tile in tiles else "white",
+                marked=tile == now,
+            )
     for column in range(columns):
-        cell(left + column * cell_in, _TOP_IN, cell_in, _BAR_IN, _held(column, now[1], k_reads),
-             marked=column == now[1], times=k_reads[column])  # fmt: skip
+        cell(
+            left + column * cell_in,
+            _TOP_IN,
+            cell_in,
+            _BAR_IN,
+            _held(column, now[1], k_reads),
+            marked=column == now[1],
+            times=k_reads[column],
+        )
     key = right + _GAP_IN + _BAR_IN + 0.4
     for place, (name, colours) in enumerate(named.items()):
         keys(axes, key, top + 0.34 * place, {name: colours})
-    write(axes, key, top + 0.34 * len(named) + 0.12, "2  times read (O: written)", size=10, ha="left")
+    write(
+        axes, key, top + 0.34 * len(named) + 0.12, "2  times read (O: written)", size=10, ha="left"
+    )
     return drawn
 
 
-def draw_units(rows: Sequence[int], *, modelled: Sequence[float], simulated: Sequence[float], title: str) -> Figure:
-    """Draw the units that tiles read, over the rows of a tile: a line for the formula, points for a simulated cache.
+def draw_units(
+    rows: Sequence[int], *, modelled: Sequence[float], simulated: Sequence[float], title: str
+) -> Figure:
+    """Draw the units that tiles read, over the rows of a tile: a line for the formula, points for a
+    simulated cache.
 
-    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of ``rows``, and
-    ``title`` stands above the drawing. Lesson 21.
+    A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of
+    ``rows``, and ``title`` stands above the drawing. Lesson 21.
     """
     drawn, axes = plotting.figure(title=title, height_in=3.6)
-    axes.loglog(rows, modelled, "--", color=plotting.MODELLED, linewidth=2, label="2 n / rows + 2 (modelled)")
+    axes.loglog(
+        rows,
+        modelled,
+        "--",
+        color=plotting.MODELLED,
+        linewidth=2,
+        label="2 n / rows + 2 (modelled)",
+    )
     axes.loglog(rows, simulated, "o-", color=plotting.MEASURED, label="cache of 64 KiB (simulated)")
     for place, (row, units) in enumerate(zip(rows, simulated, strict=True)):
         last = place == len(rows) - 1
-        axes.annotate(f"{units:.0f}", (row, units), textcoords="offset points", xytext=(-9 if last else 0, 8),
-                      ha="right" if last else "center")  # fmt: skip
+        axes.annotate(
+            f"{units:.0f}",
+            (row, units),
+            textcoords="offset points",
+            xytext=(-9 if last else 0, 8),
+            ha="right" if last else "center",
+        )
     axes.set_xticks(rows, [str(row) for row in rows])
     axes.set_yticks([20, 50, 100, 200], ["20", "50", "100", "200"])
     axes.minorticks_off()
@@ -112,7 +201,8 @@ _PRODUCTS = (
 
 
 def draw_backward_tile() -> Figure:
-    """Draw one tile of the backward pass: the blocks that it reads, those that it adds to, and its five products.
+    """Draw one tile of the backward pass: the blocks that it reads, those that it adds to, and its
+    five products.
 
     Lesson 21.
     """
@@ -123,18 +213,42 @@ def draw_backward_tile() -> Figure:
     for i in range(blocks):
         for j in range(blocks):
             colour = COMPUTING if (i, j) == (row, column) else EMPTY
-            axes.add_patch(Rectangle((left + j * side, top + i * side), side, side, facecolor=colour, edgecolor=_EDGE,
-                                     linewidth=0.8))  # fmt: skip
+            axes.add_patch(
+                Rectangle(
+                    (left + j * side, top + i * side),
+                    side,
+                    side,
+                    facecolor=colour,
+                    edgecolor=_EDGE,
+                    linewidth=0.8,
+                )
+            )
     strips = (("Q, G, \u03bb, D", 0.45, DATA), ("dQ", 1.1, SENDING))
     for name, x, colour in strips:
         for i in range(blocks):
-            axes.add_patch(Rectangle((x, top + i * side), 0.34, side, facecolor=colour if i == row else EMPTY,
-                                     edgecolor=_EDGE, linewidth=0.8))  # fmt: skip
+            axes.add_patch(
+                Rectangle(
+                    (x, top + i * side),
+                    0.34,
+                    side,
+                    facecolor=colour if i == row else EMPTY,
+                    edgecolor=_EDGE,
+                    linewidth=0.8,
+                )
+            )
         write(axes, x + 0.17, top + blocks * side + 0.2, name, bold=True)
     for name, y, colour in (("K, V", 0.12, DATA), ("dK, dV", 0.64, SENDING)):
         for j in range(blocks):
-            axes.add_patch(Rectangle((left + j * side, y), side, 0.34, facecolor=colour if j == column else EMPTY,
-                                     edgecolor=_EDGE, linewidth=0.8))  # fmt: skip
+            axes.add_patch(
+                Rectangle(
+                    (left + j * side, y),
+                    side,
+                    0.34,
+                    facecolor=colour if j == column else EMPTY,
+                    edgecolor=_EDGE,
+                    linewidth=0.8,
+                )
+            )
         write(axes, left + blocks * side + 0.1, y + 0.17, name, bold=True, ha="left")
     arrow(axes, (left + column * side, middle_y), (1.47, middle_y), colour=INK, thick=1.4)
     arrow(axes, (middle_x, top + row * side), (middle_x, 1.0), colour=INK, thick=1.4)
@@ -144,7 +258,14 @@ def draw_backward_tile() -> Figure:
         box(axes, words, y - 0.16, 0.34, 0.34, str(place + 1), colour=COMPUTING, bold=True)
         write(axes, words + 0.45, y, f"{name} {formula}", size=12, bold=True, ha="left")
         write(axes, words + 2.12, y, meaning, size=11, colour=QUIET, ha="left")
-    write(axes, words + 0.5, y + 0.42, "dS = W \u2218 (dW \u2212 D), element by element", size=11, ha="left")
+    write(
+        axes,
+        words + 0.5,
+        y + 0.42,
+        "dS = W \u2218 (dW \u2212 D), element by element",
+        size=11,
+        ha="left",
+    )
     named = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
     keys(axes, words, 0.2, named)
     return drawn
@@ -152,7 +273,9 @@ def draw_backward_tile() -> Figure:
 
 def _runs(side: Sequence[int | None]) -> Counter[int]:
     """Return how many runs of each number have ended."""
-    return Counter(one for one, after in itertools.pairwise(side) if one is not None and one != after)
+    return Counter(
+        one for one, after in itertools.pairwise(side) if one is not None and one != after
+    )
 
 
 def _held(block: int, now: int, reads: Counter[int]) -> str:

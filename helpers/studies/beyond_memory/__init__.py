@@ -1,4 +1,5 @@
-"""Programs that are slightly too large: layers taken in turn, batches in shared memory, checkpointing's segments.
+"""Programs that are slightly too large: layers taken in turn, batches in shared memory,
+checkpointing's segments.
 
 Lesson 12.
 """

@@ -1,4 +1,8 @@
-from ._batches import SlowDigits as SlowDigits, count_batches as count_batches, wait_for_workers as wait_for_workers
+from ._batches import (
+    SlowDigits as SlowDigits,
+    count_batches as count_batches,
+    wait_for_workers as wait_for_workers,
+)
 from ._layers import TurnRow as TurnRow, TurnSweep as TurnSweep, sweep_layers as sweep_layers
 from .figures import (
     draw_shared_batches as draw_shared_batches,

@@ -1,4 +1,6 @@
-"""The figures of lesson 12: layers taken in turn, batches in shared memory, and checkpointing's segments to turn."""
+"""The figures of lesson 12: layers taken in turn, batches in shared memory, and checkpointing's
+segments to turn.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,26 @@ from matplotlib.figure import Figure
 from helpers import plotting
 from helpers.checks import members, number
 from helpers.plotting import COLOURS, Curves, Series, Slider
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    EMPTY,
+    INK,
+    QUIET,
+    SENDING,
+    arrow,
+    box,
+    paper,
+    write,
+)
 from helpers.studies.beyond_memory._layers import TurnSweep
 
 _BATCH_IN, _LEFT_IN, _PROCESS_IN = 1.55, 1.35, 1.7
 
 
 def draw_turns(sweep: TurnSweep) -> Figure:
-    """Return the time of a layer by the number of layers in a loop, for both orders, as :func:`sweep_layers` measured.
+    """Return the time of a layer by the number of layers in a loop, for both orders, as
+    :func:`sweep_layers` measured.
 
     A line marks the number that the L2 cache holds, where its size is known. Lesson 12.
     """
@@ -25,13 +39,31 @@ def draw_turns(sweep: TurnSweep) -> Figure:
     layers = [row.layers for row in sweep.rows]
     for label, colour, times in (
         ("forward only", COLOURS["sending"], [row.forward_s for row in sweep.rows]),
-        ("forward and backward by turns", COLOURS["computing"], [row.by_turns_s for row in sweep.rows]),
+        (
+            "forward and backward by turns",
+            COLOURS["computing"],
+            [row.by_turns_s for row in sweep.rows],
+        ),
     ):
-        axes.plot(layers, [1e6 * time_s for time_s in times], "o-", color=colour, markersize=4, label=label)
+        axes.plot(
+            layers,
+            [1e6 * time_s for time_s in times],
+            "o-",
+            color=colour,
+            markersize=4,
+            label=label,
+        )
     if sweep.cache_bytes:
         held = sweep.cache_bytes / sweep.layer_bytes
         axes.axvline(held, color=QUIET, linestyle="--", linewidth=1.2)
-        axes.text(held + 0.15, 0.02, "the L2 cache is full", transform=axes.get_xaxis_transform(), color=QUIET, size=10)
+        axes.text(
+            held + 0.15,
+            0.02,
+            "the L2 cache is full",
+            transform=axes.get_xaxis_transform(),
+            color=QUIET,
+            size=10,
+        )
     axes.set(xlabel="layers in the loop", ylabel="time of a layer, us (measured)", ylim=(0, None))
     axes.set_xlim(0, max(layers) + 1)
     axes.legend(loc="lower right")
@@ -39,13 +71,19 @@ def draw_turns(sweep: TurnSweep) -> Figure:
 
 
 def draw_shared_batches(
-    batches: Sequence[tuple[str, bool, bool]], *, room: float, worker: str = "worker", title: str = ""
+    batches: Sequence[tuple[str, bool, bool]],
+    *,
+    room: float,
+    worker: str = "worker",
+    title: str = "",
 ) -> Figure:
-    """Return a trainer and its worker above shared memory with ``room`` batches of space, and who holds which batch.
+    """Return a trainer and its worker above shared memory with ``room`` batches of space, and who
+    holds which batch.
 
-    Each of ``batches`` is its name, whether the trainer holds it, and whether the worker does. What lies beyond
-    ``room`` is drawn as not fitting. An empty name of the ``worker`` leaves it out, and ``title`` is above the drawing.
-    Raises ValueError for no batches, more than 6, or no room. Lesson 12.
+    Each of ``batches`` is its name, whether the trainer holds it, and whether the worker does. What
+    lies beyond ``room`` is drawn as not fitting. An empty name of the ``worker`` leaves it out, and
+    ``title`` is above the drawing. Raises ValueError for no batches, more than 6, or no room.
+    Lesson 12.
     """
     batches = list(members("batches", batches, "(name, trainer holds it, worker holds it)"))
     if not 1 <= len(batches) <= 6:
@@ -63,26 +101,42 @@ def draw_shared_batches(
     box(axes, _LEFT_IN - 0.06, 1.68, room * _BATCH_IN + 0.12, 0.7, colour="none", edge=INK)
     for place, (name, *held) in enumerate(batches):
         left, fits = _LEFT_IN + place * _BATCH_IN, place + 1 <= room
-        box(axes, left + 0.05, 1.75, _BATCH_IN - 0.1, 0.56, name, size=10, bold=not fits,
-            colour=DATA if fits else EMPTY, edge="none" if fits else INK)  # fmt: skip
+        box(
+            axes,
+            left + 0.05,
+            1.75,
+            _BATCH_IN - 0.1,
+            0.56,
+            name,
+            size=10,
+            bold=not fits,
+            colour=DATA if fits else EMPTY,
+            edge="none" if fits else INK,
+        )
         if not fits:
             write(axes, left + _BATCH_IN / 2, 2.55, "no room", size=10, bold=True)
-        for (_, x, colour, aside), holds in zip(processes, held, strict=False):  # a worker may be left out
+        # a worker may be left out
+        for (_, x, colour, aside), holds in zip(processes, held, strict=False):
             if holds:
-                arrow(axes, (x, 0.74), (left + _BATCH_IN / 2 + aside, 1.72), thick=1.6, colour=colour)
+                arrow(
+                    axes, (x, 0.74), (left + _BATCH_IN / 2 + aside, 1.72), thick=1.6, colour=colour
+                )
     return drawn
 
 
 def explore_segments() -> None:
-    """Display the activations of a checkpointed step of Llama 2 7B as a figure to turn, by the number of segments.
+    """Display the activations of a checkpointed step of Llama 2 7B as a figure to turn, by the
+    number of segments.
 
-    A segment saves its input, and in the backward pass all activations of one segment are alive at once. A gated block
-    of width 4,096 and feed-forward width 11,008 saves 153,600 bytes per token, its input 8,192 (lesson 11). Chen and
-    others, 2016 (arXiv:1604.06174), has the method. Lesson 12.
+    A segment saves its input, and in the backward pass all activations of one segment are alive at
+    once. A gated block of width 4,096 and feed-forward width 11,008 saves 153,600 bytes per token,
+    its input 8,192 (lesson 11). Chen and others, 2016 (arXiv:1604.06174), has the method. Lesson
+    12.
     """
     plotting.explore(
         title="Into how many segments do you cut 32 blocks?",
-        alt="More segments save more inputs and hold less of one segment at once; the sum has a minimum.",
+        alt="More segments save more inputs and hold less of one segment at once; the sum has a "
+        "minimum.",
         inputs=[
             Slider("segments", "segments", [1, 2, 4, 8, 16, 32], 32),
             Slider("tokens", "tokens", [512, 1024, 2048, 4096, 8192, 16384], 4096),

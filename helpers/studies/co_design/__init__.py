@@ -1,4 +1,7 @@
-"""Blocks of convolutions on a systolic array: their tiles and cycles drawn, and a block to turn. Lesson 15."""
+"""Blocks of convolutions on a systolic array: their tiles and cycles drawn, and a block to turn.
+
+Lesson 15.
+"""
 
 from helpers import _faces as faces
 

@@ -1,4 +1,8 @@
-"""The census of a network's program: how its weights reach the multiply-adds, counted without any GPU. Lesson 17."""
+"""The census of a network's program: how its weights reach the multiply-adds, counted without any
+GPU.
+
+Lesson 17.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from helpers import console, native, storage
 from helpers.checks import boolean
 from helpers.native import _machine_code as machine_code
 from helpers.results import Record, derived, from_dict
-from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
+from helpers.studies.constant_weights._cuda_sources import (
+    CUDA_PLACEMENTS,
+    candidates_per_thread,
+    cuda_source,
+)
 from helpers.studies.constant_weights._network import Network, network_of, pruned
 from helpers.studies.constant_weights._programs import CudaProgram, build_cuda
 
@@ -25,14 +33,15 @@ OLD_ARCHITECTURES = ("sm_60", "sm_70")
 
 
 class WeightCensus(Record):
-    """A kernel's instructions, each counted once. Only "shared" loops, where a block's threads copy the weights: there
-    a thread runs a few more than it has; elsewhere it runs each one once, or passes it over.
+    """A kernel's instructions, each counted once.
 
-    ``total`` leaves out what is never reached at the end. ``multiply_adds`` are FFMA, FFMA2 and HFMA2, those of the
-    activations among them, parted by what feeds them: an ``immediate`` in the instruction, a ``constant_bank``
+    Only "shared" loops, where a block's threads copy the weights: there a thread runs a few more
+    than it has; elsewhere it runs each one once, or passes it over. ``total`` leaves out what is
+    never reached at the end. ``multiply_adds`` are FFMA, FFMA2 and HFMA2, those of the activations
+    among them, parted by what feeds them: an ``immediate`` in the instruction, a ``constant_bank``
     operand, a ``uniform_register`` or, of all operands, a ``register``. ``constant_loads`` bring
-    ``constant_load_bytes`` into registers first. ``fp16_multiply_adds`` are HFMA2. ``spill_load_bytes`` is None where
-    the compiler's word is not at hand. Lesson 17.
+    ``constant_load_bytes`` into registers first. ``fp16_multiply_adds`` are HFMA2.
+    ``spill_load_bytes`` is None where the compiler's word is not at hand. Lesson 17.
     """
 
     architecture: str
@@ -54,12 +63,14 @@ class WeightCensus(Record):
 
 
 class CppCensus(native.HostCensus):
-    """A C++ program's function ``evaluate``, counted as :class:`helpers.native.HostCensus` says, each instruction once.
+    """A C++ program's function ``evaluate``, counted as :class:`helpers.native.HostCensus` says,
+    each instruction once.
 
-    The fields of :class:`WeightCensus` say what an x86-64 processor makes of them: ``multiply_adds``, fused ones, take
-    no ``immediate`` and have no ``uniform_register``; ``constant_bank`` are those that read the program's own data at
-    an address in the instruction, ``register`` all others, also those that read memory by a register's address.
-    ``global_loads`` are all loads but the ``constant_loads``; no memory is a ``shared`` one. Loops are not unrolled
+    The fields of :class:`WeightCensus` say what an x86-64 processor makes of them:
+    ``multiply_adds``, fused ones, take no ``immediate`` and have no ``uniform_register``;
+    ``constant_bank`` are those that read the program's own data at an address in the instruction,
+    ``register`` all others, also those that read memory by a register's address. ``global_loads``
+    are all loads but the ``constant_loads``; no memory is a ``shared`` one. Loops are not unrolled
     here as on a GPU, so the counts are of the program, not of a run. Lesson 17.
     """
 
@@ -72,7 +83,9 @@ class CppCensus(native.HostCensus):
 
 
 class PlacementCount(Record):
-    """One placement's census: of a thread, which evaluates ``candidates`` at once. Fields as in WeightCensus.
+    """One placement's census: of a thread, which evaluates ``candidates`` at once.
+
+    Fields as in WeightCensus.
 
     Lesson 17.
     """
@@ -98,7 +111,8 @@ class PlacementCount(Record):
 
 
 class PlacementCounts(Record):
-    """The census of several placements and architectures, for a network of ``widths``; ``note`` says what to know.
+    """The census of several placements and architectures, for a network of ``widths``; ``note``
+    says what to know.
 
     Lesson 17.
     """
@@ -110,22 +124,37 @@ class PlacementCounts(Record):
     counts: tuple[PlacementCount, ...]
     note: str = ""
 
-    def count(self, placement: str, *, architecture: str, precision: str = "fp32") -> PlacementCount:
-        """Return one row. Raises ValueError, with the rows that there are, when it was not counted."""
+    def count(
+        self, placement: str, *, architecture: str, precision: str = "fp32"
+    ) -> PlacementCount:
+        """Return one row.
+
+        Raises ValueError, with the rows that there are, when it was not counted.
+        """
         for row in self.counts:
-            if (row.placement, row.architecture, row.precision) == (placement, architecture, precision):
+            if (row.placement, row.architecture, row.precision) == (
+                placement,
+                architecture,
+                precision,
+            ):
                 return row
-        known = ", ".join(f"{row.placement} {row.precision} {row.architecture}" for row in self.counts)
-        raise ValueError(f"{placement} {precision} {architecture} was not counted; these were: {known}")
+        known = ", ".join(
+            f"{row.placement} {row.precision} {row.architecture}" for row in self.counts
+        )
+        raise ValueError(
+            f"{placement} {precision} {architecture} was not counted; these were: {known}"
+        )
 
 
 def census(built: Any) -> WeightCensus | CppCensus:
-    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a CppCensus of a C++ one.
+    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a
+    CppCensus of a C++ one.
 
-    Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``, ``register``,
-    ``global_loads``, ``shared_loads`` and ``total``, whole numbers; a program that :func:`cpp_program` made will do.
-    Raises TypeError for anything else, MissingToolError, with what to install, without a disassembler, and NativeError
-    for C++ on a processor that is not x86-64.
+    Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``,
+    ``register``, ``global_loads``, ``shared_loads`` and ``total``, whole numbers; a program that
+    :func:`cpp_program` made will do. Raises TypeError for anything else, MissingToolError, with
+    what to install, without a disassembler, and NativeError for C++ on a processor that is not
+    x86-64.
     """
     if isinstance(built, CudaProgram):
         return cuda_census(built)
@@ -134,14 +163,26 @@ def census(built: Any) -> WeightCensus | CppCensus:
         raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
     function = machine_code.host_function(library, "evaluate")
     host = machine_code.host_census(function)
-    fused = [instruction for instruction in function.instructions if instruction.form and instruction.form[0] == "fma"]
-    immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in instruction.operands) for instruction in fused)
+    fused = [
+        instruction
+        for instruction in function.instructions
+        if instruction.form and instruction.form[0] == "fma"
+    ]
+    immediate = sum(
+        any(_IMMEDIATE.fullmatch(operand) for operand in instruction.operands)
+        for instruction in fused
+    )
     constant = sum(instruction.loads_constant for instruction in fused)
     return derived(
-        CppCensus, host, immediate=immediate,
-        constant_bank=constant, uniform_register=0, register=len(fused) - immediate - constant,
-        global_loads=host.loads - host.constant_loads, shared_loads=0,
-    )  # fmt: skip
+        CppCensus,
+        host,
+        immediate=immediate,
+        constant_bank=constant,
+        uniform_register=0,
+        register=len(fused) - immediate - constant,
+        global_loads=host.loads - host.constant_loads,
+        shared_loads=0,
+    )
 
 
 def cuda_census(program: CudaProgram) -> WeightCensus:
@@ -171,47 +212,65 @@ def count_placements(
     precision: str = "fp32",
     prune: float = 0.0,
 ) -> PlacementCounts:
-    """Return the census of ``model`` for each of ``placements`` and ``architectures``, compiled; no GPU is needed.
+    """Return the census of ``model`` for each of ``placements`` and ``architectures``, compiled; no
+    GPU is needed.
 
-    The network of 1,857 parameters takes a second or less with constants, several where every weight is loaded.
-    ``precision`` and ``prune`` are those of :func:`generate`. Raises as :func:`generate`, :func:`build` and
-    :func:`census` do.
+    The network of 1,857 parameters takes a second or less with constants, several where every
+    weight is loaded. ``precision`` and ``prune`` are those of :func:`generate`. Raises as
+    :func:`generate`, :func:`build` and :func:`census` do.
     """
     for name, given in (("architectures", architectures), ("placements", placements)):
         if isinstance(given, str) or not given:
-            raise TypeError(f"{name} is a list of at least one name, such as [{given or 'sm_90'!r}]")
+            raise TypeError(
+                f"{name} is a list of at least one name, such as [{given or 'sm_90'!r}]"
+            )
     network = pruned(network_of(model), prune)
-    chosen = [(placement, architecture) for architecture in architectures for placement in placements]
+    chosen = [
+        (placement, architecture) for architecture in architectures for placement in placements
+    ]
     rows, compiler = [], ""
     for placement, architecture in console.track(chosen, "compiling"):
         source = cuda_source(network, placement=placement, precision=precision)
         found = cuda_census(build_cuda(source, architecture=architecture))
         compiler = found.compiler
         rows.append(placement_count(found, placement, precision))
-    return PlacementCounts(compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows))
+    return PlacementCounts(
+        compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows)
+    )
 
 
 def placement_count(found: WeightCensus, placement: str, precision: str) -> PlacementCount:
     """Return a kernel's census as a row of a table of placements. Lesson 17."""
     candidates = candidates_per_thread(precision)
-    return derived(PlacementCount, found, placement=placement, precision=precision, candidates=candidates)
+    return derived(
+        PlacementCount, found, placement=placement, precision=precision, candidates=candidates
+    )
 
 
 def recorded_counts(*, current: bool = False) -> PlacementCounts:
-    """Return the census for sm_60 and sm_70, which today's NVRTC no longer compiles for: recorded with its compiler.
+    """Return the census for sm_60 and sm_70, which today's NVRTC no longer compiles for: recorded
+    with its compiler.
 
-    ``current=True`` gives that of :data:`CURRENT_ARCHITECTURES`, in both precisions, for machines without NVRTC or
-    nvdisasm. The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises
-    FileNotFoundError where the library is installed without the course. Lesson 17.
+    ``current=True`` gives that of :data:`CURRENT_ARCHITECTURES`, in both precisions, for machines
+    without NVRTC or nvdisasm. The network is ``standard_network(0)``; the date and the tools stand
+    in ``note``. Raises FileNotFoundError where the library is installed without the course. Lesson
+    17.
     """
     boolean("current", current)
     path = recorded_file(CURRENT_ARCHITECTURES if current else OLD_ARCHITECTURES)
     if not path.exists():
-        raise FileNotFoundError(f"the recorded census {path.name} is not there; it is in the course's "
-                                "repository, under course/recorded/constant_weights")  # fmt: skip
+        raise FileNotFoundError(
+            f"the recorded census {path.name} is not there; it is in the course's "
+            "repository, under course/recorded/constant_weights"
+        )
     return from_dict(PlacementCounts, json.loads(path.read_text(encoding="utf-8")))
 
 
 def recorded_file(architectures: Sequence[str]) -> Path:
-    """Return where the census for ``architectures`` is recorded. Raises FileNotFoundError outside a course."""
-    return storage.course_file("recorded", "constant_weights", f"{'_and_'.join(architectures)}.json")
+    """Return where the census for ``architectures`` is recorded.
+
+    Raises FileNotFoundError outside a course.
+    """
+    return storage.course_file(
+        "recorded", "constant_weights", f"{'_and_'.join(architectures)}.json"
+    )

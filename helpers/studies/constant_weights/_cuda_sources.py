@@ -1,7 +1,8 @@
 """CUDA C++ of a dense network, one thread a candidate, its weights in one of seven places.
 
-One template writes them all: only how the weights are declared and how the kernel comes to them differs. Loops over
-layers are unrolled, so every weight has a multiply-add of its own in the program. Lesson 17.
+One template writes them all: only how the weights are declared and how the kernel comes to them
+differs. Loops over layers are unrolled, so every weight has a multiply-add of its own in the
+program. Lesson 17.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _MOST_WEIGHTS = 65_536
 _MOST_BYTES = {"constant": 65_536, "parameter": 32_764 - 32, "shared": 48 * 1024}
 _REASON = {
     "constant": "constant memory holds 65,536 bytes",
-    "parameter": "a kernel's parameters take at most 32,764 bytes, the tensors' addresses among them",
+    "parameter": (
+        "a kernel's parameters take at most 32,764 bytes, the tensors' addresses among them"
+    ),
     "shared": "a block has 49,152 bytes of shared memory unless it asks for more",
 }
 _WORDS = {
@@ -37,8 +40,12 @@ _WORDS = {
     "pointer": "in global memory, behind a pointer",
     "shared": "in shared memory, copied there by every block from behind a pointer",
 }
-_QUALIFIERS = {"const": "__device__ const", "constexpr": "__device__ constexpr", "device": "__device__",
-               "constant": "__constant__"}  # fmt: skip
+_QUALIFIERS = {
+    "const": "__device__ const",
+    "constexpr": "__device__ constexpr",
+    "device": "__device__",
+    "constant": "__constant__",
+}
 _LAST_PARAMETER = {
     "parameter": ", const __grid_constant__ Weights weights",
     "pointer": ", const Weights* __restrict__ weights",
@@ -49,7 +56,9 @@ _ROW_NUMBERS = 6
 
 
 class _Numbers(NamedTuple):
-    """How a precision is written: what is stored, what is computed with, and the pieces of a multiply-add."""
+    """How a precision is written: what is stored, what is computed with, and the pieces of a
+    multiply-add.
+    """
 
     stored: str
     computed: str
@@ -61,26 +70,38 @@ class _Numbers(NamedTuple):
 
 
 _NUMBERS = {
-    "fp32": _Numbers("float", "float", "{}", "{} != 0.0f", "fmaf", "cuda/evaluate.cu", ("candidate",)),
+    "fp32": _Numbers(
+        "float", "float", "{}", "{} != 0.0f", "fmaf", "cuda/evaluate.cu", ("candidate",)
+    ),
     "fp16": _Numbers(
-        "unsigned short", "__half2", "both({})", "({} & 0x7fff) != 0", "__hfma2", "cuda/evaluate_halves.cu",
+        "unsigned short",
+        "__half2",
+        "both({})",
+        "({} & 0x7fff) != 0",
+        "__hfma2",
+        "cuda/evaluate_halves.cu",
         ("first", "second"),
     ),
-}  # fmt: skip
+}
 PRECISIONS = tuple(_NUMBERS)
 
 
-def cuda_source(network: Network, *, placement: str = "const", precision: str = "fp32", layout: str = "rows") -> str:
-    """Return the CUDA C++ source of ``network``: one kernel, ``evaluate``, as :func:`cuda_declaration` declares it.
+def cuda_source(
+    network: Network, *, placement: str = "const", precision: str = "fp32", layout: str = "rows"
+) -> str:
+    """Return the CUDA C++ source of ``network``: one kernel, ``evaluate``, as
+    :func:`cuda_declaration` declares it.
 
-    ``placement`` is one of :data:`CUDA_PLACEMENTS`. With ``precision="fp32"`` a thread evaluates one candidate; with
-    "fp16" two, in the halves of its registers, its weights rounded to float16 and kept as their bits. Inputs and
-    outputs are float32 either way: ``layout="rows"`` is (N, inputs) and (N, outputs), "columns" the transposes, in
-    which neighbouring threads read neighbouring numbers. Of "const" and "constexpr" weights a zero costs no instruction
-    (what holds for finite inputs); elsewhere the compiler does not know it.
+    ``placement`` is one of :data:`CUDA_PLACEMENTS`. With ``precision="fp32"`` a thread evaluates
+    one candidate; with "fp16" two, in the halves of its registers, its weights rounded to float16
+    and kept as their bits. Inputs and outputs are float32 either way: ``layout="rows"`` is (N,
+    inputs) and (N, outputs), "columns" the transposes, in which neighbouring threads read
+    neighbouring numbers. Of "const" and "constexpr" weights a zero costs no instruction (what holds
+    for finite inputs); elsewhere the compiler does not know it.
 
-    Every float32 stands as a hexadecimal number, which means it exactly. Raises ValueError for an unknown name, for a
-    weight that float16 cannot hold, and for a network that is too large for the placement. Lesson 17.
+    Every float32 stands as a hexadecimal number, which means it exactly. Raises ValueError for an
+    unknown name, for a weight that float16 cannot hold, and for a network that is too large for the
+    placement. Lesson 17.
     """
     _check(network, placement, precision, layout)
     numbers = _NUMBERS[precision]
@@ -89,33 +110,60 @@ def cuda_source(network: Network, *, placement: str = "const", precision: str = 
         parts += _arrays(network, _QUALIFIERS[placement], precision)
     else:
         parts.append(_structure(network, precision))
-    places = dict(zip(("input", "second_input"), _places(numbers, "i", network.inputs, layout), strict=False))
-    places |= zip(("output", "second_output"), _places(numbers, "j", network.outputs, layout), strict=False)
-    layers = [_layer(layer, number, placement, numbers) for number, layer in enumerate(network.layers, start=1)]
+    places = dict(
+        zip(("input", "second_input"), _places(numbers, "i", network.inputs, layout), strict=False)
+    )
+    places |= zip(
+        ("output", "second_output"), _places(numbers, "j", network.outputs, layout), strict=False
+    )
+    layers = [
+        _layer(layer, number, placement, numbers)
+        for number, layer in enumerate(network.layers, start=1)
+    ]
     copy = _filled("cuda/copy.cu", kind=numbers.stored) + "\n" if placement == "shared" else ""
     return _filled(
-        numbers.kernel, before="\n\n".join(filter(None, parts)), copy=copy,
-        parameter=_LAST_PARAMETER.get(placement, ""), inputs=network.inputs, outputs=network.outputs,
-        layers="\n\n".join(layers), last=f"h{len(layers)}", **places,
-    )  # fmt: skip
+        numbers.kernel,
+        before="\n\n".join(filter(None, parts)),
+        copy=copy,
+        parameter=_LAST_PARAMETER.get(placement, ""),
+        inputs=network.inputs,
+        outputs=network.outputs,
+        layers="\n\n".join(layers),
+        last=f"h{len(layers)}",
+        **places,
+    )
 
 
 def cuda_declaration(placement: str) -> str:
-    """Return the C declaration of the kernel ``evaluate``, for :meth:`helpers.native.Module.function`. Lesson 17."""
-    last = {"parameter": ", Weights weights", "pointer": ", const void* weights", "shared": ", const void* weights"}
-    return f"void evaluate(const float* inputs, float* outputs, long long candidates{last.get(placement, '')})"
+    """Return the C declaration of the kernel ``evaluate``, for
+    :meth:`helpers.native.Module.function`.
+
+    Lesson 17.
+    """
+    last = {
+        "parameter": ", Weights weights",
+        "pointer": ", const void* weights",
+        "shared": ", const void* weights",
+    }
+    return (
+        "void evaluate(const float* inputs, float* outputs, long long "
+        f"candidates{last.get(placement, '')})"
+    )
 
 
 def candidates_per_thread(precision: str) -> int:
-    """Return how many candidates a thread evaluates: 1, and 2 in the halves of its registers with "fp16"."""
+    """Return how many candidates a thread evaluates: 1, and 2 in the halves of its registers with
+    "fp16".
+    """
     return len(_NUMBERS[precision].candidates)
 
 
 def packed_weights(network: Network, *, precision: str = "fp32") -> bytes:
-    """Return the bytes of the structure ``Weights`` in the source: each layer's weights row by row, then its bias.
+    """Return the bytes of the structure ``Weights`` in the source: each layer's weights row by row,
+    then its bias.
 
-    Four bytes a number for "fp32" and two for "fp16", little-endian. Raises ValueError for a weight that float16
-    cannot hold. Lesson 17.
+    Four bytes a number for "fp32" and two for "fp16", little-endian. Raises ValueError for a weight
+    that float16 cannot hold. Lesson 17.
     """
     parts = [array for layer in network.layers for array in (layer.weights, layer.bias)]
     if precision == "fp32":
@@ -132,13 +180,17 @@ def half_bits(values: np.ndarray) -> np.ndarray:
         halves = values.astype(np.float16)
     if not np.isfinite(halves).all():
         worst = float(np.abs(values).max())
-        raise ValueError(f"a weight or bias of {worst:g} in size is too large for float16, which ends at 65,504; "
-                         'use precision="fp32"')  # fmt: skip
+        raise ValueError(
+            f"a weight or bias of {worst:g} in size is too large for float16, which ends at "
+            "65,504; "
+            'use precision="fp32"'
+        )
     return halves.view(np.uint16)
 
 
 def float_literal(value: float) -> str:
-    """Return a float32 as a C literal that means exactly it, also where it is denormal: ``0x1.99999ap-4f``.
+    """Return a float32 as a C literal that means exactly it, also where it is denormal:
+    ``0x1.99999ap-4f``.
 
     Lesson 17.
     """
@@ -149,27 +201,41 @@ def float_literal(value: float) -> str:
 
 
 def _check(network: Network, placement: str, precision: str, layout: str) -> None:
-    for name, value, known in (("placement", placement, CUDA_PLACEMENTS), ("precision", precision, PRECISIONS),
-                               ("layout", layout, LAYOUTS)):  # fmt: skip
+    for name, value, known in (
+        ("placement", placement, CUDA_PLACEMENTS),
+        ("precision", precision, PRECISIONS),
+        ("layout", layout, LAYOUTS),
+    ):
         if value not in known:
             raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r:.40}")
     if network.macs > _MOST_WEIGHTS:
-        raise ValueError(f"the network has {network.macs:,} weights, each with an instruction of its own; up to "
-                         f"{_MOST_WEIGHTS:,} are generated. Use torch for a network of this size")  # fmt: skip
+        raise ValueError(
+            f"the network has {network.macs:,} weights, each with an instruction of its own; up to "
+            f"{_MOST_WEIGHTS:,} are generated. Use torch for a network of this size"
+        )
     size = network.parameters * {"fp32": 4, "fp16": 2}[precision]
     if size > _MOST_BYTES.get(placement, size):
-        raise ValueError(f'{network.parameters:,} parameters take {size:,} bytes; {_REASON[placement]}; use '
-                         'placement="pointer"')  # fmt: skip
+        raise ValueError(
+            f"{network.parameters:,} parameters take {size:,} bytes; {_REASON[placement]}; use "
+            'placement="pointer"'
+        )
 
 
 def _head(network: Network, placement: str, precision: str, layout: str) -> str:
     steps = [str(network.inputs)]
-    steps += [f"{layer.outputs}{'' if layer.activation == 'identity' else ' ' + layer.activation}"
-              for layer in network.layers]  # fmt: skip
-    many = {"fp32": "one candidate", "fp16": "two candidates, in the two halves of its registers"}[precision]
+    steps += [
+        f"{layer.outputs}{'' if layer.activation == 'identity' else ' ' + layer.activation}"
+        for layer in network.layers
+    ]
+    many = {"fp32": "one candidate", "fp16": "two candidates, in the two halves of its registers"}[
+        precision
+    ]
     order = {"rows": "row after row", "columns": "column after column"}[layout]
     lines = [
-        f"// {' -> '.join(steps)}: {network.macs:,} weights, of which {network.nonzero_weights:,} are not zero.",
+        (
+            f"// {' -> '.join(steps)}: {network.macs:,} weights, of which "
+            f"{network.nonzero_weights:,} are not zero."
+        ),
         f"// The weights stand {_WORDS[placement]}.",
         f"// A thread evaluates {many}. Inputs and outputs are stored {order}.",
     ]
@@ -177,9 +243,13 @@ def _head(network: Network, placement: str, precision: str, layout: str) -> str:
 
 
 def _functions(network: Network, precision: str) -> str:
-    """Return the functions of the activations that the network has; on halves those that they call, too."""
+    """Return the functions of the activations that the network has; on halves those that they call,
+    too.
+    """
     used = {layer.activation for layer in network.layers}
-    single = {name: text for name, text in _functions_of("cuda/activations.cu").items() if name in used}
+    single = {
+        name: text for name, text in _functions_of("cuda/activations.cu").items() if name in used
+    }
     if precision == "fp32":
         return "\n\n".join(single.values())
     halves = _functions_of("cuda/activations_halves.cu")
@@ -190,10 +260,15 @@ def _functions(network: Network, precision: str) -> str:
 
 
 def _functions_of(file: str) -> dict[str, str]:
-    """Return the functions of a file, between which an empty line stands, by the names of their activations."""
+    """Return the functions of a file, between which an empty line stands, by the names of their
+    activations.
+    """
     texts = native.read_source(__package__, file).strip().split("\n\n")
     names = [match[1] for match in (re.search(r"(\w+)\(", text) for text in texts) if match]
-    return {{"hyperbolic_tangent": "tanh"}.get(name, name): text for name, text in zip(names, texts, strict=True)}
+    return {
+        {"hyperbolic_tangent": "tanh"}.get(name, name): text
+        for name, text in zip(names, texts, strict=True)
+    }
 
 
 def _arrays(network: Network, qualifiers: str, precision: str) -> Iterator[str]:
@@ -201,8 +276,10 @@ def _arrays(network: Network, qualifiers: str, precision: str) -> Iterator[str]:
     kind = _NUMBERS[precision].stored
     for number, layer in enumerate(network.layers, start=1):
         rows = ",\n".join(f"    {{{_values(row, precision, indent=5)}}}" for row in layer.weights)
-        yield (f"// weights_{number}[i][j] is what output j of layer {number} takes from its input i\n"
-               f"{qualifiers} {kind} weights_{number}[{layer.inputs}][{layer.outputs}] = {{\n{rows}}};")  # fmt: skip
+        yield (
+            f"// weights_{number}[i][j] is what output j of layer {number} takes from its input i\n"
+            f"{qualifiers} {kind} weights_{number}[{layer.inputs}][{layer.outputs}] = {{\n{rows}}};"
+        )
         bias = _values(layer.bias, precision, indent=4)
         yield f"{qualifiers} {kind} bias_{number}[{layer.outputs}] = {{\n    {bias}}};"
 
@@ -212,22 +289,38 @@ def _values(values: np.ndarray, precision: str, *, indent: int) -> str:
         texts = [float_literal(value) for value in values]
     else:
         texts = [f"0x{bits:04x}" for bits in half_bits(values)]
-    lines = [", ".join(texts[start : start + _ROW_NUMBERS]) for start in range(0, len(texts), _ROW_NUMBERS)]
+    lines = [
+        ", ".join(texts[start : start + _ROW_NUMBERS])
+        for start in range(0, len(texts), _ROW_NUMBERS)
+    ]
     return (",\n" + " " * indent).join(lines)
 
 
 def _structure(network: Network, precision: str) -> str:
     kind, members = _NUMBERS[precision].stored, []
     for number, layer in enumerate(network.layers, start=1):
-        members.append(f"    {kind} weights_{number}[{layer.inputs}][{layer.outputs}], bias_{number}[{layer.outputs}];")
-    return "\n".join(["struct Weights  // weights_1[i][j] is what output j of layer 1 takes from its input i", "{",
-                      *members, "};"])  # fmt: skip
+        members.append(
+            f"    {kind} weights_{number}[{layer.inputs}][{layer.outputs}], "
+            f"bias_{number}[{layer.outputs}];"
+        )
+    return "\n".join(
+        [
+            "struct Weights  // weights_1[i][j] is what output j of layer 1 takes from its input i",
+            "{",
+            *members,
+            "};",
+        ]
+    )
 
 
 def _places(numbers: _Numbers, index: str, width: int, layout: str) -> Iterator[str]:
     """Yield where a number of each of the thread's candidates is stored."""
     for candidate in numbers.candidates:
-        yield f"{candidate} * {width} + {index}" if layout == "rows" else f"{index} * candidates + {candidate}"
+        yield (
+            f"{candidate} * {width} + {index}"
+            if layout == "rows"
+            else f"{index} * candidates + {candidate}"
+        )
 
 
 def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
@@ -236,15 +329,23 @@ def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
     condition = f"if ({numbers.is_not_zero.format(weight)}) " if placement in KNOWN_VALUES else ""
     product = f"h{number - 1}[i], {numbers.weight.format(weight)}"
     text = _filled(
-        "cuda/layer.cu", number=number, inputs=layer.inputs, outputs=layer.outputs, activation=layer.activation,
-        type=numbers.computed, bias=numbers.weight.format(bias),
+        "cuda/layer.cu",
+        number=number,
+        inputs=layer.inputs,
+        outputs=layer.outputs,
+        activation=layer.activation,
+        type=numbers.computed,
+        bias=numbers.weight.format(bias),
         step=f"{condition}{now}[j] = {numbers.multiply_add}({product}, {now}[j]);",
-    )  # fmt: skip
+    )
     if layer.activation == "softmax":
         text += f"    softmax({now});\n"
     elif layer.activation != "identity":
         name = {"tanh": "hyperbolic_tangent"}.get(layer.activation, layer.activation)
-        text += f"    #pragma unroll\n    for (int j = 0; j < {layer.outputs}; ++j) {now}[j] = {name}({now}[j]);\n"
+        text += (
+            f"    #pragma unroll\n    for (int j = 0; j < {layer.outputs}; ++j) {now}[j] = "
+            f"{name}({now}[j]);\n"
+        )
     return text.removesuffix("\n")
 
 

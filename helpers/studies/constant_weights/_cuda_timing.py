@@ -1,6 +1,8 @@
-"""Every placement on a GPU: 10^7 candidates, beside PyTorch, and beside what the machine code's census allows.
+"""Every placement on a GPU: 10^7 candidates, beside PyTorch, and beside what the machine code's
+census allows.
 
-These functions are registered with :mod:`helpers.recorded`; without a GPU they return no rows, and say why. Lesson 17.
+These functions are registered with :mod:`helpers.recorded`; without a GPU they return no rows, and
+say why. Lesson 17.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ CANDIDATES = 10_000_000
 GROWING_WIDTHS = (16, 32, 48, 64, 96, 128)
 
 _WARP = 32
-_SCHEDULERS = 4  # of a multiprocessor, each with an instruction a cycle, from sm_70 on: NVIDIA's Volta and later papers
-# Of a multiprocessor, a cycle: results of float32 multiply-adds, and of float16 ones. "Throughput of Native Arithmetic
-# Instructions": to 9.0 as in the CUDA C++ Programming Guide 12.6, from 10.0 on as in the Best Practices Guide 13, which
-# counts pairs of float16.
+# of a multiprocessor, each with an instruction a cycle, from sm_70 on: NVIDIA's Volta and later
+# papers
+_SCHEDULERS = 4
+# Of a multiprocessor, a cycle: results of float32 multiply-adds, and of float16 ones. "Throughput
+# of Native Arithmetic Instructions": to 9.0 as in the CUDA C++ Programming Guide 12.6, from 10.0 on
+# as in the Best Practices Guide 13, which counts pairs of float16.
 _RATES = {
     "7.5": (64, 128),
     "8.0": (64, 256),
@@ -41,8 +45,9 @@ _RATES = {
     "10.0": (128, 128),
     "12.0": (128, 128),
 }
-# Of a multiprocessor, a cycle, at most: shared memory has 32 banks of 32 bits a cycle (CUDA C++ Programming Guide,
-# "Compute Capability 5.x" and later, shared memory), and the L1 cache is the same memory.
+# Of a multiprocessor, a cycle, at most: shared memory has 32 banks of 32 bits a cycle (CUDA C++
+# Programming Guide, "Compute Capability 5.x" and later, shared memory), and the L1 cache is the
+# same memory.
 _WARP_LOADS = 1
 _SHARE_OF_MEMORY = 0.25
 _CHECKED = 4_096
@@ -50,13 +55,14 @@ _NO_GPU = "there is no CUDA device here: nothing was run"
 
 
 class CudaTime(Record):
-    """One program's time for all candidates; ``speedup`` is over the comparison's baseline, in turns with it.
+    """One program's time for all candidates; ``speedup`` is over the comparison's baseline, in
+    turns with it.
 
-    ``issue_s`` is what the instructions of the census take at four warps a cycle, ``multiply_add_s`` what the
-    multiply-adds take in their units, ``load_s`` what global and shared loads take at one warp's a cycle (each a lower
-    bound), ``memory_s`` what inputs and outputs take at the published bandwidth; ``modelled_s`` is the largest of them.
-    None: not known, or no kernel of ours. ``error_share`` is the largest error over its bound (1 or less is right).
-    Lesson 17.
+    ``issue_s`` is what the instructions of the census take at four warps a cycle,
+    ``multiply_add_s`` what the multiply-adds take in their units, ``load_s`` what global and shared
+    loads take at one warp's a cycle (each a lower bound), ``memory_s`` what inputs and outputs take
+    at the published bandwidth; ``modelled_s`` is the largest of them. None: not known, or no kernel
+    of ours. ``error_share`` is the largest error over its bound (1 or less is right). Lesson 17.
     """
 
     name: str
@@ -90,17 +96,21 @@ class CudaTimes(Record):
     comparison: timing.Comparison | None
 
     def time(self, name: str) -> CudaTime:
-        """Return one program's row. Raises ValueError, with those that there are, for another name."""
+        """Return one program's row.
+
+        Raises ValueError, with those that there are, for another name.
+        """
         return row_of(self.rows, "row", name=name)
 
 
 def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> CudaTimes:
-    """Return the times of every placement, of half precision, of a network from a file, and of PyTorch, on this GPU.
+    """Return the times of every placement, of half precision, of a network from a file, and of
+    PyTorch, on this GPU.
 
-    The network is :func:`standard_network`; kernels read columns unless their name says rows. PyTorch has its input as
-    rows, its floats "highest". Each program's outputs are checked against float64 first. On a GPU whose memory is too
-    small for them, candidates are fewer. Without a GPU no row comes back, and a note. Raises RuntimeError when a
-    program is wrong.
+    The network is :func:`standard_network`; kernels read columns unless their name says rows.
+    PyTorch has its input as rows, its floats "highest". Each program's outputs are checked against
+    float64 first. On a GPU whose memory is too small for them, candidates are fewer. Without a GPU
+    no row comes back, and a note. Raises RuntimeError when a program is wrong.
     """
     if not torch.cuda.is_available():
         return _nothing(standard_network())
@@ -108,34 +118,45 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
     notes: list[str] = []
     count = _fitting(candidates, network, notes)
     rows = _random_rows(count, network.inputs)
-    kernels = {f"{name} {precision}" if precision == "fp16" else name: (name, precision, "columns")
-               for precision in ("fp32", "fp16") for name in CUDA_PLACEMENTS}  # fmt: skip
+    kernels = {
+        f"{name} {precision}" if precision == "fp16" else name: (name, precision, "columns")
+        for precision in ("fp32", "fp16")
+        for name in CUDA_PLACEMENTS
+    }
     kernels |= {f"{name}, rows": (name, "fp32", "rows") for name in ("const", "pointer")}
     functions = {}
     for name, (placement, precision, layout) in console.track(list(kernels.items()), "compiling"):
-        functions[name] = cuda_function(network, placement=placement, precision=precision, layout=layout)
+        functions[name] = cuda_function(
+            network, placement=placement, precision=precision, layout=layout
+        )
     others = {"from a file, rows": _from_a_file(network, rows), **_peers(network, rows, notes)}
     return _measured(network, functions, rows, others, notes, baseline="pointer", budget_s=budget_s)
 
 
 def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> CudaTimes:
-    """Return the times of growing networks whose weights are constants: where the code outgrows the instruction cache.
+    """Return the times of growing networks whose weights are constants: where the code outgrows the
+    instruction cache.
 
-    Networks of 23 -> w -> w -> 1 for the widths w of :data:`GROWING_WIDTHS`, each a row named by its width; the model
-    knows of no instruction cache, so the times leave it there. Without a GPU no row comes back.
+    Networks of 23 -> w -> w -> 1 for the widths w of :data:`GROWING_WIDTHS`, each a row named by
+    its width; the model knows of no instruction cache, so the times leave it there. Without a GPU
+    no row comes back.
     """
     if not torch.cuda.is_available():
         return _nothing(standard_network())
     notes: list[str] = []
-    networks = {f"width {width}": random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
-                for width in GROWING_WIDTHS}  # fmt: skip
+    networks = {
+        f"width {width}": random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
+        for width in GROWING_WIDTHS
+    }
     first = next(iter(networks.values()))
     count = _fitting(candidates, first, notes)
     rows = _random_rows(count, first.inputs)
     functions = {}
     for name, network in console.track(list(networks.items()), "compiling"):
         functions[name] = cuda_function(network, layout="columns")
-    return _measured(first, functions, rows, {}, notes, baseline=next(iter(functions)), budget_s=budget_s)
+    return _measured(
+        first, functions, rows, {}, notes, baseline=next(iter(functions)), budget_s=budget_s
+    )
 
 
 def _nothing(network: Network) -> CudaTimes:
@@ -143,11 +164,15 @@ def _nothing(network: Network) -> CudaTimes:
 
 
 def _random_rows(candidates: int, inputs: int) -> torch.Tensor:
-    return torch.randn(candidates, inputs, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    return torch.randn(
+        candidates, inputs, device="cuda", generator=torch.Generator("cuda").manual_seed(0)
+    )
 
 
 def _fitting(candidates: int, network: Network, notes: list[str]) -> int:
-    """Return how many candidates fit: PyTorch keeps inputs, copies of them and the activations of two layers."""
+    """Return how many candidates fit: PyTorch keeps inputs, copies of them and the activations of
+    two layers.
+    """
     bytes_each = 4 * (2 * network.inputs + 4 * max(network.widths))
     free, _ = torch.cuda.mem_get_info()
     fitting = int(free * _SHARE_OF_MEMORY * 2 / bytes_each)
@@ -157,15 +182,21 @@ def _fitting(candidates: int, network: Network, notes: list[str]) -> int:
 
 
 def _from_a_file(network: Network, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Return the network as it serves from a file, once the compiler is done: const, rows, all checks included."""
+    """Return the network as it serves from a file, once the compiler is done: const, rows, all
+    checks included.
+    """
     specialised = through_a_file(network, device="cuda")
     specialised.wait()
     out = torch.empty(len(rows), network.outputs, device=rows.device)
     return lambda: specialised(rows, out=out)
 
 
-def _peers(network: Network, rows: torch.Tensor, notes: list[str]) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return PyTorch's ways to evaluate the network; what does not run here is named in ``notes`` with the reason."""
+def _peers(
+    network: Network, rows: torch.Tensor, notes: list[str]
+) -> dict[str, Callable[[], torch.Tensor]]:
+    """Return PyTorch's ways to evaluate the network; what does not run here is named in ``notes``
+    with the reason.
+    """
     module = network.module().to(rows.device)
 
     def eager() -> torch.Tensor:
@@ -176,9 +207,13 @@ def _peers(network: Network, rows: torch.Tensor, notes: list[str]) -> dict[str, 
     for name, make in (("torch.compile", _compiled), ("torch CUDA graph", _graph)):
         try:
             peers[name] = make(module, rows)
-        except Exception as error:  # a compiler that is not there, an operation that a graph refuses
+        except Exception as error:
+            # a compiler that is not there, an operation that a graph refuses
             words = str(error).strip().splitlines()
-            notes.append(f"{name} did not run: {type(error).__name__}: {words[0] if words else 'no reason given'}")
+            notes.append(
+                f"{name} did not run: {type(error).__name__}: "
+                f"{words[0] if words else 'no reason given'}"
+            )
     return peers
 
 
@@ -196,7 +231,8 @@ def _compiled(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch
 def _graph(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(stream):  # a graph is recorded after a warm-up on another stream
+    # a graph is recorded after a warm-up on another stream
+    with torch.no_grad(), torch.cuda.stream(stream):
         for _ in range(3):
             module(rows)
     torch.cuda.current_stream().wait_stream(stream)
@@ -233,24 +269,45 @@ def _measured(
     wrong = {name: share for name, share in shares.items() if not share <= 1}
     if wrong:
         listed = ", ".join(f"{name} ({share:.3g} times its bound)" for name, share in wrong.items())
-        raise RuntimeError(f"wrong outputs: {listed}; nothing was timed. Report it with this machine's name")
+        raise RuntimeError(
+            f"wrong outputs: {listed}; nothing was timed. Report it with this machine's name"
+        )
     comparison = timing.compare(runs, baseline=baseline, device="cuda", budget_s=budget_s)
     bandwidth = _bandwidth(card)
     made = []
     for row in comparison.candidates:
         own = functions.get(row.name)
         found = cuda_census(own.program) if own is not None else None
-        models = _models(found, own, gpu, len(rows), bandwidth) if own is not None and found else (None,) * 4
+        models = (
+            _models(found, own, gpu, len(rows), bandwidth)
+            if own is not None and found
+            else (None,) * 4
+        )
         known = [value for value in models if value is not None]
-        made.append(CudaTime(
-            row.name, own.layout if own else "rows", found.total if found else None,
-            found.total * INSTRUCTION_BYTES if found else None, row.median_s, row.median_s * 1e9 / len(rows),
-            1 / row.time_ratio, *models, max(known) if models[0] is not None else None, shares[row.name],
-        ))  # fmt: skip
+        made.append(
+            CudaTime(
+                row.name,
+                own.layout if own else "rows",
+                found.total if found else None,
+                found.total * INSTRUCTION_BYTES if found else None,
+                row.median_s,
+                row.median_s * 1e9 / len(rows),
+                1 / row.time_ratio,
+                *models,
+                max(known) if models[0] is not None else None,
+                shares[row.name],
+            )
+        )
     return CudaTimes(
-        gpu.name if gpu else torch.cuda.get_device_name(), gpu.multiprocessors if gpu else None,
-        gpu.clock_hz if gpu else None, len(rows), network.widths, tuple(notes), tuple(made), comparison,
-    )  # fmt: skip
+        gpu.name if gpu else torch.cuda.get_device_name(),
+        gpu.multiprocessors if gpu else None,
+        gpu.clock_hz if gpu else None,
+        len(rows),
+        network.widths,
+        tuple(notes),
+        tuple(made),
+        comparison,
+    )
 
 
 def _run_of(function: CudaFunction, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -258,7 +315,9 @@ def _run_of(function: CudaFunction, inputs: torch.Tensor) -> Callable[[], torch.
     return lambda: function(inputs, out=out)
 
 
-def _share(outputs: torch.Tensor, function: CudaFunction | None, network: Network, rows: torch.Tensor) -> float:
+def _share(
+    outputs: torch.Tensor, function: CudaFunction | None, network: Network, rows: torch.Tensor
+) -> float:
     """Return the largest error over its bound, of the first candidates and of the last ones."""
     precision = function.precision if function else "fp32"
     network = function.network if function else network
@@ -266,19 +325,26 @@ def _share(outputs: torch.Tensor, function: CudaFunction | None, network: Networ
     half = min(_CHECKED, len(rows))
     inputs = torch.cat([rows[:half], rows[-half:]]).cpu()
     found = torch.cat([by_rows[:half], by_rows[-half:]]).cpu().double()
-    shares = (found - exact_outputs(network, inputs)).abs() / error_bound(network, inputs, precision=precision)
+    shares = (found - exact_outputs(network, inputs)).abs() / error_bound(
+        network, inputs, precision=precision
+    )
     return math.inf if shares.isnan().any() else float(shares.max())
 
 
 def _models(
-    found: WeightCensus, function: CudaFunction, gpu: hardware.Gpu | None, candidates: int, bandwidth: float | None
+    found: WeightCensus,
+    function: CudaFunction,
+    gpu: hardware.Gpu | None,
+    candidates: int,
+    bandwidth: float | None,
 ) -> tuple[float | None, float | None, float | None, float | None]:
     memory = 4 * candidates * (function.network.inputs + function.network.outputs)
     memory_s = memory / bandwidth if bandwidth else None
     if gpu is None or not gpu.multiprocessors or not gpu.clock_hz:
         return None, None, None, memory_s
     warps = candidates / candidates_per_thread(function.precision) / _WARP
-    warps_per_s = gpu.multiprocessors * gpu.clock_hz / warps  # cycles of all multiprocessors a second, for each warp
+    # cycles of all multiprocessors a second, for each warp
+    warps_per_s = gpu.multiprocessors * gpu.clock_hz / warps
     issue_s = found.total / _SCHEDULERS / warps_per_s
     load_s = (found.global_loads + found.shared_loads) / _WARP_LOADS / warps_per_s
     rates = _RATES.get(gpu.capability or "")
@@ -286,7 +352,9 @@ def _models(
         return issue_s, None, load_s, memory_s
     single, half = rates
     halves = found.fp16_multiply_adds
-    multiply_add_s = ((found.multiply_adds - halves) * _WARP / single + halves * 2 * _WARP / half) / warps_per_s
+    multiply_add_s = (
+        (found.multiply_adds - halves) * _WARP / single + halves * 2 * _WARP / half
+    ) / warps_per_s
     return issue_s, multiply_add_s, load_s, memory_s
 
 

@@ -1,14 +1,17 @@
-"""Networks in binary files, read whole and checked or refused with the reason, and served at the speed of constants.
+"""Networks in binary files, read whole and checked or refused with the reason, and served at the
+speed of constants.
 
-A file of this library is, in little-endian order: the eight bytes of :data:`MAGIC`, the version and the number of
-layers; for each layer its inputs, its outputs and its activation's number; for each layer its weights, a row an input,
-and its biases; the SHA-256 of all that stands before. Numbers are u32, weights float32.
+A file of this library is, in little-endian order: the eight bytes of :data:`MAGIC`, the version and
+the number of layers; for each layer its inputs, its outputs and its activation's number; for each
+layer its weights, a row an input, and its biases; the SHA-256 of all that stands before. Numbers
+are u32, weights float32.
 
-The other format that is read is that of the program of the story: for each layer its number from 1, its inputs and its
-outputs (u32), its biases, its weights, a row an input (float32). It knows no activations and has no checksum.
+The other format that is read is that of the program of the story: for each layer its number from 1,
+its inputs and its outputs (u32), its biases, its weights, a row an input (float32). It knows no
+activations and has no checksum.
 
-Weights in a file and weights in the program exclude each other only as long as the compiler is not there at start-up.
-Here it is: on a CPU the C++ compiler, on CUDA NVRTC. Lesson 17.
+Weights in a file and weights in the program exclude each other only as long as the compiler is not
+there at start-up. Here it is: on a CPU the C++ compiler, on CUDA NVRTC. Lesson 17.
 """
 
 from __future__ import annotations
@@ -29,8 +32,19 @@ from torch import nn
 from helpers import console, native, storage, units
 from helpers.results import Record
 from helpers.studies.constant_weights._cpp_sources import check_tensors, cpp_source
-from helpers.studies.constant_weights._cuda_sources import THREADS, cuda_declaration, cuda_source, packed_weights
-from helpers.studies.constant_weights._network import ACTIVATIONS, Dense, Network, network_of, pruned
+from helpers.studies.constant_weights._cuda_sources import (
+    THREADS,
+    cuda_declaration,
+    cuda_source,
+    packed_weights,
+)
+from helpers.studies.constant_weights._network import (
+    ACTIVATIONS,
+    Dense,
+    Network,
+    network_of,
+    pruned,
+)
 from helpers.studies.constant_weights._programs import CppProgram, build_cuda, cpp_program
 
 MAGIC = b"\x89DENSE\r\n"  # not text, and changed by whoever converts line ends
@@ -47,83 +61,124 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 def save(model: nn.Module | Network, path: str | os.PathLike[str]) -> None:
     """Write ``model`` to ``path`` in one step; :func:`load` reads it back, every float as it was.
 
-    Raises TypeError or ValueError for a model that is no chain of dense layers or too large, OSError when it cannot be
-    written. Lesson 17.
+    Raises TypeError or ValueError for a model that is no chain of dense layers or too large,
+    OSError when it cannot be written. Lesson 17.
     """
     network = network_of(model)
     parts = [_START.pack(MAGIC, VERSION, len(network.layers))]
-    parts += [_LAYER.pack(layer.inputs, layer.outputs, ACTIVATIONS.index(layer.activation)) for layer in network.layers]
-    parts += [part.astype("<f4").tobytes() for layer in network.layers for part in (layer.weights, layer.bias)]
+    parts += [
+        _LAYER.pack(layer.inputs, layer.outputs, ACTIVATIONS.index(layer.activation))
+        for layer in network.layers
+    ]
+    parts += [
+        part.astype("<f4").tobytes()
+        for layer in network.layers
+        for part in (layer.weights, layer.bias)
+    ]
     content = b"".join(parts)
     if len(network.layers) > _MOST_LAYERS or len(content) + _CHECKSUM_BYTES > MOST_BYTES:
-        raise ValueError(f"the network has {len(network.layers):,} layers and {len(content):,} bytes; a file holds up "
-                         f"to {_MOST_LAYERS:,} layers and {MOST_BYTES:,} bytes")  # fmt: skip
+        raise ValueError(
+            f"the network has {len(network.layers):,} layers and {len(content):,} bytes; a file "
+            f"holds up to {_MOST_LAYERS:,} layers and {MOST_BYTES:,} bytes"
+        )
     storage.write_atomically(path, content + hashlib.sha256(content).digest())
 
 
 def load(path: str | os.PathLike[str], *, activations: Sequence[str] | None = None) -> Network:
-    """Return the network in the file ``path``: of this library's format, or of the layer format of the story.
+    """Return the network in the file ``path``: of this library's format, or of the layer format of
+    the story.
 
-    The layer format says nothing of activations: ``activations`` names one for each layer then, and only then. In it
-    a damaged weight cannot be seen; in a file of this library any changed bit is.
+    The layer format says nothing of activations: ``activations`` names one for each layer then, and
+    only then. In it a damaged weight cannot be seen; in a file of this library any changed bit is.
 
-    Raises ValueError, saying what is wrong, for a file that is cut off, too long, damaged, of another version or of
-    another kind, OSError for one that cannot be read. Lesson 17.
+    Raises ValueError, saying what is wrong, for a file that is cut off, too long, damaged, of
+    another version or of another kind, OSError for one that cannot be read. Lesson 17.
     """
     name = Path(path).name
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
-            raise ValueError(f"{name} has {size:,} bytes; a file of a network has at most {MOST_BYTES:,}")
+            raise ValueError(
+                f"{name} has {size:,} bytes; a file of a network has at most {MOST_BYTES:,}"
+            )
         content = file.read(MOST_BYTES + 1)
     if content[: len(MAGIC)] == MAGIC:
         if activations is not None:
-            raise ValueError(f"{name} says itself which activations its layers have; call load without activations")
+            raise ValueError(
+                f"{name} says itself which activations its layers have; call load without "
+                "activations"
+            )
         return _read(name, content)
     if len(content) < len(MAGIC) and MAGIC.startswith(content):
-        raise ValueError(f"{name} is cut off: it has {len(content)} bytes, not even the start of a network's file")
+        raise ValueError(
+            f"{name} is cut off: it has {len(content)} bytes, not even the start of a network's "
+            "file"
+        )
     return _read_layers(name, content, activations)
 
 
 def layer_format(model: nn.Module | Network) -> bytes:
     """Return the bytes of a file in the layer format of the story, without the activations.
 
-    For each layer these are its number from 1, its inputs and its outputs (u32, 4 bytes each), its biases, and its
-    weights, a row an input (float32), all little-endian. :func:`load` reads such a file. Raises TypeError or ValueError
-    for a model that is no chain of dense layers.
+    For each layer these are its number from 1, its inputs and its outputs (u32, 4 bytes each), its
+    biases, and its weights, a row an input (float32), all little-endian. :func:`load` reads such a
+    file. Raises TypeError or ValueError for a model that is no chain of dense layers.
 
     Source of the format: the draft SegmentLinking/cmssw 143. Lesson 17.
     """
     head, parts = struct.Struct("<III"), []
     for number, layer in enumerate(network_of(model).layers, start=1):
-        parts += [head.pack(number, layer.inputs, layer.outputs), layer.bias.astype("<f4").tobytes(),
-                  layer.weights.astype("<f4").tobytes()]  # fmt: skip
+        parts += [
+            head.pack(number, layer.inputs, layer.outputs),
+            layer.bias.astype("<f4").tobytes(),
+            layer.weights.astype("<f4").tobytes(),
+        ]
     return b"".join(parts)
 
 
 def _read(name: str, content: bytes) -> Network:
-    """Read this library's format. The sizes in the header are held against the file's size before they are used."""
+    """Read this library's format.
+
+    The sizes in the header are held against the file's size before they are used.
+    """
     _require(name, content, _START.size, "the header")
     _, version, count = _START.unpack_from(content)
     if version != VERSION:
-        raise ValueError(f"{name} is of version {version:,} of this format, or damaged; this library reads version "
-                         f"{VERSION}")  # fmt: skip
+        raise ValueError(
+            f"{name} is of version {version:,} of this format, or damaged; this library reads "
+            f"version {VERSION}"
+        )
     if not 1 <= count <= _MOST_LAYERS:
-        raise ValueError(f"{name} is damaged: its header tells of {count:,} layers; 1 to {_MOST_LAYERS:,} are possible")
+        raise ValueError(
+            f"{name} is damaged: its header tells of {count:,} layers; 1 to {_MOST_LAYERS:,} are "
+            "possible"
+        )
     begin = _START.size + count * _LAYER.size
     _require(name, content, begin, "the table of layers")
-    table = [_LAYER.unpack_from(content, _START.size + index * _LAYER.size) for index in range(count)]
-    wanted = begin + sum(_numbers(inputs, outputs) * _FLOAT_BYTES for inputs, outputs, _ in table) + _CHECKSUM_BYTES
+    table = [
+        _LAYER.unpack_from(content, _START.size + index * _LAYER.size) for index in range(count)
+    ]
+    wanted = (
+        begin
+        + sum(_numbers(inputs, outputs) * _FLOAT_BYTES for inputs, outputs, _ in table)
+        + _CHECKSUM_BYTES
+    )
     if len(content) != wanted:
         what = "cut off or damaged" if len(content) < wanted else "too long or damaged"
-        raise ValueError(f"{name} is {what}: its header tells of {wanted:,} bytes, and it has {len(content):,}")
+        raise ValueError(
+            f"{name} is {what}: its header tells of {wanted:,} bytes, and it has {len(content):,}"
+        )
     if hashlib.sha256(content[:-_CHECKSUM_BYTES]).digest() != content[-_CHECKSUM_BYTES:]:
-        raise ValueError(f"{name} is damaged: its checksum does not fit; copy it again from where it was made")
+        raise ValueError(
+            f"{name} is damaged: its checksum does not fit; copy it again from where it was made"
+        )
     layers = []
     for number, (inputs, outputs, activation) in enumerate(table, start=1):
         if activation >= len(ACTIVATIONS) or not inputs or not outputs:
-            raise ValueError(f"{name}: layer {number} has {inputs} inputs, {outputs} outputs and activation number "
-                             f"{activation}; there are {len(ACTIVATIONS)} activations, from 0")  # fmt: skip
+            raise ValueError(
+                f"{name}: layer {number} has {inputs} inputs, {outputs} outputs and activation "
+                f"number {activation}; there are {len(ACTIVATIONS)} activations, from 0"
+            )
         weights = np.frombuffer(content, "<f4", inputs * outputs, begin).reshape(inputs, outputs)
         begin += weights.nbytes
         bias = np.frombuffer(content, "<f4", outputs, begin)
@@ -138,34 +193,53 @@ def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -
     found: list[tuple[np.ndarray, np.ndarray]] = []
     while begin < len(content) or not found:
         rest = len(content) - begin
-        number, inputs, outputs = head.unpack_from(content, begin) if rest >= head.size else (0, 0, 0)
+        number, inputs, outputs = (
+            head.unpack_from(content, begin) if rest >= head.size else (0, 0, 0)
+        )
         if not found and (number != 1 or not inputs or not outputs):
-            raise ValueError(f"{name} is no network's file: it begins with neither this library's mark nor layer 1")
+            raise ValueError(
+                f"{name} is no network's file: it begins with neither this library's mark nor "
+                "layer 1"
+            )
         if len(found) == _MOST_LAYERS:
             raise ValueError(f"{name} goes on after {_MOST_LAYERS:,} layers; no network has more")
         if rest < head.size or number != len(found) + 1 or not inputs or not outputs:
-            raise ValueError(f"{name} is damaged or cut off: after layer {len(found)} come {rest:,} bytes that do not "
-                             f"begin layer {len(found) + 1}")  # fmt: skip
+            raise ValueError(
+                f"{name} is damaged or cut off: after layer {len(found)} come {rest:,} bytes that "
+                f"do not begin layer {len(found) + 1}"
+            )
         size = _numbers(inputs, outputs) * _FLOAT_BYTES
         if rest - head.size < size:
-            raise ValueError(f"{name} is cut off, or no network's file: layer {number} of {inputs:,} inputs and "
-                             f"{outputs:,} outputs has {size:,} bytes, and {rest - head.size:,} are left")  # fmt: skip
+            raise ValueError(
+                f"{name} is cut off, or no network's file: layer {number} of {inputs:,} inputs and "
+                f"{outputs:,} outputs has {size:,} bytes, and {rest - head.size:,} are left"
+            )
         bias = np.frombuffer(content, "<f4", outputs, begin + head.size)
         weights = np.frombuffer(content, "<f4", inputs * outputs, begin + head.size + bias.nbytes)
         found.append((weights.reshape(inputs, outputs), bias))
         begin += head.size + size
     if activations is None:
         example = repr((*["relu"] * (len(found) - 1), "sigmoid"))
-        raise ValueError(f"{name} has {len(found)} layers and does not say which activations they have; name one for "
-                         f"each: activations={example}")  # fmt: skip
+        raise ValueError(
+            f"{name} has {len(found)} layers and does not say which activations they have; name "
+            f"one for each: activations={example}"
+        )
     if isinstance(activations, str) or len(activations) != len(found):
-        raise ValueError(f"{name} has {len(found)} layers; activations names one for each, not {activations!r:.60}")
-    return _network(name, [(weights, bias, kind) for (weights, bias), kind in zip(found, activations, strict=True)])
+        raise ValueError(
+            f"{name} has {len(found)} layers; activations names one for each, not "
+            f"{activations!r:.60}"
+        )
+    return _network(
+        name,
+        [(weights, bias, kind) for (weights, bias), kind in zip(found, activations, strict=True)],
+    )
 
 
 def _network(name: str, layers: Sequence[tuple[np.ndarray, np.ndarray, str]]) -> Network:
     try:
-        return Network(tuple(Dense(w.astype(np.float32), b.astype(np.float32), kind) for w, b, kind in layers))
+        return Network(
+            tuple(Dense(w.astype(np.float32), b.astype(np.float32), kind) for w, b, kind in layers)
+        )
     except ValueError as error:
         raise ValueError(f"{name} holds no network: {error}") from error
 
@@ -176,10 +250,13 @@ def _numbers(inputs: int, outputs: int) -> int:
 
 def _require(name: str, content: bytes, size: int, what: str) -> None:
     if len(content) < size:
-        raise ValueError(f"{name} is cut off: {what} takes {size:,} bytes, and the file has {len(content):,}")
+        raise ValueError(
+            f"{name} is cut off: {what} takes {size:,} bytes, and the file has {len(content):,}"
+        )
 
 
-STRAIGHT_LINE_SHARE = 0.4  # of the weights; up to here straight-line code is shorter than the loops take
+# of the weights; up to here straight-line code is shorter than the loops take
+STRAIGHT_LINE_SHARE = 0.4
 
 _MOST_BLOCKS = 2**31 - 1
 
@@ -187,8 +264,9 @@ _MOST_BLOCKS = 2**31 - 1
 class Serving(Record):
     """What a :class:`Specialised` computes with at the moment.
 
-    ``weights_are`` is "behind a pointer" while the compiler runs, "constants" afterwards. ``compile_s`` is what the
-    compiler took for the constants, 0 when the program was in the cache, None while it runs. Lesson 17.
+    ``weights_are`` is "behind a pointer" while the compiler runs, "constants" afterwards.
+    ``compile_s`` is what the compiler took for the constants, 0 when the program was in the cache,
+    None while it runs. Lesson 17.
     """
 
     device: str
@@ -203,25 +281,32 @@ class Serving(Record):
 class Specialised:
     """A dense network that is compiled, with its weights as constants, while it already serves.
 
-    ``specialised(x)`` or ``specialised(x, out=y)`` with float32 (N, inputs) on its device gives (N, outputs). Until the
-    compiler is done, a program that reads the weights through a pointer answers (on a CPU the one for any sizes, which
-    is compiled once a machine); the results of the two agree to rounding, not to the bit. Threads may call it at once.
+    ``specialised(x)`` or ``specialised(x, out=y)`` with float32 (N, inputs) on its device gives (N,
+    outputs). Until the compiler is done, a program that reads the weights through a pointer answers
+    (on a CPU the one for any sizes, which is compiled once a machine); the results of the two agree
+    to rounding, not to the bit. Threads may call it at once.
 
-    ``device`` is "cpu" or a CUDA device. ``prune`` is the share of every layer's weights, the ones nearest to zero,
-    that become zero. With few weights left (:data:`STRAIGHT_LINE_SHARE`) a CPU gets straight-line code.
+    ``device`` is "cpu" or a CUDA device. ``prune`` is the share of every layer's weights, the ones
+    nearest to zero, that become zero. With few weights left (:data:`STRAIGHT_LINE_SHARE`) a CPU
+    gets straight-line code.
 
-    Raises TypeError or ValueError for a model that is no dense network or is too large, MissingToolError without a
-    compiler, and NativeError where CUDA is asked for and there is none. Lesson 17.
+    Raises TypeError or ValueError for a model that is no dense network or is too large,
+    MissingToolError without a compiler, and NativeError where CUDA is asked for and there is none.
+    Lesson 17.
     """
 
-    def __init__(self, model: nn.Module | Network, *, device: str | torch.device = "cpu", prune: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module | Network, *, device: str | torch.device = "cpu", prune: float = 0.0
+    ) -> None:
         self.network = pruned(network_of(model), prune)
         self.device = torch.device(device)
         if self.device.type not in ("cpu", "cuda"):
             raise ValueError(f"device is 'cpu' or a CUDA device such as 'cuda', not {device!r:.40}")
         if self.device.type == "cuda":
             if not torch.cuda.is_available():
-                raise native.NativeError(f"there is no CUDA device for {device!r}", "take device='cpu'")
+                raise native.NativeError(
+                    f"there is no CUDA device for {device!r}", "take device='cpu'"
+                )
             index = torch.cuda.current_device() if self.device.index is None else self.device.index
             self.device = torch.device("cuda", index)
         self._program: CppProgram | _CudaProgram
@@ -232,7 +317,9 @@ class Specialised:
         self._quick = self._program.quick
         self._serving = self._state("behind a pointer", None, None)
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._specialise, args=(constants,), name="specialise", daemon=True)
+        self._thread = threading.Thread(
+            target=self._specialise, args=(constants,), name="specialise", daemon=True
+        )
         self._thread.start()
 
     @classmethod
@@ -244,7 +331,8 @@ class Specialised:
         device: str | torch.device = "cpu",
         prune: float = 0.0,
     ) -> Specialised:
-        """Return the network of the file ``path`` (:func:`load`, which takes ``activations``), being compiled.
+        """Return the network of the file ``path`` (:func:`load`, which takes ``activations``),
+        being compiled.
 
         Raises as :func:`load` for the file and as the class for the network. Lesson 17.
         """
@@ -258,13 +346,16 @@ class Specialised:
     def wait(self, timeout_s: float | None = None) -> Serving:
         """Wait until the constants are compiled and serve; return what serves then.
 
-        Raises TimeoutError when that takes longer than ``timeout_s`` (it goes on in the background), and what the
-        compiler raised when it failed (then the pointer program goes on serving). Lesson 17.
+        Raises TimeoutError when that takes longer than ``timeout_s`` (it goes on in the
+        background), and what the compiler raised when it failed (then the pointer program goes on
+        serving). Lesson 17.
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise TimeoutError(f"the compiler is still at work after {timeout_s:g} s; the network serves from behind a "
-                               "pointer meanwhile, and wait() may be called again")  # fmt: skip
+            raise TimeoutError(
+                f"the compiler is still at work after {timeout_s:g} s; the network serves from "
+                "behind a pointer meanwhile, and wait() may be called again"
+            )
         if self._error is not None:
             raise self._error
         return self._serving
@@ -287,34 +378,49 @@ class Specialised:
             program, was_cached, compile_s = constants()
         except Exception as error:  # kept for wait(), and said now: a thread has nobody to raise to
             self._error = error
-            console.notice(f"The network is not specialised, and goes on with its weights behind a pointer: {error}")
+            console.notice(
+                "The network is not specialised, and goes on with its weights behind a pointer: "
+                f"{error}"
+            )
             return
-        # Each is one assignment; a call that runs meanwhile uses the old program or the new one, never half of each.
+        # Each is one assignment; a call that runs meanwhile uses the old program or the new one,
+        # never half of each.
         self._program = program
         self._quick = program.quick
         self._serving = self._state("constants", was_cached, compile_s)
 
     def _state(self, weights_are: str, was_cached: bool | None, compile_s: float | None) -> Serving:
-        return Serving(device=str(self.device), weights_are=weights_are, placement=self._program.placement,
-                       macs=self.network.macs, nonzero_weights=self.network.nonzero_weights, was_cached=was_cached,
-                       compile_s=compile_s)  # fmt: skip
+        return Serving(
+            device=str(self.device),
+            weights_are=weights_are,
+            placement=self._program.placement,
+            macs=self.network.macs,
+            nonzero_weights=self.network.nonzero_weights,
+            was_cached=was_cached,
+            compile_s=compile_s,
+        )
 
 
 def through_a_file(network: Network, *, device: str = "cpu") -> Specialised:
-    """Return ``network`` being compiled on ``device``, after it was saved to a file and loaded again."""
+    """Return ``network`` being compiled on ``device``, after it was saved to a file and loaded
+    again.
+    """
     with storage.temporary_folder("network-") as folder:
         save(network, folder / "network.bin")
         return Specialised.from_file(folder / "network.bin", device=device)
 
 
 def best_placement(network: Network) -> str:
-    """Return the C++ placement that is fastest for ``network``: "pruned" with few weights left, else "lanes"."""
+    """Return the C++ placement that is fastest for ``network``: "pruned" with few weights left,
+    else "lanes".
+    """
     return "pruned" if network.nonzero_weights <= STRAIGHT_LINE_SHARE * network.macs else "lanes"
 
 
 def _cpu_programs(network: Network) -> tuple[CppProgram, Callable[[], Any]]:
     placement = best_placement(network)
-    cpp_source(network, placement)  # what is too large is refused here and now, not in the background
+    # what is too large is refused here and now, not in the background
+    cpp_source(network, placement)
 
     def constants() -> tuple[CppProgram, bool, float]:
         program = cpp_program(network, placement)
@@ -341,17 +447,23 @@ class _CudaProgram:
         out = check_tensors(x, out, device=str(self.device), **sizes)
         blocks = -(-x.shape[0] // THREADS)
         if blocks > _MOST_BLOCKS:
-            raise ValueError(f"x has {x.shape[0]:,} candidates; one call takes up to {_MOST_BLOCKS * THREADS:,}")
+            raise ValueError(
+                f"x has {x.shape[0]:,} candidates; one call takes up to {_MOST_BLOCKS * THREADS:,}"
+            )
         if blocks:
             self.kernel(x, out, x.shape[0], *self.weights, grid=blocks, block=THREADS)
         return out
 
 
-def _cuda_programs(network: Network, device: torch.device) -> tuple[_CudaProgram, Callable[[], Any]]:
+def _cuda_programs(
+    network: Network, device: torch.device
+) -> tuple[_CudaProgram, Callable[[], Any]]:
     architecture = native.gpu_architecture(device)
     source = cuda_source(network, placement="const")
 
-    def made(placement: str, text: str, weights: tuple[torch.Tensor, ...]) -> tuple[_CudaProgram, bool, float]:
+    def made(
+        placement: str, text: str, weights: tuple[torch.Tensor, ...]
+    ) -> tuple[_CudaProgram, bool, float]:
         cubin = build_cuda(text, architecture=architecture).cubin
         kernel = cubin.load(device).function(cuda_declaration(placement))
         program = _CudaProgram(network, device, placement, kernel, weights)

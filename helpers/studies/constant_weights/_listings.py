@@ -1,4 +1,8 @@
-"""Machine code as lines, and what they carry: compiled here, or recorded where the tools are missing. Lesson 17."""
+"""Machine code as lines, and what they carry: compiled here, or recorded where the tools are
+missing.
+
+Lesson 17.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,19 @@ from helpers.studies.constant_weights._network import Network
 from helpers.studies.constant_weights._programs import build_cuda
 
 RECORDED_FILE = "programs.json"
-COMPILER = "13.0"  # NVRTC of the locked torch: the lesson's numbers are its counts, and another one counts otherwise
+# NVRTC of the locked torch: the lesson's numbers are its counts, and another one counts otherwise
+COMPILER = "13.0"
 _LINE = re.compile(r"^\s*[\da-f]+ +(.*)", re.M)
 _NOISE = re.compile(r"\.reuse|desc\[\w+\]")  # hints to the processor, which change no operand
 _NUMBER_AT = slice(4, 8)  # of an instruction's 16 bytes, those of a 32-bit immediate
 
 
 def missing_gpu_tools() -> native.MissingToolError | None:
-    """Return what says which tool for a GPU's programs is missing here and how to get it, None where none is.
+    """Return what says which tool for a GPU's programs is missing here and how to get it, None
+    where none is.
 
-    Another version of the compiler than the lesson's is a missing tool too, because its programs have other counts.
-    Lesson 17.
+    Another version of the compiler than the lesson's is a missing tool too, because its programs
+    have other counts. Lesson 17.
     """
     try:
         version = native.nvrtc_version()
@@ -39,7 +45,10 @@ def missing_gpu_tools() -> native.MissingToolError | None:
     except native.MissingToolError as error:
         return error
     if version != COMPILER:
-        problem = f"The NVRTC that is installed is {version}, and the lesson's counts are those of {COMPILER}"
+        problem = (
+            f"The NVRTC that is installed is {version}, and the lesson's counts are those of "
+            f"{COMPILER}"
+        )
         return native.MissingToolError(problem, f"install a build of torch for CUDA {COMPILER}")
     return None
 
@@ -47,9 +56,9 @@ def missing_gpu_tools() -> native.MissingToolError | None:
 def listing(source: str, *, architecture: str = "sm_90") -> list[str]:
     """Return the instructions of a CUDA C++ ``source`` with a single kernel, a line each.
 
-    A line is such as "FFMA R0, R1, 0.5, R2", without hints like ``.reuse``. The program is compiled for
-    ``architecture``. Where the tools are missing, a small program of the lesson is read from the course's record, and
-    another one raises MissingToolError with what to install. Lesson 17.
+    A line is such as "FFMA R0, R1, 0.5, R2", without hints like ``.reuse``. The program is compiled
+    for ``architecture``. Where the tools are missing, a small program of the lesson is read from
+    the course's record, and another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
         return list(_recorded(source, architecture, "lines"))
@@ -58,10 +67,11 @@ def listing(source: str, *, architecture: str = "sm_90") -> list[str]:
 
 
 def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCensus:
-    """Return the census of a CUDA C++ ``source`` whose kernel is ``evaluate``, compiled for ``architecture``.
+    """Return the census of a CUDA C++ ``source`` whose kernel is ``evaluate``, compiled for
+    ``architecture``.
 
-    No GPU is needed. Where the tools are missing, a program of the lesson is read from the course's record; another one
-    raises MissingToolError with what to install. Lesson 17.
+    No GPU is needed. Where the tools are missing, a program of the lesson is read from the course's
+    record; another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
         return from_dict(WeightCensus, _recorded(source, architecture, "census"))
@@ -69,10 +79,11 @@ def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCen
 
 
 def instruction_with(weight: float, source: str, *, architecture: str = "sm_90") -> bytes:
-    """Return the 16 bytes of the first instruction of a ``source`` that carries a float32 ``weight``.
+    """Return the 16 bytes of the first instruction of a ``source`` that carries a float32
+    ``weight``.
 
-    The instructions are those of ``architecture``, such as "sm_90". Raises ValueError where none does, and
-    MissingToolError as :func:`listing` does. Lesson 17.
+    The instructions are those of ``architecture``, such as "sm_90". Raises ValueError where none
+    does, and MissingToolError as :func:`listing` does. Lesson 17.
     """
     number = np.float32(weight).tobytes()
     if missing_gpu_tools():
@@ -82,38 +93,56 @@ def instruction_with(weight: float, source: str, *, architecture: str = "sm_90")
     for code in codes:
         if code[_NUMBER_AT] == number:
             return code
-    raise ValueError(f"no instruction for {architecture} carries {weight!r}; give a weight of a const array")
+    raise ValueError(
+        f"no instruction for {architecture} carries {weight!r}; give a weight of a const array"
+    )
 
 
 def instruction_codes(source: str, *, architecture: str) -> list[bytes]:
-    """Return the instructions of the kernels of a ``source``, 16 bytes each. Raises as :func:`build` does."""
+    """Return the instructions of the kernels of a ``source``, 16 bytes each.
+
+    Raises as :func:`build` does.
+    """
     image = build_cuda(source, architecture=architecture).cubin.image
-    sections = [code for name, code in cubin.read(image).sections.items() if name.startswith(".text.")]
-    return [section[start : start + INSTRUCTION_BYTES] for section in sections
-            for start in range(0, len(section), INSTRUCTION_BYTES)]  # fmt: skip
+    sections = [
+        code for name, code in cubin.read(image).sections.items() if name.startswith(".text.")
+    ]
+    return [
+        section[start : start + INSTRUCTION_BYTES]
+        for section in sections
+        for start in range(0, len(section), INSTRUCTION_BYTES)
+    ]
 
 
 def parameters_in(lines: Sequence[str], network: Network) -> int:
-    """Return how many parameters of ``network`` are numbers in the FFMA and MOV instructions of ``lines``.
+    """Return how many parameters of ``network`` are numbers in the FFMA and MOV instructions of
+    ``lines``.
 
-    A weight may stand there without its minus, because an operand can be subtracted, so signs do not count. Lesson 17.
+    A weight may stand there without its minus, because an operand can be subtracted, so signs do
+    not count. Lesson 17.
 
     >>> from helpers.studies import constant_weights as cw
     >>> cw.parameters_in(["FFMA R1, R2, 0.5, R3"], cw.standard_network())
     0
     """
     one_of("network", network, Network, "a network such as standard_network()")
-    own = np.concatenate([part.ravel() for layer in network.layers for part in (layer.weights, layer.bias)])
+    own = np.concatenate(
+        [part.ravel() for layer in network.layers for part in (layer.weights, layer.bias)]
+    )
     carried = {number for line in lines for number in _numbers(line)}
     return sum(abs(float(value)) in carried for value in own)
 
 
 def _numbers(line: str) -> list[float]:
-    """Return the numbers without their signs that an FFMA, or a MOV in hexadecimal, carries as float32."""
+    """Return the numbers without their signs that an FFMA, or a MOV in hexadecimal, carries as
+    float32.
+    """
     opcode, _, operands = re.sub(r"^@\S+ ", "", line).partition(" ")
     if opcode == "MOV":
-        return [abs(float(np.uint32(int(text, 16)).view(np.float32)))
-                for text in re.findall(r"0x[\da-f]+", operands)]  # fmt: skip
+        return [
+            abs(float(np.uint32(int(text, 16)).view(np.float32)))
+            for text in re.findall(r"0x[\da-f]+", operands)
+        ]
     if opcode.partition(".")[0] != "FFMA":
         return []
     return [abs(float(np.float32(text))) for text in re.findall(r"(?<=, )-?\d[-+.\de]*", operands)]
@@ -139,6 +168,9 @@ def _recorded(source: str, architecture: str, what: str) -> Any:
     held = _programs(record_path()).get(record_key(source, architecture), {})
     missing = missing_gpu_tools()
     if what not in held and missing:
-        raise native.MissingToolError(f"This program for {architecture} is none of those that the course has recorded, "
-                                      f"and it cannot be compiled here. {missing.problem}", missing.remedy)  # fmt: skip
+        raise native.MissingToolError(
+            f"This program for {architecture} is none of those that the course has recorded, "
+            f"and it cannot be compiled here. {missing.problem}",
+            missing.remedy,
+        )
     return held[what]

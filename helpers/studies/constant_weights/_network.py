@@ -1,4 +1,7 @@
-"""A dense network as plain arrays: what the generators write into source and the files hold. Lesson 17."""
+"""A dense network as plain arrays: what the generators write into source and the files hold.
+
+Lesson 17.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,47 @@ from helpers.checks import choice, members, one_of, random_seed, whole_number
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 
-_MODULES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Softmax: "softmax"}
+_MODULES: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.Softmax: "softmax",
+}
 _FUNCTIONS: dict[Any, str] = {
-    torch.relu: "relu", functional.relu: "relu", torch.tanh: "tanh", functional.tanh: "tanh",
-    torch.sigmoid: "sigmoid", functional.sigmoid: "sigmoid", torch.softmax: "softmax", functional.softmax: "softmax",
-}  # fmt: skip
+    torch.relu: "relu",
+    functional.relu: "relu",
+    torch.tanh: "tanh",
+    functional.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    functional.sigmoid: "sigmoid",
+    torch.softmax: "softmax",
+    functional.softmax: "softmax",
+}
 _METHODS = ("relu", "tanh", "sigmoid", "softmax")
 _NOTHING_AT_INFERENCE = (nn.Identity, nn.Dropout, nn.Flatten)
 _ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11}
-_HALF_SMALLEST = {"fp32": 2.0**-150, "fp16": 2.0**-25}  # the largest error of rounding a denormal number
+# the largest error of rounding a denormal number
+_HALF_SMALLEST = {"fp32": 2.0**-150, "fp16": 2.0**-25}
 _EVALUATION = 16  # roundings allowed to an activation: exp, a division, what is between
 _STEEPEST = {"identity": 1.0, "relu": 1.0, "tanh": 1.0, "sigmoid": 0.25}
 _A_NETWORK = "a network of constants, such as standard_network()"
-_ACCEPTED = "a chain of nn.Linear, each followed by nothing or by one of ReLU, Tanh, Sigmoid and Softmax over dim=-1"
+_ACCEPTED = (
+    "a chain of nn.Linear, each followed by nothing or by one of ReLU, Tanh, Sigmoid and Softmax "
+    "over dim=-1"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
     """One dense layer: ``activation(inputs @ weights + bias)``.
 
-    ``weights`` is an (inputs, outputs) array, input-major: row i holds what every output takes from input i
-    (nn.Linear keeps the transpose). ``bias`` is (outputs,). Both are kept as float32 copies that cannot be written to;
-    float64 is accepted where float32 holds every value exactly. ``activation`` is one of :data:`ACTIVATIONS`.
+    ``weights`` is an (inputs, outputs) array, input-major: row i holds what every output takes from
+    input i (nn.Linear keeps the transpose). ``bias`` is (outputs,). Both are kept as float32 copies
+    that cannot be written to; float64 is accepted where float32 holds every value exactly.
+    ``activation`` is one of :data:`ACTIVATIONS`.
 
-    Raises TypeError or ValueError for other types, shapes, activations, and for infinities and NaN. Lesson 17.
+    Raises TypeError or ValueError for other types, shapes, activations, and for infinities and NaN.
+    Lesson 17.
     """
 
     weights: np.ndarray
@@ -50,12 +70,19 @@ class Dense:
     def __post_init__(self) -> None:
         weights, bias = _float32(self.weights, "weights", 2), _float32(self.bias, "bias", 1)
         if 0 in weights.shape:
-            raise ValueError(f"weights has the shape {weights.shape}; a layer has at least one input and one output")
+            raise ValueError(
+                f"weights has the shape {weights.shape}; a layer has at least one input and one "
+                "output"
+            )
         if bias.shape != weights.shape[1:]:
-            raise ValueError(f"bias has {bias.size} numbers, and weights {weights.shape} has {weights.shape[1]} "
-                             "outputs; weights is (inputs, outputs), the transpose of nn.Linear's")  # fmt: skip
+            raise ValueError(
+                f"bias has {bias.size} numbers, and weights {weights.shape} has {weights.shape[1]} "
+                "outputs; weights is (inputs, outputs), the transpose of nn.Linear's"
+            )
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation is one of {', '.join(ACTIVATIONS)}, not {self.activation!r:.40}")
+            raise ValueError(
+                f"activation is one of {', '.join(ACTIVATIONS)}, not {self.activation!r:.40}"
+            )
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
 
@@ -72,7 +99,9 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Dense layers, one after the other. Raises ValueError when they do not fit together, TypeError for others.
+    """Dense layers, one after the other.
+
+    Raises ValueError when they do not fit together, TypeError for others.
 
     Lesson 17.
     """
@@ -85,8 +114,10 @@ class Network:
             raise TypeError("layers is at least one Dense")
         for number, (first, second) in enumerate(itertools.pairwise(layers), start=1):
             if first.outputs != second.inputs:
-                raise ValueError(f"layer {number} gives {first.outputs} numbers and layer {number + 1} takes "
-                                 f"{second.inputs}; they must be equal")  # fmt: skip
+                raise ValueError(
+                    f"layer {number} gives {first.outputs} numbers and layer {number + 1} takes "
+                    f"{second.inputs}; they must be equal"
+                )
         object.__setattr__(self, "layers", layers)
 
     @property
@@ -111,7 +142,9 @@ class Network:
 
     @property
     def nonzero_weights(self) -> int:
-        """How many of the weights are not zero, biases apart: the multiply-adds that cannot be left out."""
+        """How many of the weights are not zero, biases apart: the multiply-adds that cannot be left
+        out.
+        """
         return sum(int(np.count_nonzero(layer.weights)) for layer in self.layers)
 
     @property
@@ -120,10 +153,13 @@ class Network:
         return sum(layer.weights.size + layer.bias.size for layer in self.layers)
 
     def module(self) -> nn.Sequential:
-        """Return the same network as PyTorch modules in evaluation mode, float32, on the CPU, its weights copied."""
+        """Return the same network as PyTorch modules in evaluation mode, float32, on the CPU, its
+        weights copied.
+        """
         made: list[nn.Module] = []
         for layer in self.layers:
-            linear = nn.utils.skip_init(nn.Linear, layer.inputs, layer.outputs)  # draws no random numbers
+            # draws no random numbers
+            linear = nn.utils.skip_init(nn.Linear, layer.inputs, layer.outputs)
             with torch.no_grad():
                 linear.weight.copy_(torch.from_numpy(layer.weights.T.copy()))
                 linear.bias.copy_(torch.from_numpy(layer.bias.copy()))
@@ -144,27 +180,33 @@ def _float32(values: Any, name: str, dimensions: int) -> np.ndarray:
     bad = np.argwhere(~np.isfinite(values))
     if bad.size:
         place = ", ".join(map(str, bad[0]))
-        raise ValueError(f"{name}[{place}] is {values[tuple(bad[0])]}; every number of a network must be finite")
+        raise ValueError(
+            f"{name}[{place}] is {values[tuple(bad[0])]}; every number of a network must be finite"
+        )
     with np.errstate(over="ignore", under="ignore"):
         kept = np.array(values, dtype=np.float32, order="C")
     changed = np.argwhere(kept != values)
     if changed.size:
         place, exact = ", ".join(map(str, changed[0])), values[tuple(changed[0])]
-        raise ValueError(f"{name}[{place}] is {exact!r}, which float32 does not hold; round it yourself if you mean "
-                         "it: .astype(np.float32)")  # fmt: skip
+        raise ValueError(
+            f"{name}[{place}] is {exact!r}, which float32 does not hold; round it yourself if you "
+            "mean it: .astype(np.float32)"
+        )
     kept.setflags(write=False)
     return kept
 
 
 def network_of(model: nn.Module | Network) -> Network:
-    """Return the dense network that ``model`` computes at inference; a Network is returned as it is.
+    """Return the dense network that ``model`` computes at inference; a Network is returned as it
+    is.
 
-    The model is traced (torch.fx), so layers in nested modules and functions such as ``torch.relu`` count as well;
-    nn.Identity, nn.Dropout and nn.Flatten do nothing to (N, inputs) at inference and are left out.
-    The weights are copied; the model stays as it is.
+    The model is traced (torch.fx), so layers in nested modules and functions such as ``torch.relu``
+    count as well; nn.Identity, nn.Dropout and nn.Flatten do nothing to (N, inputs) at inference and
+    are left out. The weights are copied; the model stays as it is.
 
-    Raises TypeError for what is neither, ValueError for a model that is anything else than a chain of nn.Linear with
-    ReLU, tanh, sigmoid or softmax, saying at what, and for weights that float32 does not hold.
+    Raises TypeError for what is neither, ValueError for a model that is anything else than a chain
+    of nn.Linear with ReLU, tanh, sigmoid or softmax, saying at what, and for weights that float32
+    does not hold.
     """
     if isinstance(model, Network):
         return model
@@ -190,13 +232,20 @@ def network_of(model: nn.Module | Network) -> Network:
 
 def _dense(linear: nn.Linear) -> Dense:
     if nn.parameter.is_lazy(linear.weight):
-        raise ValueError("an nn.LazyLinear of the model has no weights yet; run the model once on a real input first")
+        raise ValueError(
+            "an nn.LazyLinear of the model has no weights yet; run the model once on a real input "
+            "first"
+        )
     weights = linear.weight.detach()
     if weights.is_meta:
-        raise ValueError("the model's weights are on the meta device and have no values; load them first")
+        raise ValueError(
+            "the model's weights are on the meta device and have no values; load them first"
+        )
     values = weights.to("cpu", torch.float64).numpy().T
     bias = (
-        np.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().to("cpu", torch.float64).numpy()
+        np.zeros(linear.out_features)
+        if linear.bias is None
+        else linear.bias.detach().to("cpu", torch.float64).numpy()
     )
     return Dense(values, bias)
 
@@ -209,21 +258,30 @@ def _steps(model: nn.Module) -> Iterator[tuple[str, nn.Linear | str]]:
         graph = tracer.trace(root)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{type(model).__name__} cannot be traced ({reason}); accepted is {_ACCEPTED}, for example in "
-                         "an nn.Sequential") from error  # fmt: skip
+        raise ValueError(
+            f"{type(model).__name__} cannot be traced ({reason}); accepted is {_ACCEPTED}, for "
+            "example in an nn.Sequential"
+        ) from error
     modules, before = dict(root.named_modules()), None
     for node in graph.nodes:
         if _is_check(node):
             continue
         if node.op == "placeholder":
             if before is not None:
-                raise ValueError(f"the model takes a second input, {node.target!r}; accepted is {_ACCEPTED}")
+                raise ValueError(
+                    f"the model takes a second input, {node.target!r}; accepted is {_ACCEPTED}"
+                )
         elif node.op == "output":
             if node.args[0] is not before:
-                raise ValueError(f"the model does not return its last layer's output; accepted is {_ACCEPTED}")
+                raise ValueError(
+                    f"the model does not return its last layer's output; accepted is {_ACCEPTED}"
+                )
         else:
             if list(node.all_input_nodes) != [before]:
-                raise ValueError(f"{_words(node)} does not take the step before it alone; accepted is {_ACCEPTED}")
+                raise ValueError(
+                    f"{_words(node)} does not take the step before it alone; accepted is "
+                    f"{_ACCEPTED}"
+                )
             found = _step(node, modules)
             if found is not None:
                 yield _words(node), found
@@ -231,14 +289,20 @@ def _steps(model: nn.Module) -> Iterator[tuple[str, nn.Linear | str]]:
 
 
 def _is_check(node: torch.fx.Node) -> bool:
-    """Return True for a call of a function outside torch whose result nothing uses, such as a check of the shape."""
+    """Return True for a call of a function outside torch whose result nothing uses, such as a check
+    of the shape.
+    """
     target = node.target
     plain = inspect.isfunction(target) and not target.__module__.startswith("torch")
     return node.op == "call_function" and plain and not node.users
 
 
 def _words(node: torch.fx.Node) -> str:
-    return f"the model's module {node.target!r}" if node.op == "call_module" else f"the model's step {node.name!r}"
+    return (
+        f"the model's module {node.target!r}"
+        if node.op == "call_module"
+        else f"the model's step {node.name!r}"
+    )
 
 
 class _Tracer(torch.fx.Tracer):
@@ -257,8 +321,10 @@ def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str
         if isinstance(module, nn.Linear):
             return module
         if isinstance(module, nn.Flatten) and module.start_dim != 1:
-            raise ValueError(f"{_words(node)} flattens from dimension {module.start_dim}, and with it the candidates; "
-                             "nn.Flatten() leaves dimension 0 as it is")  # fmt: skip
+            raise ValueError(
+                f"{_words(node)} flattens from dimension {module.start_dim}, and with it the "
+                "candidates; nn.Flatten() leaves dimension 0 as it is"
+            )
         if isinstance(module, _NOTHING_AT_INFERENCE):
             return None
         kind = _MODULES.get(type(module))
@@ -274,16 +340,19 @@ def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str
         raise ValueError(f"{_words(node)} is {what}; accepted is {_ACCEPTED}")
     if kind == "softmax" and dimension not in (-1, 1):
         raise ValueError(
-            f"{_words(node)} is a softmax over dim={dimension}; over each candidate's outputs it is dim=-1"
+            f"{_words(node)} is a softmax over dim={dimension}; over each candidate's outputs it "
+            "is dim=-1"
         )
     return kind
 
 
 def pruned(network: Network, share: float) -> Network:
-    """Return the network with the ``share`` of every layer's weights that are nearest to zero set to zero.
+    """Return the network with the ``share`` of every layer's weights that are nearest to zero set
+    to zero.
 
-    ``share`` is from 0 to 1; a layer of n weights loses round(share n), zeros among them counted, and keeps its biases.
-    Of equal weights the earlier ones go. Raises ValueError for another share. Lesson 17.
+    ``share`` is from 0 to 1; a layer of n weights loses round(share n), zeros among them counted,
+    and keeps its biases. Of equal weights the earlier ones go. Raises ValueError for another share.
+    Lesson 17.
     """
     one_of("network", network, Network, _A_NETWORK)
     try:
@@ -292,9 +361,12 @@ def pruned(network: Network, share: float) -> Network:
         removed = float("nan")
     if not 0 <= removed <= 1:
         raise ValueError(
-            f"the share of weights to prune is a number from 0 to 1 (0.9 keeps one in ten), not {share!r:.40}"
+            "the share of weights to prune is a number from 0 to 1 (0.9 keeps one in ten), not "
+            f"{share!r:.40}"
         )
-    return Network(tuple(_pruned(layer, removed) for layer in network.layers)) if removed else network
+    return (
+        Network(tuple(_pruned(layer, removed) for layer in network.layers)) if removed else network
+    )
 
 
 def _pruned(layer: Dense, share: float) -> Dense:
@@ -305,40 +377,49 @@ def _pruned(layer: Dense, share: float) -> Dense:
 
 
 def standard_network(seed: int = 0) -> Network:
-    """Return the story's network with weights of ``seed``: 23 -> 32 -> 32 -> 1, ReLU, ReLU, sigmoid; 1,857 parameters.
+    """Return the story's network with weights of ``seed``: 23 -> 32 -> 32 -> 1, ReLU, ReLU,
+    sigmoid; 1,857 parameters.
 
-    It is of the size of the line-segment network of CMS (SegmentLinking/cmssw, pull request 143), its weights drawn
-    as PyTorch draws nn.Linear's; torch's own random state stays as it is. Lesson 17.
+    It is of the size of the line-segment network of CMS (SegmentLinking/cmssw, pull request 143),
+    its weights drawn as PyTorch draws nn.Linear's; torch's own random state stays as it is. Lesson
+    17.
     """
     return random_network((23, 32, 32, 1), ("relu", "relu", "sigmoid"), seed=seed)
 
 
-def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, seed: int = 0) -> Network:
-    """Return a network of ``widths`` (the inputs, then every layer's outputs) with one of ``activations`` a layer.
+def random_network(
+    widths: tuple[int, ...], activations: tuple[str, ...], *, seed: int = 0
+) -> Network:
+    """Return a network of ``widths`` (the inputs, then every layer's outputs) with one of
+    ``activations`` a layer.
 
-    Weights and biases are drawn with ``seed``, uniform within 1 / sqrt(inputs) of zero, as nn.Linear's are at first.
-    Raises ValueError for widths and activations that do not fit together. Lesson 17.
+    Weights and biases are drawn with ``seed``, uniform within 1 / sqrt(inputs) of zero, as
+    nn.Linear's are at first. Raises ValueError for widths and activations that do not fit together.
+    Lesson 17.
     """
     members("activations", activations, f"{', '.join(ACTIVATIONS)}", kind=str)
     for place, width in enumerate(members("widths", widths, "whole numbers")):
         whole_number(f"widths[{place}]", width)
     if len(widths) != len(activations) + 1:
         raise ValueError(
-            f"{len(activations)} activations need {len(activations) + 1} widths of at least 1, not {widths}"
+            f"{len(activations)} activations need {len(activations) + 1} widths of at least 1, not "
+            f"{widths}"
         )
     random = np.random.default_rng(random_seed(seed))
     layers = []
     for (inputs, outputs), activation in zip(itertools.pairwise(widths), activations, strict=True):
         bound = inputs**-0.5
         weights = random.uniform(-bound, bound, (inputs, outputs)).astype(np.float32)
-        layers.append(Dense(weights, random.uniform(-bound, bound, outputs).astype(np.float32), activation))
+        layers.append(
+            Dense(weights, random.uniform(-bound, bound, outputs).astype(np.float32), activation)
+        )
     return Network(tuple(layers))
 
 
 def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs). Lesson 17.
+    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs).
 
-    Raises ValueError for inputs of another shape.
+    Raises ValueError for inputs of another shape. Lesson 17.
     """
     _require_rows(network, inputs)
     with torch.no_grad():
@@ -346,14 +427,17 @@ def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp32") -> torch.Tensor:
-    """Return how far the outputs of a right program may be from :func:`exact_outputs`, float64 (N, outputs).
+    """Return how far the outputs of a right program may be from :func:`exact_outputs`, float64 (N,
+    outputs).
 
-    A sum of k products of numbers of unit roundoff u is off by at most k u / (1 - k u) times the sum of their absolute
-    values, in any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 3.1). What comes from the
-    layer before is passed on by the sizes of the weights, then by the steepest slope of the activation (a softmax
-    changes no output by more than the largest change of an input). ``inputs`` are (N, inputs) of ``network``; with
-    ``precision="fp16"`` they, the weights and the activations are rounded as well. It holds while nothing overflows,
-    for float16 at 65,504. Raises ValueError for another precision and for inputs of another shape. Lesson 17.
+    A sum of k products of numbers of unit roundoff u is off by at most k u / (1 - k u) times the
+    sum of their absolute values, in any order (Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd edition, 3.1). What comes from the layer before is passed on by the sizes of the
+    weights, then by the steepest slope of the activation (a softmax changes no output by more than
+    the largest change of an input). ``inputs`` are (N, inputs) of ``network``; with
+    ``precision="fp16"`` they, the weights and the activations are rounded as well. It holds while
+    nothing overflows, for float16 at 65,504. Raises ValueError for another precision and for inputs
+    of another shape. Lesson 17.
     """
     _require_rows(network, inputs)
     choice("precision", precision, _ROUNDOFF)
@@ -370,16 +454,24 @@ def _require_rows(network: Network, inputs: torch.Tensor) -> None:
     one_of("inputs", inputs, torch.Tensor, "a tensor of shape (N, inputs)")
     expected = network.layers[0].inputs
     if inputs.dim() != 2 or inputs.shape[1] != expected:
-        raise ValueError(f"inputs has the shape {tuple(inputs.shape)}; the network takes (N, {expected:,})")
+        raise ValueError(
+            f"inputs has the shape {tuple(inputs.shape)}; the network takes (N, {expected:,})"
+        )
 
 
 def _through(
     layer: Dense, values: torch.Tensor, errors: torch.Tensor, roundoff: float, smallest: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    weights, bias = torch.from_numpy(layer.weights.copy()).double(), torch.from_numpy(layer.bias.copy()).double()
+    weights, bias = (
+        torch.from_numpy(layer.weights.copy()).double(),
+        torch.from_numpy(layer.bias.copy()).double(),
+    )
     largest = values.abs() + errors
-    rounded = (layer.inputs + 3) * roundoff  # the products, the bias, and a weight rounded to float16
-    errors = errors @ weights.abs() + rounded / (1 - rounded) * (largest @ weights.abs() + bias.abs())
+    # the products, the bias, and a weight rounded to float16
+    rounded = (layer.inputs + 3) * roundoff
+    errors = errors @ weights.abs() + rounded / (1 - rounded) * (
+        largest @ weights.abs() + bias.abs()
+    )
     errors = errors + smallest * (largest.sum(1, keepdim=True) + layer.inputs + 1)
     values = values @ weights + bias
     if layer.activation == "softmax":
@@ -389,4 +481,6 @@ def _through(
     if layer.activation != "identity":
         values = getattr(torch, layer.activation)(values)
     evaluation = 0.0 if layer.activation in ("identity", "relu") else _EVALUATION
-    return values, errors * _STEEPEST[layer.activation] + evaluation * roundoff * values.abs() + smallest
+    return values, errors * _STEEPEST[
+        layer.activation
+    ] + evaluation * roundoff * values.abs() + smallest

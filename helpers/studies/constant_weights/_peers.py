@@ -1,8 +1,10 @@
-"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one thread. Lesson 17.
+"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one
+thread.
 
-**The boundary.** Called from Python, every way takes a tensor (N, inputs) and fills the caller's ``out`` (N, outputs),
-and checks both as it always does. ONNX Runtime, which would have to copy into ``out``, may return an array of its own:
-its times flatter it. The raw calls, in rows of their own, hand ready addresses to the compiled function.
+**The boundary.** Called from Python, every way takes a tensor (N, inputs) and fills the caller's
+``out`` (N, outputs), and checks both as it always does. ONNX Runtime, which would have to copy into
+``out``, may return an array of its own: its times flatter it. The raw calls, in rows of their own,
+hand ready addresses to the compiled function. Lesson 17.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from helpers.hardware.limits import _library as library, _multiply_adds as multi
 from helpers.results import Record, derived
 from helpers.studies import _frameworks as frameworks
 from helpers.studies.constant_weights._files import Specialised, through_a_file
-from helpers.studies.constant_weights._network import Network, error_bound, exact_outputs, standard_network
+from helpers.studies.constant_weights._network import (
+    Network,
+    error_bound,
+    exact_outputs,
+    standard_network,
+)
 from helpers.studies.constant_weights._programs import CppProgram, cpp_program
 
 BATCHES = (1, 4096)
@@ -37,15 +44,18 @@ RAW = {
 }
 CONSTEXPR, SIZES, TENTH = (list(RAW)[place] for place in (4, 0, 7))
 _PRECISION = 0.05  # the ways lie further apart
-_ENOUGH = 1e-5  # PyTorch's and ONNX Runtime's difference from float64 that passes; ours has its own bound
+# PyTorch's and ONNX Runtime's difference from float64 that passes; ours has its own bound
+_ENOUGH = 1e-5
 
 Way = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 class WayTime(Record):
-    """One way to evaluate the network: seconds a candidate, and how often as fast ours is (from runs in turns).
+    """One way to evaluate the network: seconds a candidate, and how often as fast ours is (from
+    runs in turns).
 
-    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 17.
+    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of
+    ours. Lesson 17.
     """
 
     way: str
@@ -61,10 +71,11 @@ class WayTime(Record):
 class PeerTimes(Record):
     """Every way's time on one machine and one thread.
 
-    ``absent`` names the ways that could not be timed, each with why; ``unstable`` the comparisons that were disturbed.
-    ``peak_flops_per_s`` is what one core's own float32 multiply-adds reach in the same run (None in a recording that is
-    older than their measurement), ``product_flops_per_s`` the library's fastest matrix product on one thread, and
-    ``reached_flops_per_s`` constexpr weights on lanes, two operations a weight. Lesson 17.
+    ``absent`` names the ways that could not be timed, each with why; ``unstable`` the comparisons
+    that were disturbed. ``peak_flops_per_s`` is what one core's own float32 multiply-adds reach in
+    the same run (None in a recording that is older than their measurement), ``product_flops_per_s``
+    the library's fastest matrix product on one thread, and ``reached_flops_per_s`` constexpr
+    weights on lanes, two operations a weight. Lesson 17.
     """
 
     widths: tuple[int, ...]
@@ -80,17 +91,25 @@ class PeerTimes(Record):
 
     @classmethod
     def _upgraded(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return values of before ``product_flops_per_s``, when the product was called the peak, as those of today."""
+        """Return values of before ``product_flops_per_s``, when the product was called the peak, as
+        those of today.
+        """
         if "product_flops_per_s" in values or "peak_flops_per_s" not in values:
             return values
-        return {**values, "peak_flops_per_s": None, "product_flops_per_s": values["peak_flops_per_s"]}
+        return {
+            **values,
+            "peak_flops_per_s": None,
+            "product_flops_per_s": values["peak_flops_per_s"],
+        }
 
 
 def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> PeerTimes:
-    """Time every way of evaluating ``network`` (the story's, by default) that is installed here, on one CPU thread.
+    """Time every way of evaluating ``network`` (the story's, by default) that is installed here, on
+    one CPU thread.
 
-    Each comparison (batch of 1, batch of 4,096, raw calls) has ``budget_s``. Every way's result is checked against
-    float64 first. Raises AssertionError for a wrong result, MissingToolError without a C++ compiler.
+    Each comparison (batch of 1, batch of 4,096, raw calls) has ``budget_s``. Every way's result is
+    checked against float64 first. Raises AssertionError for a wrong result, MissingToolError
+    without a C++ compiler.
     """
     network = standard_network() if network is None else network
     with timing.fixed_threads(1), torch.inference_mode():
@@ -103,8 +122,10 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
             ways: dict[str, Way | Specialised] = {OURS: ours, **_peers(network, x, out, absent)}
             compared = timing.compare(
                 {name: _bound(way, x, out) for name, way in ways.items()},
-                budget_s=budget_s, device="cpu", precision=_PRECISION,
-            )  # fmt: skip
+                budget_s=budget_s,
+                device="cpu",
+                precision=_PRECISION,
+            )
             times += _rows(compared, f"from Python, {batch:,} at once", batch)
             unstable.update({f"batch of {batch:,}": compared.reason} if not compared.stable else {})
         before = _peak(), _product()
@@ -114,10 +135,17 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
     unstable.update({"raw calls": raw.reason} if not raw.stable else {})
     fastest_s = raw.candidate(CONSTEXPR).minimum_s / BATCHES[-1]
     return PeerTimes(
-        widths=network.widths, macs=network.macs, threads=1, compile_s=compile_s, peak_flops_per_s=peak_flops_per_s,
-        product_flops_per_s=product_flops_per_s, reached_flops_per_s=2 * network.macs / fastest_s,
-        absent=_listed(absent), unstable=_listed(unstable), times=tuple(times),
-    )  # fmt: skip
+        widths=network.widths,
+        macs=network.macs,
+        threads=1,
+        compile_s=compile_s,
+        peak_flops_per_s=peak_flops_per_s,
+        product_flops_per_s=product_flops_per_s,
+        reached_flops_per_s=2 * network.macs / fastest_s,
+        absent=_listed(absent),
+        unstable=_listed(unstable),
+        times=tuple(times),
+    )
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
@@ -135,8 +163,12 @@ def _bound(way: Way | Specialised, x: torch.Tensor, out: torch.Tensor) -> Callab
     return lambda: way(x, out)
 
 
-def _peers(network: Network, x: torch.Tensor, out: torch.Tensor, absent: dict[str, str]) -> dict[str, Way]:
-    """Return the peers that work here, each checked on ``x``; what does not is named in ``absent``."""
+def _peers(
+    network: Network, x: torch.Tensor, out: torch.Tensor, absent: dict[str, str]
+) -> dict[str, Way]:
+    """Return the peers that work here, each checked on ``x``; what does not is named in
+    ``absent``.
+    """
     makers = {EAGER: _eager, COMPILED: _compiled, FROZEN: _frozen, ONNX: _onnx}
     exact = exact_outputs(network, x)
     ways = {}
@@ -178,29 +210,48 @@ def _onnx(network: Network) -> Way:
 
 
 def onnx_model(network: Network) -> bytes:
-    """Return ``network`` as a serialised ONNX model: a Gemm a layer, then its activation; x (N, inputs) to y.
+    """Return ``network`` as a serialised ONNX model: a Gemm a layer, then its activation; x (N,
+    inputs) to y.
 
     Needs the package onnx (group peers). Lesson 17.
     """
     from onnx import helper, numpy_helper
 
-    names = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softmax": "Softmax", "identity": "Identity"}
+    names = {
+        "relu": "Relu",
+        "tanh": "Tanh",
+        "sigmoid": "Sigmoid",
+        "softmax": "Softmax",
+        "identity": "Identity",
+    }
     nodes, constants = [], []
     for number, layer in enumerate(network.layers):
         before = "x" if number == 0 else f"y{number - 1}"
         after = "y" if number + 1 == len(network.layers) else f"y{number}"
-        constants += [numpy_helper.from_array(np.array(layer.weights), f"weights{number}"),
-                      numpy_helper.from_array(np.array(layer.bias), f"bias{number}")]  # fmt: skip
-        nodes.append(helper.make_node("Gemm", [before, f"weights{number}", f"bias{number}"], [f"sum{number}"]))
+        constants += [
+            numpy_helper.from_array(np.array(layer.weights), f"weights{number}"),
+            numpy_helper.from_array(np.array(layer.bias), f"bias{number}"),
+        ]
+        nodes.append(
+            helper.make_node(
+                "Gemm", [before, f"weights{number}", f"bias{number}"], [f"sum{number}"]
+            )
+        )
         nodes.append(helper.make_node(names[layer.activation], [f"sum{number}"], [after]))
-    return frameworks.onnx_model("network", nodes, constants, {"x": ["N", network.inputs], "y": ["N", network.outputs]})
+    return frameworks.onnx_model(
+        "network", nodes, constants, {"x": ["N", network.inputs], "y": ["N", network.outputs]}
+    )
 
 
 def _compare_raw(network: Network, ours: Specialised, budget_s: float) -> timing.Comparison:
-    """Compare the compiled functions alone, on the larger batch, ours first; every result is within its bound."""
+    """Compare the compiled functions alone, on the larger batch, ours first; every result is within
+    its bound.
+    """
     x, out = _tensors(network, BATCHES[-1])
     programs = {OURS: cpp_program(ours.network, ours.serving.placement)}
-    programs.update({name: cpp_program(network, place, prune=share) for name, (place, share) in RAW.items()})
+    programs.update(
+        {name: cpp_program(network, place, prune=share) for name, (place, share) in RAW.items()}
+    )
     for name, program in programs.items():
         off = (program(x, out=out) - exact_outputs(program.network, x)).abs()
         if not (off <= error_bound(program.network, x)).all():
@@ -228,5 +279,15 @@ def _product() -> float:
 
 
 def _rows(compared: timing.Comparison, called: str, batch: int) -> list[WayTime]:
-    return [derived(WayTime, row, way=row.name, called=called, candidates=batch, candidate_s=row.median_s / batch,
-                    minimum_s=row.minimum_s / batch) for row in compared.candidates]  # fmt: skip
+    return [
+        derived(
+            WayTime,
+            row,
+            way=row.name,
+            called=called,
+            candidates=batch,
+            candidate_s=row.median_s / batch,
+            minimum_s=row.minimum_s / batch,
+        )
+        for row in compared.candidates
+    ]

@@ -1,7 +1,8 @@
-"""From a model to the source of a program that evaluates it, and from the source to a function of tensors. Lesson 17.
+"""From a model to the source of a program that evaluates it, and from the source to a function of
+tensors.
 
-``generate`` writes C++ or CUDA C++, ``build`` compiles it (CUDA C++ on any machine), ``cpp_program`` and
-``cuda_function`` do both and give what is called.
+``generate`` writes C++ or CUDA C++, ``build`` compiles it (CUDA C++ on any machine),
+``cpp_program`` and ``cuda_function`` do both and give what is called. Lesson 17.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import torch
 from torch import nn
 
 from helpers import native
-from helpers.studies.constant_weights import _cpp_sources as cpp_sources, _cuda_sources as cuda_sources
+from helpers.studies.constant_weights import (
+    _cpp_sources as cpp_sources,
+    _cuda_sources as cuda_sources,
+)
 from helpers.studies.constant_weights._cpp_sources import context_of, cpp_source
 from helpers.studies.constant_weights._network import Network, network_of, pruned
 
@@ -31,25 +35,30 @@ def generate(
     prune: float = 0.0,
     layout: str = "rows",
 ) -> str:
-    """Return the source text of a program that evaluates ``model``: with ``target`` "cpp" C++, with "cuda" CUDA C++.
+    """Return the source text of a program that evaluates ``model``: with ``target`` "cpp" C++, with
+    "cuda" CUDA C++.
 
-    ``placement`` says where the weights are: one of :data:`CPP_PLACEMENTS` (by default "lanes") or of
-    :data:`CUDA_PLACEMENTS` ("const"). ``prune`` sets that share of every layer's weights, those nearest to zero, to
-    zero first; where the values are known to the compiler (and in C++ with "pruned") a zero costs no instruction.
-    ``precision="fp16"`` and ``layout="columns"`` are CUDA's alone: :func:`cuda_source` says what they are.
+    ``placement`` says where the weights are: one of :data:`CPP_PLACEMENTS` (by default "lanes") or
+    of :data:`CUDA_PLACEMENTS` ("const"). ``prune`` sets that share of every layer's weights, those
+    nearest to zero, to zero first; where the values are known to the compiler (and in C++ with
+    "pruned") a zero costs no instruction. ``precision="fp16"`` and ``layout="columns"`` are CUDA's
+    alone: :func:`cuda_source` says what they are.
 
-    Raises TypeError or ValueError for a model that is no chain of dense layers, an unknown name, and what a placement
-    cannot hold. Lesson 17.
+    Raises TypeError or ValueError for a model that is no chain of dense layers, an unknown name,
+    and what a placement cannot hold. Lesson 17.
     """
     network = network_of(model)
     if target == "cuda":
         where = "const" if placement is None else placement
-        return cuda_sources.cuda_source(pruned(network, prune), placement=where, precision=precision, layout=layout)
+        return cuda_sources.cuda_source(
+            pruned(network, prune), placement=where, precision=precision, layout=layout
+        )
     if target != "cpp":
         raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r:.40}")
     if precision != "fp32" or layout != "rows":
         raise ValueError(
-            f'in C++ the precision is "fp32" and the layout "rows", not {precision!r:.40} and {layout!r:.40}; '
+            f'in C++ the precision is "fp32" and the layout "rows", not {precision!r:.40} and '
+            f"{layout!r:.40}; "
             'precision="fp16" (HFMA2) and layout="columns" are generated with target="cuda"'
         )
     return cpp_source(network, "lanes" if placement is None else placement, prune)
@@ -57,29 +66,43 @@ def generate(
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """CUDA C++ compiled: ``cubin`` holds the machine code and loads on a GPU (``cubin.load()``). Lesson 17."""
+    """CUDA C++ compiled: ``cubin`` holds the machine code and loads on a GPU (``cubin.load()``).
+
+    Lesson 17.
+    """
 
     cubin: native.Cubin
     source: str = field(repr=False)
 
     def disassembly(self) -> str:
-        """Return the kernel's machine code as text, an instruction a line. Raises MissingToolError. Lesson 17."""
+        """Return the kernel's machine code as text, an instruction a line.
+
+        Raises MissingToolError. Lesson 17.
+        """
         return native.disassemble(self.cubin, function="evaluate")
 
 
 def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.Library:
-    """Return what the compiler makes of a generated ``source``; a kernel in it (``__global__``) says that it is CUDA.
+    """Return what the compiler makes of a generated ``source``; a kernel in it (``__global__``)
+    says that it is CUDA.
 
     CUDA C++ gives a :class:`CudaProgram` for ``architecture``, and needs no GPU; C++ a loaded
-    :class:`helpers.native.Library` for this processor, of which :func:`cpp_program` makes a function of tensors. Both
-    are kept in the cache under their content.
+    :class:`helpers.native.Library` for this processor, of which :func:`cpp_program` makes a
+    function of tensors. Both are kept in the cache under their content.
 
-    Raises TypeError for what is no text, ValueError for an architecture that is not known, CompilationError for a
-    source that the compiler refuses, and MissingToolError, with what to install, without it.
+    Raises TypeError for what is no text, ValueError for an architecture that is not known,
+    CompilationError for a source that the compiler refuses, and MissingToolError, with what to
+    install, without it.
     """
     if not isinstance(source, str):
-        raise TypeError(f"a source is the text that generate() returns, not {type(source).__name__}")
-    return build_cuda(source, architecture=architecture) if "__global__" in source else native.compile_cpp(source)
+        raise TypeError(
+            f"a source is the text that generate() returns, not {type(source).__name__}"
+        )
+    return (
+        build_cuda(source, architecture=architecture)
+        if "__global__" in source
+        else native.compile_cpp(source)
+    )
 
 
 def build_cuda(source: str, *, architecture: str) -> CudaProgram:
@@ -89,13 +112,16 @@ def build_cuda(source: str, *, architecture: str) -> CudaProgram:
 
 @dataclass(frozen=True, eq=False)
 class CppProgram:
-    """A network as a loaded C++ program: ``program(x)``, or ``program(x, out=y)`` without a new tensor.
+    """A network as a loaded C++ program: ``program(x)``, or ``program(x, out=y)`` without a new
+    tensor.
 
-    ``x`` is float32 (N, inputs) on the CPU, contiguous; the result (N, outputs). ``library`` has the source and how
-    long it took to compile. It holds no state, so threads may call it at once; long calls let Python run. ``evaluate``
-    is the bare function of addresses, nothing checked, with ``context`` as its last argument.
+    ``x`` is float32 (N, inputs) on the CPU, contiguous; the result (N, outputs). ``library`` has
+    the source and how long it took to compile. It holds no state, so threads may call it at once;
+    long calls let Python run. ``evaluate`` is the bare function of addresses, nothing checked, with
+    ``context`` as its last argument.
 
-    Calling raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`). Lesson 17.
+    Calling raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`).
+    Lesson 17.
     """
 
     network: Network
@@ -107,7 +133,9 @@ class CppProgram:
 
     @property
     def context(self) -> int | None:
-        """The address that ``evaluate`` takes last: of the weights, or of all it must be told; None for nothing."""
+        """The address that ``evaluate`` takes last: of the weights, or of all it must be told; None
+        for nothing.
+        """
         return cpp_sources.address_of(self.kept)
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -115,13 +143,18 @@ class CppProgram:
             done = self.quick(x, out)
             if done is not None:
                 return done
-        out = cpp_sources.check_tensors(x, out, inputs=self.network.inputs, outputs=self.network.outputs)
+        out = cpp_sources.check_tensors(
+            x, out, inputs=self.network.inputs, outputs=self.network.outputs
+        )
         self.evaluate(x.data_ptr(), out.data_ptr(), x.shape[0], self.context)
         return out
 
 
-def cpp_program(model: nn.Module | Network, placement: str = "lanes", *, prune: float = 0.0) -> CppProgram:
-    """Return ``model`` compiled with its weights where ``placement`` says, one of :data:`CPP_PLACEMENTS`, to be called.
+def cpp_program(
+    model: nn.Module | Network, placement: str = "lanes", *, prune: float = 0.0
+) -> CppProgram:
+    """Return ``model`` compiled with its weights where ``placement`` says, one of
+    :data:`CPP_PLACEMENTS`, to be called.
 
     ``prune`` is the share of every layer's weights that is set to zero first.
 
@@ -131,17 +164,21 @@ def cpp_program(model: nn.Module | Network, placement: str = "lanes", *, prune: 
     library = native.compile_cpp(cpp_source(network, placement))
     evaluate = library.function(cpp_sources.EVALUATE).raw
     kept = context_of(network, placement)
-    quick = cpp_sources.caller(evaluate, kept, inputs=network.inputs, outputs=network.outputs, macs=network.macs)
+    quick = cpp_sources.caller(
+        evaluate, kept, inputs=network.inputs, outputs=network.outputs, macs=network.macs
+    )
     return CppProgram(network, placement, library, evaluate, kept, quick)
 
 
 @dataclass(frozen=True, eq=False)
 class CudaFunction:
-    """A network's kernel on a GPU: ``function(inputs)``, or ``function(inputs, out=outputs)``, evaluates it.
+    """A network's kernel on a GPU: ``function(inputs)``, or ``function(inputs, out=outputs)``,
+    evaluates it.
 
-    ``program`` has the source and the machine code. With ``layout="rows"`` inputs are (N, inputs) and outputs
-    (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are float32, on ``device`` and contiguous.
-    It starts on torch's current stream and returns at once, as torch's own operations do.
+    ``program`` has the source and the machine code. With ``layout="rows"`` inputs are (N, inputs)
+    and outputs (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are
+    float32, on ``device`` and contiguous. It starts on torch's current stream and returns at once,
+    as torch's own operations do.
 
     A call raises TypeError or ValueError for other tensors, saying what is accepted. Lesson 17.
     """
@@ -160,14 +197,23 @@ class CudaFunction:
         self._check("inputs", inputs, self.network.inputs, None)
         candidates = inputs.shape[axis]
         if out is None:
-            shape = (candidates, self.network.outputs) if axis == 0 else (self.network.outputs, candidates)
+            shape = (
+                (candidates, self.network.outputs)
+                if axis == 0
+                else (self.network.outputs, candidates)
+            )
             out = torch.empty(shape, device=self.device)
         else:
             self._check("out", out, self.network.outputs, candidates)
         if candidates:
-            blocks = math.ceil(candidates / (cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision)))
+            blocks = math.ceil(
+                candidates
+                / (cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision))
+            )
             last = () if self.weights is None else (self.weights,)
-            self.kernel(inputs.detach(), out, candidates, *last, grid=blocks, block=cuda_sources.THREADS)
+            self.kernel(
+                inputs.detach(), out, candidates, *last, grid=blocks, block=cuda_sources.THREADS
+            )
         return out
 
     def _check(self, name: str, tensor: Any, width: int, candidates: int | None) -> None:
@@ -176,11 +222,22 @@ class CudaFunction:
         many = "N" if candidates is None else f"{candidates:,}"
         wanted = f"({many}, {width})" if self.layout == "rows" else f"({width}, {many})"
         axis = 1 if self.layout == "rows" else 0
-        fits = tensor.dim() == 2 and tensor.shape[axis] == width and candidates in (None, tensor.shape[1 - axis])
-        if not fits or tensor.dtype != torch.float32 or tensor.device != self.device or not tensor.is_contiguous():
+        fits = (
+            tensor.dim() == 2
+            and tensor.shape[axis] == width
+            and candidates in (None, tensor.shape[1 - axis])
+        )
+        if (
+            not fits
+            or tensor.dtype != torch.float32
+            or tensor.device != self.device
+            or not tensor.is_contiguous()
+        ):
             kind = "contiguous" if tensor.is_contiguous() else "not contiguous"
-            raise ValueError(f"{name} is a contiguous float32 tensor {wanted} on {self.device}; this is {tensor.dtype} "
-                             f"{tuple(tensor.shape)} on {tensor.device}, {kind}")  # fmt: skip
+            raise ValueError(
+                f"{name} is a contiguous float32 tensor {wanted} on {self.device}; this is "
+                f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, {kind}"
+            )
 
 
 def cuda_function(
@@ -192,13 +249,17 @@ def cuda_function(
     prune: float = 0.0,
     device: str | torch.device | None = None,
 ) -> CudaFunction:
-    """Return ``model`` compiled for the GPU ``device`` (torch's current one) and loaded there, its weights in place.
+    """Return ``model`` compiled for the GPU ``device`` (torch's current one) and loaded there, its
+    weights in place.
 
-    ``placement``, ``precision``, ``layout`` and ``prune`` are those of :func:`generate`. It is compiled once and then
-    read from the cache. Raises what :func:`generate` and :func:`build` raise, and NativeError where there is no GPU.
+    ``placement``, ``precision``, ``layout`` and ``prune`` are those of :func:`generate`. It is
+    compiled once and then read from the cache. Raises what :func:`generate` and :func:`build`
+    raise, and NativeError where there is no GPU.
     """
     network = pruned(network_of(model), prune)
-    source = cuda_sources.cuda_source(network, placement=placement, precision=precision, layout=layout)
+    source = cuda_sources.cuda_source(
+        network, placement=placement, precision=precision, layout=layout
+    )
     program = build(source, architecture=native.gpu_architecture(device))
     assert isinstance(program, CudaProgram)
     chosen = torch.device("cuda" if device is None else device)

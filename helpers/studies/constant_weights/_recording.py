@@ -1,7 +1,8 @@
-"""Record what compilers made: the census of the placements, and the programs of the lesson for machines without tools.
+"""Record what compilers made: the census of the placements, and the programs of the lesson for
+machines without tools.
 
-Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70, where the rule changed. Two wheels bring the last that do;
-unpacked into a folder of their own they touch nothing that is installed::
+Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70, where the rule changed. Two wheels
+bring the last that do; unpacked into a folder of their own they touch nothing that is installed::
 
     python -m helpers.studies.constant_weights._recording
     uv pip install --target old --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1
@@ -53,9 +54,16 @@ from helpers.studies.constant_weights._listings import (
     record_key,
     record_path,
 )
-from helpers.studies.constant_weights._network import Dense, Network, pruned, random_network, standard_network
+from helpers.studies.constant_weights._network import (
+    Dense,
+    Network,
+    pruned,
+    random_network,
+    standard_network,
+)
 
-_BYTES = {"sm_60": 32 / 3, "sm_70": 16}  # an instruction: on sm_60 three, and what schedules them, take 32
+# an instruction: on sm_60 three, and what schedules them, take 32
+_BYTES = {"sm_60": 32 / 3, "sm_70": 16}
 _PARAMETER_FROM = "sm_70"  # __grid_constant__ needs it
 _LIMIT_S = 60
 PRUNED_SHARES = (0.75, 0.5, 0.25, 0.1)  # of the weights, kept
@@ -63,10 +71,12 @@ GROWN_WIDTHS = (8, 16, 64)
 
 
 def count_old(folder: Path, *, network: Network | None = None) -> PlacementCounts:
-    """Return the census of ``network`` (the standard one) for every placement, by the compiler in ``folder``.
+    """Return the census of ``network`` (the standard one) for every placement, by the compiler in
+    ``folder``.
 
-    ``folder`` holds the wheels nvidia-cuda-nvrtc-cu12 and triton, unpacked. Raises FileNotFoundError, with the command
-    that fetches them, where it does not, and NativeError for a source that the compiler refuses.
+    ``folder`` holds the wheels nvidia-cuda-nvrtc-cu12 and triton, unpacked. Raises
+    FileNotFoundError, with the command that fetches them, where it does not, and NativeError for a
+    source that the compiler refuses.
     """
     network = standard_network() if network is None else network
     library = nvrtc._library(_found(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
@@ -79,18 +89,25 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
             source = cuda_source(network, placement=placement)
             image, _ = nvrtc._compiled(library, source, (f"--gpu-architecture={architecture}",))
             rows.append(_counted(_kernel(image, nvdisasm, architecture), placement, architecture))
-    note = (f"Recorded on {datetime.date.today()} by python -m helpers.studies.constant_weights._recording, "
-            f"with {_version(nvdisasm)}. CUDA 13 no longer compiles for these architectures. On sm_60 an FFMA32I "
-            "counts as an FFMA with an immediate; __grid_constant__ parameters begin with sm_70.")  # fmt: skip
+    note = (
+        f"Recorded on {datetime.date.today()} by python -m "
+        f"helpers.studies.constant_weights._recording, with {_version(nvdisasm)}. CUDA 13 no "
+        "longer compiles for these architectures. On sm_60 an FFMA32I counts as an FFMA with an "
+        "immediate; __grid_constant__ parameters begin with sm_70."
+    )
     compiler = f"NVRTC {_nvrtc_version(library)}"
-    return PlacementCounts(compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows), note=note)
+    return PlacementCounts(
+        compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows), note=note
+    )
 
 
 def _found(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.exists():
-        raise FileNotFoundError(f"{name} is not in {folder.name}; fetch it with: uv pip install --target {folder.name} "
-                                "--no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1")  # fmt: skip
+        raise FileNotFoundError(
+            f"{name} is not in {folder.name}; fetch it with: uv pip install --target {folder.name} "
+            "--no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1"
+        )
     return path
 
 
@@ -112,20 +129,24 @@ def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.GpuFunction
         path.write_bytes(image)
         done = tools.run_tool([nvdisasm, "-c", str(path)], limit_s=_LIMIT_S)
     if done.returncode != 0:
-        raise tools.NativeError(f"nvdisasm cannot read the program: {done.stderr.strip():.200}", "take triton==3.3.1")
+        raise tools.NativeError(
+            f"nvdisasm cannot read the program: {done.stderr.strip():.200}", "take triton==3.3.1"
+        )
     kernel = cubin.parse(as_of_today(done.stdout))["evaluate"]
     size, listed = len(cubin.read(image).sections[".text.evaluate"]), len(kernel.instructions)
     if listed * _BYTES[architecture] != size:
-        raise tools.NativeError(f"of {size:,} bytes of code the listing shows {listed:,} instructions",
-                                "take triton==3.3.1, whose nvdisasm was read here")  # fmt: skip
+        raise tools.NativeError(
+            f"of {size:,} bytes of code the listing shows {listed:,} instructions",
+            "take triton==3.3.1, whose nvdisasm was read here",
+        )
     return kernel
 
 
 def as_of_today(listing: str) -> str:
     """Return a listing of sm_60 in the words that :func:`helpers.native._cubin.parse` reads.
 
-    Two instructions that are issued together stand in braces there, the second without its semicolon, and a
-    multiply-add with an immediate of 32 bits is named FFMA32I.
+    Two instructions that are issued together stand in braces there, the second without its
+    semicolon, and a multiply-add with an immediate of 32 bits is named FFMA32I.
     """
     plain = re.sub(r"(\*/\s+)\{", r"\1 ", listing)
     plain = re.sub(r"\}\s*$", ";", plain, flags=re.M)
@@ -134,18 +155,36 @@ def as_of_today(listing: str) -> str:
 
 def _counted(kernel: cubin.GpuFunction, placement: str, architecture: str) -> PlacementCount:
     fed = Counter(one.operand_kind for one in kernel.instructions if one.multiplies_and_adds)
-    loads = Counter(space for one in kernel.instructions for access, space, _ in one.accesses if access == "load")
+    loads = Counter(
+        space
+        for one in kernel.instructions
+        for access, space, _ in one.accesses
+        if access == "load"
+    )
     return PlacementCount(
-        placement, "fp32", architecture, 1, total=len(kernel.instructions) - kernel.padding, multiply_adds=fed.total(),
-        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS}, global_loads=loads["global"],
-        shared_loads=loads["shared"], constant_loads=loads["constant"],
-    )  # fmt: skip
+        placement,
+        "fp32",
+        architecture,
+        1,
+        total=len(kernel.instructions) - kernel.padding,
+        multiply_adds=fed.total(),
+        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS},
+        global_loads=loads["global"],
+        shared_loads=loads["shared"],
+        constant_loads=loads["constant"],
+    )
 
 
 def count_current() -> PlacementCounts:
-    """Return the census of the standard network for :data:`CURRENT_ARCHITECTURES`, in both precisions."""
-    single, half = (count_placements(standard_network(), architectures=CURRENT_ARCHITECTURES, precision=precision)
-                    for precision in ("fp32", "fp16"))  # fmt: skip
+    """Return the census of the standard network for :data:`CURRENT_ARCHITECTURES`, in both
+    precisions.
+    """
+    single, half = (
+        count_placements(
+            standard_network(), architectures=CURRENT_ARCHITECTURES, precision=precision
+        )
+        for precision in ("fp32", "fp16")
+    )
     note = f"{single.compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
     return dataclasses.replace(single, counts=single.counts + half.counts, note=note)
 
@@ -170,12 +209,20 @@ def counted_programs() -> Iterator[tuple[str, str]]:
     """Yield the source and the architecture of each program that the lesson counts."""
     network, newest = standard_network(), CURRENT_ARCHITECTURES[-1]
     for placement in ("const", "device", "constant"):
-        yield from ((cuda_source(network, placement=placement), name) for name in CURRENT_ARCHITECTURES)
+        yield from (
+            (cuda_source(network, placement=placement), name) for name in CURRENT_ARCHITECTURES
+        )
     yield cuda_source(network, placement="pointer"), newest
-    yield from ((cuda_source(network, placement=name, precision="fp16"), newest) for name in ("const", "device"))
+    yield from (
+        (cuda_source(network, placement=name, precision="fp16"), newest)
+        for name in ("const", "device")
+    )
     yield from ((cuda_source(pruned(network, 1 - kept)), newest) for kept in PRUNED_SHARES)
     for width in GROWN_WIDTHS:
-        yield cuda_source(random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))), newest
+        yield (
+            cuda_source(random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))),
+            newest,
+        )
 
 
 def record_programs() -> dict[str, Any]:
@@ -198,7 +245,10 @@ def record_programs() -> dict[str, Any]:
         found = count_instructions(source, architecture=name)
         programs.setdefault(record_key(source, name), {})["census"] = found.to_dict()
         compiler = found.compiler
-    note = f"{compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}: the programs of the lesson"
+    note = (
+        f"{compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}: the programs of "
+        "the lesson"
+    )
     return {"note": note, "programs": programs}
 
 

@@ -13,21 +13,36 @@ from helpers import plotting
 from helpers.checks import members, named
 from helpers.plotting import COLOURS, MODELLED, Curves, Series, Slider
 from helpers.results import Record
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, WAITING, arrow, box, keys, paper, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    EMPTY,
+    INK,
+    QUIET,
+    SENDING,
+    WAITING,
+    arrow,
+    box,
+    keys,
+    paper,
+    write,
+)
 from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, PlacementCount
 
 _BYTE_IN = 0.42
 _NUMBER_BYTES = range(4, 8)  # of an instruction: its 32-bit immediate
-_REGISTER_BYTES = (2, 3, 8)  # of an FFMA with an immediate: the registers that it names, in the order of its operands
+# of an FFMA with an immediate: the registers that it names, in the order of its operands
+_REGISTER_BYTES = (2, 3, 8)
 _STOP_IN, _WAY_IN, _FFMA_IN = 1.75, 0.84, 2.75
 _BAR_IN, _CYCLES_IN = 0.3, 4.2
 
 
 class WeightWay(Record):
-    """The way of a weight to the FFMA that uses it: the ``stops`` where it is stored on the way, first to last.
+    """The way of a weight to the FFMA that uses it: the ``stops`` where it is stored on the way,
+    first to last.
 
-    ``load`` is the instruction that brings it to the last stop, "" where none does. ``ffma`` is the instruction that
-    uses the weight; without a stop the weight is in it. Lesson 17.
+    ``load`` is the instruction that brings it to the last stop, "" where none does. ``ffma`` is the
+    instruction that uses the weight; without a stop the weight is in it. Lesson 17.
     """
 
     stops: tuple[str, ...]
@@ -36,40 +51,60 @@ class WeightWay(Record):
 
 
 def draw_instruction(code: bytes, line: str, *, title: str) -> Figure:
-    """Return a picture of ``code``, the 16 bytes of an FFMA, whose immediate, bytes 4 to 7, is yellow.
+    """Return a picture of ``code``, the 16 bytes of an FFMA, whose immediate, bytes 4 to 7, is
+    yellow.
 
-    ``line`` is the same instruction as text, such as "FFMA R15, R15, -0.324, R0"; the bytes that name its registers
-    have their names below. ``title`` stands above. Raises ValueError for code of another length, or a line whose
-    registers are not those of the code. Lesson 17.
+    ``line`` is the same instruction as text, such as "FFMA R15, R15, -0.324, R0"; the bytes that
+    name its registers have their names below. ``title`` stands above. Raises ValueError for code of
+    another length, or a line whose registers are not those of the code. Lesson 17.
     """
     registers = re.findall(r"\bR(\d+|Z)\b", line)
-    coded = ["Z" if code[place] == 255 else str(code[place]) for place in _REGISTER_BYTES if place < len(code)]
+    coded = [
+        "Z" if code[place] == 255 else str(code[place])
+        for place in _REGISTER_BYTES
+        if place < len(code)
+    ]
     if len(code) != INSTRUCTION_BYTES or registers != coded:
-        raise ValueError(f"{len(code)} bytes with registers {coded} are not the instruction {line!r}; give the 16 "
-                         "bytes of an FFMA with an immediate, and its own line")  # fmt: skip
+        raise ValueError(
+            f"{len(code)} bytes with registers {coded} are not the instruction {line!r}; give the "
+            "16 bytes of an FFMA with an immediate, and its own line"
+        )
     drawn, axes = paper(0.4 + INSTRUCTION_BYTES * _BYTE_IN, 1.9, title=title)
     write(axes, 0.2, 0.2, line, ha="left", bold=True)
     for place, byte in enumerate(code):
         left, is_number = 0.2 + place * _BYTE_IN, place in _NUMBER_BYTES
-        axes.add_patch(Rectangle((left + 0.02, 0.62), _BYTE_IN - 0.04, 0.4, facecolor=DATA if is_number else EMPTY))
+        axes.add_patch(
+            Rectangle(
+                (left + 0.02, 0.62), _BYTE_IN - 0.04, 0.4, facecolor=DATA if is_number else EMPTY
+            )
+        )
         write(axes, left + _BYTE_IN / 2, 0.82, f"{byte:02x}")
         write(axes, left + _BYTE_IN / 2, 0.5, str(place), size=9, colour=QUIET)
-    names = {0: "FFMA"} | {place: f"R{name}" for place, name in zip(_REGISTER_BYTES, coded, strict=True)}
+    names = {0: "FFMA"} | {
+        place: f"R{name}" for place, name in zip(_REGISTER_BYTES, coded, strict=True)
+    }
     for place, name in names.items():
         write(axes, 0.2 + (place + 0.5) * _BYTE_IN, 1.2, name, size=10, colour=QUIET)
     number = np.frombuffer(code, "<f4", 1, _NUMBER_BYTES.start)[0]
     backward = code[_NUMBER_BYTES.start : _NUMBER_BYTES.stop][::-1].hex(" ")
     middle = 0.2 + _BYTE_IN * (_NUMBER_BYTES.start + _NUMBER_BYTES.stop) / 2
-    write(axes, middle, 1.55, f"read from the last byte to the first: {backward}, the float32 {number:.8f}", size=10)
+    write(
+        axes,
+        middle,
+        1.55,
+        f"read from the last byte to the first: {backward}, the float32 {number:.8f}",
+        size=10,
+    )
     return drawn
 
 
 def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
-    """Return the way of a weight in each of several programs, a row per program, from where it is stored to its FFMA.
+    """Return the way of a weight in each of several programs, a row per program, from where it is
+    stored to its FFMA.
 
-    Yellow is where the weight is stored in the beginning. An orange arrow is a load, with its instruction, and a black
-    arrow is an operand of the FFMA. ``title`` stands above. Raises ValueError for no way, TypeError for what is none.
-    Lesson 17.
+    Yellow is where the weight is stored in the beginning. An orange arrow is a load, with its
+    instruction, and a black arrow is an operand of the FFMA. ``title`` stands above. Raises
+    ValueError for no way, TypeError for what is none. Lesson 17.
     """
     given = named("ways", ways, "ways of a weight")
     members("ways", given.values(), "ways of a weight, as WeightWay has them", kind=WeightWay)
@@ -81,26 +116,53 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
     for row, (name, way) in enumerate(given.items()):
         top = 0.05 + _WAY_IN * row
         write(axes, 0.15, top + 0.11, name, ha="left", bold=True)
-        lefts = [left_of_ffma - (_STOP_IN + gap) * (len(way.stops) - place) for place in range(len(way.stops))]
+        lefts = [
+            left_of_ffma - (_STOP_IN + gap) * (len(way.stops) - place)
+            for place in range(len(way.stops))
+        ]
         for place, (left, stop) in enumerate(zip(lefts, way.stops, strict=True)):
-            box(axes, left, top + 0.25, _STOP_IN, 0.34, stop, colour=EMPTY if place else DATA, size=10)
+            box(
+                axes,
+                left,
+                top + 0.25,
+                _STOP_IN,
+                0.34,
+                stop,
+                colour=EMPTY if place else DATA,
+                size=10,
+            )
             end = lefts[place + 1] if place + 1 < len(lefts) else left_of_ffma
             is_load = place + 1 < len(lefts)
-            arrow(axes, (left + _STOP_IN, top + 0.42), (end, top + 0.42), colour=SENDING if is_load else INK)
+            arrow(
+                axes,
+                (left + _STOP_IN, top + 0.42),
+                (end, top + 0.42),
+                colour=SENDING if is_load else INK,
+            )
             if is_load:
                 write(axes, (left + _STOP_IN + end) / 2, top + 0.72, way.load, size=9, colour=QUIET)
-        box(axes, left_of_ffma, top + 0.25, _FFMA_IN, 0.34, way.ffma, colour=EMPTY if way.stops else DATA, size=10)
+        box(
+            axes,
+            left_of_ffma,
+            top + 0.25,
+            _FFMA_IN,
+            0.34,
+            way.ffma,
+            colour=EMPTY if way.stops else DATA,
+            size=10,
+        )
     meanings = {"the weight is stored here": (DATA, DATA), "a load brings it": (SENDING, SENDING)}
     keys(axes, 0.15, 0.12 + _WAY_IN * len(given), meanings)
     return drawn
 
 
 def draw_cycles(programs: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
-    """Return for each of ``programs`` how many cycles each unit of a multiprocessor needs for one warp, as bars.
+    """Return for each of ``programs`` how many cycles each unit of a multiprocessor needs for one
+    warp, as bars.
 
-    ``programs`` maps a program's name to the cycles of each unit by the unit's name. The longest bar of a program is
-    the time that it needs, and is blue; the others are grey. ``title`` stands above. Raises ValueError for no program,
-    or one without units. Lesson 17.
+    ``programs`` maps a program's name to the cycles of each unit by the unit's name. The longest
+    bar of a program is the time that it needs, and is blue; the others are grey. ``title`` stands
+    above. Raises ValueError for no program, or one without units. Lesson 17.
     """
     given = named("programs", programs, "cycles by the name of a unit")
     if not given or not all(given.values()):
@@ -108,7 +170,9 @@ def draw_cycles(programs: Mapping[str, Mapping[str, float]], *, title: str) -> F
     rows = sum(len(units) for units in given.values())
     most = max(cycles for units in given.values() for cycles in units.values())
     left = 2.1
-    drawn, axes = paper(left + _CYCLES_IN + 0.9, 0.15 + _BAR_IN * rows + 0.42 * len(given), title=title)
+    drawn, axes = paper(
+        left + _CYCLES_IN + 0.9, 0.15 + _BAR_IN * rows + 0.42 * len(given), title=title
+    )
     top = 0.05
     for name, units in given.items():
         write(axes, 0.15, top + 0.16, name, ha="left", bold=True)
@@ -119,44 +183,60 @@ def draw_cycles(programs: Mapping[str, Mapping[str, float]], *, title: str) -> F
             colour = COMPUTING if cycles == longest else WAITING
             write(axes, left - 0.1, top + _BAR_IN / 2, unit, ha="right", size=10)
             axes.add_patch(Rectangle((left, top + 0.04), length, _BAR_IN - 0.08, facecolor=colour))
-            write(axes, left + length + 0.08, top + _BAR_IN / 2, f"{cycles:,.0f}", ha="left", size=10)
+            write(
+                axes, left + length + 0.08, top + _BAR_IN / 2, f"{cycles:,.0f}", ha="left", size=10
+            )
             top += _BAR_IN
         top += 0.08
     return drawn
 
 
 def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: str) -> Figure:
-    """Return stacked bars of the instructions of a thread, a group for each of ``counts``, a bar per architecture.
+    """Return stacked bars of the instructions of a thread, a group for each of ``counts``, a bar
+    per architecture.
 
-    ``counts`` has by the name of a place of the weights its count for each architecture. A bar has the multiply-adds,
-    in which the place that feeds them is written, the loads, and the others. ``title`` stands above. Raises ValueError
-    for no counts, TypeError for others. Lesson 17.
+    ``counts`` has by the name of a place of the weights its count for each architecture. A bar has
+    the multiply-adds, in which the place that feeds them is written, the loads, and the others.
+    ``title`` stands above. Raises ValueError for no counts, TypeError for others. Lesson 17.
     """
     given = named("counts", counts, "counts of a place of the weights")
-    rows = [row for name, group in given.items()
-            for row in members(f"counts[{name!r}]", group, "counts, as recorded_counts() has them", kind=PlacementCount)
-            ]  # fmt: skip
+    rows = [
+        row
+        for name, group in given.items()
+        for row in members(
+            f"counts[{name!r}]", group, "counts, as recorded_counts() has them", kind=PlacementCount
+        )
+    ]
     if not rows:
-        raise ValueError("no counts; give at least one group of them, as recorded_counts() has them")
+        raise ValueError(
+            "no counts; give at least one group of them, as recorded_counts() has them"
+        )
     drawn, axes = plotting.figure(title=title, height_in=4.8)
     x, start = np.empty(len(rows)), 0
     for place, (name, group) in enumerate(given.items()):
         x[start : start + len(group)] = np.arange(start, start + len(group)) + place
-        axes.text(x[start : start + len(group)].mean(), 4500, name, ha="center", weight="bold", size=11)
+        axes.text(
+            x[start : start + len(group)].mean(), 4500, name, ha="center", weight="bold", size=11
+        )
         start += len(group)
     adds = np.array([row.multiply_adds for row in rows], float)
     loads = np.array([row.global_loads + row.constant_loads for row in rows], float)
     others = np.array([row.total for row in rows]) - adds - loads
     bottom = np.zeros(len(rows))
-    for label, heights, colour in (("multiply-adds", adds, COMPUTING), ("loads", loads, SENDING),
-                                   ("others", others, "white")):  # fmt: skip
+    for label, heights, colour in (
+        ("multiply-adds", adds, COMPUTING),
+        ("loads", loads, SENDING),
+        ("others", others, "white"),
+    ):
         axes.bar(x, heights, bottom=bottom, label=label, color=colour, edgecolor=INK, linewidth=0.5)
         bottom += heights
     for at, row, top in zip(x, rows, bottom, strict=True):
         axes.text(at, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9.5)
         axes.text(at, top + 60, f"{top:,.0f}", ha="center", size=8)
     axes.set_xticks(x, [row.architecture.removeprefix("sm_") for row in rows])
-    axes.set(ylim=(0, 5600), ylabel="instructions of a thread (counted)", xlabel="instruction set, sm_")
+    axes.set(
+        ylim=(0, 5600), ylabel="instructions of a thread (counted)", xlabel="instruction set, sm_"
+    )
     axes.legend(loc="upper center", ncols=3, fontsize=9)
     return drawn
 
@@ -169,15 +249,18 @@ def _fed_by(row: PlacementCount) -> str:
 
 
 def explore_zeros() -> None:
-    """Display which weights of a pruned network are in use as a figure to turn, over the share of weights kept.
+    """Display which weights of a pruned network are in use as a figure to turn, over the share of
+    weights kept.
 
-    The network has 23 inputs, two layers of a width and some outputs, and each layer keeps a share of its weights, at
-    random places. A unit of which ``n`` weights are read on average, each kept with the probability ``k``, is read with
-    the probability ``1 - (1 - k) ** n``, because it is not read only if all of them are zero. Lesson 17.
+    The network has 23 inputs, two layers of a width and some outputs, and each layer keeps a share
+    of its weights, at random places. A unit of which ``n`` weights are read on average, each kept
+    with the probability ``k``, is read with the probability ``1 - (1 - k) ** n``, because it is not
+    read only if all of them are zero. Lesson 17.
     """
     plotting.explore(
         title="Which weights of a pruned network are in use?",
-        alt="Two curves over the share of weights kept: the weights that are not zero, and below it those in use.",
+        alt="Two curves over the share of weights kept: the weights that are not zero, and below "
+        "it those in use.",
         inputs=[
             Slider("kept", "weights kept, %", list(range(5, 101, 5)), 50),
             Slider("width", "width of the layers", [8, 16, 32, 64, 128], 32),
@@ -192,7 +275,10 @@ def explore_zeros() -> None:
         },
         picture=Curves(
             along="kept",
-            lines=[Series("nonzero", "not zero", COLOURS["waiting"]), Series("used", "in use (modelled)", MODELLED)],
+            lines=[
+                Series("nonzero", "not zero", COLOURS["waiting"]),
+                Series("used", "in use (modelled)", MODELLED),
+            ],
             xlabel="weights kept, %",
             ylabel="weights",
             log_x=False,

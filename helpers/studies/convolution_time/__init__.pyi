@@ -52,4 +52,8 @@ from ._waves import (
     count_blocks as count_blocks,
     count_waves as count_waves,
 )
-from .figures import draw_patches as draw_patches, draw_ratios as draw_ratios, draw_waves as draw_waves
+from .figures import (
+    draw_patches as draw_patches,
+    draw_ratios as draw_ratios,
+    draw_waves as draw_waves,
+)

@@ -1,8 +1,9 @@
-"""Eight programs for one convolution: each a function of (x, weight, shape) that returns the same output. Lesson 20.
+"""Eight programs for one convolution: each a function of (x, weight, shape) that returns the same
+output.
 
-``x`` is (batch, in_channels, height, width), ``weight`` (out_channels, in_channels, kernel, kernel), both contiguous or
-channels-last; the output is (batch, out_channels, out_height, out_width). Everything a call needs is in its time:
-transforms of the weights too.
+``x`` is (batch, in_channels, height, width), ``weight`` (out_channels, in_channels, kernel,
+kernel), both contiguous or channels-last; the output is (batch, out_channels, out_height,
+out_width). Everything a call needs is in its time: transforms of the weights too. Lesson 20.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from helpers.studies.convolution_time._shapes import ConvolutionShape, one_shape
 
 Algorithm = Callable[[Tensor, Tensor, ConvolutionShape], Tensor]
 
-# Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4: B^T, G and A^T of F(m, 3).
+# Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4: B^T, G and
+# A^T of F(m, 3).
 WINOGRAD = {
     2: (
         ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
@@ -29,14 +31,27 @@ WINOGRAD = {
         ((1, 1, 1, 0), (0, 1, -1, -1)),
     ),
     4: (
-        ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
-         (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1)),
-        ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
-         (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
+        (
+            (4, 0, -5, 0, 1, 0),
+            (0, -4, -4, 1, 1, 0),
+            (0, 4, -4, -1, 1, 0),
+            (0, -2, -1, 2, 1, 0),
+            (0, 2, -1, -2, 1, 0),
+            (0, 4, 0, -5, 0, 1),
+        ),
+        (
+            (1 / 4, 0, 0),
+            (-1 / 6, -1 / 6, -1 / 6),
+            (-1 / 6, 1 / 6, -1 / 6),
+            (1 / 24, 1 / 12, 1 / 6),
+            (1 / 24, -1 / 12, 1 / 6),
+            (0, 0, 1),
+        ),
         ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
     ),
-}  # fmt: skip
-_MOST_SPECTRUM_BYTES = 2**28  # of the weights: those of 512 x 512 channels at 14 x 14 would take 302 MB, and a second
+}
+# of the weights: those of 512 x 512 channels at 14 x 14 would take 302 MB, and a second
+_MOST_SPECTRUM_BYTES = 2**28
 _COMPLEX_BYTES, _COMPLEX_PRODUCTS = 8, 4
 _NNPACK_LARGEST_KERNEL = 16
 
@@ -44,10 +59,10 @@ _NNPACK_LARGEST_KERNEL = 16
 class AlgorithmWork(Record):
     """What one program computes and moves for one shape.
 
-    ``products`` multiply a number made of the input alone with one made of the weights alone (a complex product is
-    four); ``macs`` are all multiply-accumulates of matrix products and convolutions, transforms included, FFTs not;
-    ``moved_bytes`` are what its operators read and write, each its operands once. None for NNPACK, one
-    call. Lesson 20.
+    ``products`` multiply a number made of the input alone with one made of the weights alone (a
+    complex product is four); ``macs`` are all multiply-accumulates of matrix products and
+    convolutions, transforms included, FFTs not; ``moved_bytes`` are what its operators read and
+    write, each its operands once. None for NNPACK, one call. Lesson 20.
     """
 
     algorithm: str
@@ -57,13 +72,17 @@ class AlgorithmWork(Record):
 
 
 def direct(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
-    """PyTorch's own call; it may reorder what is stored channel by channel (NCHW) into blocks of channels, and back."""
+    """PyTorch's own call; it may reorder what is stored channel by channel (NCHW) into blocks of
+    channels, and back.
+    """
     _check("direct", x, weight, shape)
     return F.conv2d(x, weight, stride=shape.stride, padding=shape.padding)
 
 
 def channels_last(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
-    """The same call on operands stored channels last; one that is not is copied, within the time."""
+    """The same call on operands stored channels last; one that is not is copied, within the
+    time.
+    """
     _check("channels_last", x, weight, shape)
     x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
     return F.conv2d(x, weight, stride=shape.stride, padding=shape.padding)
@@ -78,20 +97,26 @@ def im2col(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
 
 
 def shifted(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
-    """One product of (out_channels, in_channels) with the shifted input for each place of the kernel, added up."""
+    """One product of (out_channels, in_channels) with the shifted input for each place of the
+    kernel, added up.
+    """
     _check("shifted", x, weight, shape)
     padded = F.pad(x, [shape.padding] * 4)
     reach = (shape.stride * (shape.out_height - 1) + 1, shape.stride * (shape.out_width - 1) + 1)
     total = x.new_zeros(shape.batch, shape.out_channels, shape.out_height * shape.out_width)
     for row in range(shape.kernel):
         for column in range(shape.kernel):
-            window = padded[:, :, row : row + reach[0] : shape.stride, column : column + reach[1] : shape.stride]
+            window = padded[
+                :, :, row : row + reach[0] : shape.stride, column : column + reach[1] : shape.stride
+            ]
             total.baddbmm_(weight[:, :, row, column].expand(shape.batch, -1, -1), window.flatten(2))
     return total.unflatten(2, (shape.out_height, shape.out_width))
 
 
 def fft(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
-    """Multiply spectra of the padded input's size, frequency by frequency; of the result keep every stride-th place."""
+    """Multiply spectra of the padded input's size, frequency by frequency; of the result keep every
+    stride-th place.
+    """
     _check("fft", x, weight, shape)
     size = (shape.height + 2 * shape.padding, shape.width + 2 * shape.padding)
     spectrum = torch.fft.rfft2(F.pad(x, [shape.padding] * 4))
@@ -102,18 +127,26 @@ def fft(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
 
 
 def winograd_2(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
-    """Winograd's F(2,3) in both directions: 16 products for a tile of 2 x 2 outputs instead of 36."""
+    """Winograd's F(2,3) in both directions: 16 products for a tile of 2 x 2 outputs instead of
+    36.
+    """
     return _winograd("winograd_2", x, weight, shape, WINOGRAD[2])
 
 
 def winograd_4(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
-    """Winograd's F(4,3) in both directions: 36 products for a tile of 4 x 4 outputs instead of 144."""
+    """Winograd's F(4,3) in both directions: 36 products for a tile of 4 x 4 outputs instead of
+    144.
+    """
     return _winograd("winograd_4", x, weight, shape, WINOGRAD[4])
 
 
-def _winograd(name: str, x: Tensor, weight: Tensor, shape: ConvolutionShape, matrices: tuple) -> Tensor:
+def _winograd(
+    name: str, x: Tensor, weight: Tensor, shape: ConvolutionShape, matrices: tuple
+) -> Tensor:
     _check(name, x, weight, shape)
-    to_input, to_weight, to_output = (torch.tensor(matrix, dtype=x.dtype, device=x.device) for matrix in matrices)
+    to_input, to_weight, to_output = (
+        torch.tensor(matrix, dtype=x.dtype, device=x.device) for matrix in matrices
+    )
     tile = len(to_output)
     tiles = (math.ceil(shape.out_height / tile), math.ceil(shape.out_width / tile))
     below, right = (count * tile + 2 - side for count, side in zip(tiles, x.shape[2:], strict=True))
@@ -146,14 +179,23 @@ def why_not(algorithm: str, shape: ConvolutionShape) -> str:
     choice("algorithm", algorithm, ALGORITHMS)
     one_shape(shape)
     if algorithm.startswith("winograd") and (shape.kernel, shape.stride) != (3, 1):
-        return f"Winograd's matrices are for kernel 3 and stride 1, not {shape.kernel} and {shape.stride}"
+        return (
+            f"Winograd's matrices are for kernel 3 and stride 1, not {shape.kernel} and "
+            f"{shape.stride}"
+        )
     if algorithm == "fft" and _spectrum_bytes(shape) > _MOST_SPECTRUM_BYTES:
-        return f"the weights' spectra would take {_spectrum_bytes(shape):,} bytes, over {_MOST_SPECTRUM_BYTES:,}"
+        return (
+            f"the weights' spectra would take {_spectrum_bytes(shape):,} bytes, over "
+            f"{_MOST_SPECTRUM_BYTES:,}"
+        )
     if algorithm == "nnpack":
         if not torch._nnpack_available():
             return "this processor or this PyTorch has no NNPACK"
         if shape.kernel > _NNPACK_LARGEST_KERNEL or shape.padding >= shape.kernel:
-            return f"NNPACK's kernels go to {_NNPACK_LARGEST_KERNEL}, and its padding stays below the kernel"
+            return (
+                f"NNPACK's kernels go to {_NNPACK_LARGEST_KERNEL}, and its padding stays below the "
+                "kernel"
+            )
     return ""
 
 
@@ -171,14 +213,20 @@ def _frequencies(shape: ConvolutionShape) -> int:
 
 
 def _check(algorithm: str, x: Tensor, weight: Tensor, shape: ConvolutionShape) -> None:
-    """Raise ValueError for a shape that the algorithm does not serve, and for tensors of another shape."""
+    """Raise ValueError for a shape that the algorithm does not serve, and for tensors of another
+    shape.
+    """
     why = why_not(algorithm, shape)
     if why:
-        raise ValueError(f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}")
+        raise ValueError(
+            f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}"
+        )
     for name, tensor, wanted in (("x", x, shape.input_size), ("weight", weight, shape.weight_size)):
         if tuple(one_of(name, tensor, Tensor, "a tensor").shape) != wanted:
-            raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, and the ConvolutionShape says {wanted}; "
-                             "give the one that fits the other")  # fmt: skip
+            raise ValueError(
+                f"{name} has the shape {tuple(tensor.shape)}, and the ConvolutionShape says "
+                f"{wanted}; give the one that fits the other"
+            )
 
 
 class _Program(nn.Module):
@@ -192,17 +240,21 @@ class _Program(nn.Module):
 
 
 def count_work(algorithm: str, shape: ConvolutionShape) -> AlgorithmWork:
-    """Return the products of ``algorithm`` for ``shape``, and what its operators multiply and move, run on meta.
+    """Return the products of ``algorithm`` for ``shape``, and what its operators multiply and move,
+    run on meta.
 
-    What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for an unknown
-    algorithm, or a shape that it does not serve. Lesson 20.
+    What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for
+    an unknown algorithm, or a shape that it does not serve. Lesson 20.
     """
     why = why_not(algorithm, shape)
     if algorithm == "nnpack":
         return AlgorithmWork(algorithm, None, None, None)
     if why:
-        raise ValueError(f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}")
-    run = "direct" if algorithm == "channels_last" else algorithm  # its operands are stored so, and not copied
+        raise ValueError(
+            f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}"
+        )
+    # its operands are stored so, and not copied
+    run = "direct" if algorithm == "channels_last" else algorithm
     counted = profile_ops(_Program(run, shape), shape.input_size)
     return AlgorithmWork(
         algorithm=algorithm,

@@ -1,4 +1,5 @@
-"""Times of the eight programs, measured in fresh processes on one thread, twice; and as a recording keeps them.
+"""Times of the eight programs, measured in fresh processes on one thread, twice; and as a recording
+keeps them.
 
 Lesson 20.
 """
@@ -42,30 +43,37 @@ LOGGED = ("direct", "channels_last")  # of these oneDNN's log tells which progra
 _SIDE = 224
 _RECORDED_SHAPES = 336
 _RECORDED_LIMIT_S = 900.0
-_CHUNK = 24  # shapes a process: their log stays below what an Outcome keeps, and a process starts in seconds
+# shapes a process: their log stays below what an Outcome keeps, and a process starts in seconds
+_CHUNK = 24
 _PASSES = ("first", "second")
 _LEAST_CALLS, _MOST_CALLS, _ENOUGH_S = 2, 50, 0.03
-_FARTHEST = 1e-3  # of the largest output: float32 and Winograd's F(4,3) stay far below, a wrong program does not
+# of the largest output: float32 and Winograd's F(4,3) stay far below, a wrong program does not
+_FARTHEST = 1e-3
 _MARK = re.compile(r"^convolution_time (\d+) (\w+)$", re.M)
 _NOT_TIMED = "-"
 _UNKNOWN = "unknown"
 
 
 class NetworkPlaces(Record):
-    """A network's convolutions in the order of their calls, each as the place of its shape in the data. Lesson 20."""
+    """A network's convolutions in the order of their calls, each as the place of its shape in the
+    data.
+
+    Lesson 20.
+    """
 
     name: str
     places: tuple[int, ...]
 
 
 class ConvolutionTimes(Record):
-    """Processor seconds of one call on one thread, of every algorithm on every shape, measured in two passes.
+    """Processor seconds of one call on one thread, of every algorithm on every shape, measured in
+    two passes.
 
-    ``noise`` takes the first pass as a prediction of the second; both are noisy. ``instruction_set`` is oneDNN's word
-    for what it uses. ``rows`` keeps the data as text, one line a shape: the eight sizes; for each
-    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`.
-    ``peak_flops_per_s`` is the core's peak in the same run, by its own float32 multiply-adds; None where nobody
-    measured it. Lesson 20.
+    ``noise`` takes the first pass as a prediction of the second; both are noisy.
+    ``instruction_set`` is oneDNN's word for what it uses. ``rows`` keeps the data as text, one line
+    a shape: the eight sizes; for each algorithm the times of both passes, or "-" where it does not
+    serve; the programs of :data:`LOGGED`. ``peak_flops_per_s`` is the core's peak in the same run,
+    by its own float32 multiply-adds; None where nobody measured it. Lesson 20.
     """
 
     algorithms: tuple[str, ...]
@@ -85,13 +93,16 @@ class ConvolutionTimes(Record):
     @functools.cached_property
     def network_shapes(self) -> dict[str, list[ConvolutionShape]]:
         """The convolutions of each network, in the order of their calls."""
-        return {network.name: [self.shapes[place] for place in network.places] for network in self.networks}
+        return {
+            network.name: [self.shapes[place] for place in network.places]
+            for network in self.networks
+        }
 
     def times_s(self, algorithm: str, *, of: str = "both") -> np.ndarray:
         """Return the seconds of ``algorithm`` on each shape, NaN where it does not serve it.
 
-        ``of`` is "first" or "second", one pass, or "both": the shorter of the two. Choose by one pass and judge by the
-        other. Raises ValueError for another name. Lesson 20.
+        ``of`` is "first" or "second", one pass, or "both": the shorter of the two. Choose by one
+        pass and judge by the other. Raises ValueError for another name. Lesson 20.
         """
         column = 1 + self.algorithms.index(choice("algorithm", algorithm, self.algorithms))
         choice("of", of, (*_PASSES, "both"))
@@ -99,10 +110,11 @@ class ConvolutionTimes(Record):
         return pairs.min(axis=1) if of == "both" else pairs[:, _PASSES.index(of)]
 
     def programs(self, algorithm: str) -> list[str]:
-        """Return the program that ran for each shape: of :data:`LOGGED` by oneDNN's log, else the algorithm's name.
+        """Return the program that ran for each shape: of :data:`LOGGED` by oneDNN's log, else the
+        algorithm's name.
 
-        Such as "jit:avx512_core + 3 reorders"; where oneDNN was not called PyTorch's own, as :func:`program_of` names
-        them. Lesson 20.
+        Such as "jit:avx512_core + 3 reorders"; where oneDNN was not called PyTorch's own, as
+        :func:`program_of` names them. Lesson 20.
         """
         choice("algorithm", algorithm, self.algorithms)
         if algorithm not in LOGGED:
@@ -110,11 +122,15 @@ class ConvolutionTimes(Record):
         return [cells[len(self.algorithms) + 1 + LOGGED.index(algorithm)] for cells in self._cells]
 
     def table(self) -> pd.DataFrame:
-        """Return a DataFrame with one row a shape: its sizes, and each algorithm's seconds, the shorter of two."""
+        """Return a DataFrame with one row a shape: its sizes, and each algorithm's seconds, the
+        shorter of two.
+        """
         import pandas as pd
 
         sizes = pd.DataFrame([shape.to_dict() for shape in self.shapes])
-        return sizes.assign(**{f"{algorithm}_s": self.times_s(algorithm) for algorithm in self.algorithms})
+        return sizes.assign(
+            **{f"{algorithm}_s": self.times_s(algorithm) for algorithm in self.algorithms}
+        )
 
     @functools.cached_property
     def _cells(self) -> list[list[str]]:
@@ -128,23 +144,30 @@ def collect(
     networks: Mapping[str, Sequence[ConvolutionShape]] | None = None,
     limit_s: float = 600.0,
 ) -> ConvolutionTimes:
-    """Time ``algorithms`` on distinct ``shapes``, in fresh processes of one thread, and return the times.
+    """Time ``algorithms`` on distinct ``shapes``, in fresh processes of one thread, and return the
+    times.
 
-    A time is the least processor time of several calls after one to warm up, with freed memory kept (as by
-    :func:`helpers.timing.steady_allocator`). All is timed twice, the second time after all of the first and in the
-    opposite order of algorithms. In the first pass each result is compared with the direct call's. ``networks`` names
-    networks whose convolutions are among ``shapes``.
+    A time is the least processor time of several calls after one to warm up, with freed memory kept
+    (as by :func:`helpers.timing.steady_allocator`). All is timed twice, the second time after all
+    of the first and in the opposite order of algorithms. In the first pass each result is compared
+    with the direct call's. ``networks`` names networks whose convolutions are among ``shapes``.
 
-    Raises TypeError or ValueError for a bad argument, TimeoutError after ``limit_s`` in all, RuntimeError for a program
-    that gives another result. Lesson 20.
+    Raises TypeError or ValueError for a bad argument, TimeoutError after ``limit_s`` in all,
+    RuntimeError for a program that gives another result. Lesson 20.
     """
     given = shapes_of(shapes)
     if len(set(given)) < len(given):
-        raise ValueError(f"of the {len(given)} shapes {len(given) - len(set(given))} stand there twice; give each once")
+        raise ValueError(
+            f"of the {len(given)} shapes {len(given) - len(set(given))} stand there twice; give "
+            "each once"
+        )
     asked = members("algorithms", algorithms, "names")
     names = tuple(dict.fromkeys(choice("algorithms", name, ALGORITHMS) for name in asked))
     if all(why_not(name, shape) for name in names for shape in given):
-        raise ValueError(f"algorithms={list(names)} serve none of the shapes; give some of {', '.join(ALGORITHMS)}")
+        raise ValueError(
+            f"algorithms={list(names)} serve none of the shapes; give some of "
+            f"{', '.join(ALGORITHMS)}"
+        )
     owned = _places(given, {} if networks is None else named("networks", networks, "their shapes"))
     number("limit_s", limit_s, above=0)
     chunks = [given[start : start + _CHUNK] for start in range(0, len(given), _CHUNK)]
@@ -152,17 +175,23 @@ def collect(
     begin_s = time.monotonic()
     times: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     logs = []
-    for done, (is_first, chunk) in enumerate(console.track(tasks, "timing convolutions", unit="part")):
+    for done, (is_first, chunk) in enumerate(
+        console.track(tasks, "timing convolutions", unit="part")
+    ):
         left_s = max(limit_s - (time.monotonic() - begin_s), 1e-3)
         outcome = isolation.run_limited(_time_shapes, chunk, names, is_first, timeout_s=left_s)
         if outcome.status == "timed_out":
-            raise TimeoutError(f"after limit_s={limit_s:g} {done} of {len(tasks)} parts were timed; give fewer shapes "
-                               "or algorithms, or a larger limit_s")  # fmt: skip
+            raise TimeoutError(
+                f"after limit_s={limit_s:g} {done} of {len(tasks)} parts were timed; give fewer "
+                "shapes or algorithms, or a larger limit_s"
+            )
         times[is_first] += outcome.unwrap()
         logs.append(outcome.output)
     programs, instruction_set = _read_programs(logs[: len(chunks)], given)
-    pairs = [[(first[name], second[name]) if name in first else None for name in names]
-             for first, second in zip(times[True], times[False], strict=True)]  # fmt: skip
+    pairs = [
+        [(first[name], second[name]) if name in first else None for name in names]
+        for first, second in zip(times[True], times[False], strict=True)
+    ]
     timed = [pair for row in pairs for pair in row if pair]
     return ConvolutionTimes(
         algorithms=names,
@@ -176,11 +205,12 @@ def collect(
 
 
 def measure_networks() -> ConvolutionTimes:
-    """Time all programs on 336 shapes: those of the networks in :data:`NETWORKS` at batch 1, and random ones.
+    """Time all programs on 336 shapes: those of the networks in :data:`NETWORKS` at batch 1, and
+    random ones.
 
-    Up to 15 minutes; for ``python -m helpers.recorded 20-cpu``. The peak is the faster of one before the times and one
-    after them; without a C++ compiler it is None. Raises ModuleNotFoundError without torchvision, and as
-    :func:`collect`.
+    Up to 15 minutes; for ``python -m helpers.recorded 20-cpu``. The peak is the faster of one
+    before the times and one after them; without a C++ compiler it is None. Raises
+    ModuleNotFoundError without torchvision, and as :func:`collect`.
     """
     shapes, networks = recorded_shapes()
     before = _peak_flops_per_s()
@@ -199,7 +229,9 @@ def _peak_flops_per_s() -> float | None:
 
 
 def recorded_shapes() -> tuple[list[ConvolutionShape], dict[str, list[ConvolutionShape]]]:
-    """Return the 336 shapes that are recorded, 186 of networks and 150 random, and the networks' own in their order."""
+    """Return the 336 shapes that are recorded, 186 of networks and 150 random, and the networks'
+    own in their order.
+    """
     try:
         from torchvision import models
     except ModuleNotFoundError:
@@ -210,7 +242,10 @@ def recorded_shapes() -> tuple[list[ConvolutionShape], dict[str, list[Convolutio
         with torch.device("meta"):
             model = models.get_model(name, weights=None, **options).eval()
         networks[name] = network_shapes(model, (1, 3, _SIDE, _SIDE)).shapes
-    drawn = (*(shape for shapes in networks.values() for shape in shapes), *random_shapes(_RECORDED_SHAPES))
+    drawn = (
+        *(shape for shapes in networks.values() for shape in shapes),
+        *random_shapes(_RECORDED_SHAPES),
+    )
     return list(dict.fromkeys(drawn))[:_RECORDED_SHAPES], networks
 
 
@@ -221,8 +256,14 @@ def _places(
     for name, owned in networks.items():
         missing = [shape for shape in shapes_of(owned) if shape not in place_of]
         if missing:
-            raise ValueError(f"{len(missing)} convolutions of {name} are not among the shapes; add them to shapes")
-    return tuple(NetworkPlaces(name, tuple(place_of[shape] for shape in owned)) for name, owned in networks.items())
+            raise ValueError(
+                f"{len(missing)} convolutions of {name} are not among the shapes; add them to "
+                "shapes"
+            )
+    return tuple(
+        NetworkPlaces(name, tuple(place_of[shape] for shape in owned))
+        for name, owned in networks.items()
+    )
 
 
 # In the fresh process.
@@ -231,7 +272,9 @@ def _places(
 def _time_shapes(
     shapes: Sequence[ConvolutionShape], algorithms: Sequence[str], is_first: bool
 ) -> list[dict[str, float]]:
-    """Return for each shape the seconds of the algorithms that serve it; the first pass checks and logs as well."""
+    """Return for each shape the seconds of the algorithms that serve it; the first pass checks and
+    logs as well.
+    """
     timing.steady_allocator()
     torch.set_num_threads(1)
     gc.disable()
@@ -243,13 +286,17 @@ def _time_shapes(
             if is_first:
                 _refuse_wrong(shape, calls)
                 _log_programs(place, shape)
-            found.append({name: _least_s(calls[name]) for name in (served if is_first else served[::-1])})
+            found.append(
+                {name: _least_s(calls[name]) for name in (served if is_first else served[::-1])}
+            )
     return found
 
 
 def _operands(shape: ConvolutionShape, algorithm: str) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(size, generator=draw) for size in (shape.input_size, shape.weight_size))
+    x, weight = (
+        torch.randn(size, generator=draw) for size in (shape.input_size, shape.weight_size)
+    )
     stored = torch.channels_last if algorithm == "channels_last" else torch.contiguous_format
     return x.contiguous(memory_format=stored), weight.contiguous(memory_format=stored)
 
@@ -257,7 +304,10 @@ def _operands(shape: ConvolutionShape, algorithm: str) -> tuple[torch.Tensor, to
 def _calls(shape: ConvolutionShape, names: Iterable[str]) -> dict[str, Callable[[], torch.Tensor]]:
     contiguous = _operands(shape, "direct")
     given = {"channels_last": _operands(shape, "channels_last")}
-    return {name: functools.partial(ALGORITHMS[name], *given.get(name, contiguous), shape) for name in names}
+    return {
+        name: functools.partial(ALGORITHMS[name], *given.get(name, contiguous), shape)
+        for name in names
+    }
 
 
 def _least_s(call: Callable[[], object]) -> float:
@@ -275,8 +325,10 @@ def _refuse_wrong(shape: ConvolutionShape, calls: Mapping[str, Callable[[], torc
     for name, call in calls.items():
         off = float((call() - wanted).abs().max() / wanted.abs().max())
         if not off <= _FARTHEST:
-            raise RuntimeError(f"{name} is {off:.2g} of the largest output from the direct call on {shape!r}; nothing "
-                               "was timed: leave it out of algorithms, and report it")  # fmt: skip
+            raise RuntimeError(
+                f"{name} is {off:.2g} of the largest output from the direct call on {shape!r}; "
+                "nothing was timed: leave it out of algorithms, and report it"
+            )
 
 
 def _log_programs(place: int, shape: ConvolutionShape) -> None:
@@ -293,14 +345,20 @@ def _log_programs(place: int, shape: ConvolutionShape) -> None:
 # Reading and writing.
 
 
-def _read_programs(logs: Sequence[str], shapes: Sequence[ConvolutionShape]) -> tuple[list[list[str]], str]:
-    """Return the programs of LOGGED for each of ``shapes``, and the instruction set, from the processes' logs."""
+def _read_programs(
+    logs: Sequence[str], shapes: Sequence[ConvolutionShape]
+) -> tuple[list[list[str]], str]:
+    """Return the programs of LOGGED for each of ``shapes``, and the instruction set, from the
+    processes' logs.
+    """
     found: list[list[str]] = []
     instruction_set = _UNKNOWN
     for log in logs:
         stated = "\n".join(line for line in log.splitlines() if ",info," in line)
         _, *parts = _MARK.split(log)
-        bodies = {(int(place), name): body for place, name, body in zip(*[iter(parts)] * 3, strict=True)}
+        bodies = {
+            (int(place), name): body for place, name, body in zip(*[iter(parts)] * 3, strict=True)
+        }
         for place in range(min(_CHUNK, len(shapes) - len(found))):
             shape = shapes[len(found)]
             found.append([_program(shape, stated, bodies.get((place, name))) for name in LOGGED])
@@ -319,9 +377,13 @@ def _program(shape: ConvolutionShape, stated: str, body: str | None) -> str:
     return f"{' and '.join(ran)} + {reorders} reorders" if ran else own_program_of(shape)
 
 
-def _row(shape: ConvolutionShape, pairs: Sequence[tuple[float, float] | None], programs: Sequence[str]) -> str:
+def _row(
+    shape: ConvolutionShape, pairs: Sequence[tuple[float, float] | None], programs: Sequence[str]
+) -> str:
     sizes = " ".join(map(str, shape.to_dict().values()))
-    times = [" ".join(f"{seconds:.4g}" for seconds in pair) if pair else _NOT_TIMED for pair in pairs]
+    times = [
+        " ".join(f"{seconds:.4g}" for seconds in pair) if pair else _NOT_TIMED for pair in pairs
+    ]
     return "|".join((sizes, *times, *programs))
 
 

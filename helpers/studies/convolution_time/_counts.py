@@ -21,7 +21,13 @@ from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionSha
 
 COUNTINGS = ("FLOP only", "all counts", "by implementation")
 # Of the counts, those of multiplications: what is left of a time is everything else.
-MULTIPLICATIONS = ("macs", "macs of whole blocks", "macs of a column", "spectral products", "products of tiles")
+MULTIPLICATIONS = (
+    "macs",
+    "macs of whole blocks",
+    "macs of a column",
+    "spectral products",
+    "products of tiles",
+)
 
 FitCosts = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Count = Callable[[ConvolutionShape], float]
@@ -34,7 +40,10 @@ _LARGE_TILE_GAIN = 4  # NNPACK takes tiles of 16 if they are fewer than a fourth
 
 
 class TimePart(Record):
-    """What one count adds to a modelled time: ``amount`` units of ``cost_s`` seconds each. Lesson 20."""
+    """What one count adds to a modelled time: ``amount`` units of ``cost_s`` seconds each.
+
+    Lesson 20.
+    """
 
     count: str
     amount: float
@@ -47,11 +56,13 @@ class TimePart(Record):
 
 
 def implementation_of(algorithm: str, shape: ConvolutionShape) -> str:
-    """Return the implementation that ``algorithm`` runs for ``shape``, of which each has costs of its own.
+    """Return the implementation that ``algorithm`` runs for ``shape``, of which each has costs of
+    its own.
 
     NNPACK takes Winograd's algorithm for 3 x 3 filters and Fourier transforms for larger ones, both
-    with stride 1 alone, and multiplies matrices otherwise (its convolution-inference.c). The shifted
-    products copy less for 1 x 1 filters and for stride 1. The others follow :func:`program_of`.
+    with stride 1 alone, and multiplies matrices otherwise (its convolution-inference.c). The
+    shifted products copy less for 1 x 1 filters and for stride 1. The others follow
+    :func:`program_of`.
 
     Raises ValueError for an unknown algorithm.
 
@@ -70,7 +81,9 @@ def implementation_of(algorithm: str, shape: ConvolutionShape) -> str:
     return algorithm if algorithm.startswith("winograd") else program_of(shape)
 
 
-def count_terms(algorithm: str, shape: ConvolutionShape, *, counting: str = COUNTINGS[-1]) -> dict[str, float]:
+def count_terms(
+    algorithm: str, shape: ConvolutionShape, *, counting: str = COUNTINGS[-1]
+) -> dict[str, float]:
     """Return the counts of ``algorithm`` for ``shape`` by name: calls, multiplications, bytes.
 
     ``counting`` is one of :data:`COUNTINGS`. Raises ValueError for another one, or an unknown
@@ -94,11 +107,11 @@ def predict_times(
 ) -> np.ndarray:
     """Return the modelled seconds of ``split.test`` by each algorithm, (shapes, algorithms).
 
-    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, a function of counts
-    (shapes, counts) and measured seconds (shapes,) that returns a cost for each count. ``counting`` is one
-    of ``COUNTINGS``. Each column of counts
-    is in units of its largest value. Measured times below ``shortest_s`` are not fitted. NaN stands
-    where an algorithm cannot compute a shape. Lesson 20.
+    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, a function of
+    counts (shapes, counts) and measured seconds (shapes,) that returns a cost for each count.
+    ``counting`` is one of ``COUNTINGS``. Each column of counts is in units of its largest value.
+    Measured times below ``shortest_s`` are not fitted. NaN stands where an algorithm cannot compute
+    a shape. Lesson 20.
     """
     one_of("split", split, Split, "a Split")
     number("shortest_s", shortest_s, at_least=0)
@@ -107,11 +120,14 @@ def predict_times(
         measured_s = times.times_s(algorithm)
         fitted = [index for index in split.train if measured_s[index] > shortest_s]
         costs = _costs(times, algorithm, counting, fitted, fit_costs)
-        columns.append([
-            _time_s(costs, algorithm, counting, shapes[index])
-            if np.isfinite(measured_s[index]) else math.nan
-            for index in split.test
-        ])  # fmt: skip
+        columns.append(
+            [
+                _time_s(costs, algorithm, counting, shapes[index])
+                if np.isfinite(measured_s[index])
+                else math.nan
+                for index in split.test
+            ]
+        )
     return np.column_stack(columns)
 
 
@@ -126,8 +142,8 @@ def explain_time(
 ) -> list[TimePart]:
     """Return the parts of the modelled time of ``algorithm`` for ``shape``, one for each count.
 
-    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, with the counts of ``counting``,
-    as :func:`predict_times` does. Lesson 20.
+    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, with the counts
+    of ``counting``, as :func:`predict_times` does. Lesson 20.
     """
     one_of("split", split, Split, "a Split")
     measured_s = times.times_s(algorithm)
@@ -139,12 +155,18 @@ def explain_time(
 
 
 def _costs(
-    times: ConvolutionTimes, algorithm: str, counting: str, fitted: Sequence[int], fit_costs: FitCosts
+    times: ConvolutionTimes,
+    algorithm: str,
+    counting: str,
+    fitted: Sequence[int],
+    fit_costs: FitCosts,
 ) -> dict[str, dict[str, float]]:
     """Return the cost of each count for each implementation; "" is for those of too few shapes."""
     shapes = [times.shapes[index] for index in fitted]
     if len(shapes) < 2:
-        raise ValueError(f"{len(shapes)} shapes of {algorithm} are left to fit; give a split with 2 or more")
+        raise ValueError(
+            f"{len(shapes)} shapes of {algorithm} are left to fit; give a split with 2 or more"
+        )
     terms = _terms(algorithm, counting)
     counts = np.array([[count(shape) for count in terms.values()] for shape in shapes], dtype=float)
     measured_s = times.times_s(algorithm)[list(fitted)]
@@ -160,7 +182,9 @@ def _costs(
     return costs
 
 
-def _time_s(costs: Mapping[str, Mapping[str, float]], algorithm: str, counting: str, shape: ConvolutionShape) -> float:
+def _time_s(
+    costs: Mapping[str, Mapping[str, float]], algorithm: str, counting: str, shape: ConvolutionShape
+) -> float:
     mine = costs.get(_group(algorithm, counting, shape), costs[""])
     terms = _terms(algorithm, counting)
     return sum(cost * terms[name](shape) for name, cost in mine.items())
@@ -220,10 +244,18 @@ def _of_tiles(side_of: Callable[[ConvolutionShape], int]) -> dict[str, Count]:
         return _tiles(shape, side_of(shape) - shape.kernel + 1)
 
     return {
-        "products of tiles": lambda shape: tiles(shape) * area(shape) * shape.in_channels * shape.out_channels,
-        "bytes of input tiles": lambda shape: FLOAT_BYTES * tiles(shape) * area(shape) * shape.in_channels,
-        "bytes of output tiles": lambda shape: FLOAT_BYTES * tiles(shape) * area(shape) * shape.out_channels,
-        "bytes of weight tiles": lambda shape: FLOAT_BYTES * area(shape) * shape.in_channels * shape.out_channels,
+        "products of tiles": lambda shape: (
+            tiles(shape) * area(shape) * shape.in_channels * shape.out_channels
+        ),
+        "bytes of input tiles": lambda shape: (
+            FLOAT_BYTES * tiles(shape) * area(shape) * shape.in_channels
+        ),
+        "bytes of output tiles": lambda shape: (
+            FLOAT_BYTES * tiles(shape) * area(shape) * shape.out_channels
+        ),
+        "bytes of weight tiles": lambda shape: (
+            FLOAT_BYTES * area(shape) * shape.in_channels * shape.out_channels
+        ),
     }
 
 
@@ -240,9 +272,13 @@ _OWN_TERMS: dict[str, dict[str, Count]] = {
     "fft": TERMS
     | {
         "transform bytes": _transform_bytes,
-        "transform bytes beyond a cache": lambda shape: max(0, _transform_bytes(shape) - _CACHE_BYTES),
+        "transform bytes beyond a cache": lambda shape: max(
+            0, _transform_bytes(shape) - _CACHE_BYTES
+        ),
     },
     "winograd_2": _ENDS | _of_tiles(lambda _: 4),
     "winograd_4": _ENDS | _of_tiles(lambda _: 6),
-    "nnpack": _ENDS | {name: TERMS[name] for name in ("macs", "patch bytes")} | _of_tiles(_nnpack_tile),
+    "nnpack": _ENDS
+    | {name: TERMS[name] for name in ("macs", "patch bytes")}
+    | _of_tiles(_nnpack_tile),
 }

@@ -16,14 +16,24 @@ from helpers.units import flops_from_macs
 
 FLOAT_BYTES = 4
 # 224 pixels, batch 1: the networks whose convolutions are recorded.
-NETWORKS = ("alexnet", "vgg16", "resnet18", "resnet50", "squeezenet1_1", "googlenet", "densenet121", "mobilenet_v2")
+NETWORKS = (
+    "alexnet",
+    "vgg16",
+    "resnet18",
+    "resnet50",
+    "squeezenet1_1",
+    "googlenet",
+    "densenet121",
+    "mobilenet_v2",
+)
 
 _FEWEST_MACS, _MOST_MACS = 10**6, 2 * 10**9  # of a random shape: 20 us to 40 ms at 100 GFLOP/s
 
 
 class ConvolutionShape(Record):
-    """A convolution's sizes: input (batch, in_channels, height, width), weight (out_channels, in_channels, kernel,
-    kernel), the same stride and padding in both directions; no groups, no dilation, no bias, float32.
+    """A convolution's sizes: input (batch, in_channels, height, width), weight (out_channels,
+    in_channels, kernel, kernel), the same stride and padding in both directions; no groups, no
+    dilation, no bias, float32.
 
     Raises TypeError or ValueError for sizes that are no convolution. Lesson 20.
     """
@@ -39,11 +49,15 @@ class ConvolutionShape(Record):
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            object.__setattr__(self, name, whole_number(name, value, at_least=0 if name == "padding" else 1))
+            object.__setattr__(
+                self, name, whole_number(name, value, at_least=0 if name == "padding" else 1)
+            )
         smallest = min(self.height, self.width) + 2 * self.padding
         if self.kernel > smallest:
-            raise ValueError(f"kernel={self.kernel} is larger than the padded input, {smallest} at its smaller side; "
-                             "give a smaller kernel, or more padding")  # fmt: skip
+            raise ValueError(
+                f"kernel={self.kernel} is larger than the padded input, {smallest} at its smaller "
+                "side; give a smaller kernel, or more padding"
+            )
 
     @property
     def out_height(self) -> int:
@@ -114,7 +128,8 @@ class LayerShape(Record):
 
 
 class NetworkShapes(Record):
-    """A network's convolutions in the order of their calls; ``left_out`` names those of another kind, with why.
+    """A network's convolutions in the order of their calls; ``left_out`` names those of another
+    kind, with why.
 
     Lesson 20.
     """
@@ -131,13 +146,15 @@ class NetworkShapes(Record):
 
 
 def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShapes:
-    """Return the shapes of the model's ``nn.Conv2d`` layers for one input, such as the shape (1, 3, 224, 224).
+    """Return the shapes of the model's ``nn.Conv2d`` layers for one input, such as the shape (1, 3,
+    224, 224).
 
-    The forward runs on the meta device, so nothing is computed, and the model comes back as it was. A convolution with
-    groups, dilation, or two different kernels, strides or paddings is left out. Biases are passed over.
+    The forward runs on the meta device, so nothing is computed, and the model comes back as it was.
+    A convolution with groups, dilation, or two different kernels, strides or paddings is left out.
+    Biases are passed over.
 
-    Raises TypeError for what is no model, ValueError for one that calls no convolution, ForwardError where the forward
-    cannot run on shapes.
+    Raises TypeError for what is no model, ValueError for one that calls no convolution,
+    ForwardError where the forward cannot run on shapes.
     """
     steps.check_model(model)
     given = steps.arguments_of(model, inputs)
@@ -154,7 +171,9 @@ def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShap
     if not called:
         raise ValueError(f"{type(model).__name__} calls no nn.Conv2d; give a network that does")
     reasons = {name: why for name, layer, _ in called if (why := _other_kind(layer))}
-    layers = tuple(LayerShape(name, _shape(layer, size)) for name, layer, size in called if name not in reasons)
+    layers = tuple(
+        LayerShape(name, _shape(layer, size)) for name, layer, size in called if name not in reasons
+    )
     return NetworkShapes(
         network=type(model).__name__,
         macs=sum(layer.shape.macs for layer in layers),
@@ -167,14 +186,16 @@ def _run_on_meta(model: nn.Module, given: steps.Arguments) -> None:
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     stand_ins = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
     dtype = steps.dtype_of(model)
-    arguments = given.replaced(lambda leaf: torch.empty(leaf.shape, dtype=getattr(leaf, "dtype", dtype), device="meta"))
+    arguments = given.replaced(
+        lambda leaf: torch.empty(leaf.shape, dtype=getattr(leaf, "dtype", dtype), device="meta")
+    )
     try:
         with torch.no_grad():
             torch.func.functional_call(model, stand_ins, arguments.positional, arguments.named)
     except Exception as error:
         raise steps.ForwardError(
-            f"{type(model).__name__} does not run on shapes ({steps.first_line(error)}); give the input that its "
-            "forward takes, such as the shape (1, 3, 224, 224)"
+            f"{type(model).__name__} does not run on shapes ({steps.first_line(error)}); give the "
+            "input that its forward takes, such as the shape (1, 3, 224, 224)"
         ) from error
 
 
@@ -193,15 +214,24 @@ def _shape(layer: nn.Conv2d, size: tuple[int, ...]) -> ConvolutionShape:
     batch, channels, height, width = size if len(size) == 4 else (1, *size)
     assert not isinstance(layer.padding, str)  # such a layer is of another kind
     return ConvolutionShape(
-        batch, channels, height, width, layer.out_channels, layer.kernel_size[0], layer.stride[0], layer.padding[0]
+        batch,
+        channels,
+        height,
+        width,
+        layer.out_channels,
+        layer.kernel_size[0],
+        layer.stride[0],
+        layer.padding[0],
     )
 
 
 def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
-    """Return ``count`` distinct shapes of 1 million to 2 billion multiply-accumulates, the same for the same seed.
+    """Return ``count`` distinct shapes of 1 million to 2 billion multiply-accumulates, the same for
+    the same seed.
 
-    Batch 1 to 4; channels from 3 to 512 and sides from 7 to 112, evenly in their logarithm; kernels of 1 to 7, stride 1
-    or 2, padding so that stride 1 keeps the size. Raises TypeError or ValueError for no whole number.
+    Batch 1 to 4; channels from 3 to 512 and sides from 7 to 112, evenly in their logarithm; kernels
+    of 1 to 7, stride 1 or 2, padding so that stride 1 keeps the size. Raises TypeError or
+    ValueError for no whole number.
     """
     count = whole_number("count", count, at_most=10_000)
     draw = random.Random(random_seed(seed))
@@ -211,9 +241,20 @@ def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
 
     found: dict[ConvolutionShape, None] = {}
     while len(found) < count:
-        batch, side, kernel = draw.choice((1, 1, 2, 4)), between(7, 112), draw.choice((1, 1, 3, 3, 3, 5, 7))
+        batch, side, kernel = (
+            draw.choice((1, 1, 2, 4)),
+            between(7, 112),
+            draw.choice((1, 1, 3, 3, 3, 5, 7)),
+        )
         shape = ConvolutionShape(
-            batch, between(3, 512), side, side, between(8, 512), kernel, draw.choice((1, 1, 1, 2)), kernel // 2
+            batch,
+            between(3, 512),
+            side,
+            side,
+            between(8, 512),
+            kernel,
+            draw.choice((1, 1, 1, 2)),
+            kernel // 2,
         )
         if _FEWEST_MACS <= shape.macs <= _MOST_MACS:
             found[shape] = None
@@ -221,7 +262,9 @@ def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
 
 
 def shapes_of(shapes: Any) -> list[ConvolutionShape]:
-    """Return ``shapes`` as a list; raise TypeError for another thing, ValueError for an empty one."""
+    """Return ``shapes`` as a list; raise TypeError for another thing, ValueError for an empty
+    one.
+    """
     if isinstance(shapes, ConvolutionShape):
         raise TypeError("shapes is one ConvolutionShape; give a list of them, such as [shape]")
     found = members("shapes", shapes, "ConvolutionShape", kind=ConvolutionShape)

@@ -18,11 +18,12 @@ _SPREAD = 0.3  # of a row of points, so that they do not cover each other
 
 
 def draw_patches(side: int, kernel: int, pixel: int, *, title: str) -> Figure:
-    """Return an image of numbered pixels beside its matrix of patches, with ``pixel`` marked in both.
+    """Return an image of numbered pixels beside its matrix of patches, with ``pixel`` marked in
+    both.
 
-    The image has ``side`` x ``side`` pixels and one channel, ``kernel`` is the side of the kernel, the stride is 1, and
-    there is no padding. ``title`` is above the figure.
-    Raises TypeError or ValueError unless a kernel fits and the pixel is one of the image. Lesson 20.
+    The image has ``side`` x ``side`` pixels and one channel, ``kernel`` is the side of the kernel,
+    the stride is 1, and there is no padding. ``title`` is above the figure. Raises TypeError or
+    ValueError unless a kernel fits and the pixel is one of the image. Lesson 20.
     """
     side = whole_number("side", side, at_most=_MOST_SIDE)
     kernel = whole_number("kernel", kernel, at_most=side)
@@ -47,18 +48,30 @@ def draw_patches(side: int, kernel: int, pixel: int, *, title: str) -> Figure:
     return figure
 
 
-def draw_waves(images: Sequence[int], blocks: Sequence[int], *, resident: int, title: str) -> Figure:
-    """Return the time in whole waves over the number of images, beside a line that grows as the FLOP do.
+def draw_waves(
+    images: Sequence[int], blocks: Sequence[int], *, resident: int, title: str
+) -> Figure:
+    """Return the time in whole waves over the number of images, beside a line that grows as the
+    FLOP do.
 
-    ``blocks`` has the blocks of a GPU kernel for each of ``images``, of which ``resident`` run at once.
-    The unit of time is that of one full wave, and ``title`` is above the figure. Lesson 20.
+    ``blocks`` has the blocks of a GPU kernel for each of ``images``, of which ``resident`` run at
+    once. The unit of time is that of one full wave, and ``title`` is above the figure. Lesson 20.
     """
     resident = whole_number("resident", resident)
     if len(images) != len(blocks) or not len(images):
-        raise ValueError(f"{len(images)} images and {len(blocks)} blocks are given; give one number of blocks each")
+        raise ValueError(
+            f"{len(images)} images and {len(blocks)} blocks are given; give one number of blocks "
+            "each"
+        )
     shares = np.array(blocks) / resident
     figure, axes = plotting.figure(title=title, height_in=3.4)
-    axes.step(images, np.ceil(shares), where="mid", color=plotting.MODELLED, label="whole waves (modelled)")
+    axes.step(
+        images,
+        np.ceil(shares),
+        where="mid",
+        color=plotting.MODELLED,
+        label="whole waves (modelled)",
+    )
     axes.plot(images, np.ceil(shares), "o", color=plotting.MODELLED, ms=4)
     axes.plot(images, shares, ":", color=_GRID, label="blocks / resident blocks, as FLOP grow")
     axes.set(xlabel="images", ylabel="time, full waves", ylim=(0, None))
@@ -70,11 +83,13 @@ def draw_waves(images: Sequence[int], blocks: Sequence[int], *, resident: int, t
 def draw_ratios(ratios: Mapping[str, Sequence[float]], *, title: str) -> Figure:
     """Return one row of points for each algorithm, each point a modelled over a measured time.
 
-    ``ratios`` has the ratios by algorithm, and ``title`` is above the figure. NaN is left out. Raises TypeError or
-    ValueError for no rows, or a ratio that is not above 0.
-    Lesson 20.
+    ``ratios`` has the ratios by algorithm, and ``title`` is above the figure. NaN is left out.
+    Raises TypeError or ValueError for no rows, or a ratio that is not above 0. Lesson 20.
     """
-    rows = {name: np.asarray(row, dtype=float) for name, row in named("ratios", ratios, "ratios").items()}
+    rows = {
+        name: np.asarray(row, dtype=float)
+        for name, row in named("ratios", ratios, "ratios").items()
+    }
     if not rows or any((row <= 0).any() for row in rows.values()):
         raise ValueError(f"ratios has the rows {list(rows)}; give at least one, of ratios above 0")
     figure, axes = plotting.figure(title=title, height_in=0.45 * len(rows) + 1.2)

@@ -1,4 +1,5 @@
-"""How memory, disk and network answer to the way they are read: experiments on order, pages, files and links.
+"""How memory, disk and network answer to the way they are read: experiments on order, pages, files
+and links.
 
 Lesson 01.
 """

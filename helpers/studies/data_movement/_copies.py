@@ -1,8 +1,9 @@
-"""The whole system under the notebook: each link between disk, memory, device and network, measured. Lesson 01.
+"""The whole system under the notebook: each link between disk, memory, device and network,
+measured.
 
-A link's bandwidth counts each byte once, from one end to the other; its latency is the time of the smallest useful
-transfer, alone. The caches are the probe's (:class:`helpers.hardware.MachineLimits`), and join the table when
-they are given.
+A link's bandwidth counts each byte once, from one end to the other; its latency is the time of the
+smallest useful transfer, alone. The caches are the probe's
+(:class:`helpers.hardware.MachineLimits`), and join the table when they are given. Lesson 01.
 """
 
 from __future__ import annotations
@@ -29,14 +30,24 @@ from helpers.timing._runs import watch_waiting
 
 COPY_BYTES = 64 * 2**20
 
-_SIMD_BITS = {"AVX512": 512, "AVX2": 256, "AVX": 256, "ZVECTOR": 128, "VSX": 128, "SVE256": 256, "SVE128": 128}
+_SIMD_BITS = {
+    "AVX512": 512,
+    "AVX2": 256,
+    "AVX": 256,
+    "ZVECTOR": 128,
+    "VSX": 128,
+    "SVE256": 256,
+    "SVE128": 128,
+}
 _SMALL_BYTES = 4
-_DMA_BYTES = 8 * 2**20  # a request of the direct reads: few, so that the disk's work is seen and not the requests'
+# a request of the direct reads: few, so that the disk's work is seen and not the requests'
+_DMA_BYTES = 8 * 2**20
 _NO_CUDA = "this machine has no CUDA device"
 
 
 class MeasuredLink(Record):
-    """One link: bytes a second of a long transfer, the time of the smallest, and ``how`` both were found.
+    """One link: bytes a second of a long transfer, the time of the smallest, and ``how`` both were
+    found.
 
     None is not measured; ``note`` says why, or what to know about it. Lesson 01.
     """
@@ -51,8 +62,9 @@ class MeasuredLink(Record):
 class SystemLinks(Record):
     """The links of one machine from the farthest to the nearest, and its words.
 
-    ``pointer_bits`` is an address, ``simd_bits`` the widest vector that PyTorch uses here (None where PyTorch names a
-    level that is not known), ``line_bytes`` what moves between caches and memory. Lesson 01.
+    ``pointer_bits`` is an address, ``simd_bits`` the widest vector that PyTorch uses here (None
+    where PyTorch names a level that is not known), ``line_bytes`` what moves between caches and
+    memory. Lesson 01.
     """
 
     pointer_bits: int
@@ -67,10 +79,11 @@ class SystemLinks(Record):
 
 
 class CopyRow(Record):
-    """One way to move bytes: ``cpu_share`` is the processor time over the time that the process had a processor.
+    """One way to move bytes: ``cpu_share`` is the processor time over the time that the process had
+    a processor.
 
-    ``waiting_share`` is the part of ``elapsed_s`` in which other programs had it, and is taken off for the share (None
-    where the system does not tell: then nothing is taken off). Lesson 01.
+    ``waiting_share`` is the part of ``elapsed_s`` in which other programs had it, and is taken off
+    for the share (None where the system does not tell: then nothing is taken off). Lesson 01.
     """
 
     how: str
@@ -82,7 +95,10 @@ class CopyRow(Record):
 
 
 class CopyCosts(Record):
-    """What moving bytes costs a core, copied by the core itself or fetched by the device (DMA). Lesson 01."""
+    """What moving bytes costs a core, copied by the core itself or fetched by the device (DMA).
+
+    Lesson 01.
+    """
 
     bypass: str
     rows: tuple[CopyRow, ...]
@@ -99,14 +115,15 @@ def measure_links(
     """Return the bandwidth and latency of every link that is here, from the disk to the device.
 
     ``folder`` holds the temporary file of ``file_bytes`` for the disk
-    (:func:`helpers.studies.data_movement._disk.measure_disk`);
-    ``budget_s`` is per copy that is timed. Host copies are of 64 MiB, with one thread and with PyTorch's. On CUDA the
-    bus is measured both ways from pinned and pageable memory, and a device's copy within itself; elsewhere these rows
-    are None with a note. With ``limits`` the measured caches and main memory stand in the table as well; ``card`` (by
-    default this machine's) says how long a line is. About ten seconds.
+    (:func:`helpers.studies.data_movement._disk.measure_disk`); ``budget_s`` is per copy that is
+    timed. Host copies are of 64 MiB, with one thread and with PyTorch's. On CUDA the bus is
+    measured both ways from pinned and pageable memory, and a device's copy within itself; elsewhere
+    these rows are None with a note. With ``limits`` the measured caches and main memory stand in
+    the table as well; ``card`` (by default this machine's) says how long a line is. About ten
+    seconds.
 
-    Raises as :func:`helpers.studies.data_movement._disk.measure_disk`, OSError where the loopback cannot be used.
-    Lesson 01.
+    Raises as :func:`helpers.studies.data_movement._disk.measure_disk`, OSError where the loopback
+    cannot be used. Lesson 01.
     """
     card = card or machine_card()
     simd, bits = simd_width()
@@ -118,15 +135,21 @@ def measure_links(
         lambda: _caches(limits),
     ]
     links = [link for part in track(parts, "links") for link in part()]
-    return SystemLinks(pointer_bits=8 * struct.calcsize("P"), simd=simd, simd_bits=bits,
-                       line_bytes=line_size_bytes(card), links=tuple(links))  # fmt: skip
+    return SystemLinks(
+        pointer_bits=8 * struct.calcsize("P"),
+        simd=simd,
+        simd_bits=bits,
+        line_bytes=line_size_bytes(card),
+        links=tuple(links),
+    )
 
 
 def simd_width() -> tuple[str, int | None]:
-    """Return the vector instructions that PyTorch uses on this CPU, and their bits (None for an unknown name).
+    """Return the vector instructions that PyTorch uses on this CPU, and their bits (None for an
+    unknown name).
 
-    PyTorch's own answer (``torch.backends.cpu.get_cpu_capability``); "DEFAULT" is 128 bits: SSE2 of every x86-64, Neon
-    of every 64-bit Arm. Lesson 01.
+    PyTorch's own answer (``torch.backends.cpu.get_cpu_capability``); "DEFAULT" is 128 bits: SSE2 of
+    every x86-64, Neon of every 64-bit Arm. Lesson 01.
     """
     name = torch.backends.cpu.get_cpu_capability()
     return name, 128 if name in ("DEFAULT", "NO AVX") else _SIMD_BITS.get(name)
@@ -135,35 +158,55 @@ def simd_width() -> tuple[str, int | None]:
 def measure_copy_costs(
     folder: str | os.PathLike[str] | None = None, *, moved_bytes: int = 64 * 2**20, passes: int = 5
 ) -> CopyCosts:
-    """Return what part of a core each way of moving ``moved_bytes`` takes: why devices write to memory themselves.
+    """Return what part of a core each way of moving ``moved_bytes`` takes: why devices write to
+    memory themselves.
 
-    A core copies between two places in memory, and from the page cache when a file (in ``folder``, by default that for
-    temporary files) is read a second time; past the page cache the disk's controller writes to memory (direct memory
-    access) while the core waits. On CUDA also a copy to the device from pageable memory, which a core stages, and from
-    pinned memory, which the device fetches. CPU time is this process's, all threads (times(2)); of each way ``passes``
-    are added up. The share of a direct read also holds what the system does for each request, and its processor time
-    may exceed a copy's where the page cache is fast: what matters is that the core is free meanwhile.
+    A core copies between two places in memory, and from the page cache when a file (in ``folder``,
+    by default that for temporary files) is read a second time; past the page cache the disk's
+    controller writes to memory (direct memory access) while the core waits. On CUDA also a copy to
+    the device from pageable memory, which a core stages, and from pinned memory, which the device
+    fetches. CPU time is this process's, all threads (times(2)); of each way ``passes`` are added
+    up. The share of a direct read also holds what the system does for each request, and its
+    processor time may exceed a copy's where the page cache is fast: what matters is that the core
+    is free meanwhile.
 
-    Raises as :func:`helpers.studies.data_movement._disk.measure_disk`, ValueError for no pass. Lesson 01.
+    Raises as :func:`helpers.studies.data_movement._disk.measure_disk`, ValueError for no pass.
+    Lesson 01.
     """
     if passes < 1:
         raise ValueError(f"passes is {passes}; give a whole number of at least 1")
     with disk.temporary_file(moved_bytes, folder) as path, fixed_threads(1):
         source = torch.zeros(moved_bytes, dtype=torch.uint8)
         target = torch.ones_like(source)
-        rows = [_copy_row("memory to memory, a core copies", moved_bytes, passes, lambda: target.copy_(source))]
+        rows = [
+            _copy_row(
+                "memory to memory, a core copies", moved_bytes, passes, lambda: target.copy_(source)
+            )
+        ]
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
             disk.read_rate(descriptor, moved_bytes)
-            rows.append(_copy_row("page cache to memory, a core copies", moved_bytes, passes,
-                                  lambda: disk.read_rate(descriptor, moved_bytes)))  # fmt: skip
+            rows.append(
+                _copy_row(
+                    "page cache to memory, a core copies",
+                    moved_bytes,
+                    passes,
+                    lambda: disk.read_rate(descriptor, moved_bytes),
+                )
+            )
         finally:
             os.close(descriptor)
         drop_from_page_cache(path)
         with disk.opened_past_cache(path) as (descriptor, bypass):
             if bypass != disk.NOT_BYPASSED:
-                directly = functools.partial(disk.read_rate, descriptor, moved_bytes, chunk_bytes=_DMA_BYTES)
-                rows.append(_copy_row("disk to memory, the disk writes (DMA)", moved_bytes, passes, directly))
+                directly = functools.partial(
+                    disk.read_rate, descriptor, moved_bytes, chunk_bytes=_DMA_BYTES
+                )
+                rows.append(
+                    _copy_row(
+                        "disk to memory, the disk writes (DMA)", moved_bytes, passes, directly
+                    )
+                )
         if torch.cuda.is_available():
             rows += _cuda_costs(source, passes)
     return CopyCosts(bypass=bypass, rows=tuple(rows))
@@ -171,19 +214,30 @@ def measure_copy_costs(
 
 def _copy_row(how: str, moved_bytes: int, passes: int, move: Callable[[], object]) -> CopyRow:
     move()
-    waiting, begun_s, begun_cpu_s = watch_waiting(time.perf_counter), time.perf_counter(), time.process_time()
+    waiting, begun_s, begun_cpu_s = (
+        watch_waiting(time.perf_counter),
+        time.perf_counter(),
+        time.process_time(),
+    )
     for _ in range(passes):
         move()
     elapsed_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
     waiting_share = waiting()
     had_s = elapsed_s * (1 - (waiting_share or 0))
-    return CopyRow(how=how, moved_bytes=passes * moved_bytes, elapsed_s=elapsed_s, cpu_s=cpu_s,
-                   waiting_share=waiting_share, cpu_share=cpu_s / had_s)  # fmt: skip
+    return CopyRow(
+        how=how,
+        moved_bytes=passes * moved_bytes,
+        elapsed_s=elapsed_s,
+        cpu_s=cpu_s,
+        waiting_share=waiting_share,
+        cpu_share=cpu_s / had_s,
+    )
 
 
 def _cuda_costs(pageable: torch.Tensor, passes: int) -> list[CopyRow]:
     pinned, there = pageable.pin_memory(), pageable.to("cuda")
-    event = torch.cuda.Event(blocking=True)  # the core sleeps until the device is done, and does not poll
+    # the core sleeps until the device is done, and does not poll
+    event = torch.cuda.Event(blocking=True)
 
     def copy(source: torch.Tensor) -> None:
         there.copy_(source, non_blocking=True)
@@ -191,16 +245,33 @@ def _cuda_costs(pageable: torch.Tensor, passes: int) -> list[CopyRow]:
         event.synchronize()
 
     return [
-        _copy_row("pageable memory to device, a core stages", pageable.nbytes, passes, lambda: copy(pageable)),
-        _copy_row("pinned memory to device, the device fetches (DMA)", pageable.nbytes, passes, lambda: copy(pinned)),
+        _copy_row(
+            "pageable memory to device, a core stages",
+            pageable.nbytes,
+            passes,
+            lambda: copy(pageable),
+        ),
+        _copy_row(
+            "pinned memory to device, the device fetches (DMA)",
+            pageable.nbytes,
+            passes,
+            lambda: copy(pinned),
+        ),
     ]
 
 
 def _network(budget_s: float) -> list[MeasuredLink]:
     trip = measure_loopback((1,), budget_s=budget_s).row("TCP", 1)
     how = f"TCP: {STREAM_BYTES // 2**20} MiB one way; half a round trip of 1 byte"
-    return [MeasuredLink("loopback socket", loopback_rate(), trip.round_trip_s / 2, how,
-                 "no card, no wire: the system's copies and wake-ups")]  # fmt: skip
+    return [
+        MeasuredLink(
+            "loopback socket",
+            loopback_rate(),
+            trip.round_trip_s / 2,
+            how,
+            "no card, no wire: the system's copies and wake-ups",
+        )
+    ]
 
 
 def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[MeasuredLink]:
@@ -209,7 +280,11 @@ def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[Measur
     if reads.bypass == disk.NOT_BYPASSED:
         note = f"{disk.NOT_BYPASSED}: this is memory, not a disk"
     else:
-        note = "a virtual disk may answer from its host's memory" if reads.bypass == disk.DIRECT else reads.bypass
+        note = (
+            "a virtual disk may answer from its host's memory"
+            if reads.bypass == disk.DIRECT
+            else reads.bypass
+        )
     file, again = f"a file, {size} ({reads.bypass})", f"the file again, {size}"
     copied = "memory, and a system call for each read"
     return [
@@ -225,28 +300,57 @@ def _host_copies(budget_s: float) -> list[MeasuredLink]:
     for threads in dict.fromkeys((1, torch.get_num_threads())):
         with fixed_threads(threads):
             timed = measure(lambda: target.copy_(source), budget_s=budget_s, device="cpu")
-        name = "memory to memory, 1 thread" if threads == 1 else f"memory to memory, {threads} threads"
-        links.append(MeasuredLink(name, COPY_BYTES / timed.minimum_s, None, "a copy of 64 MiB, pageable",
-                          "each byte is read and written: twice this moves"))  # fmt: skip
+        name = (
+            "memory to memory, 1 thread" if threads == 1 else f"memory to memory, {threads} threads"
+        )
+        links.append(
+            MeasuredLink(
+                name,
+                COPY_BYTES / timed.minimum_s,
+                None,
+                "a copy of 64 MiB, pageable",
+                "each byte is read and written: twice this moves",
+            )
+        )
     return links
 
 
 def _device_copies(budget_s: float) -> list[MeasuredLink]:
-    ways = [(f"{way}, {kind}", way, kind) for way in ("host to device", "device to host")
-            for kind in ("pinned", "pageable")]  # fmt: skip
+    ways = [
+        (f"{way}, {kind}", way, kind)
+        for way in ("host to device", "device to host")
+        for kind in ("pinned", "pageable")
+    ]
     if not torch.cuda.is_available():
         names = [name for name, _, _ in ways] + ["device to device"]
         return [MeasuredLink(name, None, None, "not measured", _NO_CUDA) for name in names]
     links = []
     for name, way, kind in ways:
-        times = [_bus_seconds(way, size, kind == "pinned", budget_s) for size in (COPY_BYTES, _SMALL_BYTES)]
-        links.append(MeasuredLink(name, COPY_BYTES / times[0], times[1], "a copy of 64 MiB; one of 4 bytes, waited for",
-                          "staged by a core" if kind == "pageable" else "fetched by the device"))  # fmt: skip
+        times = [
+            _bus_seconds(way, size, kind == "pinned", budget_s)
+            for size in (COPY_BYTES, _SMALL_BYTES)
+        ]
+        links.append(
+            MeasuredLink(
+                name,
+                COPY_BYTES / times[0],
+                times[1],
+                "a copy of 64 MiB; one of 4 bytes, waited for",
+                "staged by a core" if kind == "pageable" else "fetched by the device",
+            )
+        )
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     seconds = measure(lambda: target.copy_(source), budget_s=budget_s, device="cuda").minimum_s
-    links.append(MeasuredLink("device to device", COPY_BYTES / seconds, None, "a copy of 64 MiB within the device",
-                      "each byte is read and written in the device's memory"))  # fmt: skip
+    links.append(
+        MeasuredLink(
+            "device to device",
+            COPY_BYTES / seconds,
+            None,
+            "a copy of 64 MiB within the device",
+            "each byte is read and written in the device's memory",
+        )
+    )
     return links
 
 
@@ -257,7 +361,8 @@ def _bus_seconds(way: str, size: int, is_pinned: bool, budget_s: float) -> float
 
     def copy() -> None:
         target.copy_(source, non_blocking=True)
-        torch.cuda.synchronize()  # each copy is waited for: the latency of one is wanted, not of a queue
+        # each copy is waited for: the latency of one is wanted, not of a queue
+        torch.cuda.synchronize()
 
     return measure(copy, budget_s=budget_s, device="cuda").minimum_s
 
@@ -266,5 +371,13 @@ def _caches(limits: MachineLimits | None) -> list[MeasuredLink]:
     if limits is None:
         return []
     how = f"the probe's triad and chase, {limits.threads} threads"
-    return [MeasuredLink(level.name, level.bandwidth_bytes_per_s, level.latency_s, how, "counted as STREAM counts")
-            for level in reversed(limits.memory_levels)]  # fmt: skip
+    return [
+        MeasuredLink(
+            level.name,
+            level.bandwidth_bytes_per_s,
+            level.latency_s,
+            how,
+            "counted as STREAM counts",
+        )
+        for level in reversed(limits.memory_levels)
+    ]

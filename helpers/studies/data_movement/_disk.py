@@ -1,7 +1,9 @@
-"""The disk under the file system: read past the page cache, its own cache, and the geometry of one that spins.
+"""The disk under the file system: read past the page cache, its own cache, and the geometry of one
+that spins.
 
-Every experiment works on one temporary file of at most 256 MiB, looks for room first, and removes it. What is read is
-what was written, random, so that nothing between here and the disk can have compressed it. Lesson 01.
+Every experiment works on one temporary file of at most 256 MiB, looks for room first, and removes
+it. What is read is what was written, random, so that nothing between here and the disk can have
+compressed it. Lesson 01.
 """
 
 from __future__ import annotations
@@ -43,12 +45,14 @@ _M_PER_INCH = 0.0254
 
 
 class DiskReads(Record):
-    """One file read from the disk and then from the page cache; ``bypass`` says how far the page cache was avoided.
+    """One file read from the disk and then from the page cache; ``bypass`` says how far the page
+    cache was avoided.
 
-    ``random_read_s`` is the median of single reads of 4 KiB at random places, one at a time. ``cached_share`` is the
-    part of the file that was in the page cache just before the disk was read (None where the system does not tell): in
-    a folder that is itself memory it stays 1. Rates are those of one thread, reading 1 MiB at a time. A virtual disk
-    may answer from its host's memory: no program inside can see that. Lesson 01.
+    ``random_read_s`` is the median of single reads of 4 KiB at random places, one at a time.
+    ``cached_share`` is the part of the file that was in the page cache just before the disk was
+    read (None where the system does not tell): in a folder that is itself memory it stays 1. Rates
+    are those of one thread, reading 1 MiB at a time. A virtual disk may answer from its host's
+    memory: no program inside can see that. Lesson 01.
     """
 
     file_bytes: int
@@ -61,7 +65,11 @@ class DiskReads(Record):
 
 
 class DiskCacheRow(Record):
-    """A region read twice in a row past the page cache: a faster second pass says that something kept it. Lesson 01."""
+    """A region read twice in a row past the page cache: a faster second pass says that something
+    kept it.
+
+    Lesson 01.
+    """
 
     region_bytes: int
     first_bytes_per_s: float
@@ -70,22 +78,30 @@ class DiskCacheRow(Record):
 
 
 class DiskCacheSweep(Record):
-    """Whether repeated reads get faster, by the size of what is read: the disk's own cache, if there is. Lesson 01."""
+    """Whether repeated reads get faster, by the size of what is read: the disk's own cache, if
+    there is.
+
+    Lesson 01.
+    """
 
     file_bytes: int
     bypass: str
     rows: tuple[DiskCacheRow, ...]
 
 
-def measure_disk(folder: str | os.PathLike[str] | None = None, *, file_bytes: int = 128 * 2**20) -> DiskReads:
-    """Return how fast a file of ``file_bytes`` in ``folder`` (by default the one for temporary files) is read.
+def measure_disk(
+    folder: str | os.PathLike[str] | None = None, *, file_bytes: int = 128 * 2**20
+) -> DiskReads:
+    """Return how fast a file of ``file_bytes`` in ``folder`` (by default the one for temporary
+    files) is read.
 
-    The file is written, forced to the disk, dropped from the page cache, read in sequence past it (O_DIRECT on Linux,
-    F_NOCACHE on macOS; elsewhere ``bypass`` says that the cache was not avoided), read at random places, and read twice
-    through the page cache, of which the second counts. A read stops after 10 s and the rate is of what was read by
-    then. Takes a few seconds.
+    The file is written, forced to the disk, dropped from the page cache, read in sequence past it
+    (O_DIRECT on Linux, F_NOCACHE on macOS; elsewhere ``bypass`` says that the cache was not
+    avoided), read at random places, and read twice through the page cache, of which the second
+    counts. A read stops after 10 s and the rate is of what was read by then. Takes a few seconds.
 
-    Raises ValueError for a size outside 1 MiB to 256 MiB, OSError for a folder that is missing or has no room.
+    Raises ValueError for a size outside 1 MiB to 256 MiB, OSError for a folder that is missing or
+    has no room.
     """
     with temporary_file(file_bytes, folder) as path:
         drop_from_page_cache(path)
@@ -98,8 +114,15 @@ def measure_disk(folder: str | os.PathLike[str] | None = None, *, file_bytes: in
             read_rate(descriptor, file_bytes)
             cached = read_rate(descriptor, file_bytes)
             cached_read_s = random_read_seconds(descriptor, file_bytes)
-    return DiskReads(file_bytes=file_bytes, bypass=bypass, cached_share=share, sequential_bytes_per_s=sequential,
-                     random_read_s=random_read_s, cached_bytes_per_s=cached, cached_read_s=cached_read_s)  # fmt: skip
+    return DiskReads(
+        file_bytes=file_bytes,
+        bypass=bypass,
+        cached_share=share,
+        sequential_bytes_per_s=sequential,
+        random_read_s=random_read_s,
+        cached_bytes_per_s=cached,
+        cached_read_s=cached_read_s,
+    )
 
 
 def sweep_disk_cache(
@@ -109,22 +132,25 @@ def sweep_disk_cache(
     region_bytes: Sequence[int] = (2**20, 4 * 2**20, 16 * 2**20, 32 * 2**20),
     repeats: int = 5,
 ) -> DiskCacheSweep:
-    """Return the rates of reading each region twice past the page cache: the search for a disk's own cache.
+    """Return the rates of reading each region twice past the page cache: the search for a disk's
+    own cache.
 
-    The file of ``file_bytes`` is in ``folder``, by default that for temporary files; a region is as much of its start
-    as one of ``region_bytes`` says. Before each the rest of the file is read, so that a small cache holds nothing of
-    it; a cache larger than the file answers both passes alike. Half of the file is left for that at least. Each rate is
-    the median of ``repeats``. Where the page cache cannot be avoided, ``bypass`` says so, and the rows are the page
-    cache's.
+    The file of ``file_bytes`` is in ``folder``, by default that for temporary files; a region is as
+    much of its start as one of ``region_bytes`` says. Before each the rest of the file is read, so
+    that a small cache holds nothing of it; a cache larger than the file answers both passes alike.
+    Half of the file is left for that at least. Each rate is the median of ``repeats``. Where the
+    page cache cannot be avoided, ``bypass`` says so, and the rows are the page cache's.
 
-    Raises ValueError for regions outside 1 MiB to half of the file, or that are no multiples of 4 KiB, or no repeat;
-    else as :func:`measure_disk`. Lesson 01.
+    Raises ValueError for regions outside 1 MiB to half of the file, or that are no multiples of 4
+    KiB, or no repeat; else as :func:`measure_disk`. Lesson 01.
     """
     if not region_bytes or any(
         size < CHUNK_BYTES or size > file_bytes // 2 or size % BLOCK_BYTES for size in region_bytes
     ):
-        raise ValueError(f"region_bytes are {tuple(region_bytes)}; give multiples of {BLOCK_BYTES:,} bytes from "
-                         f"{CHUNK_BYTES:,} to half of the file's {file_bytes:,}")  # fmt: skip
+        raise ValueError(
+            f"region_bytes are {tuple(region_bytes)}; give multiples of {BLOCK_BYTES:,} bytes from "
+            f"{CHUNK_BYTES:,} to half of the file's {file_bytes:,}"
+        )
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; give a whole number of at least 1")
     rows = []
@@ -142,22 +168,30 @@ def sweep_disk_cache(
 
 
 def revolution_s(revolutions_per_minute: float) -> float:
-    """Return the seconds of one turn of a disk: its longest wait for data with the head in place; the mean is half.
+    """Return the seconds of one turn of a disk: its longest wait for data with the head in place;
+    the mean is half.
 
     ``revolution_s(10_000)`` is 6 ms. Raises ValueError for no positive speed. Lesson 01.
     """
     return 60 / number("revolutions_per_minute", revolutions_per_minute, above=0)
 
 
-def ring_bytes(radius_m: float, bits_per_square_inch: float, *, bits_per_track_width: float = 1.0) -> float:
-    """Return what one ring of a disk at ``radius_m`` holds: its length times the bits along an inch of it.
+def ring_bytes(
+    radius_m: float, bits_per_square_inch: float, *, bits_per_track_width: float = 1.0
+) -> float:
+    """Return what one ring of a disk at ``radius_m`` holds: its length times the bits along an inch
+    of it.
 
-    ``bits_per_track_width`` is how many bits, laid along the ring, are as long as a track is wide (1: square bits); an
-    inch of track then holds the square root of ``bits_per_square_inch`` times that ratio. So a ring grows with its
-    radius, and with the root of the density only. Raises ValueError for a number that is not above 0. Lesson 01.
+    ``bits_per_track_width`` is how many bits, laid along the ring, are as long as a track is wide
+    (1: square bits); an inch of track then holds the square root of ``bits_per_square_inch`` times
+    that ratio. So a ring grows with its radius, and with the root of the density only. Raises
+    ValueError for a number that is not above 0. Lesson 01.
     """
-    for name, value in (("radius_m", radius_m), ("bits_per_square_inch", bits_per_square_inch),
-                        ("bits_per_track_width", bits_per_track_width)):  # fmt: skip
+    for name, value in (
+        ("radius_m", radius_m),
+        ("bits_per_square_inch", bits_per_square_inch),
+        ("bits_per_track_width", bits_per_track_width),
+    ):
         number(name, value, above=0)
     bits_per_inch = math.sqrt(bits_per_square_inch * bits_per_track_width)
     return 2 * math.pi * radius_m / _M_PER_INCH * bits_per_inch / 8
@@ -165,26 +199,35 @@ def ring_bytes(radius_m: float, bits_per_square_inch: float, *, bits_per_track_w
 
 @contextlib.contextmanager
 def temporary_file(
-    file_bytes: int, folder: str | os.PathLike[str] | None = None, *, content: Callable[[int], bytes] | None = None
+    file_bytes: int,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    content: Callable[[int], bytes] | None = None,
 ) -> Iterator[Path]:
     """Give a file of ``file_bytes``, on the disk by then, and remove it with its folder afterwards.
 
-    ``content`` gives as many bytes as it is asked for, 1 MiB at most; by default random ones. Raises as
-    :func:`measure_disk` says.
+    ``content`` gives as many bytes as it is asked for, 1 MiB at most; by default random ones.
+    Raises as :func:`measure_disk` says.
     """
-    if isinstance(file_bytes, bool) or not isinstance(file_bytes, int) or not (
-        LEAST_FILE_BYTES <= file_bytes <= MOST_FILE_BYTES
-    ):  # fmt: skip
-        raise ValueError(f"file_bytes is {file_bytes!r}; give a whole number from {LEAST_FILE_BYTES:,} to "
-                         f"{MOST_FILE_BYTES:,}")  # fmt: skip
+    if (
+        isinstance(file_bytes, bool)
+        or not isinstance(file_bytes, int)
+        or not (LEAST_FILE_BYTES <= file_bytes <= MOST_FILE_BYTES)
+    ):
+        raise ValueError(
+            f"file_bytes is {file_bytes!r}; give a whole number from {LEAST_FILE_BYTES:,} to "
+            f"{MOST_FILE_BYTES:,}"
+        )
     place = Path(tempfile.gettempdir() if folder is None else folder)
     if not place.is_dir():
         problem = "there is no such folder for the temporary file; make it, or give another"
         raise FileNotFoundError(errno.ENOENT, problem, str(place))
     free = shutil.disk_usage(place).free
     if free < file_bytes + _SPARE_BYTES:
-        problem = (f"{free:,} bytes are free and {file_bytes + _SPARE_BYTES:,} are wanted (the file, and a reserve for "
-                   "others); give a smaller file_bytes or another folder")  # fmt: skip
+        problem = (
+            f"{free:,} bytes are free and {file_bytes + _SPARE_BYTES:,} are wanted (the file, and "
+            "a reserve for others); give a smaller file_bytes or another folder"
+        )
         raise OSError(errno.ENOSPC, problem, str(place))
     with tempfile.TemporaryDirectory(prefix="links-", dir=place) as name:
         path = Path(name) / "data"
@@ -198,14 +241,21 @@ def temporary_file(
 
 
 def cached_share(path: Path) -> float | None:
-    """Return the part of the file's pages that is in the page cache (mincore(2)); None outside Linux. Lesson 01."""
+    """Return the part of the file's pages that is in the page cache (mincore(2)); None outside
+    Linux.
+
+    Lesson 01.
+    """
     size = path.stat().st_size
     if not sys.platform.startswith("linux") or size == 0:
         return None
     library = ctypes.CDLL(None, use_errno=True)
     library.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     pages = -(-size // mmap.PAGESIZE)
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE) as mapped:
+    with (
+        open(path, "r+b") as file,
+        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE) as mapped,
+    ):
         seen = (ctypes.c_ubyte * pages)()
         view = ctypes.c_char.from_buffer(mapped)
         try:
@@ -213,19 +263,26 @@ def cached_share(path: Path) -> float | None:
         finally:
             del view
     if failed:
-        raise OSError(ctypes.get_errno(), "the system did not tell which pages of the file are cached", str(path))
+        raise OSError(
+            ctypes.get_errno(),
+            "the system did not tell which pages of the file are cached",
+            str(path),
+        )
     return float(np.mean(np.ctypeslib.as_array(seen) & 1))
 
 
 @contextlib.contextmanager
 def opened_past_cache(path: Path) -> Iterator[tuple[int, str]]:
-    """Give a descriptor that reads past the page cache, and how; or an ordinary one and ``NOT_BYPASSED``."""
+    """Give a descriptor that reads past the page cache, and how; or an ordinary one and
+    ``NOT_BYPASSED``.
+    """
     flag = getattr(os, "O_DIRECT", None)
     if flag is not None:
         try:
             descriptor = os.open(path, os.O_RDONLY | flag)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system without direct reads, such as one in memory
+            # a file system without direct reads, such as one in memory
+            if error.errno != errno.EINVAL:
                 raise
         else:
             try:
@@ -243,8 +300,12 @@ def opened_past_cache(path: Path) -> Iterator[tuple[int, str]]:
             yield descriptor, NOT_BYPASSED
 
 
-def read_rate(descriptor: int, size: int, *, first: int = 0, chunk_bytes: int = CHUNK_BYTES) -> float:
-    """Return the bytes a second of reading ``size`` bytes in sequence from ``first`` on, for 10 s at most."""
+def read_rate(
+    descriptor: int, size: int, *, first: int = 0, chunk_bytes: int = CHUNK_BYTES
+) -> float:
+    """Return the bytes a second of reading ``size`` bytes in sequence from ``first`` on, for 10 s
+    at most.
+    """
     with mmap.mmap(-1, chunk_bytes) as buffer:  # page-aligned, as a direct read needs it
         buffer.write(bytes(chunk_bytes))
         begun, done = time.perf_counter(), 0
@@ -255,13 +316,20 @@ def read_rate(descriptor: int, size: int, *, first: int = 0, chunk_bytes: int = 
             done += got
         elapsed_s = time.perf_counter() - begun
     if done == 0:
-        raise OSError(errno.EIO, "the temporary file ended before anything was read; something else changed it")
+        raise OSError(
+            errno.EIO,
+            "the temporary file ended before anything was read; something else changed it",
+        )
     return done / elapsed_s
 
 
 def random_read_seconds(descriptor: int, size: int) -> float:
-    """Return the median seconds of one read of 4 KiB at a random place: up to 300 reads, for 2 s at most."""
-    places = random.Random(0).sample(range(size // BLOCK_BYTES), min(_RANDOM_READS, size // BLOCK_BYTES))
+    """Return the median seconds of one read of 4 KiB at a random place: up to 300 reads, for 2 s at
+    most.
+    """
+    places = random.Random(0).sample(
+        range(size // BLOCK_BYTES), min(_RANDOM_READS, size // BLOCK_BYTES)
+    )
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     seconds: list[float] = []
@@ -269,7 +337,9 @@ def random_read_seconds(descriptor: int, size: int) -> float:
         buffer.write(bytes(BLOCK_BYTES))
         end = time.perf_counter() + _RANDOM_LIMIT_S
         for place in places:
-            seconds.append(_timed(functools.partial(_read_at, descriptor, buffer, place * BLOCK_BYTES)))
+            seconds.append(
+                _timed(functools.partial(_read_at, descriptor, buffer, place * BLOCK_BYTES))
+            )
             if time.perf_counter() > end:
                 break
     if hasattr(os, "posix_fadvise"):

@@ -1,9 +1,9 @@
 """Weights mapped from a file that is larger than the memory they may take: the cliff. Lesson 12.
 
-A forward pass reads each layer's weights once, in order, and begins again. While all of them stay in memory a layer
-takes as long as its bytes take from memory; once they do not, the layer that is needed next is the one that was thrown
-out longest ago, and under the usual order of eviction (least recently used) *every* layer comes from the disk again,
-not only the bytes over the limit.
+A forward pass reads each layer's weights once, in order, and begins again. While all of them stay
+in memory a layer takes as long as its bytes take from memory; once they do not, the layer that is
+needed next is the one that was thrown out longest ago, and under the usual order of eviction (least
+recently used) *every* layer comes from the disk again, not only the bytes over the limit.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _LIMIT_S = 240.0
 class MappedRow(Record):
     """A pass over weights of ``file_bytes``: per layer the time, per pass what was counted.
 
-    ``missed_share`` is the part of the layers that had to be brought back, as the window counted; ``read_bytes`` what
-    the system read from the disk for a pass (None where it does not tell), ``major_faults`` how often the program stood
-    still for it: fewer than pages, since the system reads ahead. ``layer_s`` is the median over the passes of the mean
-    layer; ``modelled_layer_s`` is from the rates alone. No order of eviction reads less than ``over_limit_bytes``.
-    Lesson 12.
+    ``missed_share`` is the part of the layers that had to be brought back, as the window counted;
+    ``read_bytes`` what the system read from the disk for a pass (None where it does not tell),
+    ``major_faults`` how often the program stood still for it: fewer than pages, since the system
+    reads ahead. ``layer_s`` is the median over the passes of the mean layer; ``modelled_layer_s``
+    is from the rates alone. No order of eviction reads less than ``over_limit_bytes``. Lesson 12.
     """
 
     file_bytes: int
@@ -58,10 +58,12 @@ class MappedRow(Record):
 
 
 class MappedWeights(Record):
-    """Layers whose weights are mapped from a file, under a limit of ``limit_bytes`` on what of it is in memory.
+    """Layers whose weights are mapped from a file, under a limit of ``limit_bytes`` on what of it
+    is in memory.
 
-    ``method`` says who holds the limit. ``resident_layer_s`` is a layer with weights in ordinary memory, and
-    ``disk_bytes_per_s`` the file read in sequence past the page cache: the two numbers of the model. Lesson 12.
+    ``method`` says who holds the limit. ``resident_layer_s`` is a layer with weights in ordinary
+    memory, and ``disk_bytes_per_s`` the file read in sequence past the page cache: the two numbers
+    of the model. Lesson 12.
     """
 
     method: str
@@ -76,12 +78,17 @@ class MappedWeights(Record):
         for row in self.rows:
             if row.file_bytes == file_bytes:
                 return row
-        raise ValueError(f"there is no row of {file_bytes:,} bytes; there are "
-                         f"{', '.join(f'{row.file_bytes:,}' for row in self.rows)}")  # fmt: skip
+        raise ValueError(
+            f"there is no row of {file_bytes:,} bytes; there are "
+            f"{', '.join(f'{row.file_bytes:,}' for row in self.rows)}"
+        )
 
 
-def model_layer_s(*, resident_s: float, layer_bytes: int, missed_share: float, disk_bytes_per_s: float) -> float:
-    """Return the modelled seconds of a layer: from memory, and the missed share of its bytes from the disk before.
+def model_layer_s(
+    *, resident_s: float, layer_bytes: int, missed_share: float, disk_bytes_per_s: float
+) -> float:
+    """Return the modelled seconds of a layer: from memory, and the missed share of its bytes from
+    the disk before.
 
     The system's reading ahead of what is computed is left out: it lets the two overlap. Lesson 12.
     """
@@ -97,46 +104,75 @@ def measure_mapped_weights(
     by_turns: bool = False,
     staying: int = 0,
 ) -> MappedWeights:
-    """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped file and the limit.
+    """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped
+    file and the limit.
 
-    The sizes are ``file_bytes``; the file is in ``folder``, by default that for temporary files. A process of its own,
-    limited in memory and time, maps it and multiplies a vector by layer after layer. The program itself holds the limit
-    of ``limit_bytes``: before a layer is read that is not in memory, the least recently used ones are unmapped and
-    dropped from the page cache until it fits, so no privilege is needed, and what this costs is not timed. A control
-    group's limit does the same inside the system, with its own order of eviction. ``passes`` passes over each size are
-    counted, after one that is not; one thread. Every second pass goes backward if ``by_turns`` is true, and the first
-    ``staying`` layers are never dropped. Takes some ten seconds; the file is removed.
+    The sizes are ``file_bytes``; the file is in ``folder``, by default that for temporary files. A
+    process of its own, limited in memory and time, maps it and multiplies a vector by layer after
+    layer. The program itself holds the limit of ``limit_bytes``: before a layer is read that is not
+    in memory, the least recently used ones are unmapped and dropped from the page cache until it
+    fits, so no privilege is needed, and what this costs is not timed. A control group's limit does
+    the same inside the system, with its own order of eviction. ``passes`` passes over each size are
+    counted, after one that is not; one thread. Every second pass goes backward if ``by_turns`` is
+    true, and the first ``staying`` layers are never dropped. Takes some ten seconds; the file is
+    removed.
 
-    Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below one layer, for as many
-    staying layers as the limit holds, or a folder that is itself in memory; RuntimeError outside Linux; OSError without
-    room; what :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 12.
+    Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below
+    one layer, for as many staying layers as the limit holds, or a folder that is itself in memory;
+    RuntimeError outside Linux; OSError without room; what :meth:`helpers.isolation.Outcome.unwrap`
+    raises when the process did not get through. Lesson 12.
     """
     sizes = sorted(set(file_bytes))
-    if not sizes or any(size < LAYER_BYTES or size > disk.MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes):
-        raise ValueError(f"file_bytes are {tuple(file_bytes)}; give multiples of {LAYER_BYTES:,} up to "
-                         f"{disk.MOST_FILE_BYTES:,}")  # fmt: skip
+    if not sizes or any(
+        size < LAYER_BYTES or size > disk.MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes
+    ):
+        raise ValueError(
+            f"file_bytes are {tuple(file_bytes)}; give multiples of {LAYER_BYTES:,} up to "
+            f"{disk.MOST_FILE_BYTES:,}"
+        )
     if limit_bytes < LAYER_BYTES or passes < 1:
-        raise ValueError(f"limit_bytes={limit_bytes}, passes={passes}: give at least one layer of {LAYER_BYTES:,} "
-                         "bytes and one pass")  # fmt: skip
+        raise ValueError(
+            f"limit_bytes={limit_bytes}, passes={passes}: give at least one layer of "
+            f"{LAYER_BYTES:,} bytes and one pass"
+        )
     boolean("by_turns", by_turns)
     whole_number("staying", staying, at_least=0, at_most=limit_bytes // LAYER_BYTES - 1)
     if not hasattr(os, "posix_fadvise") or not hasattr(mmap, "MADV_DONTNEED"):
-        raise RuntimeError("this system cannot be told to drop a file from memory (posix_fadvise); the experiment runs "
-                           "on Linux")  # fmt: skip
+        raise RuntimeError(
+            "this system cannot be told to drop a file from memory (posix_fadvise); the experiment "
+            "runs on Linux"
+        )
     generator = np.random.default_rng()
-    with disk.temporary_file(sizes[-1], folder, content=lambda size: _weights(size, generator)) as path:
+    with disk.temporary_file(
+        sizes[-1], folder, content=lambda size: _weights(size, generator)
+    ) as path:
         drop_from_page_cache(path)
         with disk.opened_past_cache(path) as (descriptor, bypass):
             if bypass == disk.NOT_BYPASSED or disk.cached_share(path) == 1:
-                raise ValueError("the folder of the temporary file is itself in memory, or keeps its own copy there, "
-                                 "so nothing would come from a disk; give folder=, on a disk")  # fmt: skip
+                raise ValueError(
+                    "the folder of the temporary file is itself in memory, or keeps its own copy "
+                    "there, so nothing would come from a disk; give folder=, on a disk"
+                )
             disk_bytes_per_s = disk.read_rate(descriptor, sizes[-1])
-        outcome = run_limited(_run_sizes, str(path), tuple(sizes), limit_bytes, _Order(passes, by_turns, staying),
-                              memory_bytes=_ROOM_BYTES + 2 * limit_bytes, timeout_s=_LIMIT_S)  # fmt: skip
+        outcome = run_limited(
+            _run_sizes,
+            str(path),
+            tuple(sizes),
+            limit_bytes,
+            _Order(passes, by_turns, staying),
+            memory_bytes=_ROOM_BYTES + 2 * limit_bytes,
+            timeout_s=_LIMIT_S,
+        )
         resident_s, counted = outcome.unwrap()
     rows = tuple(_row(one, limit_bytes, resident_s, disk_bytes_per_s) for one in counted)
-    return MappedWeights(method=METHOD, limit_bytes=limit_bytes, layer_bytes=LAYER_BYTES, resident_layer_s=resident_s,
-                         disk_bytes_per_s=disk_bytes_per_s, rows=rows)  # fmt: skip
+    return MappedWeights(
+        method=METHOD,
+        limit_bytes=limit_bytes,
+        layer_bytes=LAYER_BYTES,
+        resident_layer_s=resident_s,
+        disk_bytes_per_s=disk_bytes_per_s,
+        rows=rows,
+    )
 
 
 class Window:
@@ -145,7 +181,9 @@ class Window:
     Layers with a number below ``staying`` never go once they are there.
     """
 
-    def __init__(self, capacity: int, evict: Callable[[int], None] | None = None, *, staying: int = 0) -> None:
+    def __init__(
+        self, capacity: int, evict: Callable[[int], None] | None = None, *, staying: int = 0
+    ) -> None:
         self._capacity, self._evict, self._staying = capacity, evict or (lambda _: None), staying
         self._resident: OrderedDict[int, None] = OrderedDict()
 
@@ -183,7 +221,9 @@ class _Counted:
     read_bytes: float | None
 
 
-def _run_sizes(path: str, sizes: tuple[int, ...], limit_bytes: int, order: _Order) -> tuple[float, list[_Counted]]:
+def _run_sizes(
+    path: str, sizes: tuple[int, ...], limit_bytes: int, order: _Order
+) -> tuple[float, list[_Counted]]:
     with fixed_threads(1), open(path, "r+b") as file:
         resident_s = _resident_layer_s(limit_bytes // LAYER_BYTES)
         with mmap.mmap(file.fileno(), sizes[-1]) as mapped:
@@ -191,10 +231,17 @@ def _run_sizes(path: str, sizes: tuple[int, ...], limit_bytes: int, order: _Orde
             return resident_s, counted
 
 
-def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, order: _Order) -> _Counted:
-    # The tensors hold on to the map, which can be closed only when they are gone: they live in this function alone.
-    layers = [torch.frombuffer(mapped, dtype=torch.float32, count=WIDTH * WIDTH, offset=start).view(WIDTH, WIDTH)
-              for start in range(0, size, LAYER_BYTES)]  # fmt: skip
+def _run_size(
+    mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, order: _Order
+) -> _Counted:
+    # The tensors hold on to the map, which can be closed only when they are gone: they live in this
+    # function alone.
+    layers = [
+        torch.frombuffer(mapped, dtype=torch.float32, count=WIDTH * WIDTH, offset=start).view(
+            WIDTH, WIDTH
+        )
+        for start in range(0, size, LAYER_BYTES)
+    ]
 
     def evict(layer: int) -> None:
         mapped.madvise(mmap.MADV_DONTNEED, layer * LAYER_BYTES, LAYER_BYTES)
@@ -223,12 +270,18 @@ def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, o
         layer_s=statistics.median(seconds),
         missed_share=missed / (order.passes * len(layers)),
         major_faults=None if faults is None else faults / order.passes,
-        read_bytes=None if read_before is None or read_after is None else (read_after - read_before) / order.passes,
+        read_bytes=None
+        if read_before is None or read_after is None
+        else (read_after - read_before) / order.passes,
     )
 
 
-def _pass(layers: Sequence[torch.Tensor], window: Window, *, backward: bool = False) -> tuple[float, int]:
-    """Return the seconds of the layers, without those of evicting, and how many were not in memory."""
+def _pass(
+    layers: Sequence[torch.Tensor], window: Window, *, backward: bool = False
+) -> tuple[float, int]:
+    """Return the seconds of the layers, without those of evicting, and how many were not in
+    memory.
+    """
     x, spent_s, missed = torch.ones(WIDTH), 0.0, 0
     for index in reversed(range(len(layers))) if backward else range(len(layers)):
         missed += not window.touch(index)
@@ -236,38 +289,56 @@ def _pass(layers: Sequence[torch.Tensor], window: Window, *, backward: bool = Fa
         x = torch.mv(layers[index], x)
         spent_s += time.perf_counter() - begun_s
     if not bool(torch.isfinite(x).all()):
-        raise RuntimeError("the pass over the mapped weights gave no finite number: the file was changed meanwhile")
+        raise RuntimeError(
+            "the pass over the mapped weights gave no finite number: the file was changed meanwhile"
+        )
     return spent_s, missed
 
 
 def _resident_layer_s(layers: int) -> float:
-    """Return the median seconds of a layer whose weights are in ordinary memory, as many layers as the limit holds."""
+    """Return the median seconds of a layer whose weights are in ordinary memory, as many layers as
+    the limit holds.
+    """
     generator = np.random.default_rng()
-    weights = [torch.frombuffer(bytearray(_weights(LAYER_BYTES, generator)), dtype=torch.float32).view(WIDTH, WIDTH)
-               for _ in range(layers)]  # fmt: skip
+    weights = [
+        torch.frombuffer(bytearray(_weights(LAYER_BYTES, generator)), dtype=torch.float32).view(
+            WIDTH, WIDTH
+        )
+        for _ in range(layers)
+    ]
     window = Window(layers)
     _pass(weights, window)
     return statistics.median(_pass(weights, window)[0] / layers for _ in range(5))
 
 
 def _weights(size: int, generator: np.random.Generator) -> bytes:
-    """Return ``size`` bytes of float32 weights that keep a vector's length: normal, with variance 1 / width."""
+    """Return ``size`` bytes of float32 weights that keep a vector's length: normal, with variance 1
+    / width.
+    """
     values = generator.standard_normal(size // 4, dtype=np.float32)
     return (values / np.float32(math.sqrt(WIDTH))).tobytes()
 
 
 def _read_bytes() -> int | None:
-    """Return what the system has read from disks for this process (/proc/self/io, proc(5)); None where it tells not."""
+    """Return what the system has read from disks for this process (/proc/self/io, proc(5)); None
+    where it tells not.
+    """
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")
     except (FileNotFoundError, PermissionError):
         return None
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("read_bytes:")), None)
+    return next(
+        (int(line.split()[1]) for line in text.splitlines() if line.startswith("read_bytes:")), None
+    )
 
 
 def _row(one: _Counted, limit_bytes: int, resident_s: float, disk_bytes_per_s: float) -> MappedRow:
     over = max(0, one.file_bytes - limit_bytes)
-    modelled = model_layer_s(resident_s=resident_s, layer_bytes=LAYER_BYTES, missed_share=one.missed_share,
-                             disk_bytes_per_s=disk_bytes_per_s)  # fmt: skip
+    modelled = model_layer_s(
+        resident_s=resident_s,
+        layer_bytes=LAYER_BYTES,
+        missed_share=one.missed_share,
+        disk_bytes_per_s=disk_bytes_per_s,
+    )
     layers = one.file_bytes // LAYER_BYTES
     return derived(MappedRow, one, over_limit_bytes=over, layers=layers, modelled_layer_s=modelled)

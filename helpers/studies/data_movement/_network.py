@@ -1,8 +1,9 @@
-"""What a packet carries besides the message, the loopback's round trips, and the shortest way over a distance.
+"""What a packet carries besides the message, the loopback's round trips, and the shortest way over
+a distance.
 
-Header sizes without options: UDP 8 bytes (RFC 768), TCP 20 (RFC 9293), IPv4 20 (RFC 791), IPv6 40 (RFC 8200); Ethernet
-14 in a frame of which 46 bytes must be data, and 24 around it: check 4, preamble and start 8, gap 12 (IEEE 802.3).
-Lesson 01.
+Header sizes without options: UDP 8 bytes (RFC 768), TCP 20 (RFC 9293), IPv4 20 (RFC 791), IPv6 40
+(RFC 8200); Ethernet 14 in a frame of which 46 bytes must be data, and 24 around it: check 4,
+preamble and start 8, gap 12 (IEEE 802.3). Lesson 01.
 """
 
 from __future__ import annotations
@@ -23,31 +24,35 @@ from helpers.timing import Comparison, compare
 TRANSPORT_HEADER_BYTES = {"UDP": 8, "TCP": 20}
 IP_HEADER_BYTES = {4: 20, 6: 40}
 ETHERNET_HEADER_BYTES, ETHERNET_AROUND_BYTES, ETHERNET_LEAST_BYTES = 14, 24, 46
-TCP_TIMESTAMP_BYTES = 12  # the option of RFC 7323 with its padding, which Linux, macOS and Windows can send
+# the option of RFC 7323 with its padding, which Linux, macOS and Windows can send
+TCP_TIMESTAMP_BYTES = 12
 LIGHT_M_PER_S = 299_792_458  # exact, by the SI's definition of the metre
-# Of single-mode fibre 9/125 at 1300 nm, as a cable analyser assumes it: Fluke Networks, knowledge base, "Index of
-# Refraction - DSP FTA Series", which also gives 1.5 as the rule of thumb for glass.
+# Of single-mode fibre 9/125 at 1300 nm, as a cable analyser assumes it: Fluke Networks, knowledge
+# base, "Index of Refraction - DSP FTA Series", which also gives 1.5 as the rule of thumb for glass.
 FIBRE_REFRACTIVE_INDEX = 1.4719
 
 STREAM_BYTES = 256 * 2**20
 
 _LARGEST_UDP_BYTES = 65_507
 _STREAM_PART_BYTES = 2**20
-_MOST_OPTION_BYTES = {"UDP": 0, "TCP": 40}  # TCP's header has at most 60 bytes (RFC 9293, section 3.1)
+# TCP's header has at most 60 bytes (RFC 9293, section 3.1)
+_MOST_OPTION_BYTES = {"UDP": 0, "TCP": 40}
 _FRAGMENT_HEADER_BYTES = {4: 0, 6: 8}
 _PRECISION = 0.1
 _WAIT_S = 5.0
 _TCP_INFO_BYTES = 232
-# struct tcp_info of <linux/tcp.h>: tcpi_options is its sixth byte, tcpi_segs_out stands 136 bytes in.
+# struct tcp_info of <linux/tcp.h>: tcpi_options is its sixth byte, tcpi_segs_out stands 136 bytes
+# in.
 _TCP_OPTIONS_AT, _TCP_SEGMENTS_AT, _TCP_HAS_TIMESTAMPS = 5, 136, 1
 
 
 class PacketOverhead(Record):
-    """A message on Ethernet: its packets, what their headers and padding take, and the share of it that is message.
+    """A message on Ethernet: its packets, what their headers and padding take, and the share of it
+    that is message.
 
-    ``frame_bytes`` are headers, padding and payload; ``wire_bytes`` also the check, preamble and gap of each frame;
-    ``payload_share`` is payload over ``wire_bytes``. Acknowledgements and TCP's opening and closing are not counted.
-    Lesson 01.
+    ``frame_bytes`` are headers, padding and payload; ``wire_bytes`` also the check, preamble and
+    gap of each frame; ``payload_share`` is payload over ``wire_bytes``. Acknowledgements and TCP's
+    opening and closing are not counted. Lesson 01.
     """
 
     protocol: str
@@ -60,11 +65,13 @@ class PacketOverhead(Record):
 
 
 class RoundTrip(Record):
-    """A message sent and sent back over the loopback; ``payload_bytes_per_s`` counts it in both directions.
+    """A message sent and sent back over the loopback; ``payload_bytes_per_s`` counts it in both
+    directions.
 
-    ``round_trip_s`` is the minimum; ``segments_per_message`` is what the system counted for the way there on TCP,
-    acknowledgements that travel alone included (None for UDP, where a message is a packet, and outside Linux).
-    ``header_bytes`` are the transport's and IP's of those packets: a loopback has no Ethernet. Lesson 01.
+    ``round_trip_s`` is the minimum; ``segments_per_message`` is what the system counted for the way
+    there on TCP, acknowledgements that travel alone included (None for UDP, where a message is a
+    packet, and outside Linux). ``header_bytes`` are the transport's and IP's of those packets: a
+    loopback has no Ethernet. Lesson 01.
     """
 
     protocol: str
@@ -77,7 +84,11 @@ class RoundTrip(Record):
 
 
 class RoundTrips(Record):
-    """UDP and TCP over this machine's loopback, by message size; ``reason`` says why not ``stable``. Lesson 01."""
+    """UDP and TCP over this machine's loopback, by message size; ``reason`` says why not
+    ``stable``.
+
+    Lesson 01.
+    """
 
     stable: bool
     reason: str
@@ -89,63 +100,95 @@ class RoundTrips(Record):
 
 
 def packet_overhead(
-    payload_bytes: int, protocol: str, *, mtu_bytes: int = 1500, ip_version: int = 4, option_bytes: int = 0
+    payload_bytes: int,
+    protocol: str,
+    *,
+    mtu_bytes: int = 1500,
+    ip_version: int = 4,
+    option_bytes: int = 0,
 ) -> PacketOverhead:
-    """Return what sending ``payload_bytes`` over Ethernet takes, computed from the standards' header sizes.
+    """Return what sending ``payload_bytes`` over Ethernet takes, computed from the standards'
+    header sizes.
 
-    ``protocol`` is "TCP" or "UDP", ``ip_version`` 4 or 6, and ``mtu_bytes`` the most that a frame carries, headers of
-    IP included. TCP cuts the message into segments that fit the MTU, each with all headers (and ``option_bytes``, 12
-    with time stamps). UDP sends one datagram, which IP cuts into fragments whose data are multiples of 8 bytes: only
-    the first has UDP's header, and each one of IPv6 has 8 bytes more.
+    ``protocol`` is "TCP" or "UDP", ``ip_version`` 4 or 6, and ``mtu_bytes`` the most that a frame
+    carries, headers of IP included. TCP cuts the message into segments that fit the MTU, each with
+    all headers (and ``option_bytes``, 12 with time stamps). UDP sends one datagram, which IP cuts
+    into fragments whose data are multiples of 8 bytes: only the first has UDP's header, and each
+    one of IPv6 has 8 bytes more.
 
     >>> overhead = packet_overhead(1500, "TCP")
     >>> overhead.packets, overhead.header_bytes, overhead.wire_bytes
     (2, 108, 1656)
 
-    Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or no whole number,
-    options outside TCP's 0 to 40 bytes, or an MTU too small. Lesson 01.
+    Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or
+    no whole number, options outside TCP's 0 to 40 bytes, or an MTU too small. Lesson 01.
     """
     choice("protocol", protocol, TRANSPORT_HEADER_BYTES)
     choice("ip_version", ip_version, IP_HEADER_BYTES)
     transport, ip = TRANSPORT_HEADER_BYTES[protocol] + option_bytes, IP_HEADER_BYTES[ip_version]
     if not _is_whole(payload_bytes) or (protocol == "UDP" and payload_bytes > _LARGEST_UDP_BYTES):
-        raise ValueError(f"payload_bytes is {payload_bytes!r}; give a whole number of at least 1, for UDP at most "
-                         f"{_LARGEST_UDP_BYTES:,}")  # fmt: skip
+        raise ValueError(
+            f"payload_bytes is {payload_bytes!r}; give a whole number of at least 1, for UDP at "
+            f"most {_LARGEST_UDP_BYTES:,}"
+        )
     if option_bytes not in range(_MOST_OPTION_BYTES[protocol] + 1):
-        raise ValueError(f"option_bytes is {option_bytes!r}; give 0, or for TCP a whole number up to "
-                         f"{_MOST_OPTION_BYTES['TCP']}")  # fmt: skip
+        raise ValueError(
+            f"option_bytes is {option_bytes!r}; give 0, or for TCP a whole number up to "
+            f"{_MOST_OPTION_BYTES['TCP']}"
+        )
     if mtu_bytes < ip + transport + _FRAGMENT_HEADER_BYTES[ip_version] + 8:
-        raise ValueError(f"mtu_bytes is {mtu_bytes}; no data fits behind the headers. Ethernet's is 1,500")
+        raise ValueError(
+            f"mtu_bytes is {mtu_bytes}; no data fits behind the headers. Ethernet's is 1,500"
+        )
     if protocol == "TCP":
         inside = [ip + transport + size for size in _cut(payload_bytes, mtu_bytes - ip - transport)]
     else:
-        inside = _datagram(transport + payload_bytes, mtu_bytes, ip, _FRAGMENT_HEADER_BYTES[ip_version])
+        inside = _datagram(
+            transport + payload_bytes, mtu_bytes, ip, _FRAGMENT_HEADER_BYTES[ip_version]
+        )
     frames = [ETHERNET_HEADER_BYTES + max(size, ETHERNET_LEAST_BYTES) for size in inside]
     wire = sum(frames) + ETHERNET_AROUND_BYTES * len(frames)
     header = sum(inside) - payload_bytes + ETHERNET_HEADER_BYTES * len(frames)
-    return PacketOverhead(protocol=protocol, payload_bytes=payload_bytes, packets=len(frames), header_bytes=header,
-                          frame_bytes=sum(frames), wire_bytes=wire, payload_share=payload_bytes / wire)  # fmt: skip
+    return PacketOverhead(
+        protocol=protocol,
+        payload_bytes=payload_bytes,
+        packets=len(frames),
+        header_bytes=header,
+        frame_bytes=sum(frames),
+        wire_bytes=wire,
+        payload_share=payload_bytes / wire,
+    )
 
 
-def measure_loopback(payload_bytes: Sequence[int] = (1, 100, 1400, 32_768), *, budget_s: float = 3.0) -> RoundTrips:
+def measure_loopback(
+    payload_bytes: Sequence[int] = (1, 100, 1400, 32_768), *, budget_s: float = 3.0
+) -> RoundTrips:
     """Return round trips of UDP and TCP messages over 127.0.0.1 to a thread that sends each back.
 
-    All sizes and both protocols are timed in turns. What is timed holds Python's calls and the waking of the two
-    threads, which here is most of it. TCP sends at once (TCP_NODELAY). On Linux the segments that the connection really
-    sent are read from it (TCP_INFO, tcp(7)).
+    All sizes and both protocols are timed in turns. What is timed holds Python's calls and the
+    waking of the two threads, which here is most of it. TCP sends at once (TCP_NODELAY). On Linux
+    the segments that the connection really sent are read from it (TCP_INFO, tcp(7)).
 
-    Raises ValueError for sizes outside 1 to 65,507, OSError where the loopback cannot be used. Lesson 01.
+    Raises ValueError for sizes outside 1 to 65,507, OSError where the loopback cannot be used.
+    Lesson 01.
     """
     sizes = sorted(set(payload_bytes))
     if not sizes or not all(map(_is_whole, sizes)) or sizes[-1] > _LARGEST_UDP_BYTES:
-        raise ValueError(f"payload_bytes are {tuple(payload_bytes)}; give whole sizes from 1 to {_LARGEST_UDP_BYTES:,}")
+        raise ValueError(
+            f"payload_bytes are {tuple(payload_bytes)}; give whole sizes from 1 to "
+            f"{_LARGEST_UDP_BYTES:,}"
+        )
     with tcp_echo() as connection, udp_echo() as port:
         trips: dict[tuple[str, int], Callable[[], object]] = {}
         for size in sizes:
             trips["UDP", size] = functools.partial(_udp_trip, port, size)
             trips["TCP", size] = functools.partial(_tcp_trip, connection, size)
-        timed = compare({f"{name} {size}": trip for (name, size), trip in trips.items()}, budget_s=budget_s,
-                        device="cpu", precision=_PRECISION)  # fmt: skip
+        timed = compare(
+            {f"{name} {size}": trip for (name, size), trip in trips.items()},
+            budget_s=budget_s,
+            device="cpu",
+            precision=_PRECISION,
+        )
         counted = {size: _segments_per_message(connection, trips["TCP", size]) for size in sizes}
         option = _option_bytes(connection)
     rows = tuple(_row(timed, name, size, counted[size], option) for name, size in trips)
@@ -153,10 +196,11 @@ def measure_loopback(payload_bytes: Sequence[int] = (1, 100, 1400, 32_768), *, b
 
 
 def loopback_rate(*, stream_bytes: int = STREAM_BYTES) -> float:
-    """Return the bytes a second that a thread receives from another over TCP on 127.0.0.1, counted where they arrive.
+    """Return the bytes a second that a thread receives from another over TCP on 127.0.0.1, counted
+    where they arrive.
 
-    Both threads are this process's, so on one core they take turns. Raises OSError (TimeoutError) when the loopback
-    cannot be used or stands still. Lesson 01.
+    Both threads are this process's, so on one core they take turns. Raises OSError (TimeoutError)
+    when the loopback cannot be used or stands still. Lesson 01.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as near:
         near.settimeout(_WAIT_S)
@@ -176,7 +220,9 @@ def loopback_rate(*, stream_bytes: int = STREAM_BYTES) -> float:
         while left:
             got = near.recv_into(store)
             if got == 0:
-                raise ConnectionError("the sending end of the loopback's connection closed too early")
+                raise ConnectionError(
+                    "the sending end of the loopback's connection closed too early"
+                )
             left -= got
         elapsed_s = time.perf_counter() - begun_s
         sender.join(_WAIT_S)
@@ -184,10 +230,12 @@ def loopback_rate(*, stream_bytes: int = STREAM_BYTES) -> float:
 
 
 def shortest_round_trip_s(distance_m: float, *, refractive_index: float = 1.0) -> float:
-    """Return the seconds of light there and back over ``distance_m``, in vacuum or in glass of ``refractive_index``.
+    """Return the seconds of light there and back over ``distance_m``, in vacuum or in glass of
+    ``refractive_index``.
 
     No packet is faster: 10,000 km take at least 66.7 ms. In a fibre the group index counts
-    (``FIBRE_REFRACTIVE_INDEX``). Raises ValueError for a distance that is not above 0 or an index below 1. Lesson 01.
+    (``FIBRE_REFRACTIVE_INDEX``). Raises ValueError for a distance that is not above 0 or an index
+    below 1. Lesson 01.
     """
     distance_m = number("distance_m", distance_m, above=0)
     index = number("refractive_index", refractive_index, at_least=1)
@@ -196,7 +244,9 @@ def shortest_round_trip_s(distance_m: float, *, refractive_index: float = 1.0) -
 
 @contextlib.contextmanager
 def tcp_echo() -> Iterator[socket.socket]:
-    """Give a TCP connection over the loopback whose other end sends everything back, and close both."""
+    """Give a TCP connection over the loopback whose other end sends everything back, and close
+    both.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as near:
         near.settimeout(_WAIT_S)
         near.connect(listener.getsockname())
@@ -220,13 +270,16 @@ def tcp_echo() -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def udp_echo() -> Iterator[socket.socket]:
-    """Give a UDP socket over the loopback, connected to one that sends everything back, and close both."""
+    """Give a UDP socket over the loopback, connected to one that sends everything back, and close
+    both.
+    """
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far,
     ):
         for each in (near, far):
-            # macOS sends no datagram larger than this buffer, which has 9,216 bytes there if nothing is said.
+            # macOS sends no datagram larger than this buffer, which has 9,216 bytes there if
+            # nothing is said.
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < _LARGEST_UDP_BYTES:
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_UDP_BYTES)
             each.bind(("127.0.0.1", 0))
@@ -256,7 +309,9 @@ def _cut(total: int, largest: int) -> list[int]:
 
 
 def _datagram(total: int, mtu_bytes: int, ip: int, fragment_header: int) -> list[int]:
-    """Return the sizes of the IP packets that carry a datagram of ``total`` bytes, UDP's header included."""
+    """Return the sizes of the IP packets that carry a datagram of ``total`` bytes, UDP's header
+    included.
+    """
     if ip + total <= mtu_bytes:
         return [ip + total]
     room = (mtu_bytes - ip - fragment_header) // 8 * 8
@@ -266,7 +321,10 @@ def _datagram(total: int, mtu_bytes: int, ip: int, fragment_header: int) -> list
 def _udp_trip(near: socket.socket, size: int) -> None:
     near.send(bytes(size))
     if len(near.recv(_LARGEST_UDP_BYTES)) != size:
-        raise OSError(f"a message of {size:,} bytes came back in another size: something else wrote to the socket")
+        raise OSError(
+            f"a message of {size:,} bytes came back in another size: something else wrote to the "
+            "socket"
+        )
 
 
 def _tcp_trip(near: socket.socket, size: int) -> None:
@@ -280,7 +338,9 @@ def _tcp_trip(near: socket.socket, size: int) -> None:
 
 
 def _segments(connection: socket.socket) -> int | None:
-    """Return how many segments the connection has sent so far, None where the system does not tell."""
+    """Return how many segments the connection has sent so far, None where the system does not
+    tell.
+    """
     if not sys.platform.startswith("linux"):
         return None
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
@@ -289,7 +349,9 @@ def _segments(connection: socket.socket) -> int | None:
     return struct.unpack_from("=I", told, _TCP_SEGMENTS_AT)[0]
 
 
-def _segments_per_message(connection: socket.socket, trip: Callable[[], object], messages: int = 200) -> float | None:
+def _segments_per_message(
+    connection: socket.socket, trip: Callable[[], object], messages: int = 200
+) -> float | None:
     before = _segments(connection)
     for _ in range(messages):
         trip()
@@ -304,11 +366,21 @@ def _option_bytes(connection: socket.socket) -> int:
     return TCP_TIMESTAMP_BYTES if told[_TCP_OPTIONS_AT] & _TCP_HAS_TIMESTAMPS else 0
 
 
-def _row(timed: Comparison, protocol: str, size: int, segments: float | None, option_bytes: int) -> RoundTrip:
+def _row(
+    timed: Comparison, protocol: str, size: int, segments: float | None, option_bytes: int
+) -> RoundTrip:
     each = timed.candidate(f"{protocol} {size}")
     counted = segments if protocol == "TCP" else None
     option = option_bytes if protocol == "TCP" else 0
-    header = (1 if counted is None else counted) * (TRANSPORT_HEADER_BYTES[protocol] + IP_HEADER_BYTES[4] + option)
-    return RoundTrip(protocol=protocol, payload_bytes=size, round_trip_s=each.minimum_s, median_s=each.median_s,
-                     payload_bytes_per_s=2 * size / each.minimum_s, segments_per_message=counted,
-                     header_bytes=header)  # fmt: skip
+    header = (1 if counted is None else counted) * (
+        TRANSPORT_HEADER_BYTES[protocol] + IP_HEADER_BYTES[4] + option
+    )
+    return RoundTrip(
+        protocol=protocol,
+        payload_bytes=size,
+        round_trip_s=each.minimum_s,
+        median_s=each.median_s,
+        payload_bytes_per_s=2 * size / each.minimum_s,
+        segments_per_message=counted,
+        header_bytes=header,
+    )

@@ -1,8 +1,8 @@
 """How the order of addresses decides the time: order, stride, direction, alignment. Lesson 01.
 
-Every experiment reads the same bytes, or as many, with the same instructions: only the addresses differ. ``engine``
-"native" is a compiled loop (C++, or numba without a compiler), "torch" is ``torch.take`` with an index of the same
-places, which also reads the index.
+Every experiment reads the same bytes, or as many, with the same instructions: only the addresses
+differ. ``engine`` "native" is a compiled loop (C++, or numba without a compiler), "torch" is
+``torch.take`` with an index of the same places, which also reads the index.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ STRIDES = (1, 2, 4, 8, 16, 32, 64)
 _LEAST_BYTES, _MOST_BYTES = 64 * 2**20, 256 * 2**20
 _USUAL_LINE_BYTES, _PAGE_BYTES = 64, 4096
 _LARGEST = 2**20  # of a line, an element and a stride, whose products fit into 64 bits
-# Knuth and Lewis: a full period modulo every power of two (Press et al., Numerical Recipes, section 7.1).
+# Knuth and Lewis: a full period modulo every power of two (Press et al., Numerical Recipes, section
+# 7.1).
 _SHUFFLE = (1_664_525, 1_013_904_223)
 _IN_SEQUENCE = (1, 1)
 _PRECISION = 0.1  # what is looked for here is a factor
@@ -37,10 +38,11 @@ _LOADS = 4 * 200_000  # enough that the call itself, some 20 us, does not count
 
 
 class StrideRow(Record):
-    """One stride over the whole buffer: what the program reads, what the memory moves for it (whole lines), the time.
+    """One stride over the whole buffer: what the program reads, what the memory moves for it (whole
+    lines), the time.
 
-    ``element_s`` is the time of one element read; ``moved_bytes_per_s`` the rate of the lines that must come.
-    ``used_share`` is the part of the moved bytes that the program reads. Lesson 01.
+    ``element_s`` is the time of one element read; ``moved_bytes_per_s`` the rate of the lines that
+    must come. ``used_share`` is the part of the moved bytes that the program reads. Lesson 01.
     """
 
     stride: int
@@ -56,7 +58,8 @@ class StrideRow(Record):
 
 
 class StrideSweep(Record):
-    """The time of an element and of a byte moved as the stride grows; ``reason`` says why it is not ``stable``.
+    """The time of an element and of a byte moved as the stride grows; ``reason`` says why it is not
+    ``stable``.
 
     Times are minima; the lines are counted, not measured. Lesson 01.
     """
@@ -71,10 +74,11 @@ class StrideSweep(Record):
 
 
 def beyond_caches_bytes(card: MachineCard | None = None) -> int:
-    """Return a buffer size, a power of two, that is twice the largest cache, from 64 MiB to 256 MiB.
+    """Return a buffer size, a power of two, that is twice the largest cache, from 64 MiB to 256
+    MiB.
 
-    Where the largest cache has over 128 MiB, 256 MiB do not hold twice of it: part of a walk then hits the cache.
-    Lesson 01.
+    Where the largest cache has over 128 MiB, 256 MiB do not hold twice of it: part of a walk then
+    hits the cache. Lesson 01.
     """
     sizes = [cache.size_bytes or 0 for cache in (card or machine_card()).caches or ()]
     wanted = 2 * max(sizes, default=0)
@@ -82,22 +86,34 @@ def beyond_caches_bytes(card: MachineCard | None = None) -> int:
 
 
 def line_size_bytes(card: MachineCard | None = None) -> int:
-    """Return the bytes of a cache line: the largest that the system names, 64 where it names none. Lesson 01."""
-    sizes = [cache.line_bytes for cache in (card or machine_card()).caches or () if cache.line_bytes]
+    """Return the bytes of a cache line: the largest that the system names, 64 where it names none.
+
+    Lesson 01.
+    """
+    sizes = [
+        cache.line_bytes for cache in (card or machine_card()).caches or () if cache.line_bytes
+    ]
     return max(sizes, default=_USUAL_LINE_BYTES)
 
 
 def lines_touched(
-    elements: int, *, stride: int = 1, element_bytes: int = ELEMENT_BYTES, line_bytes: int = 64, offset_bytes: int = 0
+    elements: int,
+    *,
+    stride: int = 1,
+    element_bytes: int = ELEMENT_BYTES,
+    line_bytes: int = 64,
+    offset_bytes: int = 0,
 ) -> int:
-    """Return how many distinct lines hold ``elements`` elements, ``stride`` elements apart, from ``offset_bytes`` on.
+    """Return how many distinct lines hold ``elements`` elements, ``stride`` elements apart, from
+    ``offset_bytes`` on.
 
     >>> lines_touched(16), lines_touched(16, stride=16)
     (1, 16)
 
-    Counted exactly, also for elements that cross from one line into the next; an element has ``element_bytes`` (4) and
-    a line ``line_bytes`` (64) unless given. ``stride`` may be negative (then they end at the offset). Raises ValueError
-    for a count or size below 1, a stride of 0 or a negative offset. Lesson 01.
+    Counted exactly, also for elements that cross from one line into the next; an element has
+    ``element_bytes`` (4) and a line ``line_bytes`` (64) unless given. ``stride`` may be negative
+    (then they end at the offset). Raises ValueError for a count or size below 1, a stride of 0 or a
+    negative offset. Lesson 01.
     """
     whole_number("elements", elements)
     for name, value in (("element_bytes", element_bytes), ("line_bytes", line_bytes)):
@@ -106,29 +122,35 @@ def lines_touched(
     if whole_number("stride", stride, at_least=-_LARGEST, at_most=_LARGEST) == 0:
         raise ValueError("stride=0 stays at one element; give another stride")
     step_bytes = abs(stride) * element_bytes
-    # After so many elements the places stand within their lines as before, so each further round adds as many lines.
+    # After so many elements the places stand within their lines as before, so each further round
+    # adds as many lines.
     around = line_bytes // math.gcd(line_bytes, step_bytes)
     rounds, rest = divmod(elements - 1, around)
 
     def lines(count: int) -> int:
         starts = offset_bytes + np.arange(count, dtype=np.int64) * step_bytes
         first, last = starts // line_bytes, (starts + element_bytes - 1) // line_bytes
-        # Both rows ascend, so a line is counted where it is new: past the last line of the element before.
+        # Both rows ascend, so a line is counted where it is new: past the last line of the element
+        # before.
         before = np.concatenate(([-1], last[:-1]))
         return int(np.maximum(last - np.maximum(first, before + 1) + 1, 0).sum())
 
     return lines(rest + 1) + rounds * (lines(rest + 1 + around) - lines(rest + 1))
 
 
-def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 3.0) -> Comparison:
+def compare_order(
+    *, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 3.0
+) -> Comparison:
     """Return the time of reading a buffer once in random order against in sequence.
 
-    Each element of 4 bytes is read once in both; ``buffer_bytes`` (by default :func:`beyond_caches_bytes`) is rounded
-    up to a power of two. The addresses do not depend on what was read, so several misses are under way at once: the
-    latency of one alone is the probe's chase. ``engine`` is "native" (a compiled loop) or "torch" (``torch.take``);
-    ``budget_s`` are the seconds to time for.
+    Each element of 4 bytes is read once in both; ``buffer_bytes`` (by default
+    :func:`beyond_caches_bytes`) is rounded up to a power of two. The addresses do not depend on
+    what was read, so several misses are under way at once: the latency of one alone is the probe's
+    chase. ``engine`` is "native" (a compiled loop) or "torch" (``torch.take``); ``budget_s`` are
+    the seconds to time for.
 
-    Raises ValueError for another engine or a buffer under 4 kB, MissingToolError without compiler and numba. Lesson 01.
+    Raises ValueError for another engine or a buffer under 4 kB, MissingToolError without compiler
+    and numba. Lesson 01.
     """
     data = _buffer(buffer_bytes, engine)
     if engine == "torch":
@@ -147,11 +169,14 @@ def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, bu
     )
 
 
-def compare_direction(*, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 1.5) -> Comparison:
+def compare_direction(
+    *, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 1.5
+) -> Comparison:
     """Return the time of reading a buffer backwards against forwards, element by element.
 
-    NumPy cannot show it: it reads ``x[::-1].sum()`` forwards, since the order does not change the sum. ``budget_s`` are
-    the seconds to time for; ``engine``, ``buffer_bytes`` and the errors are those of :func:`compare_order`. Lesson 01.
+    NumPy cannot show it: it reads ``x[::-1].sum()`` forwards, since the order does not change the
+    sum. ``budget_s`` are the seconds to time for; ``engine``, ``buffer_bytes`` and the errors are
+    those of :func:`compare_order`. Lesson 01.
     """
     data = _buffer(buffer_bytes, engine)
     count = len(data)
@@ -178,17 +203,24 @@ def sweep_stride(
     budget_s: float = 3.0,
     card: MachineCard | None = None,
 ) -> StrideSweep:
-    """Return what a pass over one buffer costs when only each ``stride``-th element of 4 bytes is read.
+    """Return what a pass over one buffer costs when only each ``stride``-th element of 4 bytes is
+    read.
 
-    Up to the line's size fewer elements are read and the same lines move, so the time of an element doubles with the
-    stride; beyond it, lines are skipped. The ``strides`` are timed in turns for ``budget_s`` seconds
-    (:func:`helpers.timing.compare`), minimum of many. ``engine`` and ``buffer_bytes`` are those of
-    :func:`compare_order`; ``card`` (by default this machine's) says how long a line is.
+    Up to the line's size fewer elements are read and the same lines move, so the time of an element
+    doubles with the stride; beyond it, lines are skipped. The ``strides`` are timed in turns for
+    ``budget_s`` seconds (:func:`helpers.timing.compare`), minimum of many. ``engine`` and
+    ``buffer_bytes`` are those of :func:`compare_order`; ``card`` (by default this machine's) says
+    how long a line is.
 
-    Raises ValueError for fewer than two strides or one below 1; else as :func:`compare_order`. Lesson 01.
+    Raises ValueError for fewer than two strides or one below 1; else as :func:`compare_order`.
+    Lesson 01.
     """
-    if len(set(strides)) < 2 or any(not isinstance(stride, int) or stride < 1 for stride in strides):
-        raise ValueError(f"strides are {tuple(strides)}; give two or more different whole numbers of at least 1")
+    if len(set(strides)) < 2 or any(
+        not isinstance(stride, int) or stride < 1 for stride in strides
+    ):
+        raise ValueError(
+            f"strides are {tuple(strides)}; give two or more different whole numbers of at least 1"
+        )
     data, line_bytes = _buffer(buffer_bytes, engine), line_size_bytes(card)
     counts = {stride: -(-len(data) // stride) for stride in sorted(set(strides))}
     walks: dict[str, Callable[[], object]]
@@ -196,7 +228,9 @@ def sweep_stride(
         tensor = _as_tensor(data)
         indexes = {stride: torch.arange(0, len(data), stride) for stride in counts}
         out = {stride: torch.empty(count, dtype=tensor.dtype) for stride, count in counts.items()}
-        walks = {str(s): functools.partial(torch.take, tensor, indexes[s], out=out[s]) for s in counts}
+        walks = {
+            str(s): functools.partial(torch.take, tensor, indexes[s], out=out[s]) for s in counts
+        }
         used = "torch"
     else:
         loops = kernels()
@@ -204,34 +238,56 @@ def sweep_stride(
         used = loops.engine
     timed = compare(walks, budget_s=budget_s, device="cpu", precision=_PRECISION)
     rows = tuple(
-        stride_row(stride, counts[stride], timed.candidate(str(stride)).minimum_s, line_bytes) for stride in counts
+        stride_row(stride, counts[stride], timed.candidate(str(stride)).minimum_s, line_bytes)
+        for stride in counts
     )
-    return StrideSweep(engine=used, buffer_bytes=data.nbytes, element_bytes=ELEMENT_BYTES, line_bytes=line_bytes,
-                       stable=timed.stable, reason=timed.reason, rows=rows)  # fmt: skip
+    return StrideSweep(
+        engine=used,
+        buffer_bytes=data.nbytes,
+        element_bytes=ELEMENT_BYTES,
+        line_bytes=line_bytes,
+        stable=timed.stable,
+        reason=timed.reason,
+        rows=rows,
+    )
 
 
 def stride_row(stride: int, elements: int, pass_s: float, line_bytes: int) -> StrideRow:
-    """Return the row of a pass over ``elements`` elements that took ``pass_s``: its lines counted, its rates."""
+    """Return the row of a pass over ``elements`` elements that took ``pass_s``: its lines counted,
+    its rates.
+    """
     lines = lines_touched(elements, stride=stride, line_bytes=line_bytes)
     read_bytes, moved_bytes = elements * ELEMENT_BYTES, lines * line_bytes
-    return StrideRow(stride=stride, elements=elements, read_bytes=read_bytes, lines=lines, moved_bytes=moved_bytes,
-                     used_share=read_bytes / moved_bytes, pass_s=pass_s, element_s=pass_s / elements,
-                     read_bytes_per_s=read_bytes / pass_s, moved_bytes_per_s=moved_bytes / pass_s)  # fmt: skip
+    return StrideRow(
+        stride=stride,
+        elements=elements,
+        read_bytes=read_bytes,
+        lines=lines,
+        moved_bytes=moved_bytes,
+        used_share=read_bytes / moved_bytes,
+        pass_s=pass_s,
+        element_s=pass_s / elements,
+        read_bytes_per_s=read_bytes / pass_s,
+        moved_bytes_per_s=moved_bytes / pass_s,
+    )
 
 
 def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
     """Return the time of 800,000 loads of 8 bytes from the first cache, by where they stand.
 
-    "aligned" is at a multiple of 8; "misaligned" within one line; "across lines" has half of each load in the next
-    line; "end of a page" is aligned in the last 8 bytes of a page of 4 KiB; "across pages" has half in the next page.
-    All read four places over and over, so only the load itself is timed, not the way from memory.
+    "aligned" is at a multiple of 8; "misaligned" within one line; "across lines" has half of each
+    load in the next line; "end of a page" is aligned in the last 8 bytes of a page of 4 KiB;
+    "across pages" has half in the next page. All read four places over and over, so only the load
+    itself is timed, not the way from memory.
 
-    Raises MissingToolError without a C++ compiler: numba cannot be kept from moving the loads out of the loop.
-    Lesson 01.
+    Raises MissingToolError without a C++ compiler: numba cannot be kept from moving the loads out
+    of the loop. Lesson 01.
     """
     loops = kernels()
     if loops.load_four is None:
-        raise MissingToolError("loads at odd addresses need C++, and no compiler works here", "install g++ or clang++")
+        raise MissingToolError(
+            "loads at odd addresses need C++, and no compiler works here", "install g++ or clang++"
+        )
     data, line = _aligned_bytes(8 * _PAGE_BYTES, _PAGE_BYTES), line_size_bytes()
     places = {
         "aligned": (0, line),
@@ -241,23 +297,36 @@ def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
         "across pages": (_PAGE_BYTES - 4, _PAGE_BYTES),
     }
     load, rounds = loops.load_four, _LOADS // 4
-    runs = {name: lambda o=offset, s=step: load(data, o, s, rounds) for name, (offset, step) in places.items()}
+    runs = {
+        name: lambda o=offset, s=step: load(data, o, s, rounds)
+        for name, (offset, step) in places.items()
+    }
     return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
 
 
 def _take(indexes: dict[str, torch.Tensor], tensor: torch.Tensor, budget_s: float) -> Comparison:
     out = torch.empty_like(tensor)
-    runs = {name: lambda places=places: torch.take(tensor, places, out=out) for name, places in indexes.items()}
+    runs = {
+        name: lambda places=places: torch.take(tensor, places, out=out)
+        for name, places in indexes.items()
+    }
     return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
 
 
 def _buffer(buffer_bytes: int | None, engine: str) -> np.ndarray:
-    """Return a written uint32 buffer of a power of two of elements; ValueError for a bad size or engine."""
+    """Return a written uint32 buffer of a power of two of elements; ValueError for a bad size or
+    engine.
+    """
     if engine not in ENGINES:
-        raise ValueError(f"there is no engine {engine!r}; give one of {', '.join(map(repr, ENGINES))}")
+        raise ValueError(
+            f"there is no engine {engine!r}; give one of {', '.join(map(repr, ENGINES))}"
+        )
     size = beyond_caches_bytes() if buffer_bytes is None else buffer_bytes
     if isinstance(size, bool) or not isinstance(size, int) or size < _PAGE_BYTES:
-        raise ValueError(f"buffer_bytes is {buffer_bytes!r}; give a whole number of bytes of at least {_PAGE_BYTES:,}")
+        raise ValueError(
+            f"buffer_bytes is {buffer_bytes!r}; give a whole number of bytes of at least "
+            f"{_PAGE_BYTES:,}"
+        )
     return np.arange(2 ** math.ceil(math.log2(size / ELEMENT_BYTES)), dtype=np.uint32)
 
 
@@ -266,7 +335,9 @@ def _as_tensor(data: np.ndarray) -> torch.Tensor:
 
 
 def _aligned_bytes(size: int, boundary: int) -> np.ndarray:
-    """Return ``size`` zero bytes, all written, whose first address is a multiple of ``boundary``."""
+    """Return ``size`` zero bytes, all written, whose first address is a multiple of
+    ``boundary``.
+    """
     store = np.zeros(size + boundary, dtype=np.uint8)
     store.fill(0)
     first = -store.ctypes.data % boundary
@@ -274,23 +345,28 @@ def _aligned_bytes(size: int, boundary: int) -> np.ndarray:
 
 
 _WALK = "uint32_t walk(const uint32_t* data, int64_t first, int64_t stride, int64_t count)"
-_CHUNKS = "uint32_t read_chunks(const uint32_t* data, int64_t chunk, int64_t first, int64_t step, int64_t count)"
+_CHUNKS = (
+    "uint32_t read_chunks(const uint32_t* data, int64_t chunk, int64_t first, int64_t step, "
+    "int64_t count)"
+)
 _HOP = "uint32_t hop(const uint32_t* data, int64_t mask, uint64_t factor, uint64_t addend)"
 _LOAD = "uint64_t load_four(const uint8_t* data, int64_t offset, int64_t step, int64_t rounds)"
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The compiled loops; ``engine`` is "C++" or "numba". All let other Python threads run meanwhile.
+    """The compiled loops; ``engine`` is "C++" or "numba".
 
-    ``walk(data, first, stride, count)`` sums ``count`` elements from ``data[first]`` on, ``stride`` apart (negative:
-    backwards). ``hop(data, mask, factor, addend)`` sums ``mask + 1`` elements at the places of the recurrence
-    ``place = (factor * place + addend) mod (mask + 1)``: (1, 1) is in sequence, and by the theorem of Hull and Dobell
-    (1962) every place comes once where the addend is odd, factor - 1 divisible by 4 and mask + 1 a power of two.
-    ``read_chunks(data, chunk, first, step, count)`` sums ``count`` chunks of ``chunk`` elements, ``step`` chunks apart
-    from chunk ``first`` on, as fast as vector instructions do.
-    ``load_four(data, offset, step, rounds)`` loads 8 bytes at four places ``step`` bytes apart, ``rounds`` times (None
-    without a C++ compiler). Sums are modulo 2**32, of ``load_four`` modulo 2**64.
+    All let other Python threads run meanwhile. ``walk(data, first, stride, count)`` sums ``count``
+    elements from ``data[first]`` on, ``stride`` apart (negative: backwards).
+    ``hop(data, mask, factor, addend)`` sums ``mask + 1`` elements at the places of the recurrence
+    ``place = (factor * place + addend) mod (mask + 1)``: (1, 1) is in sequence, and by the theorem
+    of Hull and Dobell (1962) every place comes once where the addend is odd, factor - 1 divisible
+    by 4 and mask + 1 a power of two. ``read_chunks(data, chunk, first, step, count)`` sums
+    ``count`` chunks of ``chunk`` elements, ``step`` chunks apart from chunk ``first`` on, as fast
+    as vector instructions do. ``load_four(data, offset, step, rounds)`` loads 8 bytes at four
+    places ``step`` bytes apart, ``rounds`` times (None without a C++ compiler). Sums are modulo
+    2**32, of ``load_four`` modulo 2**64.
     """
 
     engine: str
@@ -311,7 +387,10 @@ def kernels() -> Kernels:
         try:
             return numba_kernels()
         except ImportError as absent:
-            problem = f"there is neither a C++ compiler that works nor numba ({missing.problem.splitlines()[0]})"
+            problem = (
+                "there is neither a C++ compiler that works nor numba "
+                f"({missing.problem.splitlines()[0]})"
+            )
             raise MissingToolError(problem, f"{missing.remedy}; or install numba") from absent
     declared = (library.function(text) for text in (_WALK, _HOP, _CHUNKS, _LOAD))
     return Kernels("C++", *declared)

@@ -10,9 +10,11 @@ from helpers.results import Record
 
 
 class PageFaults(Record):
-    """The page faults of this process during a call: ``minor`` were answered from memory, ``major`` from the disk.
+    """The page faults of this process during a call: ``minor`` were answered from memory, ``major``
+    from the disk.
 
-    Both None where the system tells nothing; on Windows ``minor`` holds all and ``major`` is None. Lesson 01.
+    Both None where the system tells nothing; on Windows ``minor`` holds all and ``major`` is None.
+    Lesson 01.
     """
 
     minor: int | None
@@ -22,13 +24,16 @@ class PageFaults(Record):
 def count_faults(function: Callable[[], object]) -> PageFaults:
     """Return the page faults of this process, all its threads, while ``function`` runs once.
 
-    From getrusage(2) on Linux and macOS, from psutil on Windows (ModuleNotFoundError without it). Lesson 01.
+    From getrusage(2) on Linux and macOS, from psutil on Windows (ModuleNotFoundError without it).
+    Lesson 01.
     """
     checks.function("function", function, "a function without arguments")
     before = _faults()
     function()
     after = _faults()
-    return PageFaults(*(None if b is None or a is None else a - b for a, b in zip(after, before, strict=True)))
+    return PageFaults(
+        *(None if b is None or a is None else a - b for a, b in zip(after, before, strict=True))
+    )
 
 
 def _faults() -> tuple[int | None, int | None]:

@@ -1,4 +1,7 @@
-"""A collective's messages between ranks, and steps whose layers sleep over a slow link. Lessons 05, 06 and 08."""
+"""A collective's messages between ranks, and steps whose layers sleep over a slow link.
+
+Lessons 05, 06 and 08.
+"""
 
 from helpers import _faces as faces
 

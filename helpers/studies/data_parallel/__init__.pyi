@@ -5,11 +5,19 @@ from ._devices import (
     step_times as step_times,
 )
 from ._execution import execute as execute, measure_message_overhead as measure_message_overhead
-from ._published import TWO_GPUS as TWO_GPUS, TWO_GPUS_SOURCE as TWO_GPUS_SOURCE, TwoGpuRun as TwoGpuRun
+from ._published import (
+    TWO_GPUS as TWO_GPUS,
+    TWO_GPUS_SOURCE as TWO_GPUS_SOURCE,
+    TwoGpuRun as TwoGpuRun,
+)
 from ._sleeping_steps import (
     RankSteps as RankSteps,
     SimulatedStep as SimulatedStep,
     fastest_step as fastest_step,
     record_steps as record_steps,
 )
-from .figures import draw_sharding as draw_sharding, draw_step as draw_step, explore_link as explore_link
+from .figures import (
+    draw_sharding as draw_sharding,
+    draw_step as draw_step,
+    explore_link as explore_link,
+)

@@ -1,7 +1,7 @@
 """Devices that sleep instead of computing, and a slow link under DistributedDataParallel.
 
-A sleeping rank needs no core, so a few cores carry many ranks with the clock of as many devices. What sleeps is the
-host: forward, backward and link take the stated time on a CPU and on CUDA alike.
+A sleeping rank needs no core, so a few cores carry many ranks with the clock of as many devices.
+What sleeps is the host: forward, backward and link take the stated time on a CPU and on CUDA alike.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from helpers.parallel import _costs as costs
 
 
 class SleepingLayer(nn.Module):
-    """A layer that takes ``forward_s`` and ``backward_s`` seconds by sleeping, and adds the mean of its weight.
+    """A layer that takes ``forward_s`` and ``backward_s`` seconds by sleeping, and adds the mean of
+    its weight.
 
-    ``weight`` has ``parameters`` float32 elements, so its gradient is 4 x ``parameters`` bytes; it exists when the
-    backward sleep has ended. Inputs and outputs have any shape, and the arithmetic is real: gradients are exact.
-    ``recorder`` notes each pass in the lane ``lane``. Raises ValueError for a negative time or no parameter. Lesson 05.
+    ``weight`` has ``parameters`` float32 elements, so its gradient is 4 x ``parameters`` bytes; it
+    exists when the backward sleep has ended. Inputs and outputs have any shape, and the arithmetic
+    is real: gradients are exact. ``recorder`` notes each pass in the lane ``lane``. Raises
+    ValueError for a negative time or no parameter. Lesson 05.
     """
 
     def __init__(
@@ -48,12 +50,16 @@ class SleepingLayer(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Sleep for ``forward_s`` and return ``inputs`` plus the mean of the weight."""
         self._sleep(self.forward_s, "forward")
-        return Nap.apply(inputs + self.weight.mean(), partial(self._sleep, self.backward_s, "backward"))
+        return Nap.apply(
+            inputs + self.weight.mean(), partial(self._sleep, self.backward_s, "backward")
+        )
 
     @property
     def cost(self) -> costs.LayerCost:
         """What the layer costs, for ``costs.ddp_step``. Lesson 05."""
-        return costs.LayerCost(self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size())
+        return costs.LayerCost(
+            self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size()
+        )
 
     def _sleep(self, duration_s: float, kind: str) -> None:
         start_s = time.perf_counter()
@@ -63,7 +69,10 @@ class SleepingLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what ``print`` shows between the brackets."""
-        return f"forward_s={self.forward_s}, backward_s={self.backward_s}, parameters={self.weight.numel()}"
+        return (
+            f"forward_s={self.forward_s}, backward_s={self.backward_s}, "
+            f"parameters={self.weight.numel()}"
+        )
 
 
 class Nap(torch.autograd.Function):
@@ -81,10 +90,12 @@ class Nap(torch.autograd.Function):
 
 
 class SlowReducer:
-    """Averages DDP's buckets over a slow link, one after the other, while the backward pass goes on.
+    """Averages DDP's buckets over a slow link, one after the other, while the backward pass goes
+    on.
 
-    Made by :func:`slow_link`. Each bucket is really reduced by torch.distributed; then a thread of its own sleeps until
-    the link would have finished, and DDP waits for that. ``bucket_bytes`` collects the bytes of each bucket sent.
+    Made by :func:`slow_link`. Each bucket is really reduced by torch.distributed; then a thread of
+    its own sleeps until the link would have finished, and DDP waits for that. ``bucket_bytes``
+    collects the bytes of each bucket sent.
     """
 
     def __init__(
@@ -105,7 +116,10 @@ class SlowReducer:
 
     # DDP compares the annotations with classes, and here they would be text.
     def reduce(self, _state, bucket):
-        """Start one bucket's all-reduce and return the future of its average: the hook itself. Lesson 05."""
+        """Start one bucket's all-reduce and return the future of its average: the hook itself.
+
+        Lesson 05.
+        """
         buffer = bucket.buffer()
         sent = buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
         world_size = dist.get_world_size(self.group)
@@ -115,7 +129,9 @@ class SlowReducer:
         devices = [buffer.device] if buffer.is_cuda else None
         done: torch.futures.Future = torch.futures.Future(devices=devices)
         label = f"bucket {bucket.index()}"
-        self._thread.submit(self._carry, work, sent, buffer, done, label, world_size, time.perf_counter())
+        self._thread.submit(
+            self._carry, work, sent, buffer, done, label, world_size, time.perf_counter()
+        )
         return done
 
     def _carry(
@@ -158,31 +174,44 @@ def slow_link(
 ) -> SlowReducer:
     """Let ``model`` average its gradients as over ``link``: a communication hook on DDP.
 
-    The link carries one bucket after the other, each for ``all_reduce_s(world_size, bytes, link=link)`` seconds.
-    ``wire_dtype`` (``torch.float16``) is the type in which gradients travel; they come back in their own. ``recorder``
-    notes each bucket in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
-    slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a second.
+    The link carries one bucket after the other, each for
+    ``all_reduce_s(world_size, bytes, link=link)`` seconds. ``wire_dtype`` (``torch.float16``) is
+    the type in which gradients travel; they come back in their own. ``recorder`` notes each bucket
+    in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
+    slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a
+    second.
 
     Raises TypeError for a model that is not a DistributedDataParallel.
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
-        raise TypeError(f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it first")
+        raise TypeError(
+            f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it "
+            "first"
+        )
     reducer = SlowReducer(
-        link, wire_dtype=wire_dtype, all_reduce_s=all_reduce_s, recorder=recorder, lane=lane, group=model.process_group
+        link,
+        wire_dtype=wire_dtype,
+        all_reduce_s=all_reduce_s,
+        recorder=recorder,
+        lane=lane,
+        group=model.process_group,
     )
     model.register_comm_hook(None, reducer.reduce)
     return reducer
 
 
 def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -> list[float]:
-    """Return the seconds of each of ``repeats`` calls of ``step`` on this rank, all ranks starting together.
+    """Return the seconds of each of ``repeats`` calls of ``step`` on this rank, all ranks starting
+    together.
 
-    DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are not counted. The
-    slowest rank of a call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat.
-    Lesson 08.
+    DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are
+    not counted. The slowest rank of a call is its time: see :func:`fastest_step_s`. Raises
+    ValueError for fewer than 1 repeat. Lesson 08.
     """
     taken_s = []
-    for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):
+    for _ in range(
+        whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)
+    ):
         dist.barrier()
         start_s = time.perf_counter()
         step()
@@ -191,12 +220,16 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 
 
 def fastest_step_s(times_s: list[list[float]]) -> float:
-    """Return the fastest step of all ranks together: of each step the slowest rank, of these the minimum.
+    """Return the fastest step of all ranks together: of each step the slowest rank, of these the
+    minimum.
 
     ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 08.
     """
     ranks = members("times_s", times_s, "lists of seconds, one a rank")
     given = [numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)]
     if len({len(times) for times in given}) != 1 or not given[0]:
-        raise ValueError("times_s has no times, or ranks of unlike many; give one list a rank, all of the same steps")
+        raise ValueError(
+            "times_s has no times, or ranks of unlike many; give one list a rank, all of the same "
+            "steps"
+        )
     return min(max(together) for together in zip(*given, strict=True))

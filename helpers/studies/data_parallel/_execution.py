@@ -1,4 +1,6 @@
-"""A collective's messages sent between real ranks, over a link as slow as asked, and what a message costs by itself."""
+"""A collective's messages sent between real ranks, over a link as slow as asked, and what a message
+costs by itself.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class RankPool(Protocol):
     world_size: int
 
     def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = ...) -> list[Any]:
-        """Call ``function(rank, world_size, *args)`` on every rank; return the results in rank order."""
+        """Call ``function(rank, world_size, *args)`` on every rank; return the results in rank
+        order.
+        """
 
 
 def execute(
@@ -37,27 +41,35 @@ def execute(
     recorder: Recorder | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Carry ``planned`` out with torch.distributed's send and receive; every rank of ``group`` calls it.
+    """Carry ``planned`` out with torch.distributed's send and receive; every rank of ``group``
+    calls it.
 
-    ``tensor`` is 1-D and stays as it is: the whole buffer of ``planned.length`` elements, for an all-gather the rank's
-    chunk. The whole buffer comes back, for a reduce-scatter the rank's chunk.
+    ``tensor`` is 1-D and stays as it is: the whole buffer of ``planned.length`` elements, for an
+    all-gather the rank's chunk. The whole buffer comes back, for a reduce-scatter the rank's chunk.
 
-    Over a ``link`` the source and the target of a message sleep from the moment it is handed over for as long as the
-    link would need; what the machine itself needs for the message comes on top. ``recorder`` notes every message.
+    Over a ``link`` the source and the target of a message sleep from the moment it is handed over
+    for as long as the link would need; what the machine itself needs for the message comes on top.
+    ``recorder`` notes every message.
 
-    Raises RuntimeError where torch.distributed is not initialised, and ValueError for a group or a tensor that does not
-    fit ``planned``. Lesson 05.
+    Raises RuntimeError where torch.distributed is not initialised, and ValueError for a group or a
+    tensor that does not fit ``planned``. Lesson 05.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        raise RuntimeError("execute runs on ranks: call it in a function that Ranks(...).run or torchrun starts")
+        raise RuntimeError(
+            "execute runs on ranks: call it in a function that Ranks(...).run or torchrun starts"
+        )
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if world_size != planned.world_size:
-        raise ValueError(f"the collective is for {planned.world_size} ranks, and here are {world_size}")
+        raise ValueError(
+            f"the collective is for {planned.world_size} ranks, and here are {world_size}"
+        )
     collectives.check_input(planned, rank, tuple(tensor.shape))
     if tensor.element_size() != planned.element_bytes:
         has = tensor.element_size()
-        raise ValueError(f"the collective counts {planned.element_bytes} bytes an element, and a {tensor.dtype} has "
-                         f"{has}; give collective(..., element_bytes={has})")  # fmt: skip
+        raise ValueError(
+            f"the collective counts {planned.element_bytes} bytes an element, and a {tensor.dtype} "
+            f"has {has}; give collective(..., element_bytes={has})"
+        )
     buffer = tensor.new_zeros(planned.length)
     buffer[slice(*collectives.input_bounds(planned, rank))] = tensor.detach()
     ports = None if link is None else (Port(link), Port(link))
@@ -67,7 +79,9 @@ def execute(
 
 
 def rank_device() -> torch.device:
-    """Return the device that this rank's collectives run on: its current CUDA device with nccl, else the CPU."""
+    """Return the device that this rank's collectives run on: its current CUDA device with nccl,
+    else the CPU.
+    """
     nccl = "nccl" in str(dist.get_backend_config())
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
@@ -94,7 +108,8 @@ def _step(
     for message in messages:
         values = buffer[message.start : message.stop]
         sends = message.source == rank
-        # A received message is kept apart, for the same elements may be on their way out in this step.
+        # A received message is kept apart, for the same elements may be on their way out in this
+        # step.
         place = values.contiguous() if sends else torch.empty_like(values)
         peer = message.target if sends else message.source
         peer = peer if group is None else dist.get_global_rank(group, peer)
@@ -123,16 +138,21 @@ def _step(
     sleep_until(max(end_s for _, _, (_, end_s) in spans))
     if recorder is not None:
         for out, message, span_s in spans:
-            lane, kind = f"rank {rank} {'sends' if out else 'receives'}", "send" if out else "receive"
+            lane, kind = (
+                f"rank {rank} {'sends' if out else 'receives'}",
+                "send" if out else "receive",
+            )
             label = f"to {message.target}" if out else f"from {message.source}"
             recorder.add(lane, *span_s, kind=kind, label=label)
 
 
 class MessageOverhead(Record):
-    """What a message costs on this machine without any link: software, copies, the loopback, waking the other rank.
+    """What a message costs on this machine without any link: software, copies, the loopback, waking
+    the other rank.
 
-    A message of n bytes takes ``per_message_s`` + n ``per_byte_s``, both from the fastest of ``repeats`` exchanges
-    between ``world_size`` ranks; ``typical_message_s`` is a small message's median. Lesson 05.
+    A message of n bytes takes ``per_message_s`` + n ``per_byte_s``, both from the fastest of
+    ``repeats`` exchanges between ``world_size`` ranks; ``typical_message_s`` is a small message's
+    median. Lesson 05.
     """
 
     world_size: int
@@ -142,19 +162,29 @@ class MessageOverhead(Record):
     repeats: int
 
     def added_to(self, link: Link) -> Link:
-        """Return ``link`` with this overhead in its latency and its bandwidth, for the models. Lesson 05."""
-        return Link(1 / (1 / link.bandwidth_bytes_per_s + self.per_byte_s), link.latency_s + self.per_message_s)
+        """Return ``link`` with this overhead in its latency and its bandwidth, for the models.
+
+        Lesson 05.
+        """
+        return Link(
+            1 / (1 / link.bandwidth_bytes_per_s + self.per_byte_s),
+            link.latency_s + self.per_message_s,
+        )
 
 
 def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOverhead:
-    """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send at once.
+    """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send
+    at once.
 
-    The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank counts, of the
-    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 08.
+    The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank
+    counts, of the fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1
+    repeat. Lesson 08.
     """
     if ranks.world_size < 2 or repeats < 1:
-        raise ValueError(f"a message needs 2 ranks and at least 1 repeat; got {ranks.world_size} ranks and "
-                         f"{repeats!r} repeats")  # fmt: skip
+        raise ValueError(
+            f"a message needs 2 ranks and at least 1 repeat; got {ranks.world_size} ranks and "
+            f"{repeats!r} repeats"
+        )
     times = ranks.run(_exchange_times, (_SMALL_ELEMENTS, _LARGE_ELEMENTS), repeats)
     small_s, large_s = (list(map(max, *column)) for column in zip(*times, strict=True))
     element_bytes = torch.float32.itemsize
@@ -169,12 +199,16 @@ def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOv
     )
 
 
-def _exchange_times(rank: int, world_size: int, chunk_elements: tuple[int, ...], repeats: int) -> list[list[float]]:
+def _exchange_times(
+    rank: int, world_size: int, chunk_elements: tuple[int, ...], repeats: int
+) -> list[list[float]]:
     """Return the seconds of a step of the ring for each chunk size and repeat, on this rank."""
     device = rank_device()
     times = []
     for elements in chunk_elements:
-        planned = collectives.collective("all_gather", "ring", world_size=world_size, length=elements * world_size)
+        planned = collectives.collective(
+            "all_gather", "ring", world_size=world_size, length=elements * world_size
+        )
         values = torch.full((elements,), float(rank), device=device)
         taken_s = step_times(partial(execute, planned, values), repeats=repeats, warm_ups=_WARM_UPS)
         times.append([step_s / (world_size - 1) for step_s in taken_s])

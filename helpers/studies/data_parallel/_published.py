@@ -1,4 +1,6 @@
-"""What others have measured of data parallel training: https://github.com/huggingface/transformers/issues/9371."""
+"""What others have measured of data parallel training:
+https://github.com/huggingface/transformers/issues/9371.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from helpers.results import Record
 
 
 class TwoGpuRun(Record):
-    """A step of GPT-2 with ``parameters`` on one RTX 3090 and on two that exchange gradients without NVLink.
+    """A step of GPT-2 with ``parameters`` on one RTX 3090 and on two that exchange gradients
+    without NVLink.
 
     ``tokens`` are those of each GPU in a step, the times are seconds per step. Lesson 05.
     """

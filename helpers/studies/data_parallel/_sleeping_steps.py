@@ -1,4 +1,6 @@
-"""Steps of DistributedDataParallel whose layers sleep, over a slow link: how long they take, and who waits for whom."""
+"""Steps of DistributedDataParallel whose layers sleep, over a slow link: how long they take, and
+who waits for whom.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from helpers.studies.data_parallel._devices import SleepingLayer, slow_link, ste
 
 
 class RankSteps(Record):
-    """The steps that one rank has recorded: the seconds of each step and its activities. Lesson 05."""
+    """The steps that one rank has recorded: the seconds of each step and its activities.
+
+    Lesson 05.
+    """
 
     step_s: tuple[float, ...]
     activities: tuple[tuple[Activity, ...], ...]
 
 
 class SimulatedStep(Record):
-    """A step of all ranks together: ``step_s`` is the slowest rank's, ``timeline`` has the activities of all.
+    """A step of all ranks together: ``step_s`` is the slowest rank's, ``timeline`` has the
+    activities of all.
 
     The lanes of rank r are "rank r device" and "rank r link". Lesson 05.
     """
@@ -31,10 +37,11 @@ class SimulatedStep(Record):
     timeline: Timeline
 
     def waited_s(self, rank: int) -> float:
-        """Return the seconds in which a full bucket of ``rank`` and a free link waited for slower ranks and the sum.
+        """Return the seconds in which a full bucket of ``rank`` and a free link waited for slower
+        ranks and the sum.
 
-        The real sum takes milliseconds, on shared cores ten and more, so the difference of two ranks says who waited
-        for whom. Raises ValueError for a rank that is not there. Lesson 05.
+        The real sum takes milliseconds, on shared cores ten and more, so the difference of two
+        ranks says who waited for whom. Raises ValueError for a rank that is not there. Lesson 05.
         """
         return self.timeline.busy_s(f"rank {rank} link", "waiting")
 
@@ -42,14 +49,15 @@ class SimulatedStep(Record):
 def record_steps(
     ddp: nn.parallel.DistributedDataParallel, link: Link, *, late_s: float = 0.0, repeats: int = 6
 ) -> RankSteps:
-    """Return ``repeats`` steps of ``ddp`` on this rank, a model of :class:`SleepingLayer`, averaged over ``link``.
+    """Return ``repeats`` steps of ``ddp`` on this rank, a model of :class:`SleepingLayer`, averaged
+    over ``link``.
 
-    A step is a forward and a backward pass. All ranks call it, and all begin a step together, but one with
-    ``late_s`` begins it so many seconds later. DDP arranges its buckets anew after its first step, so two steps come
-    first that are not recorded.
+    A step is a forward and a backward pass. All ranks call it, and all begin a step together, but
+    one with ``late_s`` begins it so many seconds later. DDP arranges its buckets anew after its
+    first step, so two steps come first that are not recorded.
 
-    Raises TypeError for a model that is no DistributedDataParallel, ValueError for one without a sleeping layer, for a
-    negative time and for fewer than 1 repeat. Lesson 05.
+    Raises TypeError for a model that is no DistributedDataParallel, ValueError for one without a
+    sleeping layer, for a negative time and for fewer than 1 repeat. Lesson 05.
     """
     number("late_s", late_s, at_least=0)
     whole_number("repeats", repeats)
@@ -58,7 +66,10 @@ def record_steps(
     rank = torch.distributed.get_rank(ddp.process_group)
     layers = [module for module in ddp.modules() if isinstance(module, SleepingLayer)]
     if not layers:
-        raise ValueError("the model has no SleepingLayer, so there is no device to record; make it of SleepingLayers")
+        raise ValueError(
+            "the model has no SleepingLayer, so there is no device to record; make it of "
+            "SleepingLayers"
+        )
     for layer in layers:
         layer.recorder, layer.lane = recorder, "device"
     inputs = torch.ones(2, device=layers[0].weight.device)
@@ -95,7 +106,10 @@ def fastest_step(ranks: Sequence[RankSteps]) -> SimulatedStep:
     """
     given = members("ranks", ranks, "RankSteps, one per rank", kind=RankSteps)
     if not given or len({len(rank.step_s) for rank in given}) != 1 or not given[0].step_s:
-        raise ValueError("ranks has no steps, or ranks of unlike many; give what record_steps returned on every rank")
+        raise ValueError(
+            "ranks has no steps, or ranks of unlike many; give what record_steps returned on every "
+            "rank"
+        )
     together_s = [max(times) for times in zip(*(rank.step_s for rank in given), strict=True)]
     fastest = together_s.index(min(together_s))
     activities = [activity for rank in given for activity in rank.activities[fastest]]

@@ -23,7 +23,12 @@ from ._published import (
     CacheUse as CacheUse,
     DecodingRate as DecodingRate,
 )
-from ._serving import Pages as Pages, Schedule as Schedule, count_pages as count_pages, schedule as schedule
+from ._serving import (
+    Pages as Pages,
+    Schedule as Schedule,
+    count_pages as count_pages,
+    schedule as schedule,
+)
 from .figures import (
     cache_frames as cache_frames,
     draw_acceptance as draw_acceptance,

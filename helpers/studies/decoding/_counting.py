@@ -16,10 +16,11 @@ _A_CONFIG = "the shapes of a model, as a Config, such as config_of(model)"
 
 
 class Config(Record):
-    """The shapes of a decoder-only transformer, without biases and with norms of one weight a number.
+    """The shapes of a decoder-only transformer, without biases and with norms of one weight a
+    number.
 
-    A ``gated`` feed-forward has three matrices of ``width`` x ``hidden``, a plain one two. The input table and the
-    head are matrices of their own. Lesson 22.
+    A ``gated`` feed-forward has three matrices of ``width`` x ``hidden``, a plain one two. The
+    input table and the head are matrices of their own. Lesson 22.
     """
 
     name: str
@@ -38,7 +39,9 @@ class Config(Record):
 
     @property
     def products(self) -> tuple[tuple[int, int, bool], ...]:
-        """The matrices of a block: outputs, inputs, and whether tensor parallelism divides the outputs."""
+        """The matrices of a block: outputs, inputs, and whether tensor parallelism divides the
+        outputs.
+        """
         keys = self.kv_heads * self.head_width
         return (
             (self.width + 2 * keys, self.width, True),
@@ -73,7 +76,10 @@ class Config(Record):
 
 
 class StepCount(Record):
-    """What one step reads and computes for a batch of texts, each with as many tokens in its cache. Lesson 22."""
+    """What one step reads and computes for a batch of texts, each with as many tokens in its cache.
+
+    Lesson 22.
+    """
 
     batch: int
     tokens: int
@@ -93,25 +99,39 @@ class StepCount(Record):
 
 
 def config_of(model: Decoder) -> Config:
-    """Return the shapes of a :class:`helpers.models.Decoder`; its table of positions is not among them."""
+    """Return the shapes of a :class:`helpers.models.Decoder`; its table of positions is not among
+    them.
+    """
     if not isinstance(model, Decoder):
         raise TypeError(f"model is a {type(model).__name__}; give a helpers.models.Decoder")
     vocabulary, width = model.head.weight.shape
-    return Config("Decoder", len(model.blocks), width, model.heads, model.kv_heads, model.hidden, vocabulary, False)
+    return Config(
+        "Decoder",
+        len(model.blocks),
+        width,
+        model.heads,
+        model.kv_heads,
+        model.hidden,
+        vocabulary,
+        False,
+    )
 
 
 def stored_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
-    """Return the bytes of all weights of ``config`` on one of ``gpus`` that divide the blocks' matrices.
+    """Return the bytes of all weights of ``config`` on one of ``gpus`` that divide the blocks'
+    matrices.
 
-    Dividing them is tensor parallelism. ``bits`` are those of a weight in a matrix: 32, 16, 8 with a scale of 2 bytes
-    for each output, or 4 with a scale and a zero of 2 bytes each for every 32. Input table and norms have 16 bits (32
-    with 32), and like the head they are on every GPU. So does gpt-fast, quantize.py and tp.py. Lesson 22.
+    Dividing them is tensor parallelism. ``bits`` are those of a weight in a matrix: 32, 16, 8 with
+    a scale of 2 bytes for each output, or 4 with a scale and a zero of 2 bytes each for every 32.
+    Input table and norms have 16 bits (32 with 32), and like the head they are on every GPU. So
+    does gpt-fast, quantize.py and tp.py. Lesson 22.
     """
     return read_bytes(config, bits=bits, gpus=gpus) + max(2, bits // 8) * config.table_weights
 
 
 def read_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
-    """Return the bytes of the weights of ``config`` that a step reads on one of ``gpus``: all but the input table.
+    """Return the bytes of the weights of ``config`` that a step reads on one of ``gpus``: all but
+    the input table.
 
     Of that table a step reads one row for each text, which is left out. ``bits`` and ``gpus`` as in
     :func:`stored_bytes`. Lesson 22.
@@ -134,19 +154,33 @@ def _matrix_bytes(rows: int, columns: int, bits: int) -> int:
 
 
 def count_step(
-    config: Config, *, batch: int = 1, tokens: int = 0, bits: int = 16, cache_number_bytes: int | None = None
+    config: Config,
+    *,
+    batch: int = 1,
+    tokens: int = 0,
+    bits: int = 16,
+    cache_number_bytes: int | None = None,
 ) -> StepCount:
-    """Return what a step reads and computes that adds one token to each of ``batch`` texts of ``tokens`` tokens.
+    """Return what a step reads and computes that adds one token to each of ``batch`` texts of
+    ``tokens`` tokens.
 
-    The net is ``config``, its weights have ``bits`` as in :func:`stored_bytes`. A number of the cache has
-    ``cache_number_bytes``, by default 4 with weights of 32 bits and otherwise 2. FLOPs are those of the matrices and of
-    attention's two products. Lesson 22.
+    The net is ``config``, its weights have ``bits`` as in :func:`stored_bytes`. A number of the
+    cache has ``cache_number_bytes``, by default 4 with weights of 32 bits and otherwise 2. FLOPs
+    are those of the matrices and of attention's two products. Lesson 22.
     """
     one_of("config", config, Config, _A_CONFIG)
     batch, tokens = whole_number("batch", batch), whole_number("tokens", tokens, at_least=0)
     bits = choice("bits", bits, _BITS)
-    number_bytes = max(2, bits // 8) if cache_number_bytes is None else whole_number("bytes", cache_number_bytes)
-    macs = config.layers * config.block_weights + config.table_weights + 2 * config.layers * config.width * tokens
+    number_bytes = (
+        max(2, bits // 8)
+        if cache_number_bytes is None
+        else whole_number("bytes", cache_number_bytes)
+    )
+    macs = (
+        config.layers * config.block_weights
+        + config.table_weights
+        + 2 * config.layers * config.width * tokens
+    )
     return StepCount(
         batch=batch,
         tokens=tokens,

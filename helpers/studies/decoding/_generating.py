@@ -17,10 +17,11 @@ Verify = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor
 
 
 class Generated(Record):
-    """A text that was written: its ``tokens`` without the prompt, and how many of them each call of the model wrote.
+    """A text that was written: its ``tokens`` without the prompt, and how many of them each call of
+    the model wrote.
 
-    ``through`` counts the tokens that went through the model, the prompt's included; ``guessed`` those that a draft
-    proposed, and ``kept`` those of them that stand in the text. Lesson 22.
+    ``through`` counts the tokens that went through the model, the prompt's included; ``guessed``
+    those that a draft proposed, and ``kept`` those of them that stand in the text. Lesson 22.
     """
 
     tokens: tuple[int, ...]
@@ -36,16 +37,26 @@ class Generated(Record):
 
 
 def generate(
-    model: Decoder, prompt: Sequence[int], count: int, *, cached: bool = True, temperature: float = 0, seed: int = 0
+    model: Decoder,
+    prompt: Sequence[int],
+    count: int,
+    *,
+    cached: bool = True,
+    temperature: float = 0,
+    seed: int = 0,
 ) -> Generated:
     """Return ``count`` tokens that ``model`` writes after ``prompt``, one a call.
 
-    ``cached``: keys and values stay, and a call takes the new token alone; otherwise each call takes the whole text.
-    ``temperature`` 0 takes the likeliest token, above 0 it draws from softmax(logits / temperature), by ``seed``.
+    ``cached``: keys and values stay, and a call takes the new token alone; otherwise each call
+    takes the whole text. ``temperature`` 0 takes the likeliest token, above 0 it draws from
+    softmax(logits / temperature), by ``seed``.
     """
     boolean("cached", cached)
     one_of("model", model, Decoder, "a helpers.models.Decoder")
-    count, temperature = whole_number("count", count), number("temperature", temperature, at_least=0)
+    count, temperature = (
+        whole_number("count", count),
+        number("temperature", temperature, at_least=0),
+    )
     generator = torch.Generator().manual_seed(random_seed(seed))
     text, cache, through = _text("prompt", prompt), model.new_cache() if cached else None, 0
     with torch.inference_mode():
@@ -59,41 +70,59 @@ def generate(
 
 
 def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return with which probability each guessed token is kept, and what is drawn from in place of one that is not.
+    """Return with which probability each guessed token is kept, and what is drawn from in place of
+    one that is not.
 
-    Both are distributions over the vocabulary (Leviathan and others, Fast Inference from Transformers via Speculative
-    Decoding, 2023, algorithm 1): keep with min(1, target / draft), else draw from max(0, target - draft), normalised.
-    What comes out is distributed as ``target``. Raises ValueError for distributions of unlike lengths and for NaN.
+    Both are distributions over the vocabulary (Leviathan and others, Fast Inference from
+    Transformers via Speculative Decoding, 2023, algorithm 1): keep with min(1, target / draft),
+    else draw from max(0, target - draft), normalised. What comes out is distributed as ``target``.
+    Raises ValueError for distributions of unlike lengths and for NaN.
     """
     for name, given in (("target", target), ("draft", draft)):
         one_of(name, given, torch.Tensor, "a tensor with a probability for each token")
     if target.shape != draft.shape or target.dim() != 1:
-        raise ValueError(f"target and draft have the shapes {tuple(target.shape)} and {tuple(draft.shape)}; give one "
-                         "probability for each token of one vocabulary")  # fmt: skip
+        raise ValueError(
+            f"target and draft have the shapes {tuple(target.shape)} and {tuple(draft.shape)}; "
+            "give one probability for each token of one vocabulary"
+        )
     if target.isnan().any() or draft.isnan().any():
-        raise ValueError("target or draft holds NaN; give probabilities, such as logits.softmax(-1)")
+        raise ValueError(
+            "target or draft holds NaN; give probabilities, such as logits.softmax(-1)"
+        )
     rest = (target - draft).clamp(min=0)
     return (target / draft).clamp(max=1), rest / rest.sum()
 
 
 def speculate(
-    model: Decoder, draft: Draft, prompt: Sequence[int], count: int, *, ahead: int = 4, verify: Verify = verify,
-    temperature: float = 0, seed: int = 0,
-) -> Generated:  # fmt: skip
-    """Return ``count`` tokens that ``model`` writes after ``prompt``, with ``ahead`` tokens guessed before each call.
+    model: Decoder,
+    draft: Draft,
+    prompt: Sequence[int],
+    count: int,
+    *,
+    ahead: int = 4,
+    verify: Verify = verify,
+    temperature: float = 0,
+    seed: int = 0,
+) -> Generated:
+    """Return ``count`` tokens that ``model`` writes after ``prompt``, with ``ahead`` tokens guessed
+    before each call.
 
-    ``draft`` takes the text so far and returns a distribution of the next token. The model looks at all guesses in one
-    call; ``verify`` says which are kept, in their order up to the first that is not. One more token comes from the
-    model itself: in place of that one, or after the last. At ``temperature`` 0 the target is sure of one token;
-    ``seed`` decides what is drawn. At the end of the text fewer tokens are guessed. Lesson 22.
+    ``draft`` takes the text so far and returns a distribution of the next token. The model looks at
+    all guesses in one call; ``verify`` says which are kept, in their order up to the first that is
+    not. One more token comes from the model itself: in place of that one, or after the last. At
+    ``temperature`` 0 the target is sure of one token; ``seed`` decides what is drawn. At the end of
+    the text fewer tokens are guessed. Lesson 22.
     """
     one_of("model", model, Decoder, "a helpers.models.Decoder")
     for name, given in (("draft", draft), ("verify", verify)):
-        checks.function(name, given, "a function of distributions, as the lesson's NGram and verify are")
+        checks.function(
+            name, given, "a function of distributions, as the lesson's NGram and verify are"
+        )
     count, ahead = whole_number("count", count), whole_number("ahead", ahead, at_least=0)
     temperature = number("temperature", temperature, at_least=0)
     generator = torch.Generator().manual_seed(random_seed(seed))
-    text, cache, known = _text("prompt", prompt), model.new_cache(), 0  # known: tokens whose keys are in the cache
+    # known: tokens whose keys are in the cache
+    text, cache, known = _text("prompt", prompt), model.new_cache(), 0
     end, through, written, guessed, kept = len(text) + count, 0, [], 0, 0
     with torch.inference_mode():
         while len(text) < end:
@@ -130,13 +159,17 @@ def _judged(
 
 
 class NGram:
-    """A draft that has counted which token followed the last ``order - 1`` in ``text``; where it saw none, fewer.
+    """A draft that has counted which token followed the last ``order - 1`` in ``text``; where it
+    saw none, fewer.
 
     Called with a text it returns the distribution of the next of ``vocabulary`` tokens. Lesson 22.
     """
 
     def __init__(self, text: Sequence[int], order: int, *, vocabulary: int) -> None:
-        self.order, self.vocabulary = whole_number("order", order), whole_number("vocabulary", vocabulary)
+        self.order, self.vocabulary = (
+            whole_number("order", order),
+            whole_number("vocabulary", vocabulary),
+        )
         self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
         text = _text("text", text)
         for last, token in enumerate(text):
@@ -155,7 +188,10 @@ class NGram:
 
 
 def _text(name: str, given: Sequence[int]) -> list[int]:
-    text = [whole_number("token", token, at_least=0) for token in members(name, given, "tokens, as whole numbers")]
+    text = [
+        whole_number("token", token, at_least=0)
+        for token in members(name, given, "tokens, as whole numbers")
+    ]
     if not text:
         raise ValueError(f"{name} is empty; give at least one token, such as [0]")
     return text

@@ -6,7 +6,9 @@ from helpers.results import Record
 
 
 class DecodingRate(Record):
-    """One row of gpt-fast's README: tokens a second for one text, and the bandwidth printed beside it."""
+    """One row of gpt-fast's README: tokens a second for one text, and the bandwidth printed beside
+    it.
+    """
 
     model: str
     device: str
@@ -17,15 +19,17 @@ class DecodingRate(Record):
 
 
 class CacheUse(Record):
-    """What of the memory for keys and values was in use: shares of it, as far as the figure prints them."""
+    """What of the memory for keys and values was in use: shares of it, as far as the figure prints
+    them.
+    """
 
     system: str
     token_states_share: float
 
 
 GPT_FAST_SOURCE = (
-    "gpt-fast, README.md (github.com/pytorch-labs/gpt-fast, commit 0f925b5): batch 1, a prompt of 5 tokens; "
-    "A100 80 GB limited to 330 W, one GCD of an MI250X"
+    "gpt-fast, README.md (github.com/pytorch-labs/gpt-fast, commit 0f925b5): batch 1, a prompt of "
+    "5 tokens; A100 80 GB limited to 330 W, one GCD of an MI250X"
 )
 GPT_FAST = tuple(
     DecodingRate(model, device, bits, gpus, rate, 1e9 * bandwidth)
@@ -49,8 +53,8 @@ GPT_FAST = tuple(
 )
 
 PAGED_ATTENTION_SOURCE = (
-    "Kwon and others, Efficient Memory Management for Large Language Model Serving with PagedAttention, SOSP 2023, "
-    "figure 2"
+    "Kwon and others, Efficient Memory Management for Large Language Model Serving with "
+    "PagedAttention, SOSP 2023, figure 2"
 )
 PAGED_ATTENTION = (
     CacheUse("Orca, the longest possible text reserved", 0.204),

@@ -13,7 +13,11 @@ _MOST_PLACES = 10**6
 
 
 class Pages(Record):
-    """Pages of ``page_tokens`` tokens that texts take, and the share of their places that stays empty. Lesson 22."""
+    """Pages of ``page_tokens`` tokens that texts take, and the share of their places that stays
+    empty.
+
+    Lesson 22.
+    """
 
     page_tokens: int
     tokens: int
@@ -22,7 +26,10 @@ class Pages(Record):
 
 
 class Schedule(Record):
-    """In which steps each text was written: its place, its first step and the step after its last. Lesson 22."""
+    """In which steps each text was written: its place, its first step and the step after its last.
+
+    Lesson 22.
+    """
 
     policy: str
     places: int
@@ -44,11 +51,12 @@ def count_pages(lengths: Sequence[int], page_tokens: int) -> Pages:
 
 
 def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
-    """Return when texts of ``lengths`` tokens are written, in their order, one token a step in each of ``places``.
+    """Return when texts of ``lengths`` tokens are written, in their order, one token a step in each
+    of ``places``.
 
-    With the ``policy`` "static" texts start together, ``places`` of them, and the next ones when the longest is done.
-    With "continuous" a text starts in a place as soon as one is free (Yu and others, Orca, OSDI 2022). Prompts cost no
-    step.
+    With the ``policy`` "static" texts start together, ``places`` of them, and the next ones when
+    the longest is done. With "continuous" a text starts in a place as soon as one is free (Yu and
+    others, Orca, OSDI 2022). Prompts cost no step.
     """
     places, lengths = whole_number("places", places, at_most=_MOST_PLACES), _lengths(lengths)
     policy = choice("policy", policy, POLICIES)

@@ -1,4 +1,8 @@
-"""A layer of experts: tokens dropped by chance, a small network that learns its router, and its figure. Lesson 09."""
+"""A layer of experts: tokens dropped by chance, a small network that learns its router, and its
+figure.
+
+Lesson 09.
+"""
 
 from helpers import _faces as faces
 

@@ -1,4 +1,7 @@
-"""A small network with a layer of experts, trained several times at once on handwritten digits. Lesson 09."""
+"""A small network with a layer of experts, trained several times at once on handwritten digits.
+
+Lesson 09.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ BalanceLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class RouterRun(Record):
-    """A trained network: ``shares`` are those of the test digits that chose each expert, and add up to 1.
+    """A trained network: ``shares`` are those of the test digits that chose each expert, and add up
+    to 1.
 
-    ``weight`` is that of the balance loss in training, ``accuracy`` the share of the test digits that are recognised.
-    Lesson 09.
+    ``weight`` is that of the balance loss in training, ``accuracy`` the share of the test digits
+    that are recognised. Lesson 09.
     """
 
     weight: float
@@ -37,7 +41,11 @@ class RouterRun(Record):
         return max(self.shares) * len(self.shares)
 
     def dropped(self, spare: float) -> float:
-        """Return the share of tokens dropped if each expert has places for ``1 + spare`` fair shares. Lesson 09."""
+        """Return the share of tokens dropped if each expert has places for ``1 + spare`` fair
+        shares.
+
+        Lesson 09.
+        """
         places = (1 + spare) / len(self.shares)
         return sum(max(0.0, share - places) for share in self.shares)
 
@@ -50,18 +58,23 @@ def train_routers(
     seeds: int = 5,
     steps: int = 300,
 ) -> tuple[RouterRun, ...]:
-    """Return a trained network for each of ``weights`` and ``seeds``, the seeds of a weight together.
+    """Return a trained network for each of ``weights`` and ``seeds``, the seeds of a weight
+    together.
 
-    Each network has a linear layer, one layer of ``experts`` with a learned router (top-1), and a linear output. It
-    learns the 4,000 packaged training digits, of 14 x 14 pixels, with Adam in ``steps`` steps of 256. Its loss is the
-    cross entropy plus a weight times ``balance_loss(probabilities, chosen)``, of the router's probabilities of a batch,
-    (256, experts), and the index of the expert that each digit chose, (256,). Networks with the same seed begin with
-    the same parameters and see the same batches. No digit is dropped. Raises ValueError for a weight below 0, and for
-    one above 0 without a ``balance_loss``. Lesson 09.
+    Each network has a linear layer, one layer of ``experts`` with a learned router (top-1), and a
+    linear output. It learns the 4,000 packaged training digits, of 14 x 14 pixels, with Adam in
+    ``steps`` steps of 256. Its loss is the cross entropy plus a weight times
+    ``balance_loss(probabilities, chosen)``, of the router's probabilities of a batch, (256,
+    experts), and the index of the expert that each digit chose, (256,). Networks with the same seed
+    begin with the same parameters and see the same batches. No digit is dropped. Raises ValueError
+    for a weight below 0, and for one above 0 without a ``balance_loss``. Lesson 09.
     """
     given = numbers("weights", weights, at_least=0)
     if balance_loss is None and any(given):
-        raise ValueError(f"weights={given} are those of a balance loss, and there is none; give balance_loss as well")
+        raise ValueError(
+            f"weights={given} are those of a balance loss, and there is none; give balance_loss as "
+            "well"
+        )
     experts = whole_number("experts", experts, at_least=2)
     seeds, steps = whole_number("seeds", seeds), whole_number("steps", steps)
     networks = [(weight, seed) for weight in given for seed in range(seeds)]
@@ -73,7 +86,9 @@ def train_routers(
     for _ in range(steps):
         batch = torch.randint(len(images), (_BATCH,), generator=order)
         logits, probabilities, chosen = _forward(parameters, images[batch])
-        loss = cross_entropy(logits.flatten(0, 1), labels[batch].repeat(len(networks))) * len(networks)
+        loss = cross_entropy(logits.flatten(0, 1), labels[batch].repeat(len(networks))) * len(
+            networks
+        )
         for place, (weight, _) in enumerate(networks):
             if weight and balance_loss:
                 loss = loss + weight * balance_loss(probabilities[place], chosen[place])
@@ -112,7 +127,9 @@ def _initialise(seeds: Sequence[int], experts: int) -> dict[str, torch.Tensor]:
     }
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return {
-        name: torch.stack([std * torch.randn(shape, generator=each) for each in generators]).requires_grad_()
+        name: torch.stack(
+            [std * torch.randn(shape, generator=each) for each in generators]
+        ).requires_grad_()
         for name, (shape, std) in shapes.items()
     }
 
@@ -120,11 +137,14 @@ def _initialise(seeds: Sequence[int], experts: int) -> dict[str, torch.Tensor]:
 def _forward(
     parameters: dict[str, torch.Tensor], images: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits (networks, N, 10), probabilities (networks, N, experts) and chosen (networks, N)."""
+    """Return logits (networks, N, 10), probabilities (networks, N, experts) and chosen (networks,
+    N).
+    """
     hidden = torch.relu(images @ parameters["inputs"])  # (networks, N, width)
     probabilities = (hidden @ parameters["router"]).softmax(-1)
     gate, chosen = probabilities.max(-1)  # (networks, N) each
-    every = torch.relu(hidden[:, None] @ parameters["up"]) @ parameters["down"]  # (networks, experts, N, width)
+    # (networks, experts, N, width)
+    every = torch.relu(hidden[:, None] @ parameters["up"]) @ parameters["down"]
     index = chosen[:, None, :, None].expand(-1, 1, -1, every.shape[-1])
     of_chosen = every.gather(1, index)[:, 0]  # (networks, N, width)
     return (hidden + gate[..., None] * of_chosen) @ parameters["output"], probabilities, chosen

@@ -1,4 +1,6 @@
-"""The study's convnet under compilers that fuse by themselves: what their first call costs, and what it brings."""
+"""The study's convnet under compilers that fuse by themselves: what their first call costs, and
+what it brings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from helpers.results import Record
 from helpers.studies import _frameworks as frameworks
 from helpers.studies.fused_bias import _convnet as convnet
 
-EAGER, COMPILED, FROZEN, ONNX = "as written", "torch.compile", "torch.compile, frozen weights", "ONNX Runtime"
+EAGER, COMPILED, FROZEN, ONNX = (
+    "as written",
+    "torch.compile",
+    "torch.compile, frozen weights",
+    "ONNX Runtime",
+)
 
 _AGREE = 1e-4
 _PRECISION = 0.05  # the ways lie further apart
@@ -22,9 +29,11 @@ Way = Callable[[torch.Tensor], object]
 
 
 class CompilerTime(Record):
-    """One way to run the forward pass: ``prepared_s`` until its first result, then its time and speedup, warm.
+    """One way to run the forward pass: ``prepared_s`` until its first result, then its time and
+    speedup, warm.
 
-    ``low_speedup`` to ``high_speedup`` is the interval of the speedup, from runs in turns. Lesson 18.
+    ``low_speedup`` to ``high_speedup`` is the interval of the speedup, from runs in turns. Lesson
+    18.
     """
 
     way: str
@@ -36,7 +45,10 @@ class CompilerTime(Record):
 
 
 class CompilerTimes(Record):
-    """Every way that is there, for one batch; ``absent`` names the others, each with why. Lesson 18."""
+    """Every way that is there, for one batch; ``absent`` names the others, each with why.
+
+    Lesson 18.
+    """
 
     batch: int
     device: str
@@ -48,12 +60,13 @@ class CompilerTimes(Record):
 
 
 def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTimes:
-    """Time the forward pass of the separate net on random images by PyTorch, its compiler and ONNX Runtime.
+    """Time the forward pass of the separate net on random images by PyTorch, its compiler and ONNX
+    Runtime.
 
-    On the CPU with one thread; all but ``prepared_s`` is the thread's own processor time, in which other programs do
-    not count. torch.compile starts with an empty cache. Before it is timed, each way's result is compared with the net
-    in float64: RuntimeError when it is off by more than 1e-4 of the largest logit. Raises ValueError for a batch under
-    1.
+    On the CPU with one thread; all but ``prepared_s`` is the thread's own processor time, in which
+    other programs do not count. torch.compile starts with an empty cache. Before it is timed, each
+    way's result is compared with the net in float64: RuntimeError when it is off by more than 1e-4
+    of the largest logit. Raises ValueError for a batch under 1.
     """
     from torch._inductor.utils import fresh_cache
 
@@ -79,7 +92,10 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
             prepared_s[name] = time.perf_counter() - begin_s
             off = float((output.double() - expected).abs().max() / expected.abs().max())
             if not off <= _AGREE:
-                raise RuntimeError(f"{name} is off by {off:.2g} of the largest logit, more than {_AGREE:g}; not timed")
+                raise RuntimeError(
+                    f"{name} is off by {off:.2g} of the largest logit, more than {_AGREE:g}; not "
+                    "timed"
+                )
             ways[name] = way
         compared = timing.compare(
             {name: functools.partial(way, images) for name, way in ways.items()},
@@ -89,11 +105,19 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
             clock=time.thread_time,
         )
     rows = tuple(
-        CompilerTime(row.name, prepared_s[row.name], row.median_s, 1 / row.time_ratio, 1 / row.high_ratio,
-                     1 / row.low_ratio if row.low_ratio else float("inf"))
+        CompilerTime(
+            row.name,
+            prepared_s[row.name],
+            row.median_s,
+            1 / row.time_ratio,
+            1 / row.high_ratio,
+            1 / row.low_ratio if row.low_ratio else float("inf"),
+        )
         for row in compared.candidates
-    )  # fmt: skip
-    return CompilerTimes(batch, "cpu", 1, "; ".join(absent) or "nothing", compared.stable, compared.reason, rows)
+    )
+    return CompilerTimes(
+        batch, "cpu", 1, "; ".join(absent) or "nothing", compared.stable, compared.reason, rows
+    )
 
 
 def _compiled(net: convnet.Convnet) -> Way:
@@ -111,7 +135,8 @@ def _onnx(net: convnet.Convnet) -> Way:
 
 
 def onnx_model(net: convnet.Convnet) -> bytes:
-    """Return ``net`` as a serialised ONNX model: Conv, Relu and MaxPool a layer, then Gemm; needs the package onnx.
+    """Return ``net`` as a serialised ONNX model: Conv, Relu and MaxPool a layer, then Gemm; needs
+    the package onnx.
 
     Its input "images" is (N, 1, 28, 28), its output "logits" (N, 10). Lesson 18.
     """
@@ -125,13 +150,19 @@ def onnx_model(net: convnet.Convnet) -> bytes:
 
     for number, (weight, bias) in enumerate(net.layers()):
         weights = [constant(f"weight{number}", weight), constant(f"bias{number}", bias)]
-        nodes.append(helper.make_node("Conv", [last, *weights], [f"sum{number}"], pads=[1, 1, 1, 1]))
+        nodes.append(
+            helper.make_node("Conv", [last, *weights], [f"sum{number}"], pads=[1, 1, 1, 1])
+        )
         nodes.append(helper.make_node("Relu", [f"sum{number}"], [f"y{number}"]))
         nodes.append(
-            helper.make_node("MaxPool", [f"y{number}"], [f"pooled{number}"], kernel_shape=[2, 2], strides=[2, 2])
+            helper.make_node(
+                "MaxPool", [f"y{number}"], [f"pooled{number}"], kernel_shape=[2, 2], strides=[2, 2]
+            )
         )
         last = f"pooled{number}"
     dense = [constant("weight", net.dense.weight), constant("bias", net.dense.bias)]
     nodes.append(helper.make_node("Flatten", [last], ["flat"]))
     nodes.append(helper.make_node("Gemm", ["flat", *dense], ["logits"], transB=1))
-    return frameworks.onnx_model("convnet", nodes, constants, {"images": ["N", 1, 28, 28], "logits": ["N", 10]})
+    return frameworks.onnx_model(
+        "convnet", nodes, constants, {"images": ["N", 1, 28, 28], "logits": ["N", 10]}
+    )

@@ -1,4 +1,6 @@
-"""A convnet like the story's in several programs with the same weights: as it was written, and rung by rung faster."""
+"""A convnet like the story's in several programs with the same weights: as it was written, and rung
+by rung faster.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Rung:
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
-def _pooled_after(variant: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+def _pooled_after(
+    variant: str,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
     layer = variants.layer(variant)
     return lambda x, weight, bias: functional.max_pool2d(layer(x, weight, bias), 2)
 
@@ -45,12 +49,16 @@ def _pooled_within(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) ->
     return operators.bias_relu_pool(functional.conv2d(x, weight, padding=1), bias)
 
 
-def _one_kernel(algorithm: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+def _one_kernel(
+    algorithm: str,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
     return functools.partial(operators.conv_bias_relu_pool, algorithm=algorithm)
 
 
 def _best_kernel(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Compute with Winograd's products, except for one channel, where the transforms cost more than they save."""
+    """Compute with Winograd's products, except for one channel, where the transforms cost more than
+    they save.
+    """
     algorithm = "direct" if x.shape[1] == 1 else "Winograd"
     return operators.conv_bias_relu_pool(x, weight, bias, algorithm=algorithm)
 
@@ -73,20 +81,24 @@ RUNGS = tuple(_RUNGS)
 
 
 class Convnet(nn.Module):
-    """A convnet like the story's: 1 to 16 to 32 to 32 channels, 3 x 3 with ReLU and 2 x 2 pooling, dense to 10 logits.
+    """A convnet like the story's: 1 to 16 to 32 to 32 channels, 3 x 3 with ReLU and 2 x 2 pooling,
+    dense to 10 logits.
 
-    The story's profile (Flux.jl, issue 558, January 2019) does not say which network ran. These layers are those of
-    FluxML/model-zoo, vision/mnist/conv.jl, from February 2019 on; before, that file had two layers, then four.
+    The story's profile (Flux.jl, issue 558, January 2019) does not say which network ran. These
+    layers are those of FluxML/model-zoo, vision/mnist/conv.jl, from February 2019 on; before, that
+    file had two layers, then four.
 
-    ``rung`` chooses the program of the layers, one of :data:`RUNGS`; the weights are the same for all, so that
-    ``load_state_dict`` carries them over. Images are (N, 1, 28, 28), logits (N, 10).
+    ``rung`` chooses the program of the layers, one of :data:`RUNGS`; the weights are the same for
+    all, so that ``load_state_dict`` carries them over. Images are (N, 1, 28, 28), logits (N, 10).
 
-    - "separate", "broadcast", "native", "post-op", "one-pass", "compiled": :func:`layer` of that name, then
-      ``max_pool2d``.
-    - "channels-last", "channels-last, post-op": "native" and "post-op" with the channel last in memory.
-    - "one-pass with pooling", also with "channels-last, ": convolution, then :func:`bias_relu_pool` (CPU only).
-    - "one kernel a layer": :func:`conv_bias_relu_pool`; with ", Winograd" by that algorithm from the second layer on
+    - "separate", "broadcast", "native", "post-op", "one-pass", "compiled": :func:`layer` of that
+      name, then ``max_pool2d``.
+    - "channels-last", "channels-last, post-op": "native" and "post-op" with the channel last in
+      memory.
+    - "one-pass with pooling", also with "channels-last, ": convolution, then :func:`bias_relu_pool`
       (CPU only).
+    - "one kernel a layer": :func:`conv_bias_relu_pool`; with ", Winograd" by that algorithm from
+      the second layer on (CPU only).
 
     Raises ValueError for another rung and, when called, for images of another shape. Lesson 18.
     """
@@ -97,7 +109,9 @@ class Convnet(nn.Module):
             raise ValueError(f"there is no rung {rung!r}; there are {', '.join(RUNGS)}")
         self.rung = rung
         pairs = itertools.pairwise(CHANNELS)
-        self.convolutions = nn.ModuleList(nn.Conv2d(before, after, 3, padding=1) for before, after in pairs)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=1) for before, after in pairs
+        )
         self.dense = nn.Linear(CHANNELS[-1] * _POOLED**2, _CLASSES)
         if _RUNGS[rung].channels_last:
             self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub has no such form
@@ -118,7 +132,8 @@ class Convnet(nn.Module):
 
 
 class Ladder(Record):
-    """The convnet from the program as written to the best found; ``stable`` where every speedup is known to 5 %.
+    """The convnet from the program as written to the best found; ``stable`` where every speedup is
+    known to 5 %.
 
     Lesson 18.
     """
@@ -147,16 +162,17 @@ def measure_ladder(
     budget_s: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Ladder:
-    """Return the time of each rung for one batch: a forward pass, or with ``phase="training"`` a whole step.
+    """Return the time of each rung for one batch: a forward pass, or with ``phase="training"`` a
+    whole step.
 
-    The batch is ``images`` (N, 1, 28, 28) and their ``labels`` (N,). All rungs get the weights of ``model`` (a new one
-    by default) and compute on the device of the images; a step is forward pass, cross-entropy, backward pass and an
-    update by SGD. ``budget_s`` is for all rungs together, ``clock`` for tests. The first of ``rungs`` is the baseline.
-    By default they are all of :data:`RUNGS` that can run there, but for "compiled", whose first call takes tens of
-    seconds.
+    The batch is ``images`` (N, 1, 28, 28) and their ``labels`` (N,). All rungs get the weights of
+    ``model`` (a new one by default) and compute on the device of the images; a step is forward
+    pass, cross-entropy, backward pass and an update by SGD. ``budget_s`` is for all rungs together,
+    ``clock`` for tests. The first of ``rungs`` is the baseline. By default they are all of
+    :data:`RUNGS` that can run there, but for "compiled", whose first call takes tens of seconds.
 
-    Raises RuntimeError when a rung's logits are not those of the net in float64 to within 1e-4 of the largest, and
-    ValueError for an unknown phase or rung. Lesson 18.
+    Raises RuntimeError when a rung's logits are not those of the net in float64 to within 1e-4 of
+    the largest, and ValueError for an unknown phase or rung. Lesson 18.
     """
     if phase not in ("forward", "training"):
         raise ValueError(f"phase is 'forward' or 'training', not {phase!r}")
@@ -166,16 +182,30 @@ def measure_ladder(
     _refuse_wrong(nets, weights, images)
     work = _forward if phase == "forward" else _training_step
     runs = {name: work(net, images, labels) for name, net in nets.items()}
-    return ladders.climb(Ladder, runs, device=images.device.type, budget_s=budget_s, clock=clock, phase=phase,
-                         batch=len(images))  # fmt: skip
+    return ladders.climb(
+        Ladder,
+        runs,
+        device=images.device.type,
+        budget_s=budget_s,
+        clock=clock,
+        phase=phase,
+        batch=len(images),
+    )
 
 
 def default_rungs(device: str | torch.device) -> tuple[str, ...]:
-    """Return the rungs that can run on ``device`` as this machine is, but for "compiled". Lesson 18."""
+    """Return the rungs that can run on ``device`` as this machine is, but for "compiled".
+
+    Lesson 18.
+    """
     kind = torch.device(device).type
     ours = ("broadcast", "one-pass", "one kernel")
     needs = {
-        name: "one-pass" if any(kernel in name for kernel in ours) else "post-op" if "post-op" in name else "native"
+        name: "one-pass"
+        if any(kernel in name for kernel in ours)
+        else "post-op"
+        if "post-op" in name
+        else "native"
         for name in RUNGS
     }
     return tuple(
@@ -191,11 +221,15 @@ def _net(rung: str, weights: dict[str, torch.Tensor], device: torch.device) -> C
     return net
 
 
-def _refuse_wrong(nets: dict[str, Convnet], weights: dict[str, torch.Tensor], images: torch.Tensor) -> None:
+def _refuse_wrong(
+    nets: dict[str, Convnet], weights: dict[str, torch.Tensor], images: torch.Tensor
+) -> None:
     with torch.no_grad():
         exact = _net("separate", weights, images.device).double()(images.double())
         allowed = _AGREE * float(exact.abs().max())
-        errors = {name: float((net(images).double() - exact).abs().max()) for name, net in nets.items()}
+        errors = {
+            name: float((net(images).double() - exact).abs().max()) for name, net in nets.items()
+        }
     ladders.refuse_wrong(errors, allowed=allowed, what="the logits", right="the net's")
 
 
@@ -207,7 +241,9 @@ def _forward(net: Convnet, images: torch.Tensor, labels: torch.Tensor) -> Callab
     return run
 
 
-def _training_step(net: Convnet, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], object]:
+def _training_step(
+    net: Convnet, images: torch.Tensor, labels: torch.Tensor
+) -> Callable[[], object]:
     optimizer = torch.optim.SGD(net.parameters(), lr=_LEARNING_RATE)
 
     def run() -> None:

@@ -1,4 +1,6 @@
-"""The bytes that bias and ReLU move, counted kernel by kernel, and the time that a machine's limits give them."""
+"""The bytes that bias and ReLU move, counted kernel by kernel, and the time that a machine's limits
+give them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ PHASES = ("forward", "backward")
 
 
 class _Step(NamedTuple):
-    """A kernel by what it reads and writes of the activation (in whole tensors) and of the bias (in whole vectors)."""
+    """A kernel by what it reads and writes of the activation (in whole tensors) and of the bias (in
+    whole vectors).
+    """
 
     kernel: str
     reads: int
@@ -33,7 +37,10 @@ _ONE_BACKWARD = (_Step("ReLU backward and bias gradient", 2, 1, bias_writes=1),)
 _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
     ("separate", "forward"): (_Step("add bias", 1, 1, 1), _Step("ReLU", 1, 1)),
     ("broadcast", "forward"): (_Step("bias and ReLU", 1, 1, 1),),
-    ("in-place", "forward"): (_Step("add bias", 1, 1, 1, in_place=True), _Step("ReLU", 1, 1, in_place=True)),
+    ("in-place", "forward"): (
+        _Step("add bias", 1, 1, 1, in_place=True),
+        _Step("ReLU", 1, 1, in_place=True),
+    ),
     ("native", "forward"): (_Step("ReLU", 1, 1, in_place=True),),
     ("post-op", "forward"): (),
     ("compiled", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
@@ -48,7 +55,10 @@ _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
 
 
 class KernelTraffic(Record):
-    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both. Lesson 18."""
+    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both.
+
+    Lesson 18.
+    """
 
     kernel: str
     read_bytes: int
@@ -62,7 +72,11 @@ class KernelTraffic(Record):
 
 
 class VariantTraffic(Record):
-    """The kernels of a variant beside its convolution, in their order, for an activation of ``shape``. Lesson 18."""
+    """The kernels of a variant beside its convolution, in their order, for an activation of
+    ``shape``.
+
+    Lesson 18.
+    """
 
     variant: str
     phase: str
@@ -87,13 +101,16 @@ class VariantTraffic(Record):
 
     @property
     def working_set_bytes(self) -> int:
-        """The distinct bytes of all kernels: what the first one reads, and each result that has bytes of its own."""
+        """The distinct bytes of all kernels: what the first one reads, and each result that has
+        bytes of its own.
+        """
         first = self.kernels[0].read_bytes if self.kernels else 0
         return first + sum(kernel.working_set_bytes - kernel.read_bytes for kernel in self.kernels)
 
 
 class KernelModel(Record):
-    """A kernel's modelled time: its bytes over ``bandwidth_bytes_per_s``, and ``overhead_s`` for the call.
+    """A kernel's modelled time: its bytes over ``bandwidth_bytes_per_s``, and ``overhead_s`` for
+    the call.
 
     ``measured_by`` is the kernel of the probe whose bandwidth it is. Lesson 18.
     """
@@ -117,26 +134,38 @@ class TrafficModel(Record):
 
 
 def traffic(
-    variant: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, phase: str = "forward"
+    variant: str,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    *,
+    phase: str = "forward",
 ) -> VariantTraffic:
-    """Return what the bias and the ReLU of ``variant`` read and write for an activation of ``shape`` (N, C, ...).
+    """Return what the bias and the ReLU of ``variant`` read and write for an activation of
+    ``shape`` (N, C, ...).
 
-    Counted is what the program names: each kernel reads its operands once and writes its result once; the line that a
-    cache fetches before a write is left out, as in STREAM. The convolution is left out too, since all variants have it,
-    and with it the bias of "native" and "post-op", which it adds, and their bias gradient, which its backward pass
-    computes. ``phase`` is "forward", or "backward" for the ReLU's and the bias's gradients. All tensors are of
-    ``dtype``.
+    Counted is what the program names: each kernel reads its operands once and writes its result
+    once; the line that a cache fetches before a write is left out, as in STREAM. The convolution is
+    left out too, since all variants have it, and with it the bias of "native" and "post-op", which
+    it adds, and their bias gradient, which its backward pass computes. ``phase`` is "forward", or
+    "backward" for the ReLU's and the bias's gradients. All tensors are of ``dtype``.
 
-    Raises ValueError for an unknown variant, phase or shape, and for the backward pass of "compiled", whose kernels
-    the compiler decides: profile it instead. Lesson 18.
+    Raises ValueError for an unknown variant, phase or shape, and for the backward pass of
+    "compiled", whose kernels the compiler decides: profile it instead. Lesson 18.
     """
     if variant not in VARIANTS or phase not in PHASES:
-        raise ValueError(f"variant={variant!r}, phase={phase!r}: the variants are {', '.join(VARIANTS)}, the phases "
-                         f"{' and '.join(PHASES)}")  # fmt: skip
+        raise ValueError(
+            f"variant={variant!r}, phase={phase!r}: the variants are {', '.join(VARIANTS)}, the "
+            f"phases {' and '.join(PHASES)}"
+        )
     if (variant, phase) not in _STEPS:
-        raise ValueError(f"the compiler decides what {variant!r} moves in the {phase} pass; see profiling.kernel_table")
+        raise ValueError(
+            f"the compiler decides what {variant!r} moves in the {phase} pass; see "
+            "profiling.kernel_table"
+        )
     given = members("shape", shape, "sizes, (N, C, ...)")
-    sizes = tuple(whole_number(f"shape[{place}]", size, at_least=0) for place, size in enumerate(given))
+    sizes = tuple(
+        whole_number(f"shape[{place}]", size, at_least=0) for place, size in enumerate(given)
+    )
     if len(sizes) < 2:
         raise ValueError(f"shape is (N, C, ...), of two sizes or more; got {sizes}")
     if not isinstance(dtype, torch.dtype):
@@ -147,33 +176,42 @@ def traffic(
 
 
 def _counted(step: _Step, whole: int, bias: int) -> KernelTraffic:
-    read, written = step.reads * whole + step.bias_reads * bias, step.writes * whole + step.bias_writes * bias
+    read, written = (
+        step.reads * whole + step.bias_reads * bias,
+        step.writes * whole + step.bias_writes * bias,
+    )
     return KernelTraffic(step.kernel, read, written, read if step.in_place else read + written)
 
 
 def model_time(counted: VariantTraffic, limits: MachineLimits) -> TrafficModel:
     """Return the time that the counted bytes take within the measured ``limits`` of a machine.
 
-    Each kernel moves its bytes at the bandwidth of the probe's kernel that moves bytes in the same way (a sum for
-    one that only reads, a scaling in place, a copy, a triad for two reads and a write), at the working set of the
-    whole variant, since in a loop a tensor comes back after all the others; between two measured working sets the
-    logarithm of the bandwidth is interpolated. So the model knows the caches. On a CPU the call overhead of an operator
-    is added; on CUDA a kernel takes at least the overhead of its launch, since launches run ahead. Pages that
-    are written for the first time are not in it: measure under ``steady_allocator()``.
+    Each kernel moves its bytes at the bandwidth of the probe's kernel that moves bytes in the same
+    way (a sum for one that only reads, a scaling in place, a copy, a triad for two reads and a
+    write), at the working set of the whole variant, since in a loop a tensor comes back after all
+    the others; between two measured working sets the logarithm of the bandwidth is interpolated. So
+    the model knows the caches. On a CPU the call overhead of an operator is added; on CUDA a kernel
+    takes at least the overhead of its launch, since launches run ahead. Pages that are written for
+    the first time are not in it: measure under ``steady_allocator()``.
 
     Where a measurement is faster, the kernel does what the probe's operators do not: from 16 MiB on
-    :func:`relu_bias_backward` writes past the caches, which saves the read of each line before its write (a triad
-    moves four tensors for the three that are counted), and the one-pass kernels work on several places in turns, where
-    one stream waits at the end of each page. Where it is slower, other programs take a part of the caches or of the
-    memory's bandwidth since the probe ran: compare with ``scale_share``, which is timed in turns.
+    :func:`relu_bias_backward` writes past the caches, which saves the read of each line before its
+    write (a triad moves four tensors for the three that are counted), and the one-pass kernels work
+    on several places in turns, where one stream waits at the end of each page. Where it is slower,
+    other programs take a part of the caches or of the memory's bandwidth since the probe ran:
+    compare with ``scale_share``, which is timed in turns.
 
     Raises TypeError for what are no limits, ValueError for limits without bandwidths.
     """
     if not isinstance(limits, MachineLimits):
         raise TypeError(f"limits are what helpers.probe() returns, not {type(limits).__name__}")
     if not limits.bandwidths:
-        raise ValueError("these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)")
-    kernels = tuple(_modelled(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels)
+        raise ValueError(
+            "these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)"
+        )
+    kernels = tuple(
+        _modelled(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels
+    )
     total_s = sum(kernel.modelled_s for kernel in kernels)
     return TrafficModel(counted.variant, counted.phase, limits.device, total_s, kernels)
 
@@ -182,12 +220,16 @@ def _modelled(kernel: KernelTraffic, limits: MachineLimits, working_set_bytes: i
     by = _probe_kernel(kernel)
     bandwidth = bandwidth_at(limits, working_set_bytes, by=by)
     memory_s, overhead_s = kernel.moved_bytes / bandwidth, limits.call_overhead_s
-    modelled_s = max(memory_s, overhead_s) if limits.device.startswith("cuda") else memory_s + overhead_s
+    modelled_s = (
+        max(memory_s, overhead_s) if limits.device.startswith("cuda") else memory_s + overhead_s
+    )
     return KernelModel(kernel.kernel, kernel.moved_bytes, by, bandwidth, overhead_s, modelled_s)
 
 
 def _probe_kernel(kernel: KernelTraffic) -> str:
-    """Return the probe's kernel that moves bytes as this one does; in place the result is no bytes of its own."""
+    """Return the probe's kernel that moves bytes as this one does; in place the result is no bytes
+    of its own.
+    """
     if kernel.working_set_bytes == kernel.read_bytes:
         return "scale"
     if kernel.written_bytes * 2 < kernel.read_bytes - kernel.written_bytes:
@@ -196,9 +238,11 @@ def _probe_kernel(kernel: KernelTraffic) -> str:
 
 
 def bandwidth_at(limits: MachineLimits, working_set_bytes: float, *, by: str) -> float:
-    """Return the bandwidth in bytes a second of the kernel ``by`` at ``working_set_bytes``, interpolated in ``limits``.
+    """Return the bandwidth in bytes a second of the kernel ``by`` at ``working_set_bytes``,
+    interpolated in ``limits``.
 
-    ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 18.
+    ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest
+    one counts. Lesson 18.
     """
     one_of("limits", limits, MachineLimits, "a machine's limits, such as helpers.hardware.probe()")
     points = sorted(limits.bandwidths, key=lambda point: point.working_set_bytes)

@@ -1,4 +1,6 @@
-"""How a tensor (N, C, ...) lies in memory: the order of its elements, and what a kernel needs to know of it."""
+"""How a tensor (N, C, ...) lies in memory: the order of its elements, and what a kernel needs to
+know of it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_channels_last(x: torch.Tensor) -> bool:
-    """Return whether ``x`` is dense with the channel as its last dimension in memory, and not also NCHW.
+    """Return whether ``x`` is dense with the channel as its last dimension in memory, and not also
+    NCHW.
 
     Lesson 18.
     """
@@ -34,29 +37,42 @@ def dense_like(x: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
 
 
 def split(x: torch.Tensor) -> tuple[int, int, int]:
-    """Return (outer, channels, inner) of a dense ``x``: (N, C, H W) in NCHW, (N H W, C, 1) in channels-last.
+    """Return (outer, channels, inner) of a dense ``x``: (N, C, H W) in NCHW, (N H W, C, 1) in
+    channels-last.
 
     Lesson 18.
     """
     inner = math.prod(x.shape[2:])
-    return (x.shape[0] * inner, x.shape[1], 1) if is_channels_last(x) else (x.shape[0], x.shape[1], inner)
+    return (
+        (x.shape[0] * inner, x.shape[1], 1)
+        if is_channels_last(x)
+        else (x.shape[0], x.shape[1], inner)
+    )
 
 
 def check(x: torch.Tensor, bias: torch.Tensor) -> None:
-    """Raise TypeError or ValueError unless ``bias`` (C,) can be added to the channels of ``x`` (N, C, ...)."""
+    """Raise TypeError or ValueError unless ``bias`` (C,) can be added to the channels of ``x`` (N,
+    C, ...).
+    """
     check_values(x, "x")
     check_bias(bias, x, channels=x.shape[1])
 
 
 def check_bias(bias: torch.Tensor, x: torch.Tensor, *, channels: int) -> None:
-    """Raise TypeError or ValueError unless ``bias`` has ``channels`` numbers of x's dtype, on its device."""
+    """Raise TypeError or ValueError unless ``bias`` has ``channels`` numbers of x's dtype, on its
+    device.
+    """
     if not isinstance(bias, torch.Tensor):
         raise TypeError(f"bias is a tensor (C,), not {type(bias).__name__}")
     if bias.dim() != 1 or len(bias) != channels:
-        raise ValueError(f"bias has one number a channel, the shape ({channels},); this one has the shape "
-                         f"{tuple(bias.shape)}")  # fmt: skip
+        raise ValueError(
+            f"bias has one number a channel, the shape ({channels},); this one has the shape "
+            f"{tuple(bias.shape)}"
+        )
     if bias.dtype != x.dtype or bias.device != x.device:
-        raise ValueError(f"x is {x.dtype} on {x.device}, the bias {bias.dtype} on {bias.device}; give bias.to(x)")
+        raise ValueError(
+            f"x is {x.dtype} on {x.device}, the bias {bias.dtype} on {bias.device}; give bias.to(x)"
+        )
 
 
 def check_values(x: torch.Tensor, what: str) -> None:
@@ -68,22 +84,32 @@ def check_values(x: torch.Tensor, what: str) -> None:
     if not x.is_floating_point():
         raise TypeError(f"{what} is {x.dtype}; give floating-point values, such as {what}.float()")
     if x.dim() < 2:
-        raise ValueError(f"{what} has the shape (N, C, ...), two dimensions or more; this is {tuple(x.shape)}")
+        raise ValueError(
+            f"{what} has the shape (N, C, ...), two dimensions or more; this is {tuple(x.shape)}"
+        )
 
 
 def check_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """Raise TypeError or ValueError unless a 3 x 3 convolution takes ``x`` (N, C, H, W) with weight and bias."""
+    """Raise TypeError or ValueError unless a 3 x 3 convolution takes ``x`` (N, C, H, W) with weight
+    and bias.
+    """
     for name, tensor in (("x", x), ("weight", weight)):
         check_values(tensor, name)
         if tensor.dim() != 4:
             raise ValueError(f"{name} has four dimensions, not the shape {tuple(tensor.shape)}")
     if weight.shape[1] != x.shape[1] or tuple(weight.shape[2:]) != (3, 3):
-        raise ValueError(f"weight is (C_out, {x.shape[1]}, 3, 3) for x of shape {tuple(x.shape)}; this one is "
-                         f"{tuple(weight.shape)}")  # fmt: skip
+        raise ValueError(
+            f"weight is (C_out, {x.shape[1]}, 3, 3) for x of shape {tuple(x.shape)}; this one is "
+            f"{tuple(weight.shape)}"
+        )
     if 0 in x.shape[1:] or not len(weight):
-        raise ValueError(f"a convolution needs a channel and a pixel to read and a channel to write; x has the shape "
-                         f"{tuple(x.shape)}, weight {tuple(weight.shape)}")  # fmt: skip
+        raise ValueError(
+            "a convolution needs a channel and a pixel to read and a channel to write; x has the "
+            f"shape {tuple(x.shape)}, weight {tuple(weight.shape)}"
+        )
     if (weight.dtype, weight.device) != (x.dtype, x.device):
-        raise ValueError(f"x is {x.dtype} on {x.device}, the weight {weight.dtype} on {weight.device}; "
-                         "give weight.to(x)")  # fmt: skip
+        raise ValueError(
+            f"x is {x.dtype} on {x.device}, the weight {weight.dtype} on {weight.device}; "
+            "give weight.to(x)"
+        )
     check_bias(bias, x, channels=len(weight))

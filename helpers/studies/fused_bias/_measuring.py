@@ -1,4 +1,6 @@
-"""The study's measurements: layers, kernels beside their model, reductions, and the story's own figures."""
+"""The study's measurements: layers, kernels beside their model, reductions, and the story's own
+figures.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from helpers import profiling, timing
 from helpers.checks import boolean, whole_number
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
-from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
+from helpers.studies.fused_bias import (
+    _convnet as convnet,
+    _operators as operators,
+    _variants as variants,
+)
 from helpers.studies.fused_bias._counting import model_time, traffic
 
 STORY_BATCHES = (100, 1000)
@@ -24,10 +30,12 @@ _BIAS = 1e-3  # so small that a value which it is added to many thousand times s
 
 
 class KernelComparison(Record):
-    """What follows the convolution, by one variant: the bytes counted, the time modelled and measured.
+    """What follows the convolution, by one variant: the bytes counted, the time modelled and
+    measured.
 
-    ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over that of
-    ``y.mul_(1)`` on the same tensor, timed in turns: the machine's own in-place limit. Lesson 18.
+    ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over
+    that of ``y.mul_(1)`` on the same tensor, timed in turns: the machine's own in-place limit.
+    Lesson 18.
     """
 
     variant: str
@@ -41,7 +49,10 @@ class KernelComparison(Record):
 
 
 class KernelComparisons(Record):
-    """The kernels beside the convolution for one activation; ``comparison`` has the intervals. Lesson 18."""
+    """The kernels beside the convolution for one activation; ``comparison`` has the intervals.
+
+    Lesson 18.
+    """
 
     shape: tuple[int, ...]
     device: str
@@ -56,12 +67,12 @@ class KernelComparisons(Record):
 
 
 class StoryRow(Record):
-    """The story's figures at one batch size, of the story's program: "broadcast" over "post-op". Lesson 18.
+    """The story's figures at one batch size, of the story's program: "broadcast" over "post-op".
 
-    ``layers_ratio`` is of the three layers' convolution, bias and ReLU, ``forward_ratio`` of the whole forward pass
-    with pooling and the dense layer. The shares are of the busy time of a training step: the sums of autograd in the
-    separate net, and what the one-pass kernel takes beyond the ReLU's backward pass in the one-pass net (below 0: it
-    takes less).
+    ``layers_ratio`` is of the three layers' convolution, bias and ReLU, ``forward_ratio`` of the
+    whole forward pass with pooling and the dense layer. The shares are of the busy time of a
+    training step: the sums of autograd in the separate net, and what the one-pass kernel takes
+    beyond the ReLU's backward pass in the one-pass net (below 0: it takes less). Lesson 18.
     """
 
     batch: int
@@ -72,7 +83,10 @@ class StoryRow(Record):
 
 
 class StoryFigures(Record):
-    """The story's figures on one device, and the profile of its program's forward pass in its form. Lesson 18."""
+    """The story's figures on one device, and the profile of its program's forward pass in its form.
+
+    Lesson 18.
+    """
 
     device: str
     threads: int
@@ -88,12 +102,13 @@ def measure_kernels(
     budget_s: float = 5.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> KernelComparisons:
-    """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N, C, H, W).
+    """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N,
+    C, H, W).
 
-    float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``,
-    each in its own caches as the limits were, for ``budget_s`` seconds on ``device`` (by default CUDA if there is one);
-    ``clock`` is for tests. Backward are the gradients of ReLU and bias. Raises ValueError for a shape of other than
-    four sizes. Lesson 18.
+    float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns
+    with ``y.mul_(1)``, each in its own caches as the limits were, for ``budget_s`` seconds on
+    ``device`` (by default CUDA if there is one); ``clock`` is for tests. Backward are the gradients
+    of ReLU and bias. Raises ValueError for a shape of other than four sizes. Lesson 18.
     """
     chosen = _device(device)
     if len(shape) != 4:
@@ -109,27 +124,53 @@ def measure_kernels(
         ("in-place", "forward"): lambda: y.add_(column).relu_(),
         ("native", "forward"): lambda: y.relu_(),
         ("one-pass", "forward"): lambda: operators.bias_relu_(y, bias),
-        ("separate", "backward"): lambda: torch.ops.aten.threshold_backward(grad, mask, 0).sum((0, 2, 3)),
+        ("separate", "backward"): lambda: torch.ops.aten.threshold_backward(grad, mask, 0).sum(
+            (0, 2, 3)
+        ),
         ("one-pass", "backward"): lambda: operators.relu_bias_backward(grad, mask),
     }
-    runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
+    runs = {
+        f"{variant}, {phase}": fn
+        for (variant, phase), fn in work.items()
+        if not variants.missing(variant, chosen)
+    }
     with torch.no_grad():
-        comparison = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
-                               own_caches=True, precision=_PRECISION, clock=clock)  # fmt: skip
+        comparison = timing.compare(
+            {"scale": lambda: y.mul_(1.0), **runs},
+            device=chosen.type,
+            budget_s=budget_s,
+            own_caches=True,
+            precision=_PRECISION,
+            clock=clock,
+        )
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
     for variant, phase in work:
         if f"{variant}, {phase}" in runs:
-            measured, counted = comparison.candidate(f"{variant}, {phase}"), traffic(variant, shape, phase=phase)
+            measured, counted = (
+                comparison.candidate(f"{variant}, {phase}"),
+                traffic(variant, shape, phase=phase),
+            )
             modelled_s = model_time(counted, limits).modelled_s
-            rows.append(KernelComparison(
-                variant=variant, phase=phase, moved_bytes=counted.moved_bytes, modelled_s=modelled_s,
-                measured_s=measured.median_s, model_ratio=modelled_s / measured.median_s,
-                bandwidth_bytes_per_s=counted.moved_bytes / measured.median_s,
-                scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
-            ))  # fmt: skip
+            rows.append(
+                KernelComparison(
+                    variant=variant,
+                    phase=phase,
+                    moved_bytes=counted.moved_bytes,
+                    modelled_s=modelled_s,
+                    measured_s=measured.median_s,
+                    model_ratio=modelled_s / measured.median_s,
+                    bandwidth_bytes_per_s=counted.moved_bytes / measured.median_s,
+                    scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
+                )
+            )
     return KernelComparisons(
-        tuple(shape), comparison.device, comparison.stable, comparison.reason, tuple(rows), comparison
+        tuple(shape),
+        comparison.device,
+        comparison.stable,
+        comparison.reason,
+        tuple(rows),
+        comparison,
     )
 
 
@@ -141,13 +182,15 @@ def measure_layer(
     budget_s: float = 3.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> timing.Comparison:
-    """Return the times of the story's first layer in one, two and three kernels, and of a copy of its output.
+    """Return the times of the story's first layer in one, two and three kernels, and of a copy of
+    its output.
 
-    The layer is a 3 x 3 convolution of ``images`` x (``channels``, 28, 28) to 16 channels, its bias and its ReLU, in
-    float32 and without gradients. The candidates are "one kernel", the baseline ("post-op" of :func:`layer`, or
-    "native" where the library cannot fuse the ReLU), "two kernels" ("broadcast", if a C++ compiler or Triton is
-    there), "three kernels" ("separate") and "copy", which reads and writes a tensor of the output's size.
-    ``device`` is by default CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`.
+    The layer is a 3 x 3 convolution of ``images`` x (``channels``, 28, 28) to 16 channels, its bias
+    and its ReLU, in float32 and without gradients. The candidates are "one kernel", the baseline
+    ("post-op" of :func:`layer`, or "native" where the library cannot fuse the ReLU), "two kernels"
+    ("broadcast", if a C++ compiler or Triton is there), "three kernels" ("separate") and "copy",
+    which reads and writes a tensor of the output's size. ``device`` is by default CUDA if there is
+    one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`.
 
     Raises ValueError for ``channels`` or ``images`` below 1. Lesson 18.
     """
@@ -165,10 +208,13 @@ def measure_layer(
         layers["two kernels"] = "broadcast"
     layers["three kernels"] = "separate"
     runs: dict[str, Callable[[], object]] = {
-        name: functools.partial(variants.layer(variant), x, weight, bias) for name, variant in layers.items()
+        name: functools.partial(variants.layer(variant), x, weight, bias)
+        for name, variant in layers.items()
     }
     runs["copy"] = functools.partial(target.copy_, y)
-    return timing.compare(runs, device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock)
+    return timing.compare(
+        runs, device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock
+    )
 
 
 def measure_reductions(
@@ -179,33 +225,47 @@ def measure_reductions(
     budget_s: float = 4.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> timing.Comparison:
-    """Return the times of every reduction of a random float32 gradient of ``shape`` (N, C, H, W), "sum" the baseline.
+    """Return the times of every reduction of a random float32 gradient of ``shape`` (N, C, H, W),
+    "sum" the baseline.
 
-    "one-pass" is left out where it cannot run. With ``channels_last`` the gradient lies so. ``device`` is by default
-    CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`. Raises ValueError for a shape
-    of other than four sizes. Lesson 18.
+    "one-pass" is left out where it cannot run. With ``channels_last`` the gradient lies so.
+    ``device`` is by default CUDA if there is one; ``budget_s`` and ``clock`` are those of
+    :func:`timing.compare`. Raises ValueError for a shape of other than four sizes. Lesson 18.
     """
     boolean("channels_last", channels_last)
     chosen = _device(device)
     grad = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(chosen)
     if channels_last:
         grad = grad.contiguous(memory_format=torch.channels_last)
-    names = [name for name in variants.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
+    names = [
+        name
+        for name in variants.REDUCTIONS
+        if name != "one-pass" or not variants.missing(name, chosen)
+    ]
     runs = {name: functools.partial(variants.reduction(name), grad) for name in names}
     return timing.compare(
-        runs, baseline="sum", device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock
+        runs,
+        baseline="sum",
+        device=chosen.type,
+        budget_s=budget_s,
+        precision=_PRECISION,
+        clock=clock,
     )
 
 
 def measure_story(
-    *, batches: Sequence[int] = STORY_BATCHES, device: str | torch.device | None = None, budget_s: float = 2.0
+    *,
+    batches: Sequence[int] = STORY_BATCHES,
+    device: str | torch.device | None = None,
+    budget_s: float = 2.0,
 ) -> StoryFigures:
     """Return the figures of the story on ``device``, of a net like its own (:class:`Convnet`).
 
-    The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed GPU. By default on
-    CUDA if there is one. A row is for as many random images as one of ``batches`` says; the weights are new, and
-    ``budget_s`` is for each comparison. The profile is of ten forward passes of the "broadcast" net at the first batch
-    size. cuDNN computes in float32, as the story's did: TF32, its default, is off meanwhile. Lesson 18.
+    The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed
+    GPU. By default on CUDA if there is one. A row is for as many random images as one of
+    ``batches`` says; the weights are new, and ``budget_s`` is for each comparison. The profile is
+    of ten forward passes of the "broadcast" net at the first batch size. cuDNN computes in float32,
+    as the story's did: TF32, its default, is off meanwhile. Lesson 18.
     """
     chosen = _device(device)
     with _without_tf32():
@@ -235,14 +295,25 @@ def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
         return lambda: [layer(*each) for each in inputs]
 
     with torch.no_grad():
-        pair = timing.compare({name: layers(name) for name in ("post-op", "broadcast")}, device=device.type,
-                              budget_s=budget_s)  # fmt: skip
+        pair = timing.compare(
+            {name: layers(name) for name in ("post-op", "broadcast")},
+            device=device.type,
+            budget_s=budget_s,
+        )
     images, labels = inputs[0][0], torch.zeros(batch, dtype=torch.int64, device=device)
-    ladder = convnet.measure_ladder(images, labels, rungs=("post-op", "broadcast"), budget_s=budget_s)
-    busy_s = {name: _busy_s(convnet._training_step(convnet.Convnet(name).to(device), images, labels), device)
-              for name in ("separate", "one-pass")}  # fmt: skip
-    gradients = [torch.randn(batch, channels, pixels, pixels, device=device)
-                 for channels, pixels in zip(convnet.CHANNELS[1:], convnet.PIXELS, strict=True)]  # fmt: skip
+    ladder = convnet.measure_ladder(
+        images, labels, rungs=("post-op", "broadcast"), budget_s=budget_s
+    )
+    busy_s = {
+        name: _busy_s(
+            convnet._training_step(convnet.Convnet(name).to(device), images, labels), device
+        )
+        for name in ("separate", "one-pass")
+    }
+    gradients = [
+        torch.randn(batch, channels, pixels, pixels, device=device)
+        for channels, pixels in zip(convnet.CHANNELS[1:], convnet.PIXELS, strict=True)
+    ]
 
     def each(fn: Callable[[torch.Tensor], object]) -> float:
         return _busy_s(lambda: [fn(grad) for grad in gradients], device)
@@ -260,15 +331,23 @@ def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
 
 
 def _busy_s(fn: Callable[[], object], device: torch.device, *, runs: int = 10) -> float:
-    """Return the seconds a call in which the device (on a CPU: an operator) is at work, as torch's profiler sees it."""
+    """Return the seconds a call in which the device (on a CPU: an operator) is at work, as torch's
+    profiler sees it.
+    """
     rows = profiling.kernel_table(fn, runs=runs, device=device).kernels
     return sum(row.total_s for row in rows if row.calls) / runs
 
 
-def _layer_inputs(index: int, batch: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _layer_inputs(
+    index: int, batch: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise ValueError(f"batch is a whole number of at least 1, not {batch!r}")
-    before, after, pixels = convnet.CHANNELS[index], convnet.CHANNELS[index + 1], convnet.PIXELS[index]
+    before, after, pixels = (
+        convnet.CHANNELS[index],
+        convnet.CHANNELS[index + 1],
+        convnet.PIXELS[index],
+    )
     generator = torch.Generator().manual_seed(index)
     shapes = ((batch, before, pixels, pixels), (after, before, 3, 3), (after,))
     x, weight, bias = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
@@ -276,4 +355,6 @@ def _layer_inputs(index: int, batch: int, device: torch.device) -> tuple[torch.T
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
+    return torch.device(
+        ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    )

@@ -1,9 +1,11 @@
-"""Bias and ReLU in one pass, as PyTorch operators with gradients: ``fused_bias::...`` of ``torch.library``.
+"""Bias and ReLU in one pass, as PyTorch operators with gradients: ``fused_bias::...`` of
+``torch.library``.
 
-On a CPU the kernels are C++, on CUDA Triton's. What they compute, element by element, is torch's own result: the sum
-is rounded once, relu(NaN) is NaN. The sums of a gradient are accurate to the bounds of :func:`bias_gradient`.
-Gradients are those of the reverse mode, twice as well. Forward mode and the gradients of ``torch.func`` have no rule
-for them and are refused (NotImplementedError, RuntimeError).
+On a CPU the kernels are C++, on CUDA Triton's. What they compute, element by element, is torch's
+own result: the sum is rounded once, relu(NaN) is NaN. The sums of a gradient are accurate to the
+bounds of :func:`bias_gradient`. Gradients are those of the reverse mode, twice as well. Forward
+mode and the gradients of ``torch.func`` have no rule for them and are refused (NotImplementedError,
+RuntimeError).
 """
 
 from __future__ import annotations
@@ -26,34 +28,43 @@ _DEVICES = ("cpu", "cuda")
 
 
 def bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Return relu(x + bias) for ``x`` (N, C, ...) and ``bias`` (C,): one kernel that reads x once and writes once.
+    """Return relu(x + bias) for ``x`` (N, C, ...) and ``bias`` (C,): one kernel that reads x once
+    and writes once.
 
-    float32, float64 and bfloat16, on CUDA float16 as well; NCHW or channels-last, which the result keeps. A view with
-    gaps is copied first, which is one more pass. Equal to ``torch.relu(x + bias)`` bit for bit, NaN and infinities
-    too, except that a zero is always +0 where torch's may be -0. Gradients flow to both.
+    float32, float64 and bfloat16, on CUDA float16 as well; NCHW or channels-last, which the result
+    keeps. A view with gaps is copied first, which is one more pass. Equal to
+    ``torch.relu(x + bias)`` bit for bit, NaN and infinities too, except that a zero is always +0
+    where torch's may be -0. Gradients flow to both.
 
-    Raises TypeError or ValueError for what does not fit together or is of another dtype, NotImplementedError for
-    tangents of forward mode, MissingToolError on a CPU without a C++ compiler.
+    Raises TypeError or ValueError for what does not fit together or is of another dtype,
+    NotImplementedError for tangents of forward mode, MissingToolError on a CPU without a C++
+    compiler.
     """
     _check(x, bias)
     return _bias_relu(x, bias)
 
 
 def bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Replace ``x`` (N, C, ...) by relu(x + bias) where it lies in memory, and return it; else as :func:`bias_relu`.
+    """Replace ``x`` (N, C, ...) by relu(x + bias) where it lies in memory, and return it; else as
+    :func:`bias_relu`.
 
-    Raises ValueError for a view with gaps or in another order than NCHW or channels-last, and what :func:`bias_relu`
-    raises. As in torch, RuntimeError where autograd could not follow: for a leaf that requires a gradient, a view of
-    one, one of the views that ``split`` or ``unbind`` return, and for a tensor of inference mode outside of it. A bias
-    that shares memory with ``x`` is read before it is overwritten.
+    Raises ValueError for a view with gaps or in another order than NCHW or channels-last, and what
+    :func:`bias_relu` raises. As in torch, RuntimeError where autograd could not follow: for a leaf
+    that requires a gradient, a view of one, one of the views that ``split`` or ``unbind`` return,
+    and for a tensor of inference mode outside of it. A bias that shares memory with ``x`` is read
+    before it is overwritten.
     """
     _check(x, bias)
     if not torch.compiler.is_compiling() and x.is_neg():  # a compiler cannot ask it of a tensor
-        raise ValueError("x is a view that negates what lies in memory; give x.resolve_neg() (a copy), or use "
-                         "bias_relu")  # fmt: skip
+        raise ValueError(
+            "x is a view that negates what lies in memory; give x.resolve_neg() (a copy), or use "
+            "bias_relu"
+        )
     if not layouts.is_dense(x):
-        raise ValueError(f"x of shape {tuple(x.shape)} and strides {x.stride()} lies in memory with gaps or in another "
-                         "order; give x.contiguous() (a copy), or use bias_relu")  # fmt: skip
+        raise ValueError(
+            f"x of shape {tuple(x.shape)} and strides {x.stride()} lies in memory with gaps or in "
+            "another order; give x.contiguous() (a copy), or use bias_relu"
+        )
     if torch.is_grad_enabled() and (x.requires_grad or bias.requires_grad):
         _refuse_as_autograd_will(x)
         return _InPlace.apply(x, bias)
@@ -62,17 +73,20 @@ def bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def bias_gradient(grad_output: torch.Tensor) -> torch.Tensor:
-    """Return the bias gradient (C,): the sum of ``grad_output`` (N, C, ...) over all but the channels, in one read.
+    """Return the bias gradient (C,): the sum of ``grad_output`` (N, C, ...) over all but the
+    channels, in one read.
 
-    In float32 each partial sum holds at most 36 roundings before it is added in float64, and the total is rounded
-    once, so the error is at most 37 u / (1 - 37 u) times the sum of the absolute values, u = 2^-24 (Higham, Accuracy
-    and Stability of Numerical Algorithms, 2nd edition, chapter 4), where no partial sum overflows. bfloat16 is summed
-    so as well, and rounded to bfloat16 at the end. float64 is summed in float64: for n numbers a channel the bound has
-    n - 1 for 37, and u = 2^-53. On CUDA partial sums are of float32 (float64 for float64) in the order of a tree. The
+    In float32 each partial sum holds at most 36 roundings before it is added in float64, and the
+    total is rounded once, so the error is at most 37 u / (1 - 37 u) times the sum of the absolute
+    values, u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, chapter
+    4), where no partial sum overflows. bfloat16 is summed so as well, and rounded to bfloat16 at
+    the end. float64 is summed in float64: for n numbers a channel the bound has n - 1 for 37, and u
+    = 2^-53. On CUDA partial sums are of float32 (float64 for float64) in the order of a tree. The
     same call gives the same bits.
 
-    Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers, NotImplementedError for tangents
-    of forward mode, MissingToolError on a CPU without a C++ compiler.
+    Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers,
+    NotImplementedError for tangents of forward mode, MissingToolError on a CPU without a C++
+    compiler.
     """
     layouts.check_values(grad_output, "grad_output")
     _check_device(grad_output)
@@ -80,11 +94,15 @@ def bias_gradient(grad_output: torch.Tensor) -> torch.Tensor:
     return _bias_gradient(grad_output)
 
 
-def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of x, (N, C, ...), and of the bias, (C,), from y = relu(x + bias) and its gradient.
+def relu_bias_backward(
+    grad_output: torch.Tensor, y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of x, (N, C, ...), and of the bias, (C,), from y = relu(x + bias) and
+    its gradient.
 
-    One pass: reads both, writes one, and adds up what it writes. As torch does, it passes the gradient where y is NaN.
-    The sums are as accurate as those of :func:`bias_gradient`. The result lies in memory as ``y`` does.
+    One pass: reads both, writes one, and adds up what it writes. As torch does, it passes the
+    gradient where y is NaN. The sums are as accurate as those of :func:`bias_gradient`. The result
+    lies in memory as ``y`` does.
 
     Raises ValueError for different shapes or dtypes, and what :func:`bias_gradient` raises.
     """
@@ -93,69 +111,92 @@ def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torc
     _check_device(y)
     _refuse_tangents(grad_output, y)
     if (grad_output.shape, grad_output.dtype, grad_output.device) != (y.shape, y.dtype, y.device):
-        raise ValueError(f"grad_output and y have one shape, dtype and device; they are {tuple(grad_output.shape)} "
-                         f"{grad_output.dtype} on {grad_output.device} and {tuple(y.shape)} {y.dtype} on "
-                         f"{y.device}")  # fmt: skip
+        raise ValueError(
+            "grad_output and y have one shape, dtype and device; they are "
+            f"{tuple(grad_output.shape)} {grad_output.dtype} on {grad_output.device} and "
+            f"{tuple(y.shape)} {y.dtype} on {y.device}"
+        )
     return _relu_bias_backward(grad_output, y)
 
 
 def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Return the 2 x 2 maxima (stride 2) of relu(x + bias), (N, C, H // 2, W // 2), reading x (N, C, H, W) once.
+    """Return the 2 x 2 maxima (stride 2) of relu(x + bias), (N, C, H // 2, W // 2), reading x (N,
+    C, H, W) once.
 
-    float32 or float64 on a CPU. Equal to ``max_pool2d(relu(x + bias), 2)`` as :func:`bias_relu` is to the ReLU, of
-    which it writes a quarter of the bytes; for the backward pass it keeps one byte an output, the place of the largest.
-    Gradients flow to both.
+    float32 or float64 on a CPU. Equal to ``max_pool2d(relu(x + bias), 2)`` as :func:`bias_relu` is
+    to the ReLU, of which it writes a quarter of the bytes; for the backward pass it keeps one byte
+    an output, the place of the largest. Gradients flow to both.
 
-    Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on CUDA.
+    Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on
+    CUDA.
     """
     _check(x, bias)
     if x.dim() != 4 or min(x.shape[2:]) < 2:
-        raise ValueError(f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}")
+        raise ValueError(
+            f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}"
+        )
     if x.device.type != "cpu":
-        raise NotImplementedError("bias_relu_pool is a C++ kernel for the CPU; on CUDA pool bias_relu(x, bias)")
+        raise NotImplementedError(
+            "bias_relu_pool is a C++ kernel for the CPU; on CUDA pool bias_relu(x, bias)"
+        )
     return _bias_relu_pool(x, bias)[0]
 
 
 def conv_bias_relu_pool(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, algorithm: str = "direct"
 ) -> torch.Tensor:
-    """Return max_pool2d(relu(conv2d(x, weight, bias, padding=1)), 2), (N, C_out, H // 2, W // 2), channels-last.
+    """Return max_pool2d(relu(conv2d(x, weight, bias, padding=1)), 2), (N, C_out, H // 2, W // 2),
+    channels-last.
 
-    For ``x`` (N, C_in, H, W), which is copied unless it lies channels-last, ``weight`` (C_out, C_in, 3, 3) and ``bias``
-    (C_out,), float32 or float64, on a CPU. Between the layers nothing is written to memory, and outputs that no pooling
-    window holds are not computed. ``algorithm`` is one of :data:`ALGORITHMS`:
+    For ``x`` (N, C_in, H, W), which is copied unless it lies channels-last, ``weight`` (C_out,
+    C_in, 3, 3) and ``bias`` (C_out,), float32 or float64, on a CPU. Between the layers nothing is
+    written to memory, and outputs that no pooling window holds are not computed. ``algorithm`` is
+    one of :data:`ALGORITHMS`:
 
-    - "direct": sums of 9 C_in products: in any order of addition the error is at most n u / (1 - n u) times the sum of
-      the absolute values, n = 9 C_in + 1, u the unit roundoff (Higham 2002, 3.1).
-    - "Winograd": F(2 x 2, 3 x 3), which takes 16 products instead of 36 (Lavin and Gray 2016). The same bound holds
-      with n = C_in + 12 and, for the sum, Winograd's own formula with absolute values in all its matrices and numbers:
-      a tile's inputs are added up before the product, so one large value costs its tile's other outputs accuracy, and
-      an infinity makes all of them NaN.
+    - "direct": sums of 9 C_in products: in any order of addition the error is at most n u / (1 - n
+      u) times the sum of the absolute values, n = 9 C_in + 1, u the unit roundoff (Higham 2002,
+      3.1).
+    - "Winograd": F(2 x 2, 3 x 3), which takes 16 products instead of 36 (Lavin and Gray 2016). The
+      same bound holds with n = C_in + 12 and, for the sum, Winograd's own formula with absolute
+      values in all its matrices and numbers: a tile's inputs are added up before the product, so
+      one large value costs its tile's other outputs accuracy, and an infinity makes all of them
+      NaN.
 
-    For gradients one byte an output is kept, the place of the largest. Gradients flow to all three tensors.
+    For gradients one byte an output is kept, the place of the largest. Gradients flow to all three
+    tensors.
 
-    Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA and for tangents of
-    forward mode, MissingToolError without a C++ compiler.
+    Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA and
+    for tangents of forward mode, MissingToolError without a C++ compiler.
     """
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"there is no algorithm {algorithm!r}; there are {' and '.join(ALGORITHMS)}")
+        raise ValueError(
+            f"there is no algorithm {algorithm!r}; there are {' and '.join(ALGORITHMS)}"
+        )
     layouts.check_layer(x, weight, bias)
     if min(x.shape[2:]) < 2:
-        raise ValueError(f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}")
+        raise ValueError(
+            f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}"
+        )
     if x.device.type != "cpu":
-        raise NotImplementedError("conv_bias_relu_pool is a C++ kernel for the CPU; take another rung on CUDA")
+        raise NotImplementedError(
+            "conv_bias_relu_pool is a C++ kernel for the CPU; take another rung on CUDA"
+        )
     _refuse_tangents(x, weight, bias)
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, weight, bias))
     return _conv_bias_relu_pool(x, weight, bias, algorithm == "Winograd", wanted)[0]
 
 
 def _refuse_tangents(*tensors: torch.Tensor) -> None:
-    """Raise NotImplementedError for a tangent of forward-mode differentiation, which an operator would drop."""
+    """Raise NotImplementedError for a tangent of forward-mode differentiation, which an operator
+    would drop.
+    """
     for tensor in tensors:
         if forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError("the one-pass kernels have gradients in reverse mode alone (backward, torch."
-                                      "autograd.grad); for forward mode and torch.func.jvp take torch.relu and "
-                                      "sum")  # fmt: skip
+            raise NotImplementedError(
+                "the one-pass kernels have gradients in reverse mode alone (backward, torch."
+                "autograd.grad); for forward mode and torch.func.jvp take torch.relu and "
+                "sum"
+            )
 
 
 def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
@@ -166,21 +207,30 @@ def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
 
 def _check_device(x: torch.Tensor) -> None:
     if x.device.type not in _DEVICES:
-        raise ValueError(f"the kernels run on {' and '.join(_DEVICES)}, not on {x.device.type}; give x.to('cpu')")
+        raise ValueError(
+            f"the kernels run on {' and '.join(_DEVICES)}, not on {x.device.type}; give x.to('cpu')"
+        )
 
 
 def _refuse_as_autograd_will(x: torch.Tensor) -> None:
-    """Raise RuntimeError for what autograd refuses to change in place, which it says after the kernel has run."""
+    """Raise RuntimeError for what autograd refuses to change in place, which it says after the
+    kernel has run.
+    """
     owner = x if x._base is None else x._base
     if owner.is_leaf and owner.requires_grad:
-        raise RuntimeError("x is a leaf Variable that requires grad, or a view of one, and cannot be changed in "
-                           "place; use bias_relu, or give x.detach()")  # fmt: skip
-    if x._base is None or torch.compiler.is_compiling():  # a compiler's graph changes nothing in place
+        raise RuntimeError(
+            "x is a leaf Variable that requires grad, or a view of one, and cannot be changed in "
+            "place; use bias_relu, or give x.detach()"
+        )
+    # a compiler's graph changes nothing in place
+    if x._base is None or torch.compiler.is_compiling():
         return
     made = torch._C._autograd
     if made._get_creation_meta(x) != made.CreationMeta.DEFAULT:
-        raise RuntimeError("x is one of several views that one call has returned (split, unbind), or was made under "
-                           "no_grad, and autograd cannot follow a change of it in place; use bias_relu")  # fmt: skip
+        raise RuntimeError(
+            "x is one of several views that one call has returned (split, unbind), or was made "
+            "under no_grad, and autograd cannot follow a change of it in place; use bias_relu"
+        )
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
@@ -199,7 +249,10 @@ _LIBRARY = torch.library.Library("fused_bias", "DEF")
 
 
 def _operator(schema: str, *, keys: tuple[str, ...] = ("CPU", "CUDA")) -> Callable[..., Any]:
-    """Register a kernel under a schema; return the operator. A call costs a third of ``torch.library.custom_op``'s."""
+    """Register a kernel under a schema; return the operator.
+
+    A call costs a third of ``torch.library.custom_op``'s.
+    """
 
     def register(kernel: Callable[..., Any]) -> Any:
         name = schema.partition("(")[0]
@@ -221,8 +274,10 @@ def _bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 @_operator("bias_relu_(Tensor(a!) x, Tensor bias) -> ()")
 def _bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> None:
     if x.is_inference() and not torch.is_inference_mode_enabled():
-        raise RuntimeError("x was made in inference mode, outside of which it cannot be changed in place; use "
-                           "bias_relu, or give x.clone()")  # fmt: skip
+        raise RuntimeError(
+            "x was made in inference mode, outside of which it cannot be changed in place; use "
+            "bias_relu, or give x.clone()"
+        )
     bias_bytes = ((len(bias) - 1) * bias.stride(0) + 1) * bias.element_size()
     if bias.data_ptr() < x.data_ptr() + x.nbytes and x.data_ptr() < bias.data_ptr() + bias_bytes:
         bias = bias.clone()
@@ -254,28 +309,39 @@ def _bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 @_operator(
-    "bias_relu_pool_backward(Tensor grad, Tensor place, SymInt height, SymInt width) -> (Tensor, Tensor)", keys=("CPU",)
+    "bias_relu_pool_backward(Tensor grad, Tensor place, SymInt height, SymInt width) -> (Tensor, "
+    "Tensor)",
+    keys=("CPU",),
 )
 def _bias_relu_pool_backward(
     grad: torch.Tensor, place: torch.Tensor, height: int, width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     grad_x = _unpooled_like(grad, place, height, width)
-    return grad_x, cpp_kernels.bias_relu_pool_backward(layouts.dense_like(grad, grad_x), place, grad_x)
+    return grad_x, cpp_kernels.bias_relu_pool_backward(
+        layouts.dense_like(grad, grad_x), place, grad_x
+    )
 
 
 def _pooled_like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     shape, layout = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2), layouts.memory_format(x)
-    return (torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout),
-            torch.empty(shape, dtype=torch.uint8, device=x.device, memory_format=layout))  # fmt: skip
+    return (
+        torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout),
+        torch.empty(shape, dtype=torch.uint8, device=x.device, memory_format=layout),
+    )
 
 
-def _unpooled_like(grad: torch.Tensor, place: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _unpooled_like(
+    grad: torch.Tensor, place: torch.Tensor, height: int, width: int
+) -> torch.Tensor:
     shape = (*place.shape[:2], height, width)
-    return torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=layouts.memory_format(place))
+    return torch.empty(
+        shape, dtype=grad.dtype, device=grad.device, memory_format=layouts.memory_format(place)
+    )
 
 
 @_operator(
-    "conv_bias_relu_pool(Tensor x, Tensor weight, Tensor bias, bool tiled, bool places) -> (Tensor, Tensor)",
+    "conv_bias_relu_pool(Tensor x, Tensor weight, Tensor bias, bool tiled, bool places) -> "
+    "(Tensor, Tensor)",
     keys=("CPU",),
 )
 def _conv_bias_relu_pool(
@@ -296,7 +362,9 @@ def _outputs_of_layer(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (x.shape[0], weight.shape[0], x.shape[2] // 2, x.shape[3] // 2)
     pooled = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    return pooled, torch.empty_like(pooled, dtype=torch.uint8) if places else pooled.new_empty(0, dtype=torch.uint8)
+    return pooled, torch.empty_like(pooled, dtype=torch.uint8) if places else pooled.new_empty(
+        0, dtype=torch.uint8
+    )
 
 
 _FAKES: dict[str, Callable[..., object]] = {
@@ -327,7 +395,9 @@ def _keep_y(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: Any) ->
     ctx.save_for_backward(inputs[1])
 
 
-def _backward_of_backward(ctx: Any, grad_x: torch.Tensor, grad_bias: torch.Tensor) -> tuple[torch.Tensor, None]:
+def _backward_of_backward(
+    ctx: Any, grad_x: torch.Tensor, grad_bias: torch.Tensor
+) -> tuple[torch.Tensor, None]:
     (y,) = ctx.saved_tensors
     both = grad_x + _per_channel(grad_bias, y)
     return both.masked_fill(y <= 0, 0), None
@@ -341,7 +411,9 @@ def _backward_of_bias_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
     return grad.view(1, -1, *[1] * (len(ctx.shape) - 2)).expand(ctx.shape)
 
 
-def _keep_place(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _keep_place(
+    ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, torch.Tensor]
+) -> None:
     ctx.save_for_backward(output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.size = inputs[0].shape[2:]
@@ -366,10 +438,14 @@ def _keep_given_place(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  
     ctx.save_for_backward(inputs[1])
 
 
-def _keep_layer(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _keep_layer(
+    ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]
+) -> None:
     x, weight, _, _, places = inputs
     if not places:
-        raise RuntimeError("conv_bias_relu_pool was called for no gradient, but one is wanted; give places=True")
+        raise RuntimeError(
+            "conv_bias_relu_pool was called for no gradient, but one is wanted; give places=True"
+        )
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(x, weight, output[1])
 
@@ -393,11 +469,15 @@ _GRADIENTS: dict[str, tuple[Callable[..., object], Callable[..., None]]] = {
     "conv_bias_relu_pool": (_backward_of_layer, _keep_layer),
 }
 for _name, (_backward, _setup) in _GRADIENTS.items():
-    torch.library.register_autograd(f"fused_bias::{_name}", _backward, setup_context=_setup, lib=_LIBRARY)
+    torch.library.register_autograd(
+        f"fused_bias::{_name}", _backward, setup_context=_setup, lib=_LIBRARY
+    )
 
 
 class _InPlace(torch.autograd.Function):
-    """The operator that changes x, which torch.library cannot give a gradient, made differentiable."""
+    """The operator that changes x, which torch.library cannot give a gradient, made
+    differentiable.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,9 @@
-"""The one-pass kernels in Triton, for CUDA; with TRITON_INTERPRET=1 they run on a CPU, for their results alone.
+"""The one-pass kernels in Triton, for CUDA; with TRITON_INTERPRET=1 they run on a CPU, for their
+results alone.
 
-A tensor is (outer, channels, inner) as in C++. A sum is made in two kernels without atomics, so that the same call
-gives the same bits: each program adds up a part of one channel (or of a block of channels), the second the parts.
+A tensor is (outer, channels, inner) as in C++. A sum is made in two kernels without atomics, so
+that the same call gives the same bits: each program adds up a part of one channel (or of a block of
+channels), the second the parts.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
         with _on(x):
             grid = (math.ceil(x.numel() / BLOCK),)
             sizes = {"DOUBLE": x.dtype == torch.float64, "BLOCK": BLOCK}
-            programs().bias_relu[grid](x, bias.contiguous(), out, x.numel(), channels, inner, **sizes)
+            programs().bias_relu[grid](
+                x, bias.contiguous(), out, x.numel(), channels, inner, **sizes
+            )
 
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
@@ -42,7 +46,8 @@ def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
 
 
 def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
-    """Write to ``grad_x`` what of ``grad`` passes the ReLU whose output is ``y``; return its sums (C,).
+    """Write to ``grad_x`` what of ``grad`` passes the ReLU whose output is ``y``; return its sums
+    (C,).
 
     All three have one dense layout.
     """
@@ -65,28 +70,40 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
             counts = (outer * inner, channels, inner)
             programs().channel_sums[grid](*tensors, partial, *counts, RELU=y is not None, **sizes)
         else:
-            grid, sizes = (math.ceil(channels / CHANNELS), parts), {"ROWS": BLOCK // CHANNELS, "CHANNELS": CHANNELS}
-            programs().row_sums[grid](*tensors, partial, outer, channels, RELU=y is not None, **sizes)
+            grid, sizes = (
+                (math.ceil(channels / CHANNELS), parts),
+                {"ROWS": BLOCK // CHANNELS, "CHANNELS": CHANNELS},
+            )
+            programs().row_sums[grid](
+                *tensors, partial, outer, channels, RELU=y is not None, **sizes
+            )
         programs().add_parts[(channels,)](partial, total, parts, channels, BLOCK=PROGRAMS)
     return total.to(grad.dtype)
 
 
 def parts_of(outer: int, channels: int, inner: int) -> int:
-    """Return among how many programs the sum of a channel (or block of channels) is divided, at most :data:`PROGRAMS`.
+    """Return among how many programs the sum of a channel (or block of channels) is divided, at
+    most :data:`PROGRAMS`.
 
     About :data:`PROGRAMS` programs in all, and none without a block to read.
     """
     if inner > 1:
         wanted, blocks = PROGRAMS // channels, math.ceil(outer * inner / BLOCK)
     else:
-        wanted, blocks = PROGRAMS // math.ceil(channels / CHANNELS), math.ceil(outer / (BLOCK // CHANNELS))
+        wanted, blocks = (
+            PROGRAMS // math.ceil(channels / CHANNELS),
+            math.ceil(outer / (BLOCK // CHANNELS)),
+        )
     return max(1, min(wanted, blocks))
 
 
 def _check_device(x: torch.Tensor) -> None:
     if x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise RuntimeError("Triton's kernels run on CUDA; on a CPU only in its interpreter: set TRITON_INTERPRET=1 "
-                           "before Python starts, and expect it to take a thousand times as long")  # fmt: skip
+        raise RuntimeError(
+            "Triton's kernels run on CUDA; on a CPU only in its interpreter: set "
+            "TRITON_INTERPRET=1 before Python starts, and expect it to take a thousand times as "
+            "long"
+        )
 
 
 def _on(x: torch.Tensor) -> Any:
@@ -116,7 +133,9 @@ def _bias_relu(x, bias, out, count, channels, inner, DOUBLE: tl.constexpr, BLOCK
     tl.store(out + at, tl.where(value <= 0, 0.0, value).to(out.dtype.element_ty), mask=inside)
 
 
-def _channel_sums(grad, y, grad_x, partial, count, channels, inner, RELU: tl.constexpr, BLOCK: tl.constexpr):
+def _channel_sums(
+    grad, y, grad_x, partial, count, channels, inner, RELU: tl.constexpr, BLOCK: tl.constexpr
+):
     channel, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=partial.dtype.element_ty)
     for start in range(part * BLOCK, count, tl.num_programs(1) * BLOCK):
@@ -131,7 +150,17 @@ def _channel_sums(grad, y, grad_x, partial, count, channels, inner, RELU: tl.con
     tl.store(partial + part * channels + channel, tl.sum(total, axis=0))
 
 
-def _row_sums(grad, y, grad_x, partial, rows, channels, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _row_sums(
+    grad,
+    y,
+    grad_x,
+    partial,
+    rows,
+    channels,
+    RELU: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
     column = tl.program_id(0).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
     part = tl.program_id(1).to(tl.int64)
     total = tl.zeros((ROWS, CHANNELS), dtype=partial.dtype.element_ty)

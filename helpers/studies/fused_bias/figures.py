@@ -1,4 +1,6 @@
-"""The figures of lesson 18: kernels with the memory that they read and write, passes, gains, busy multiprocessors."""
+"""The figures of lesson 18: kernels with the memory that they read and write, passes, gains, busy
+multiprocessors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from helpers import plotting, units
 from helpers.checks import members, named, whole_number
 from helpers.plotting import COLOURS, Curves, Menu, Series, Slider
 from helpers.results import Record
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, keys, paper, write  # fmt: skip
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    EMPTY,
+    INK,
+    QUIET,
+    arrow,
+    box,
+    keys,
+    paper,
+    write,
+)
 
 _ARROW_IN = 0.66  # between two arrows of one tensor
 _PANEL_GAP_IN, _KERNEL_IN = 0.35, 0.55
@@ -31,7 +44,10 @@ _ARITHMETIC = {
 
 
 class Kernel(Record):
-    """A kernel: the bytes that it reads and writes of each tensor in device memory, by name. Lesson 18."""
+    """A kernel: the bytes that it reads and writes of each tensor in device memory, by name.
+
+    Lesson 18.
+    """
 
     name: str
     reads: Mapping[str, int]
@@ -44,20 +60,28 @@ class Kernel(Record):
 
 
 def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -> Figure:
-    """Return a figure with one panel per program, with its tensors above, its kernels below and arrows between them.
+    """Return a figure with one panel per program, with its tensors above, its kernels below and
+    arrows between them.
 
-    An arrow is a read or a write. Every panel has room for the tensors of all programs and shows those that its own
-    kernels touch. Its heading has the sum of its bytes. Raises ValueError if there is no program, or one without a
-    kernel. Lesson 18.
+    An arrow is a read or a write. Every panel has room for the tensors of all programs and shows
+    those that its own kernels touch. Its heading has the sum of its bytes. Raises ValueError if
+    there is no program, or one without a kernel. Lesson 18.
     """
-    checked = {name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
-               for name, kernels in named("programs", programs, "lists of Kernels").items()}  # fmt: skip
+    checked = {
+        name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
+        for name, kernels in named("programs", programs, "lists of Kernels").items()
+    }
     if not checked or not all(checked.values()):
         raise ValueError("nothing to draw: give at least one program, and each at least one Kernel")
-    touched = [[tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes)]
-               for kernels in checked.values()]  # fmt: skip
+    touched = [
+        [tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes)]
+        for kernels in checked.values()
+    ]
     tensors = dict.fromkeys(itertools.chain.from_iterable(touched))
-    rooms = {tensor: max(0.94, _ARROW_IN * max(names.count(tensor) for names in touched)) for tensor in tensors}
+    rooms = {
+        tensor: max(0.94, _ARROW_IN * max(names.count(tensor) for names in touched))
+        for tensor in tensors
+    }
     drawing = _Program(rooms)
     width_in = 0.24 + len(checked) * drawing.width_in + (len(checked) - 1) * _PANEL_GAP_IN
     rows = max(len(drawing.rows(kernels)) for kernels in checked.values())
@@ -86,9 +110,17 @@ class _Program:
         return 0.1 + sum(self.rooms_in[name] for name in before) + self.rooms_in[tensor] / 2
 
     def arrows(self, kernels: Sequence[Kernel]) -> list[list[tuple[float, str, int, bool]]]:
-        """Return the arrows of each kernel as (x, tensor, bytes, whether it is a read), side by side per tensor."""
-        accesses = [[(tensor, size, sizes is kernel.reads) for sizes in (kernel.reads, kernel.writes)
-                     for tensor, size in sizes.items()] for kernel in kernels]  # fmt: skip
+        """Return the arrows of each kernel as (x, tensor, bytes, whether it is a read), side by
+        side per tensor.
+        """
+        accesses = [
+            [
+                (tensor, size, sizes is kernel.reads)
+                for sizes in (kernel.reads, kernel.writes)
+                for tensor, size in sizes.items()
+            ]
+            for kernel in kernels
+        ]
         totals = Counter(tensor for row in accesses for tensor, *_ in row)
         before: Counter[str] = Counter()  # arrows of each tensor so far
         arrows = []
@@ -103,10 +135,17 @@ class _Program:
 
     def rows(self, kernels: Sequence[Kernel]) -> list[list[int]]:
         """Return the indices of the kernels in each row, in as few rows as keep them apart."""
-        spans = [(min(x for x, *_ in arrows), max(x for x, *_ in arrows)) for arrows in self.arrows(kernels)]
+        spans = [
+            (min(x for x, *_ in arrows), max(x for x, *_ in arrows))
+            for arrows in self.arrows(kernels)
+        ]
         rows: list[list[int]] = []
         for index, (begin, end) in enumerate(spans):
-            free = (row for row in rows if all(end < spans[other][0] or spans[other][1] < begin for other in row))
+            free = (
+                row
+                for row in rows
+                if all(end < spans[other][0] or spans[other][1] < begin for other in row)
+            )
             row = next(free, None)
             if row is None:
                 rows.append([index])
@@ -125,21 +164,38 @@ class _Program:
             for kernel in indices:
                 low = 2.55 + _KERNEL_IN * row
                 begin, end = (f(x for x, *_ in arrows[kernel]) for f in (min, max))
-                box(axes, left + begin - 0.24, low, end - begin + 0.48, 0.42, kernels[kernel].name, colour=COMPUTING,
-                    bold=True)  # fmt: skip
+                box(
+                    axes,
+                    left + begin - 0.24,
+                    low,
+                    end - begin + 0.48,
+                    0.42,
+                    kernels[kernel].name,
+                    colour=COMPUTING,
+                    bold=True,
+                )
                 for x, _, size, read in arrows[kernel]:
                     ends = [(left + x, 1.32), (left + x, low - 0.03)]
                     arrow(axes, *(ends if read else ends[::-1]))
-                    axes.text(left + x, 1.92, f"{'read' if read else 'write'}\n{units.text(size, 'B')}", fontsize=9,
-                              ha="center", va="center", color=INK,
-                              bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+                    axes.text(
+                        left + x,
+                        1.92,
+                        f"{'read' if read else 'write'}\n{units.text(size, 'B')}",
+                        fontsize=9,
+                        ha="center",
+                        va="center",
+                        color=INK,
+                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+                    )
 
 
 def pass_frames(values: int = 8) -> list[Figure]:
-    """Return frames of a tensor of ``values`` elements to which bias and ReLU are applied in one pass and in two.
+    """Return frames of a tensor of ``values`` elements to which bias and ReLU are applied in one
+    pass and in two.
 
-    A frame shows both programs after as many visits to memory, from none to two per element, in steps of two. A visit
-    reads an element and writes it back. Raises ValueError for no elements. Lesson 18.
+    A frame shows both programs after as many visits to memory, from none to two per element, in
+    steps of two. A visit reads an element and writes it back. Raises ValueError for no elements.
+    Lesson 18.
     """
     count = whole_number("values", values, at_least=1)
     return [_draw_passes(count, visits) for visits in range(0, 2 * count + 1, 2)]
@@ -160,25 +216,34 @@ def _draw_passes(count: int, visits: int) -> Figure:
     return figure
 
 
-def draw_gains(channels: Sequence[int], *, modelled: Sequence[float], measured: Sequence[float]) -> Figure:
-    """Return a plot of the time of three kernels over that of one, by the ``channels`` that the layer reads.
+def draw_gains(
+    channels: Sequence[int], *, modelled: Sequence[float], measured: Sequence[float]
+) -> Figure:
+    """Return a plot of the time of three kernels over that of one, by the ``channels`` that the
+    layer reads.
 
     ``modelled`` and ``measured`` have a ratio for each number of channels. Lesson 18.
     """
     figure, axes = plotting.figure(title="Time of three kernels, relative to one kernel")
-    axes.plot(channels, modelled, "s", color=plotting.MODELLED, label="modelled: two copies of the output")
+    axes.plot(
+        channels, modelled, "s", color=plotting.MODELLED, label="modelled: two copies of the output"
+    )
     axes.plot(channels, measured, "o", color=plotting.MEASURED, label="measured")
     axes.axhline(1, color=QUIET, linestyle="--", label="no gain")
     axes.set_xscale("log", base=2)
     axes.set_xticks(channels, [f"{count}" for count in channels])
-    axes.set(xlabel="channels that the layer reads", ylabel="time relative to one kernel",
-             ylim=(0.8, 1.1 * max(*modelled, *measured)))  # fmt: skip
+    axes.set(
+        xlabel="channels that the layer reads",
+        ylabel="time relative to one kernel",
+        ylim=(0.8, 1.1 * max(*modelled, *measured)),
+    )
     axes.legend()
     return figure
 
 
 def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
-    """Return a figure of a GPU with ``multiprocessors``, of which each of ``blocks`` keeps one busy.
+    """Return a figure of a GPU with ``multiprocessors``, of which each of ``blocks`` keeps one
+    busy.
 
     ``title`` stands above it. Raises ValueError for a count below 1. Lesson 18.
     """
@@ -189,27 +254,45 @@ def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     figure, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
     for number in range(count):
         row, column = divmod(number, _SQUARES_PER_ROW)
-        box(axes, 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN - 0.06, _SQUARE_IN - 0.06,
-            colour=COMPUTING if number < busy else EMPTY)  # fmt: skip
+        box(
+            axes,
+            0.12 + _SQUARE_IN * column,
+            0.1 + _SQUARE_IN * row,
+            _SQUARE_IN - 0.06,
+            _SQUARE_IN - 0.06,
+            colour=COMPUTING if number < busy else EMPTY,
+        )
     states = {f"busy: {busy}": (COMPUTING, "none"), f"idle: {count - busy}": (EMPTY, "none")}
     keys(axes, 0.17, 0.25 + _SQUARE_IN * rows, states)
     return figure
 
 
 def explore_gain() -> None:
-    """Display the gain of fusion on a GPU as a figure to turn: size of the output, channels, bandwidth and launch.
+    """Display the gain of fusion on a GPU as a figure to turn: size of the output, channels,
+    bandwidth and launch.
 
-    A layer writes as many channels as it reads. One kernel takes one launch and the longer of its arithmetic at the
-    GPU's peak and its bytes; three kernels take two launches and four passes over the output more. Lesson 18.
+    A layer writes as many channels as it reads. One kernel takes one launch and the longer of its
+    arithmetic at the GPU's peak and its bytes; three kernels take two launches and four passes over
+    the output more. Lesson 18.
     """
     plotting.explore(
         title="What do kernels of their own for bias and ReLU cost?",
-        alt="Two curves over the channels of a layer: three kernels and two kernels, relative to one. Both fall to 1.",
+        alt="Two curves over the channels of a layer: three kernels and two kernels, relative to "
+        "one. Both fall to 1.",
         inputs=[
             Menu("gpu", "arithmetic", _ARITHMETIC, "H100, bfloat16"),
-            Slider("images", "images of 16 x 28 x 28 outputs", [1, 3, 10, 30, 100, 300, 1000, 3000, 10000], 1000),
-            Slider("channels", "channels that the layer reads",
-                   [1, 2, 4, 8, 16, 32, 64, 96, 131, 192, 256, 512, 1024, 2048], 131),
+            Slider(
+                "images",
+                "images of 16 x 28 x 28 outputs",
+                [1, 3, 10, 30, 100, 300, 1000, 3000, 10000],
+                1000,
+            ),
+            Slider(
+                "channels",
+                "channels that the layer reads",
+                [1, 2, 4, 8, 16, 32, 64, 96, 131, 192, 256, 512, 1024, 2048],
+                131,
+            ),
             Slider("bandwidth", "bandwidth, GB/s", [320, 900, 2039, 3350, 4800, 8000], 3350),
             Slider("launch", "µs per launch", [0, 1, 2, 5, 10, 20], 0),
         ],
@@ -233,4 +316,4 @@ def explore_gain() -> None:
             ylabel="time relative to one kernel",
             log_y=False,
         ),
-    )  # fmt: skip
+    )

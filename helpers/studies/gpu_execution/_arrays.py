@@ -1,4 +1,6 @@
-"""The arrays that a simulated kernel uses: each access is noted for its warp, and what a GPU lets pass is refused."""
+"""The arrays that a simulated kernel uses: each access is noted for its warp, and what a GPU lets
+pass is refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ _SEVERAL: ThreadNumber = (-1, -1, -1, -1)
 
 def named(thread: ThreadNumber) -> str:
     """Return a thread in words."""
-    return "more than one thread" if thread == _SEVERAL else f"thread {thread[2:]} of block {thread[:2]}"
+    return (
+        "more than one thread"
+        if thread == _SEVERAL
+        else f"thread {thread[2:]} of block {thread[:2]}"
+    )
 
 
 class Access(NamedTuple):
@@ -35,7 +41,9 @@ class Access(NamedTuple):
 
 @dataclass(eq=False)
 class RunningThread:
-    """The thread that runs now, its accesses since the last barrier, and the barriers that any block has passed."""
+    """The thread that runs now, its accesses since the last barrier, and the barriers that any
+    block has passed.
+    """
 
     follower: Follower = field(default_factory=Follower)
     thread: ThreadNumber = (0, 0, 0, 0)
@@ -44,9 +52,10 @@ class RunningThread:
 
 
 class DeviceArray:
-    """An array of words of 4 bytes in a GPU's memory or in a block's shared memory, row by row. Lesson 03.
+    """An array of words of 4 bytes in a GPU's memory or in a block's shared memory, row by row.
 
-    A kernel uses ``x[i]`` or ``x[row, column]``, ``x.shape``, and ``len(x)`` for the elements or the rows.
+    A kernel uses ``x[i]`` or ``x[row, column]``, ``x.shape``, and ``len(x)`` for the elements or
+    the rows. Lesson 03.
     """
 
     def __init__(
@@ -61,14 +70,17 @@ class DeviceArray:
     ) -> None:
         self.name, self.shape, self.space = name, shape, space
         self.values, self._running, self._address = values, running, address
-        self._last: dict[int, tuple[int, ThreadNumber, bool]] = {}  # interval, thread, whether it stored
+        # interval, thread, whether it stored
+        self._last: dict[int, tuple[int, ThreadNumber, bool]] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[float]:
-        raise KernelError(f"{named(self._running.thread)} goes through all of {self.name}, but a thread must load one "
-                          f"element at a time; use {self._element(0)} with its own index")  # fmt: skip
+        raise KernelError(
+            f"{named(self._running.thread)} goes through all of {self.name}, but a thread must "
+            f"load one element at a time; use {self._element(0)} with its own index"
+        )
 
     def __getitem__(self, index: object) -> float:
         return self.load_at(index, self._running.follower.place(sys._getframe(1)))
@@ -77,9 +89,11 @@ class DeviceArray:
         self.store_at(index, value, self._running.follower.place(sys._getframe(1)))
 
     def load_at(self, index: object, place: Place) -> float:
-        """Return an element, loaded by the running thread at ``place``, which ``x[index]`` finds by itself.
+        """Return an element, loaded by the running thread at ``place``, which ``x[index]`` finds by
+        itself.
 
-        For a kernel that runs in another process, which reports its places. Raises KernelError as ``x[index]``.
+        For a kernel that runs in another process, which reports its places. Raises KernelError as
+        ``x[index]``.
         """
         element = self._access(index, place, stores=False)
         self._check_load(element)
@@ -92,11 +106,15 @@ class DeviceArray:
         try:
             self.values[element] = value
         except (TypeError, OverflowError):
-            raise KernelError(f"{named(self._running.thread)} stores {value!r:.40} into {self._element(element)}, but "
-                              "an element must be one number of its array's type") from None  # fmt: skip
+            raise KernelError(
+                f"{named(self._running.thread)} stores {value!r:.40} into "
+                f"{self._element(element)}, but an element must be one number of its array's type"
+            ) from None
 
     def _access(self, index: object, place: Place, *, stores: bool) -> int:
-        """Note an access of the running thread at ``place``, and return the number of the element."""
+        """Note an access of the running thread at ``place``, and return the number of the
+        element.
+        """
         element, running = self._number(index), self._running
         interval, thread, stored = self._last.get(element, (-1, running.thread, False))
         if interval == running.interval:
@@ -120,33 +138,48 @@ class DeviceArray:
         except TypeError:
             numbers = ()
         if len(numbers) != len(self.shape):
-            form = "x[i] with one integer" if len(self.shape) == 1 else "x[row, column] with two integers"
-            raise KernelError(f"{named(self._running.thread)} uses {self.name}[{index!r}], but an element must be "
-                              f"written {form.replace('x', self.name, 1)}")  # fmt: skip
+            form = (
+                "x[i] with one integer"
+                if len(self.shape) == 1
+                else "x[row, column] with two integers"
+            )
+            raise KernelError(
+                f"{named(self._running.thread)} uses {self.name}[{index!r}], but an element must "
+                f"be written {form.replace('x', self.name, 1)}"
+            )
         element = 0
         for number, size in zip(numbers, self.shape, strict=True):
             if not 0 <= number < size:
-                raise KernelError(f"{named(self._running.thread)} uses {self.name}[{', '.join(map(str, numbers))}], "
-                                  f"but {self.name} has {self._sizes()}; guard the access with an if")  # fmt: skip
+                raise KernelError(
+                    f"{named(self._running.thread)} uses "
+                    f"{self.name}[{', '.join(map(str, numbers))}], but {self.name} has "
+                    f"{self._sizes()}; guard the access with an if"
+                )
             element = element * size + number
         return element
 
     def _sizes(self) -> str:
         names = ("elements",) if len(self.shape) == 1 else ("rows", "columns")
-        return " and ".join(f"{size:,} {name}" for size, name in zip(self.shape, names, strict=True))
+        return " and ".join(
+            f"{size:,} {name}" for size, name in zip(self.shape, names, strict=True)
+        )
 
     def _element(self, element: int) -> str:
         indices = (element,) if len(self.shape) == 1 else divmod(element, self.shape[1])
         return f"{self.name}[{', '.join(map(str, indices))}]"
 
-    def _race(self, element: int, other: ThreadNumber, *, stores: bool, stored: bool) -> KernelError:
+    def _race(
+        self, element: int, other: ThreadNumber, *, stores: bool, stored: bool
+    ) -> KernelError:
         cure = (
             "let one thread store it, or put a yield between the two"
             if stores and stored
             else "put a yield between the two, as the barrier"
         )
-        return KernelError(f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, which "
-                           f"{named(other)} {_verb(stored)} with no barrier in between; {cure}")  # fmt: skip
+        return KernelError(
+            f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, which "
+            f"{named(other)} {_verb(stored)} with no barrier in between; {cure}"
+        )
 
     def _check_load(self, element: int) -> None:
         """Raise KernelError if the running thread may not load the element."""
@@ -163,7 +196,13 @@ class GlobalArray(DeviceArray):
     """An array in the GPU's memory, which all blocks see; no barrier orders two blocks."""
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], running: RunningThread, *, values: words[float], address: int
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        running: RunningThread,
+        *,
+        values: words[float],
+        address: int,
     ) -> None:
         super().__init__(name, shape, running, values=values, address=address, space="global")
         self._loaded_by: dict[int, tuple[int, int]] = {}
@@ -178,16 +217,22 @@ class GlobalArray(DeviceArray):
 
     def _note_store(self, element: int) -> None:
         block = self._running.thread[:2]
-        self._check_blocks(element, self._stored_by.setdefault(element, block), stores=True, stored=True)
+        self._check_blocks(
+            element, self._stored_by.setdefault(element, block), stores=True, stored=True
+        )
         self._check_blocks(element, self._loaded_by.get(element, block), stores=True, stored=False)
         self.is_stored = True
 
-    def _check_blocks(self, element: int, other: tuple[int, int], *, stores: bool, stored: bool) -> None:
+    def _check_blocks(
+        self, element: int, other: tuple[int, int], *, stores: bool, stored: bool
+    ) -> None:
         if other != self._running.thread[:2]:
             whom = "another block" if other == _SEVERAL[:2] else f"block {other}"
-            raise KernelError(f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, which "
-                              f"{whom} {_verb(stored)} as well, and no barrier orders two blocks; let one block use "
-                              "every element that is stored")  # fmt: skip
+            raise KernelError(
+                f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, "
+                f"which {whom} {_verb(stored)} as well, and no barrier orders two blocks; let one "
+                "block use every element that is stored"
+            )
 
 
 class SharedArray(DeviceArray):
@@ -200,8 +245,10 @@ class SharedArray(DeviceArray):
 
     def _check_load(self, element: int) -> None:
         if not self._filled[element]:
-            raise KernelError(f"{named(self._running.thread)} loads {self._element(element)}, which no thread has "
-                              "stored yet; store it first, with a yield in between if another thread does")  # fmt: skip
+            raise KernelError(
+                f"{named(self._running.thread)} loads {self._element(element)}, which no thread "
+                "has stored yet; store it first, with a yield in between if another thread does"
+            )
 
     def _note_store(self, element: int) -> None:
         self._filled[element] = True

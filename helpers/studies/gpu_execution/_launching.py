@@ -1,8 +1,10 @@
-"""A reader's kernel on simulated warps: it runs thread by thread, and its requests are counted warp by warp.
+"""A reader's kernel on simulated warps: it runs thread by thread, and its requests are counted warp
+by warp.
 
-A kernel is a function of a thread and of its arguments, written for one thread. ``yield`` is ``__syncthreads()``: each
-thread of a block reaches the barrier before any goes on. What a GPU would let pass in silence is refused: an index
-outside an array, shared memory that no thread has filled, a race between two threads, a barrier that some threads miss.
+A kernel is a function of a thread and of its arguments, written for one thread. ``yield`` is
+``__syncthreads()``: each thread of a block reaches the barrier before any goes on. What a GPU would
+let pass in silence is refused: an index outside an array, shared memory that no thread has filled,
+a race between two threads, a barrier that some threads miss.
 
 Counted are requests as the warps make them, before any cache. Lesson 03.
 """
@@ -23,10 +25,22 @@ import numpy as np
 from helpers import console
 from helpers.checks import function, whole_number
 from helpers.results import Record, row_of
-from helpers.studies.gpu_execution._arrays import Access, GlobalArray, RunningThread, SharedArray, ThreadNumber, named
+from helpers.studies.gpu_execution._arrays import (
+    Access,
+    GlobalArray,
+    RunningThread,
+    SharedArray,
+    ThreadNumber,
+    named,
+)
 from helpers.studies.gpu_execution._occupancy import MOST_THREADS
 from helpers.studies.gpu_execution._places import Place, ReportedPlace
-from helpers.studies.gpu_execution._requests import WARP_LANES, WORD_BYTES, count_passes, count_sectors
+from helpers.studies.gpu_execution._requests import (
+    WARP_LANES,
+    WORD_BYTES,
+    count_passes,
+    count_sectors,
+)
 from helpers.studies.simulators import KernelError
 
 _ALIGNED_BYTES = 256  # where an array begins in the GPU's memory, as cudaMalloc has it
@@ -35,10 +49,11 @@ _CODES = {"float32": "f", "int32": "i"}
 
 
 class Request(Record):
-    """One request: a load or a store that warp number ``warp`` of the launch executed for some of its lanes.
+    """One request: a load or a store that warp number ``warp`` of the launch executed for some of
+    its lanes.
 
-    ``space`` is "global" or "shared", ``access`` is "load" or "store". ``addresses`` has a byte address for each of
-    ``lanes``; those of one array begin at a multiple of 256. Lesson 03.
+    ``space`` is "global" or "shared", ``access`` is "load" or "store". ``addresses`` has a byte
+    address for each of ``lanes``; those of one array begin at a multiple of 256. Lesson 03.
     """
 
     warp: int
@@ -62,8 +77,8 @@ class Request(Record):
 class ArrayCounts(Record):
     """The requests of all warps that load, or that store, one array.
 
-    ``lanes`` is the sum of their active lanes, and ``active_share`` is that over all lanes. ``sectors`` are those of
-    the GPU's memory, ``passes`` those of shared memory. Lesson 03.
+    ``lanes`` is the sum of their active lanes, and ``active_share`` is that over all lanes.
+    ``sectors`` are those of the GPU's memory, ``passes`` those of shared memory. Lesson 03.
     """
 
     array: str
@@ -87,10 +102,11 @@ class ArrayCounts(Record):
 
 
 class Launch(Record):
-    """A kernel that ran on simulated warps: what it is made of, and a row of ``counts`` for each array and access.
+    """A kernel that ran on simulated warps: what it is made of, and a row of ``counts`` for each
+    array and access.
 
-    ``barriers`` and ``shared_bytes`` are those of the block that has most. ``requests`` are all of them, in the order
-    in which the warps made them. Lesson 03.
+    ``barriers`` and ``shared_bytes`` are those of the block that has most. ``requests`` are all of
+    them, in the order in which the warps made them. Lesson 03.
     """
 
     blocks: int
@@ -122,7 +138,8 @@ class Launch(Record):
         return sum(row.passes for row in self.counts)
 
     def count(self, array: str, access: str) -> ArrayCounts:
-        """Return the row of ``array`` and ``access``, "load" or "store"; ValueError, with the rows, for none.
+        """Return the row of ``array`` and ``access``, "load" or "store"; ValueError, with the rows,
+        for none.
 
         Lesson 03.
         """
@@ -131,11 +148,12 @@ class Launch(Record):
 
 @dataclass(eq=False)
 class Thread:
-    """A thread's place in the launch, and its block's shared memory: what a kernel gets first. Lesson 03.
+    """A thread's place in the launch, and its block's shared memory: what a kernel gets first.
 
-    ``thread_x`` and ``thread_y`` are CUDA's ``threadIdx``, ``block_x`` and ``block_y`` its ``blockIdx``,
-    ``block_width`` and ``block_height`` its ``blockDim``. In its block a thread has the number
-    ``block_width * thread_y + thread_x``, and 32 consecutive numbers are a warp.
+    ``thread_x`` and ``thread_y`` are CUDA's ``threadIdx``, ``block_x`` and ``block_y`` its
+    ``blockIdx``, ``block_width`` and ``block_height`` its ``blockDim``. In its block a thread has
+    the number ``block_width * thread_y + thread_x``, and 32 consecutive numbers are a warp. Lesson
+    03.
     """
 
     block_x: int
@@ -182,7 +200,8 @@ class Thread:
         return self.block_width
 
     def shared(self, name: str, *shape: int) -> SharedArray:
-        """Return the block's shared array ``name`` of float32, with so many elements, or rows and columns.
+        """Return the block's shared array ``name`` of float32, with so many elements, or rows and
+        columns.
 
         Every thread of a block gets the same one. Lesson 03.
         """
@@ -197,16 +216,24 @@ class _Block:
     arrays: dict[str, SharedArray] = field(default_factory=dict)
 
     def shared(self, name: str, shape: tuple[int, ...]) -> SharedArray:
-        """Return the array ``name``, made at the first call; KernelError for a second shape or none."""
-        if len(shape) not in (1, 2) or not all(isinstance(size, int) and size > 0 for size in shape):
-            raise KernelError(f"shared array {name!r} has the shape {shape}, but it must have one or two sizes, each a "
-                              "whole number above 0")  # fmt: skip
+        """Return the array ``name``, made at the first call; KernelError for a second shape or
+        none.
+        """
+        if len(shape) not in (1, 2) or not all(
+            isinstance(size, int) and size > 0 for size in shape
+        ):
+            raise KernelError(
+                f"shared array {name!r} has the shape {shape}, but it must have one or two sizes, "
+                "each a whole number above 0"
+            )
         made = self.arrays.get(name)
         if made is None:
             made = self.arrays[name] = SharedArray(name, shape, self.running)
         if made.shape != shape:
-            raise KernelError(f"{named(self.running.thread)} takes shared array {name!r} with the shape {shape}, but "
-                              f"another thread took it with {made.shape}; give it one shape")  # fmt: skip
+            raise KernelError(
+                f"{named(self.running.thread)} takes shared array {name!r} with the shape {shape}, "
+                f"but another thread took it with {made.shape}; give it one shape"
+            )
         return made
 
     @property
@@ -217,7 +244,9 @@ class _Block:
 
 @dataclass(eq=False)
 class _Lane:
-    """A thread between two barriers: its number, the rest of its kernel, where it waits, its frames, its accesses."""
+    """A thread between two barriers: its number, the rest of its kernel, where it waits, its
+    frames, its accesses.
+    """
 
     thread: ThreadNumber
     start: Callable[[], Any]
@@ -246,21 +275,27 @@ class _Lane:
 
 
 def launch(
-    kernel: Callable[..., Any], *arguments: Any, grid: int | tuple[int, int], block: int | tuple[int, int]
+    kernel: Callable[..., Any],
+    *arguments: Any,
+    grid: int | tuple[int, int],
+    block: int | tuple[int, int],
 ) -> Launch:
-    """Run ``kernel(thread, *arguments)`` for all threads, store its results into the arrays, and return the counts.
+    """Run ``kernel(thread, *arguments)`` for all threads, store its results into the arrays, and
+    return the counts.
 
-    ``grid`` has the blocks and ``block`` the threads of a block, as x or as (x, y). ``thread`` is a :class:`Thread`. A
-    NumPy array of float32 or int32, with one dimension or two, is an array in the GPU's memory, stored row by row, and
-    bears the name of the kernel's parameter; other arguments pass as they are. A kernel with barriers is a generator
-    and has ``yield`` where CUDA C++ has ``__syncthreads()``. Lanes that take different sides of a branch, or loop for
-    longer than others, make requests of their own, as on a GPU (see :mod:`helpers.studies.gpu_execution._places`). A
-    kernel that runs in another process accesses arrays with ``load_at`` and ``store_at``, and yields a
-    :class:`ReportedPlace` at each barrier.
+    ``grid`` has the blocks and ``block`` the threads of a block, as x or as (x, y). ``thread`` is a
+    :class:`Thread`. A NumPy array of float32 or int32, with one dimension or two, is an array in
+    the GPU's memory, stored row by row, and bears the name of the kernel's parameter; other
+    arguments pass as they are. A kernel with barriers is a generator and has ``yield`` where CUDA
+    C++ has ``__syncthreads()``. Lanes that take different sides of a branch, or loop for longer
+    than others, make requests of their own, as on a GPU (see
+    :mod:`helpers.studies.gpu_execution._places`). A kernel that runs in another process accesses
+    arrays with ``load_at`` and ``store_at``, and yields a :class:`ReportedPlace` at each barrier.
 
-    Raises KernelError, naming the thread, for an index outside an array, a load from shared memory that no thread has
-    filled, a race between two threads or blocks and a barrier that some threads miss; TypeError or ValueError for
-    arguments that do not fit; an exception in the kernel passes unchanged. After an error the arrays are as before.
+    Raises KernelError, naming the thread, for an index outside an array, a load from shared memory
+    that no thread has filled, a race between two threads or blocks and a barrier that some threads
+    miss; TypeError or ValueError for arguments that do not fit; an exception in the kernel passes
+    unchanged. After an error the arrays are as before.
 
     >>> def double(thread, x):
     ...     if thread.x < len(x):
@@ -274,11 +309,15 @@ def launch(
     function("kernel", kernel, "a function of (thread, ...), written for one thread")
     (columns, rows), (width, height) = _sizes("grid", grid), _sizes("block", block)
     if width * height > MOST_THREADS:
-        raise ValueError(f"block={block} has {width * height:,} threads, but a block has at most {MOST_THREADS:,}; "
-                         "give smaller blocks, and more of them")  # fmt: skip
+        raise ValueError(
+            f"block={block} has {width * height:,} threads, but a block has at most "
+            f"{MOST_THREADS:,}; give smaller blocks, and more of them"
+        )
     if columns * rows * width * height > _MOST_LAUNCHED:
-        raise ValueError(f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
-                         f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts")  # fmt: skip
+        raise ValueError(
+            f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
+            f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts"
+        )
     running = RunningThread()
     values, arrays = _placed(kernel, arguments, running)
     requests: list[Request] = []
@@ -286,19 +325,27 @@ def launch(
     places = [(x, y) for y in range(rows) for x in range(columns)]
     for number, (x, y) in enumerate(console.track(places, "running thread blocks")):
         made = _Block(running)
-        lanes = [_lane(kernel, values, Thread(x, y, i % width, i // width, width, height, made))
-                 for i in range(width * height)]  # fmt: skip
+        lanes = [
+            _lane(kernel, values, Thread(x, y, i % width, i // width, width, height, made))
+            for i in range(width * height)
+        ]
         first_warp = number * -(-len(lanes) // WARP_LANES)
-        barriers = max(barriers, _run_block(lanes, running, first_warp=first_warp, requests=requests))
+        barriers = max(
+            barriers, _run_block(lanes, running, first_warp=first_warp, requests=requests)
+        )
         shared_bytes = max(shared_bytes, made.shared_bytes)
     for given, placed in arrays:
         if placed.is_stored:
             given[...] = np.array(placed.values, dtype=given.dtype).reshape(given.shape)
     return Launch(
-        blocks=len(places), threads=len(places) * width * height,
-        warps=len(places) * -(-width * height // WARP_LANES), barriers=barriers, shared_bytes=shared_bytes,
-        counts=_counted(requests), requests=tuple(requests),
-    )  # fmt: skip
+        blocks=len(places),
+        threads=len(places) * width * height,
+        warps=len(places) * -(-width * height // WARP_LANES),
+        barriers=barriers,
+        shared_bytes=shared_bytes,
+        counts=_counted(requests),
+        requests=tuple(requests),
+    )
 
 
 def _sizes(name: str, given: object) -> tuple[int, int]:
@@ -312,7 +359,9 @@ def _sizes(name: str, given: object) -> tuple[int, int]:
 def _placed(
     kernel: Callable[..., Any], arguments: Sequence[Any], running: RunningThread
 ) -> tuple[list[Any], list[tuple[np.ndarray, GlobalArray]]]:
-    """Return the kernel's arguments with arrays of the simulated GPU in place of NumPy's, and the pairs of the two."""
+    """Return the kernel's arguments with arrays of the simulated GPU in place of NumPy's, and the
+    pairs of the two.
+    """
     names = _names(kernel, arguments)
     values: list[Any] = []
     arrays: list[tuple[np.ndarray, GlobalArray]] = []
@@ -331,35 +380,56 @@ def _placed(
 
 
 def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
-    """Return a name for each argument: that of the kernel's parameter, or its number behind a star."""
+    """Return a name for each argument: that of the kernel's parameter, or its number behind a
+    star.
+    """
     parameters = inspect.signature(kernel)
     try:
         parameters.bind(None, *arguments)
     except TypeError as error:
-        raise TypeError(f"{getattr(kernel, '__name__', 'kernel')} cannot be called with a thread and the "
-                        f"{len(arguments)} arguments given ({error}); give one for each parameter after the "
-                        "thread") from None  # fmt: skip
-    names = [name for name, given in parameters.parameters.items()
-             if given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)][1:]  # fmt: skip
-    return [*names[: len(arguments)], *(f"argument {number + 1}" for number in range(len(names), len(arguments)))]
+        raise TypeError(
+            f"{getattr(kernel, '__name__', 'kernel')} cannot be called with a thread and the "
+            f"{len(arguments)} arguments given ({error}); give one for each parameter after the "
+            "thread"
+        ) from None
+    names = [
+        name
+        for name, given in parameters.parameters.items()
+        if given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)
+    ][1:]
+    return [
+        *names[: len(arguments)],
+        *(f"argument {number + 1}" for number in range(len(names), len(arguments))),
+    ]
 
 
 def _check_array(name: str, given: Any, others: Sequence[tuple[str, np.ndarray]]) -> None:
     if not isinstance(given, np.ndarray):
-        raise TypeError(f"{name} is a {type(given).__name__}; give a NumPy array of float32 or int32, for example "
-                        f"{name}.numpy() of a tensor on the CPU")  # fmt: skip
+        raise TypeError(
+            f"{name} is a {type(given).__name__}; give a NumPy array of float32 or int32, for "
+            f"example {name}.numpy() of a tensor on the CPU"
+        )
     if given.dtype.name not in _CODES:
-        raise TypeError(f"{name} has elements of {given.dtype.name}, but the simulated memory has words of 4 bytes; "
-                        f"give {name}.astype(np.float32) or int32")  # fmt: skip
+        raise TypeError(
+            f"{name} has elements of {given.dtype.name}, but the simulated memory has words of 4 "
+            f"bytes; give {name}.astype(np.float32) or int32"
+        )
     if given.ndim > 2 or not given.size:
-        raise ValueError(f"{name} has the shape {given.shape}, but an array must have one dimension or two, and an "
-                         "element")  # fmt: skip
+        raise ValueError(
+            f"{name} has the shape {given.shape}, but an array must have one dimension or two, and "
+            "an element"
+        )
     if not given.flags.c_contiguous:
-        raise ValueError(f"{name} is not stored row by row, so its addresses would be others; give "
-                         f"np.ascontiguousarray({name})")  # fmt: skip
+        raise ValueError(
+            f"{name} is not stored row by row, so its addresses would be others; give "
+            f"np.ascontiguousarray({name})"
+        )
     sharing = next((other for other, values in others if np.may_share_memory(values, given)), None)
     if sharing is not None:
-        raise ValueError(f"{name} and {sharing} share memory, but each array must have its own; give a copy of one")
+        raise ValueError(
+            f"{name} and {sharing} share memory, but each array must have its own; give a copy of "
+            "one"
+        )
 
 
 def _lane(kernel: Callable[..., Any], values: Sequence[Any], thread: Thread) -> _Lane:
@@ -367,8 +437,12 @@ def _lane(kernel: Callable[..., Any], values: Sequence[Any], thread: Thread) -> 
     return _Lane(number, lambda: kernel(thread, *values))
 
 
-def _run_block(lanes: Sequence[_Lane], running: RunningThread, *, first_warp: int, requests: list[Request]) -> int:
-    """Run a block from barrier to barrier, append its warps' requests to ``requests``, and return the barriers."""
+def _run_block(
+    lanes: Sequence[_Lane], running: RunningThread, *, first_warp: int, requests: list[Request]
+) -> int:
+    """Run a block from barrier to barrier, append its warps' requests to ``requests``, and return
+    the barriers.
+    """
     barriers = 0
     while True:
         running.interval += 1
@@ -386,16 +460,22 @@ def _check_barrier(lanes: Sequence[_Lane], waiting: Sequence[_Lane]) -> None:
     """Raise KernelError unless all threads of the block wait at one barrier."""
     if len(waiting) < len(lanes):
         ended = next(lane for lane in lanes if lane not in waiting)
-        raise KernelError(f"{named(waiting[0].thread)} waits at a barrier, but {named(ended.thread)} has ended; let no "
-                          "if or return skip a yield, because every thread of a block must reach it")  # fmt: skip
+        raise KernelError(
+            f"{named(waiting[0].thread)} waits at a barrier, but {named(ended.thread)} has ended; "
+            "let no if or return skip a yield, because every thread of a block must reach it"
+        )
     other = next((lane for lane in waiting if lane.barrier != waiting[0].barrier), None)
     if other is not None:
-        raise KernelError(f"{named(waiting[0].thread)} and {named(other.thread)} wait at different barriers; put the "
-                          "yield outside the if, so that every thread of a block reaches the same one")  # fmt: skip
+        raise KernelError(
+            f"{named(waiting[0].thread)} and {named(other.thread)} wait at different barriers; put "
+            "the yield outside the if, so that every thread of a block reaches the same one"
+        )
 
 
 def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Request]:
-    """Yield the requests of a warp whose lanes made the accesses ``traces``, those furthest behind first."""
+    """Yield the requests of a warp whose lanes made the accesses ``traces``, those furthest behind
+    first.
+    """
     at = [0] * len(traces)
     waiting = [lane for lane, trace in enumerate(traces) if trace]
     while waiting:
@@ -409,9 +489,13 @@ def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Requ
         for (space, stores), group in going.items():
             names = sorted({access.array.name for _, access in group})
             yield Request(
-                warp, " or ".join(names), space, "store" if stores else "load",
-                lanes=tuple(lane for lane, _ in group), addresses=tuple(access.address for _, access in group),
-            )  # fmt: skip
+                warp,
+                " or ".join(names),
+                space,
+                "store" if stores else "load",
+                lanes=tuple(lane for lane, _ in group),
+                addresses=tuple(access.address for _, access in group),
+            )
         waiting = [lane for lane in waiting if at[lane] < len(traces[lane])]
 
 
@@ -426,6 +510,12 @@ def _counted(requests: Sequence[Request]) -> tuple[ArrayCounts, ...]:
 def _row(array: str, space: str, access: str, group: Sequence[Request]) -> ArrayCounts:
     lanes = sum(len(request.lanes) for request in group)
     return ArrayCounts(
-        array, space, access, requests=len(group), lanes=lanes, active_share=lanes / (WARP_LANES * len(group)),
-        sectors=sum(request.sectors for request in group), passes=sum(request.passes for request in group),
-    )  # fmt: skip
+        array,
+        space,
+        access,
+        requests=len(group),
+        lanes=lanes,
+        active_share=lanes / (WARP_LANES * len(group)),
+        sectors=sum(request.sectors for request in group),
+        passes=sum(request.passes for request in group),
+    )

@@ -25,8 +25,8 @@ class MeasuredTranspose(Record):
 class MeasuredTransposes(Record):
     """The transposes of ``side`` x ``side`` float32 values on the GPU ``device``.
 
-    Their kernels are those of :data:`TRANSPOSES_THREADS`, and "torch", which is ``x.t().contiguous()``. ``stable`` says
-    whether the times repeat. Lesson 03.
+    Their kernels are those of :data:`TRANSPOSES_THREADS`, and "torch", which is
+    ``x.t().contiguous()``. ``stable`` says whether the times repeat. Lesson 03.
     """
 
     device: str
@@ -36,11 +36,12 @@ class MeasuredTransposes(Record):
 
 
 def measure_transposes() -> MeasuredTransposes | None:
-    """Return the times of the four transposes, and of PyTorch's, on this machine's GPU; None where there is no GPU.
+    """Return the times of the four transposes, and of PyTorch's, on this machine's GPU; None where
+    there is no GPU.
 
-    The matrix has 8,192 x 8,192 float32 values, so that it fits into no cache. Each kernel's result is compared with
-    PyTorch's before it is timed. Raises RuntimeError for a wrong result, and as :func:`native.compile_cuda` where
-    NVRTC is missing. Lesson 03.
+    The matrix has 8,192 x 8,192 float32 values, so that it fits into no cache. Each kernel's result
+    is compared with PyTorch's before it is timed. Raises RuntimeError for a wrong result, and as
+    :func:`native.compile_cuda` where NVRTC is missing. Lesson 03.
     """
     if not torch.cuda.is_available():
         return None
@@ -52,10 +53,14 @@ def measure_transposes() -> MeasuredTransposes | None:
     output = torch.empty_like(matrix)
     for name, block in TRANSPOSES_THREADS.items():
         kernel = module.function(f"void {name}(const float* input, float* output, int n)")
-        calls[name] = functools.partial(kernel, matrix, output.zero_(), _SIDE, grid=(blocks, blocks), block=block)
+        calls[name] = functools.partial(
+            kernel, matrix, output.zero_(), _SIDE, grid=(blocks, blocks), block=block
+        )
         calls[name]()
         if not torch.equal(output, expected):
-            raise RuntimeError(f"the kernel {name} did not transpose the matrix on {torch.cuda.get_device_name()}")
+            raise RuntimeError(
+                f"the kernel {name} did not transpose the matrix on {torch.cuda.get_device_name()}"
+            )
     calls["torch"] = lambda: matrix.t().contiguous()
     compared = timing.compare(calls, budget_s=_BUDGET_S, device="cuda", precision=0.05)
     transposes = tuple(MeasuredTranspose(row.name, row.minimum_s) for row in compared.candidates)

@@ -1,8 +1,10 @@
-"""How many blocks of a kernel fit on a multiprocessor, by the rules of NVIDIA's occupancy calculator.
+"""How many blocks of a kernel fit on a multiprocessor, by the rules of NVIDIA's occupancy
+calculator.
 
-Sources: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities", technical specifications per compute capability
-(warps, threads, shared memory; an older edition for 6.0 to 7.0); ``cuda_occupancy.h`` of CUDA 13 (blocks, partitions
-and units of allocation), to which the tests compare every rule.
+Sources: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities", technical specifications per
+compute capability (warps, threads, shared memory; an older edition for 6.0 to 7.0);
+``cuda_occupancy.h`` of CUDA 13 (blocks, partitions and units of allocation), to which the tests
+compare every rule.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ _KIB = 1024
 class Multiprocessor(Record):
     """A multiprocessor's room for blocks. Lesson 03.
 
-    ``warps`` and ``blocks`` are the most that it holds, and ``registers`` are divided among ``partitions`` of equal
-    size, each with its own scheduler. A block takes its own shared memory and ``reserved_bytes`` for the system,
-    rounded up to ``unit_bytes``, of ``shared_bytes``; its own is at most ``most_block_bytes``.
+    ``warps`` and ``blocks`` are the most that it holds, and ``registers`` are divided among
+    ``partitions`` of equal size, each with its own scheduler. A block takes its own shared memory
+    and ``reserved_bytes`` for the system, rounded up to ``unit_bytes``, of ``shared_bytes``; its
+    own is at most ``most_block_bytes``.
     """
 
     capability: str
@@ -39,14 +42,26 @@ class Multiprocessor(Record):
 
 
 def _row(
-    capability: str, warps: int, blocks: int, shared_kib: int, most_block_kib: int, *, partitions: int = 4
+    capability: str,
+    warps: int,
+    blocks: int,
+    shared_kib: int,
+    most_block_kib: int,
+    *,
+    partitions: int = 4,
 ) -> Multiprocessor:
     since_ampere = int(capability.partition(".")[0]) >= 8
     return Multiprocessor(
-        capability, warps, blocks, _REGISTERS, partitions, shared_bytes=shared_kib * _KIB,
-        most_block_bytes=most_block_kib * _KIB, reserved_bytes=_KIB if since_ampere else 0,
+        capability,
+        warps,
+        blocks,
+        _REGISTERS,
+        partitions,
+        shared_bytes=shared_kib * _KIB,
+        most_block_bytes=most_block_kib * _KIB,
+        reserved_bytes=_KIB if since_ampere else 0,
         unit_bytes=128 if since_ampere else 256,
-    )  # fmt: skip
+    )
 
 
 MULTIPROCESSORS = {
@@ -67,12 +82,13 @@ MULTIPROCESSORS = {
 
 
 class Occupancy(Record):
-    """The blocks of a kernel that a multiprocessor holds, and the share of its places for warps that they take.
+    """The blocks of a kernel that a multiprocessor holds, and the share of its places for warps
+    that they take.
 
-    ``block_warps`` are the warps of a block. Each limit alone would let in ``blocks_by_warps``, ``blocks_by_blocks``
-    (the most blocks that a multiprocessor holds), ``blocks_by_registers`` and ``blocks_by_shared_memory``, and
-    ``limited_by`` names the limit that binds, or all that do, joined by "and". With 0 blocks the kernel cannot be
-    launched. Lesson 03.
+    ``block_warps`` are the warps of a block. Each limit alone would let in ``blocks_by_warps``,
+    ``blocks_by_blocks`` (the most blocks that a multiprocessor holds), ``blocks_by_registers`` and
+    ``blocks_by_shared_memory``, and ``limited_by`` names the limit that binds, or all that do,
+    joined by "and". With 0 blocks the kernel cannot be launched. Lesson 03.
     """
 
     capability: str
@@ -86,15 +102,19 @@ class Occupancy(Record):
     blocks_by_shared_memory: int
 
 
-def occupancy(capability: str | Multiprocessor, *, threads: int, registers: int, shared_bytes: int = 0) -> Occupancy:
-    """Return the :class:`Occupancy` of a kernel in blocks of ``threads`` threads with ``registers`` registers each.
+def occupancy(
+    capability: str | Multiprocessor, *, threads: int, registers: int, shared_bytes: int = 0
+) -> Occupancy:
+    """Return the :class:`Occupancy` of a kernel in blocks of ``threads`` threads with ``registers``
+    registers each.
 
-    ``capability`` is the compute capability of a GPU, such as "9.0" for an H100, or a :class:`Multiprocessor`;
-    ``shared_bytes`` is the shared memory of a block in bytes, static and dynamic. A warp gets its registers in units of
-    256 and from one partition. Source: NVIDIA's occupancy calculator, ``cuda_occupancy.h``.
+    ``capability`` is the compute capability of a GPU, such as "9.0" for an H100, or a
+    :class:`Multiprocessor`; ``shared_bytes`` is the shared memory of a block in bytes, static and
+    dynamic. A warp gets its registers in units of 256 and from one partition. Source: NVIDIA's
+    occupancy calculator, ``cuda_occupancy.h``.
 
-    Raises ValueError for an unknown capability, for more than 1,024 threads per block or 255 registers per thread,
-    TypeError for what is no whole number.
+    Raises ValueError for an unknown capability, for more than 1,024 threads per block or 255
+    registers per thread, TypeError for what is no whole number.
 
     >>> fits = occupancy("9.0", threads=1024, registers=33)
     >>> fits.blocks, fits.warp_share, fits.limited_by
@@ -140,7 +160,9 @@ def _warps_with_registers(room: Multiprocessor, warp_registers: int) -> int:
 
 
 def _blocks_with_shared_memory(room: Multiprocessor, own_bytes: int) -> int:
-    """Return the blocks that get shared memory; one that takes none counts as one that takes a unit."""
+    """Return the blocks that get shared memory; one that takes none counts as one that takes a
+    unit.
+    """
     if own_bytes > room.most_block_bytes:
         return 0
     units = max(1, -(-(own_bytes + room.reserved_bytes) // room.unit_bytes))

@@ -1,9 +1,11 @@
-"""Where a thread is in its kernel, as a tuple that orders places: which lanes of a warp go together, and who waits.
+"""Where a thread is in its kernel, as a tuple that orders places: which lanes of a warp go
+together, and who waits.
 
-A warp has one instruction at a time for all its lanes. Lanes at the same place, in the same iteration of every loop, go
-together. Lanes at different places take turns, those that are furthest behind first, so they meet again after the
-branch, and lanes that leave a loop early wait for the others. That is how a GPU runs structured code whose compiler
-lets the lanes meet again as early as possible; a real compiler may also let them meet later, or do without the branch.
+A warp has one instruction at a time for all its lanes. Lanes at the same place, in the same
+iteration of every loop, go together. Lanes at different places take turns, those that are furthest
+behind first, so they meet again after the branch, and lanes that leave a loop early wait for the
+others. That is how a GPU runs structured code whose compiler lets the lanes meet again as early as
+possible; a real compiler may also let them meet later, or do without the branch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ Place = tuple[int, ...]
 
 
 class ReportedPlace(Place):
-    """A place of a thread whose kernel runs in another process, as a :class:`Follower` there reports it."""
+    """A place of a thread whose kernel runs in another process, as a :class:`Follower` there
+    reports it.
+    """
 
 
 _ROOM = str(Path(__file__).parent)
@@ -42,7 +46,9 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The loops of compiled code, outer before inner, and where each of its instructions begins; none of the room's."""
+    """The loops of compiled code, outer before inner, and where each of its instructions begins;
+    none of the room's.
+    """
 
     code: CodeType
     loops: tuple[_Loop, ...]
@@ -53,11 +59,16 @@ def _layout(code: CodeType) -> _Layout:
     instructions = list(dis.get_instructions(code))
     ends: dict[int, int] = {}
     for jump in instructions:
-        if "JUMP_BACKWARD" in jump.opname and not jump.opname.endswith("NO_INTERRUPT"):  # which waits for a generator
+        # which waits for a generator
+        if "JUMP_BACKWARD" in jump.opname and not jump.opname.endswith("NO_INTERRUPT"):
             ends[jump.argval] = max(ends.get(jump.argval, 0), jump.offset)
     loops = []
     for begin, end in sorted(ends.items(), key=lambda item: (item[0], -item[1])):
-        lines = [each.positions.lineno for each in instructions if begin <= each.offset <= end and each.positions]
+        lines = [
+            each.positions.lineno
+            for each in instructions
+            if begin <= each.offset <= end and each.positions
+        ]
         known = [line for line in lines if line is not None]
         loops.append(_Loop(begin, end, min(known), max(known)))
     return _Layout(code, tuple(loops), tuple(each.offset for each in instructions))
@@ -65,28 +76,35 @@ def _layout(code: CodeType) -> _Layout:
 
 @dataclass(eq=False)
 class _Visit:
-    """A frame of a thread: its layout, the line it is on, and the iteration of each of its loops."""
+    """A frame of a thread: its layout, the line it is on, and the iteration of each of its
+    loops.
+    """
 
     layout: _Layout
     line: int
     iterations: list[int]
 
     def move(self, line: int) -> None:
-        """Go to ``line``: a loop that is entered begins with iteration 0, at its first line again with the next one."""
+        """Go to ``line``: a loop that is entered begins with iteration 0, at its first line again
+        with the next one.
+        """
         for index, loop in enumerate(self.layout.loops):
             if loop.has(line) and not loop.has(self.line):
                 self.iterations[index] = 0
-            elif line == loop.first_line and (self.line > line or loop.first_line == loop.last_line):
+            elif line == loop.first_line and (
+                self.line > line or loop.first_line == loop.last_line
+            ):
                 self.iterations[index] += loop.has(self.line)
         self.line = line
 
 
 @dataclass(eq=False)
 class Follower:
-    """Follows threads through a kernel: ``with follower.of(frames):`` around what a thread runs, then :meth:`place`.
+    """Follows threads through a kernel: ``with follower.of(frames):`` around what a thread runs,
+    then :meth:`place`.
 
-    ``frames`` is a dictionary that belongs to the thread and lives as long as it does. Frames from that of the ``with``
-    outwards are no part of the kernel.
+    ``frames`` is a dictionary that belongs to the thread and lives as long as it does. Frames from
+    that of the ``with`` outwards are no part of the kernel.
     """
 
     _layouts: dict[int, _Layout] = field(default_factory=dict)
@@ -104,7 +122,10 @@ class Follower:
         sys.settrace(self._called)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         sys.settrace(self._others)
 
@@ -120,7 +141,8 @@ class Follower:
     def _moved(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
             self._frames[frame].move(frame.f_lineno)
-        elif event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which may only wait
+        elif event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            # which may only wait
             del self._frames[frame]
         return self._moved
 
@@ -140,7 +162,9 @@ class Follower:
             part: Place = (at,)
             if layout.loops:
                 iterations = self._frames[frame].iterations
-                for loop, iteration in zip(reversed(layout.loops), reversed(iterations), strict=True):
+                for loop, iteration in zip(
+                    reversed(layout.loops), reversed(iterations), strict=True
+                ):
                     if loop.begin <= at <= loop.end:
                         part = (loop.begin, iteration, *part)
             place = part + place
@@ -148,7 +172,9 @@ class Follower:
         return place
 
     def barrier(self, waiting: object) -> Place:
-        """Return the place where the generator ``waiting`` has stopped, through every ``yield from``."""
+        """Return the place where the generator ``waiting`` has stopped, through every
+        ``yield from``.
+        """
         place: Place = ()
         while isinstance(waiting, GeneratorType):
             place += self.place(waiting.gi_frame)

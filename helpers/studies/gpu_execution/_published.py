@@ -1,4 +1,7 @@
-"""Published times of kernels that differ in what lesson 03 counts, as data with their source. Lesson 03."""
+"""Published times of kernels that differ in what lesson 03 counts, as data with their source.
+
+Lesson 03.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from helpers.results import Record
 
 
 class TransposeTime(Record):
-    """A kernel that transposes 32,768 x 32,768 float32 values on an H100, in tiles of ``tile`` x ``tile`` values.
+    """A kernel that transposes 32,768 x 32,768 float32 values on an H100, in tiles of ``tile`` x
+    ``tile`` values.
 
-    ``kernel`` is the source's name for it, ``threads`` those of a block. The bandwidth is that of 8 bytes per value.
+    ``kernel`` is the source's name for it, ``threads`` those of a block. The bandwidth is that of 8
+    bytes per value.
     """
 
     kernel: str
@@ -27,8 +32,8 @@ class ProductRate(Record):
 
 
 TRANSPOSES_SOURCE = (
-    "Caleb Yenusah, gpu-matrix-transpose (github.com/yencal/gpu-matrix-transpose, README at commit cab4650, December "
-    "2025): an H100 80 GB HBM3, nvcc -O3 -arch=sm_90"
+    "Caleb Yenusah, gpu-matrix-transpose (github.com/yencal/gpu-matrix-transpose, README at commit "
+    "cab4650, December 2025): an H100 80 GB HBM3, nvcc -O3 -arch=sm_90"
 )
 TRANSPOSES = (
     TransposeTime("Naive", 1024, 32, 1, 18.0645e-3, 475.5e9),
@@ -42,7 +47,7 @@ TRANSPOSES = (
 )
 
 PRODUCTS_SOURCE = (
-    "Simon Boehm, SGEMM_CUDA (github.com/siboehm/SGEMM_CUDA, README): kernels 1 and 2 on an A6000, without and with "
-    "neighbouring threads in one row of the result"
+    "Simon Boehm, SGEMM_CUDA (github.com/siboehm/SGEMM_CUDA, README): kernels 1 and 2 on an A6000, "
+    "without and with neighbouring threads in one row of the result"
 )
 PRODUCTS = (ProductRate("1: Naive", 309.0e9), ProductRate("2: GMEM Coalescing", 1986.5e9))

@@ -1,8 +1,10 @@
-"""A scheduler of a multiprocessor: while a warp waits for its data, it issues the instructions of other warps.
+"""A scheduler of a multiprocessor: while a warp waits for its data, it issues the instructions of
+other warps.
 
-A model, cycle by cycle, of what NVIDIA's CUDA C++ Programming Guide says in "Hardware Multithreading": the registers of
-every warp stay where they are, so the change to another warp costs nothing. Which of several ready warps NVIDIA's
-schedulers take is not published; here it is the one that is ready for longest, and it goes on as long as it can.
+A model, cycle by cycle, of what NVIDIA's CUDA C++ Programming Guide says in "Hardware
+Multithreading": the registers of every warp stay where they are, so the change to another warp
+costs nothing. Which of several ready warps NVIDIA's schedulers take is not published; here it is
+the one that is ready for longest, and it goes on as long as it can.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _MOST_TURNS = 100_000
 
 
 class Turn(Record):
-    """A turn of a warp: from ``start`` it issues, at ``stop`` it begins to wait, at ``ready`` its data have come.
+    """A turn of a warp: from ``start`` it issues, at ``stop`` it begins to wait, at ``ready`` its
+    data have come.
 
     All three are in cycles. Lesson 03.
     """
@@ -32,11 +35,12 @@ class Turn(Record):
 
 
 class Schedule(Record):
-    """What a scheduler with ``warps`` warps did, each with ``loads`` loads in flight while it waits.
+    """What a scheduler with ``warps`` warps did, each with ``loads`` loads in flight while it
+    waits.
 
-    ``busy_share`` is the share of cycles in which it issued an instruction, ``bytes_per_cycle`` the rate at which the
-    memory delivered, ``bytes_in_flight`` what was on its way on average. The three are those of the second half of the
-    rounds, when the pattern repeats. Lesson 03.
+    ``busy_share`` is the share of cycles in which it issued an instruction, ``bytes_per_cycle`` the
+    rate at which the memory delivered, ``bytes_in_flight`` what was on its way on average. The
+    three are those of the second half of the rounds, when the pattern repeats. Lesson 03.
     """
 
     warps: int
@@ -56,13 +60,15 @@ def run_scheduler(
     most_bytes_per_cycle: float = math.inf,
     rounds: int = 20,
 ) -> Schedule:
-    """Return the :class:`Schedule` of ``warps`` warps that each compute, load and wait, ``rounds`` times.
+    """Return the :class:`Schedule` of ``warps`` warps that each compute, load and wait, ``rounds``
+    times.
 
-    In a turn a warp issues ``computing`` instructions and then ``loads`` loads of 128 bytes, one instruction per cycle,
-    and waits until all its data have come, ``latency_cycles`` after each load. The memory delivers at most
-    ``most_bytes_per_cycle``, so that loads queue beyond it. Without that limit the scheduler is busy for min(1, warps n
-    / T), with n = computing + loads instructions per turn and T = n - 1 + latency_cycles cycles from one turn of a
-    single warp to its next. With it, Little's law says how many bytes must be in flight: most_bytes_per_cycle x
+    In a turn a warp issues ``computing`` instructions and then ``loads`` loads of 128 bytes, one
+    instruction per cycle, and waits until all its data have come, ``latency_cycles`` after each
+    load. The memory delivers at most ``most_bytes_per_cycle``, so that loads queue beyond it.
+    Without that limit the scheduler is busy for min(1, warps n / T), with n = computing + loads
+    instructions per turn and T = n - 1 + latency_cycles cycles from one turn of a single warp to
+    its next. With it, Little's law says how many bytes must be in flight: most_bytes_per_cycle x
     latency_cycles.
 
     Raises ValueError for numbers below 1, for fewer than 2 rounds and for over 100,000 turns.
@@ -74,11 +80,17 @@ def run_scheduler(
     """
     whole_number("warps", warps, at_most=_MOST_TURNS)
     whole_number("rounds", rounds, at_least=2, at_most=_MOST_TURNS)
-    for name, value in {"latency_cycles": latency_cycles, "loads": loads, "computing": computing}.items():
+    for name, value in {
+        "latency_cycles": latency_cycles,
+        "loads": loads,
+        "computing": computing,
+    }.items():
         whole_number(name, value)
     if warps * rounds > _MOST_TURNS:
-        raise ValueError(f"{warps:,} warps and {rounds:,} rounds are {warps * rounds:,} turns; give fewer, at most "
-                         f"{_MOST_TURNS:,}")  # fmt: skip
+        raise ValueError(
+            f"{warps:,} warps and {rounds:,} rounds are {warps * rounds:,} turns; give fewer, at "
+            f"most {_MOST_TURNS:,}"
+        )
     transfer = _transfer_cycles(most_bytes_per_cycle)
     waiting = [(0.0, warp) for warp in range(warps)]
     turns: list[Turn] = []
@@ -101,12 +113,13 @@ def run_scheduler(
     counted = sum(begin <= turn.start < end for turn in turns)
     in_flight = sum(max(0.0, min(arrived, end) - max(issued, begin)) for issued, arrived in flights)
     return Schedule(
-        warps, loads,
+        warps,
+        loads,
         busy_share=counted * (computing + loads) / (end - begin),
         bytes_per_cycle=LOAD_BYTES * counted * loads / (end - begin),
         bytes_in_flight=LOAD_BYTES * in_flight / (end - begin),
         turns=tuple(turns),
-    )  # fmt: skip
+    )
 
 
 def _transfer_cycles(most_bytes_per_cycle: float) -> float:

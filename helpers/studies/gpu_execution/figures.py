@@ -1,4 +1,6 @@
-"""The figures of lesson 03: they draw what requests, schedules and rules of this room have counted."""
+"""The figures of lesson 03: they draw what requests, schedules and rules of this room have
+counted.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,27 @@ _GPUS = {"V100": "7.0", "A100": "8.0", "RTX 3090": "8.6", "RTX 4090": "8.9", "H1
 
 
 def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figure:
-    """Return the lanes of a warp in each of its ``requests``, a row per request, for every kernel by its name.
+    """Return the lanes of a warp in each of its ``requests``, a row per request, for every kernel
+    by its name.
 
-    A lane is blue while it takes part, and grey while it is off. ``requests`` are those of one warp, such as
-    ``[request for request in run.requests if request.warp == 0]`` of :func:`launch`. ``title`` stands above.
-    Raises TypeError for no requests, ValueError for none at all or those of several warps. Lesson 03.
+    A lane is blue while it takes part, and grey while it is off. ``requests`` are those of one
+    warp, such as ``[request for request in run.requests if request.warp == 0]`` of :func:`launch`.
+    ``title`` stands above. Raises TypeError for no requests, ValueError for none at all or those of
+    several warps. Lesson 03.
     """
     rows = {
         name: members(f"requests[{name!r}]", group, "requests, as a launch has them", kind=Request)
         for name, group in named("requests", requests, "lists of requests").items()
     }
-    several = next((name for name, group in rows.items() if len({request.warp for request in group}) != 1), None)
+    several = next(
+        (name for name, group in rows.items() if len({request.warp for request in group}) != 1),
+        None,
+    )
     if several is not None or not rows:
-        raise ValueError(f"requests of {several!r} are of no warp or of several; give those of one, such as "
-                         "[request for request in run.requests if request.warp == 0]")  # fmt: skip
+        raise ValueError(
+            f"requests of {several!r} are of no warp or of several; give those of one, such as "
+            "[request for request in run.requests if request.warp == 0]"
+        )
     high = sum(_NAME_IN + _ROW_IN * len(group) + 0.1 for group in rows.values())
     drawn, axes = paper(_LEFT_IN + WARP_LANES * _LANE_IN + 0.2, 0.1 + high + 0.4, title=title)
     y = 0.1
@@ -57,109 +66,189 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
         write(axes, 0.12, y + _NAME_IN / 2, name, ha="left", bold=True)
         y += _NAME_IN
         for request in group:
-            write(axes, _LEFT_IN - 0.1, y + _ROW_IN / 2, f"{request.access} {request.array}", ha="right")
+            write(
+                axes,
+                _LEFT_IN - 0.1,
+                y + _ROW_IN / 2,
+                f"{request.access} {request.array}",
+                ha="right",
+            )
             for lane in range(WARP_LANES):
                 colour = COMPUTING if lane in request.lanes else WAITING
                 corner = _LEFT_IN + lane * _LANE_IN, y + 0.03
                 axes.add_patch(Rectangle(corner, _LANE_IN - 0.03, _ROW_IN - 0.06, facecolor=colour))
             y += _ROW_IN
         y += 0.1
-    keys(axes, _LEFT_IN, y + 0.05, {"takes part": (COMPUTING, COMPUTING), "is off": (WAITING, WAITING)})
+    keys(
+        axes,
+        _LEFT_IN,
+        y + 0.05,
+        {"takes part": (COMPUTING, COMPUTING), "is off": (WAITING, WAITING)},
+    )
     return drawn
 
 
 def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
-    """Return the sectors that each of ``requests`` touches, from left to right, eight in a row, each of 8 words.
+    """Return the sectors that each of ``requests`` touches, from left to right, eight in a row,
+    each of 8 words.
 
-    ``requests`` has the byte addresses of the lanes by a name, as :func:`sectors` takes them. A word that a lane wants
-    is blue; the grey ones travel with it. ``title`` stands above. Raises ValueError for no request or an empty one, and
-    as :func:`sectors` does. Lesson 03.
+    ``requests`` has the byte addresses of the lanes by a name, as :func:`sectors` takes them. A
+    word that a lane wants is blue; the grey ones travel with it. ``title`` stands above. Raises
+    ValueError for no request or an empty one, and as :func:`sectors` does. Lesson 03.
     """
     words = _words(requests)
-    touched = {name: sorted({word // _SECTOR_WORDS for word in group}) for name, group in words.items()}
+    touched = {
+        name: sorted({word // _SECTOR_WORDS for word in group}) for name, group in words.items()
+    }
     rows = sum(-(-len(group) // _SECTORS_IN_ROW) for group in touched.values())
     width = 0.24 + _SECTORS_IN_ROW * _SECTOR_IN
-    drawn, axes = paper(width, 0.55 + (_NAME_IN + 0.14) * len(words) + _SECTOR_ROW_IN * rows, title=title)
+    drawn, axes = paper(
+        width, 0.55 + (_NAME_IN + 0.14) * len(words) + _SECTOR_ROW_IN * rows, title=title
+    )
     top = 0.1
     for name, group in touched.items():
         count = count_sectors(WORD_BYTES * word for word in words[name])
         write(axes, 0.12, top + _NAME_IN / 2, name, ha="left", bold=True)
-        write(axes, _LEFT_IN, top + _NAME_IN / 2, f"{count} sector{'s' if count > 1 else ''}", ha="left", colour=QUIET)
+        write(
+            axes,
+            _LEFT_IN,
+            top + _NAME_IN / 2,
+            f"{count} sector{'s' if count > 1 else ''}",
+            ha="left",
+            colour=QUIET,
+        )
         top += _NAME_IN
         for place, sector in enumerate(group):
             row, column = divmod(place, _SECTORS_IN_ROW)
             for word in range(_SECTOR_WORDS):
                 is_used = sector * _SECTOR_WORDS + word in words[name]
                 corner = 0.12 + column * _SECTOR_IN + word * _WORD_IN, top + row * _SECTOR_ROW_IN
-                axes.add_patch(Rectangle(corner, _WORD_IN - 0.015, _SECTOR_ROW_IN - 0.06,
-                                         facecolor=COMPUTING if is_used else WAITING))  # fmt: skip
+                axes.add_patch(
+                    Rectangle(
+                        corner,
+                        _WORD_IN - 0.015,
+                        _SECTOR_ROW_IN - 0.06,
+                        facecolor=COMPUTING if is_used else WAITING,
+                    )
+                )
         top += _SECTOR_ROW_IN * (-(-len(group) // _SECTORS_IN_ROW)) + 0.14
-    keys(axes, 0.12, top + 0.08, {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)})
+    keys(
+        axes,
+        0.12,
+        top + 0.08,
+        {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)},
+    )
     return drawn
 
 
 def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
-    """Return the banks from which each of ``requests`` takes its words, a panel per request, and a square per word.
+    """Return the banks from which each of ``requests`` takes its words, a panel per request, and a
+    square per word.
 
-    ``requests`` has the byte addresses of the lanes by a name, as :func:`bank_passes` takes them. A word of the first
-    pass is blue, and a word that waits for a later one is grey. ``title`` stands above. Raises ValueError for no
-    request or an empty one, and as :func:`bank_passes` does. Lesson 03.
+    ``requests`` has the byte addresses of the lanes by a name, as :func:`bank_passes` takes them. A
+    word of the first pass is blue, and a word that waits for a later one is grey. ``title`` stands
+    above. Raises ValueError for no request or an empty one, and as :func:`bank_passes` does. Lesson
+    03.
     """
     _words(requests)
-    lanes = {name: [int(address) // WORD_BYTES for address in group] for name, group in _listed(requests).items()}
+    lanes = {
+        name: [int(address) // WORD_BYTES for address in group]
+        for name, group in _listed(requests).items()
+    }
     side, gap = _BANK_IN * BANKS, 0.5
     drawn, axes = paper(max(_LEAST_IN, 0.35 + (side + gap) * len(lanes)), side + 1.4, title=title)
     for place, (name, words) in enumerate(lanes.items()):
         left, top = 0.6 + place * (side + gap), 0.62
         passes = bank_passes(WORD_BYTES * word for word in words)
         write(axes, left, 0.18, name, ha="left", bold=True)
-        write(axes, left, 0.42, f"{passes} pass{'es' if passes > 1 else ''}", ha="left", colour=QUIET)
+        write(
+            axes, left, 0.42, f"{passes} pass{'es' if passes > 1 else ''}", ha="left", colour=QUIET
+        )
         axes.add_patch(Rectangle((left, top), side, side, facecolor=EMPTY))
         first: dict[int, int] = {}
         for lane, word in enumerate(words):
             waits = first.setdefault(word % BANKS, word) != word
             corner = left + word % BANKS * _BANK_IN, top + lane * _BANK_IN
-            axes.add_patch(Rectangle(corner, _BANK_IN, _BANK_IN, facecolor=WAITING if waits else COMPUTING,
-                                     edgecolor="white", linewidth=0.6))  # fmt: skip
+            axes.add_patch(
+                Rectangle(
+                    corner,
+                    _BANK_IN,
+                    _BANK_IN,
+                    facecolor=WAITING if waits else COMPUTING,
+                    edgecolor="white",
+                    linewidth=0.6,
+                )
+            )
         write(axes, left + side / 2, top + side + 0.16, "bank, 0 to 31", size=10, colour=QUIET)
     write(axes, 0.38, 0.62 + side / 2, "lane, 0 to 31", size=10, colour=QUIET, turned=True)
-    keys(axes, 0.6, side + 1.0, {"first pass": (COMPUTING, COMPUTING), "a later pass": (WAITING, WAITING)})
+    keys(
+        axes,
+        0.6,
+        side + 1.0,
+        {"first pass": (COMPUTING, COMPUTING), "a later pass": (WAITING, WAITING)},
+    )
     return drawn
 
 
 def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: float) -> Figure:
-    """Return the warps of each of ``schedules``, by their names, over cycles from 0 to ``until``: a bar per turn.
+    """Return the warps of each of ``schedules``, by their names, over cycles from 0 to ``until``: a
+    bar per turn.
 
-    A warp is blue while the scheduler issues its instructions, and grey while it waits for its data. ``title`` stands
-    above. Raises ValueError for no schedule, TypeError for what is none. Lesson 03.
+    A warp is blue while the scheduler issues its instructions, and grey while it waits for its
+    data. ``title`` stands above. Raises ValueError for no schedule, TypeError for what is none.
+    Lesson 03.
     """
     given = named("schedules", schedules, "schedules, as run_scheduler() returns them")
-    members("schedules", given.values(), "schedules, as run_scheduler() returns them", kind=Schedule)
+    members(
+        "schedules", given.values(), "schedules, as run_scheduler() returns them", kind=Schedule
+    )
     if not given:
-        raise ValueError("no schedules; give at least one, as run_scheduler() returns it, with a name")
+        raise ValueError(
+            "no schedules; give at least one, as run_scheduler() returns it, with a name"
+        )
     rows = sum(schedule.warps + 1 for schedule in given.values())
     drawn, axes = plotting.figure(title=title, height_in=1.4 + 0.16 * rows)
     row = 0
     for name, schedule in given.items():
         for turn in schedule.turns:
-            for begin, end, what in ((turn.start, turn.stop, "computing"), (turn.stop, turn.ready, "waiting")):
-                axes.broken_barh([(begin, end - begin)], (row + turn.warp, 0.8), color=COLOURS[what])
+            for begin, end, what in (
+                (turn.start, turn.stop, "computing"),
+                (turn.stop, turn.ready, "waiting"),
+            ):
+                axes.broken_barh(
+                    [(begin, end - begin)], (row + turn.warp, 0.8), color=COLOURS[what]
+                )
         label = f"{name}:\nbusy {100 * schedule.busy_share:.0f} %"
-        axes.text(-0.01, row + schedule.warps / 2, label, ha="right", va="center", transform=axes.get_yaxis_transform())
+        axes.text(
+            -0.01,
+            row + schedule.warps / 2,
+            label,
+            ha="right",
+            va="center",
+            transform=axes.get_yaxis_transform(),
+        )
         row += schedule.warps + 1
-    axes.set(xlim=(0, number("until", until, above=0)), ylim=(row, -0.5), xlabel="cycles (simulated)", yticks=[])
+    axes.set(
+        xlim=(0, number("until", until, above=0)),
+        ylim=(row, -0.5),
+        xlabel="cycles (simulated)",
+        yticks=[],
+    )
     axes.grid(visible=False)
     shown = {"issues instructions": "computing", "waits for its data": "waiting"}
     handles = [Patch(facecolor=COLOURS[what], label=label) for label, what in shown.items()]
-    drawn.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False, fontsize=11)
+    drawn.legend(
+        handles=handles, ncols=len(handles), loc="outside lower center", frameon=False, fontsize=11
+    )
     return drawn
 
 
 class TransposeStep(Record):
-    """A kernel on the way from the one-line transpose to the fastest: what is counted of it, and what was published.
+    """A kernel on the way from the one-line transpose to the fastest: what is counted of it, and
+    what was published.
 
-    ``sectors`` are those of a warp per 32 values, ``passes`` those of a column of its tile in shared memory, None
-    without a tile. Lesson 03.
+    ``sectors`` are those of a warp per 32 values, ``passes`` those of a column of its tile in
+    shared memory, None without a tile. Lesson 03.
     """
 
     sectors: int
@@ -168,17 +257,24 @@ class TransposeStep(Record):
 
 
 def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) -> Figure:
-    """Return the ``steps`` by their names, a row per kernel, with its counts and a bar for its time.
+    """Return the ``steps`` by their names, a row per kernel, with its counts and a bar for its
+    time.
 
-    A count that differs from that of the row above is bold. The dashed line is ``least_s``, the least time by the
-    roofline. ``title`` stands above. Raises TypeError for steps that are none, ValueError for no step or a least time
-    that is not above 0. Lesson 03.
+    A count that differs from that of the row above is bold. The dashed line is ``least_s``, the
+    least time by the roofline. ``title`` stands above. Raises TypeError for steps that are none,
+    ValueError for no step or a least time that is not above 0. Lesson 03.
     """
     given = named("steps", steps, "steps of the way")
-    members("steps", given.values(), "steps of the way, as TransposeStep has them", kind=TransposeStep)
+    members(
+        "steps", given.values(), "steps of the way, as TransposeStep has them", kind=TransposeStep
+    )
     if not given:
         raise ValueError("no steps; give at least one TransposeStep, with a name")
-    columns = {"sectors per\n32 values": 2.75, "passes of\na column": 3.65, "values per\nthread": 4.5}
+    columns = {
+        "sectors per\n32 values": 2.75,
+        "passes of\na column": 3.65,
+        "values per\nthread": 4.5,
+    }
     left, longest = 5.15, 1.9
     least_s = number("least_s", least_s, above=0)
     scale = longest / max(least_s, *(step.published.time_s for step in given.values()))
@@ -194,9 +290,19 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
         for place, (middle, count) in enumerate(zip(columns.values(), counts, strict=True)):
             is_new = bool(above) and count != above[place]
             text = "–" if count is None else str(count)
-            write(axes, middle, top + _STEP_IN / 2, text, bold=is_new, colour=INK if is_new else QUIET)
-        axes.add_patch(Rectangle((left, top + 0.06), scale * time_s, _STEP_IN - 0.12, facecolor=MEASURED))
-        write(axes, left + scale * time_s + 0.08, top + _STEP_IN / 2, f"{1e3 * time_s:.2f} ms", ha="left")
+            write(
+                axes, middle, top + _STEP_IN / 2, text, bold=is_new, colour=INK if is_new else QUIET
+            )
+        axes.add_patch(
+            Rectangle((left, top + 0.06), scale * time_s, _STEP_IN - 0.12, facecolor=MEASURED)
+        )
+        write(
+            axes,
+            left + scale * time_s + 0.08,
+            top + _STEP_IN / 2,
+            f"{1e3 * time_s:.2f} ms",
+            ha="left",
+        )
         above = counts
     at, bottom = left + scale * least_s, 0.6 + _STEP_IN * len(given)
     axes.plot([at, at], [0.58, bottom + 0.1], color=MODELLED, linestyle="--", linewidth=1.6)
@@ -206,27 +312,40 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
 
 
 def explore_occupancy() -> None:
-    """Display the occupancy of a GPU as a figure to turn: by a thread's registers, a block's threads and shared memory.
+    """Display the occupancy of a GPU as a figure to turn: by a thread's registers, a block's
+    threads and shared memory.
 
-    The formulas are those of :func:`occupancy`, with registers in units of 256 per warp and in four partitions.
-    Lesson 03.
+    The formulas are those of :func:`occupancy`, with registers in units of 256 per warp and in four
+    partitions. Lesson 03.
     """
     options = {}
     for name, capability in _GPUS.items():
         room = MULTIPROCESSORS[capability]
         options[name] = {
-            "warps": room.warps, "blocks": room.blocks, "shared": room.shared_bytes, "most": room.most_block_bytes,
-            "reserved": room.reserved_bytes, "unit": room.unit_bytes,
-        }  # fmt: skip
+            "warps": room.warps,
+            "blocks": room.blocks,
+            "shared": room.shared_bytes,
+            "most": room.most_block_bytes,
+            "reserved": room.reserved_bytes,
+            "unit": room.unit_bytes,
+        }
     plotting.explore(
         title="How many warps does a multiprocessor hold?",
         alt="A curve that falls in steps: the occupancy of a GPU over the registers of a thread.",
         inputs=[
             Menu("gpu", "GPU", options, "H100"),
-            Slider("threads", "threads per block", [32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024], 1024),
+            Slider(
+                "threads",
+                "threads per block",
+                [32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024],
+                1024,
+            ),
             Slider("registers", "registers per thread", list(range(16, 129)), 32),
             Slider(
-                "kib", "KiB of shared memory per block", [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 99, 160, 227], 4
+                "kib",
+                "KiB of shared memory per block",
+                [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 99, 160, 227],
+                4,
             ),
         ],
         formulas={
@@ -234,7 +353,9 @@ def explore_occupancy() -> None:
             "partition": "floor(16384 / (256 * ceil(registers / 8)))",
             "taken": "gpu.unit * max(1, ceil((1024 * kib + gpu.reserved) / gpu.unit))",
             "stored": "(1024 * kib <= gpu.most) * floor(gpu.shared / taken)",
-            "fitting": "min(gpu.blocks, floor(gpu.warps / block), floor(4 * partition / block), stored)",
+            "fitting": (
+                "min(gpu.blocks, floor(gpu.warps / block), floor(4 * partition / block), stored)"
+            ),
             "occupancy": "100 * fitting * block / gpu.warps",
         },
         picture=Curves(
@@ -250,14 +371,23 @@ def explore_occupancy() -> None:
 
 def _listed(requests: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
     given = named("requests", requests, "byte addresses, one per lane")
-    return {name: members(f"requests[{name!r}]", group, "byte addresses") for name, group in given.items()}
+    return {
+        name: members(f"requests[{name!r}]", group, "byte addresses")
+        for name, group in given.items()
+    }
 
 
 def _words(requests: Mapping[str, Iterable[int]]) -> dict[str, set[int]]:
-    """Return the words of each request, refused as :func:`sectors` refuses addresses, or because there is none."""
+    """Return the words of each request, refused as :func:`sectors` refuses addresses, or because
+    there is none.
+    """
     listed = _listed(requests)
     empty = next((name for name, group in listed.items() if not sectors(group)), None)
     if empty is not None or not listed:
-        raise ValueError(f"requests has {'no addresses of ' + repr(empty) if listed else 'no request'}; give the byte "
-                         "addresses of at least one lane, by a name")  # fmt: skip
-    return {name: {int(address) // WORD_BYTES for address in group} for name, group in listed.items()}
+        raise ValueError(
+            f"requests has {'no addresses of ' + repr(empty) if listed else 'no request'}; give "
+            "the byte addresses of at least one lane, by a name"
+        )
+    return {
+        name: {int(address) // WORD_BYTES for address in group} for name, group in listed.items()
+    }

@@ -1,4 +1,5 @@
-"""How computing grew: training compute of landmark models, processors by year, and the energy of an operation.
+"""How computing grew: training compute of landmark models, processors by year, and the energy of an
+operation.
 
 Lessons 01, 02 and 14.
 """

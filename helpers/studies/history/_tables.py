@@ -1,4 +1,5 @@
-"""How computing grew: training compute of landmark models, processors by year, and the energy of an operation.
+"""How computing grew: training compute of landmark models, processors by year, and the energy of an
+operation.
 
 Small tables with their sources in ``history.toml`` beside this module, the growth fitted to them
 (:func:`doubling_time`). Lessons 01, 02 and 14.
@@ -29,7 +30,10 @@ _QUANTILE_POINTS = 20_001
 
 
 class Point(Record):
-    """A quantity's ``value`` at a time, ``year`` with a fraction (2012.75 is the end of September). Lesson 02."""
+    """A quantity's ``value`` at a time, ``year`` with a fraction (2012.75 is the end of September).
+
+    Lesson 02.
+    """
 
     name: str
     year: float
@@ -46,15 +50,20 @@ class Trend(Record):
 
     def between(self, first: float, last: float) -> Trend:
         """Return the points with ``first <= year < last``."""
-        return Trend(self.quantity, self.unit, tuple(point for point in self.points if first <= point.year < last))
+        return Trend(
+            self.quantity,
+            self.unit,
+            tuple(point for point in self.points if first <= point.year < last),
+        )
 
 
 class DoublingTime(Record):
     """How fast a series doubled: the slope of log2 of the value against the year, by least squares.
 
-    ``low`` and ``high`` bound the slope with ``confidence_share``; ``doubling_years`` is one over the slope (infinite
-    for a slope of 0, negative for what halves), and its bounds are None where the slope's interval holds 0: the series
-    then says nothing of a doubling time. ``annual_ratio`` is the growth in one year. Lesson 02.
+    ``low`` and ``high`` bound the slope with ``confidence_share``; ``doubling_years`` is one over
+    the slope (infinite for a slope of 0, negative for what halves), and its bounds are None where
+    the slope's interval holds 0: the series then says nothing of a doubling time. ``annual_ratio``
+    is the growth in one year. Lesson 02.
     """
 
     doublings_per_year: float
@@ -69,7 +78,8 @@ class DoublingTime(Record):
 
 
 class EnergyCost(Record):
-    """The energy of one operation or of one access of ``bits``, in picojoules, least to most, on a ``process_nm`` chip.
+    """The energy of one operation or of one access of ``bits``, in picojoules, least to most, on a
+    ``process_nm`` chip.
 
     Lesson 01.
     """
@@ -105,7 +115,8 @@ class EnergyTable(Record):
 
 
 class RelativeEnergyCost(Record):
-    """The energy of reading or writing one value in ``name``, over that of one multiply-accumulate: ``mac_ratio``.
+    """The energy of reading or writing one value in ``name``, over that of one multiply-accumulate:
+    ``mac_ratio``.
 
     Lesson 14.
     """
@@ -117,56 +128,74 @@ class RelativeEnergyCost(Record):
 
 
 class RelativeEnergyTable(Record):
-    """The energy of accesses relative to a multiply-accumulate; one row a place that holds values. Lesson 14."""
+    """The energy of accesses relative to a multiply-accumulate; one row a place that holds values.
+
+    Lesson 14.
+    """
 
     costs: tuple[RelativeEnergyCost, ...]
 
 
 @functools.cache
 def training_compute() -> Trend:
-    """Return the operations that training landmark models took, 1957 to 2023, by Epoch AI's estimates.
+    """Return the operations that training landmark models took, 1957 to 2023, by Epoch AI's
+    estimates.
 
-    In FLOP. Epoch expects most estimates to be right within a factor of 2, the latest within 5. Lesson 02.
+    In FLOP. Epoch expects most estimates to be right within a factor of 2, the latest within 5.
+    Lesson 02.
     """
     data = _data()
     source = device_sources(data)[data["training"]["source"]]
     rows = data["training"]["rows"]
-    points = tuple(Point(name, year, petaflop * _FLOPS_PER_PETAFLOP, source) for name, year, petaflop in rows)
+    points = tuple(
+        Point(name, year, petaflop * _FLOPS_PER_PETAFLOP, source) for name, year, petaflop in rows
+    )
     return Trend("training compute", "FLOP", points)
 
 
 def processors(quantity: str) -> Trend:
-    """Return one quantity of microprocessors by year: transistors, clock_hz, power_w, single_thread or cores.
+    """Return one quantity of microprocessors by year: transistors, clock_hz, power_w, single_thread
+    or cores.
 
-    One processor a calendar year, the first of Karl Rupp's list; ``single_thread`` is his SPECint x 1,000, ``cores``
-    counts as his list does (240 for a Xeon Phi). Raises ValueError for another quantity. Lesson 02.
+    One processor a calendar year, the first of Karl Rupp's list; ``single_thread`` is his SPECint x
+    1,000, ``cores`` counts as his list does (240 for a Xeon Phi). Raises ValueError for another
+    quantity. Lesson 02.
     """
     if quantity not in QUANTITIES:
-        raise ValueError(f"quantity {quantity!r} is not in the table; use one of {', '.join(QUANTITIES)}")
+        raise ValueError(
+            f"quantity {quantity!r} is not in the table; use one of {', '.join(QUANTITIES)}"
+        )
     data = _data()
     source = device_sources(data)[data["processors"]["source"]]
     table = data["processors"][quantity]
     units = {"clock_hz": "Hz", "power_w": "W", "single_thread": "SPECint x 1,000"}
-    points = tuple(Point("", year, value * table["factor"], source) for year, value in table["rows"])
+    points = tuple(
+        Point("", year, value * table["factor"], source) for year, value in table["rows"]
+    )
     return Trend(quantity, units.get(quantity, ""), points)
 
 
 def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
-    """Fit ``log2(value) = a + b * year`` by least squares and return b with its interval and the doubling time 1 / b.
+    """Fit ``log2(value) = a + b * year`` by least squares and return b with its interval and the
+    doubling time 1 / b.
 
-    The interval is Student's for the slope of a line with independent errors of one spread. Raises ValueError for fewer
-    than three points, points of one year, a value that is not positive and finite, or a confidence outside (0, 1).
-    Lesson 02.
+    The interval is Student's for the slope of a line with independent errors of one spread. Raises
+    ValueError for fewer than three points, points of one year, a value that is not positive and
+    finite, or a confidence outside (0, 1). Lesson 02.
     """
     one_of("series", series, Trend, "a series, such as training_compute()")
     years = np.array([point.year for point in series.points])
     values = np.array([point.value for point in series.points])
     if len(years) < _LEAST_POINTS or np.ptp(years) == 0:
-        raise ValueError(f"{series.quantity}: a growth rate with an interval needs at least {_LEAST_POINTS} points of "
-                         f"different years; there are {len(years)}")  # fmt: skip
+        raise ValueError(
+            f"{series.quantity}: a growth rate with an interval needs at least {_LEAST_POINTS} "
+            f"points of different years; there are {len(years)}"
+        )
     if not np.all((values > 0) & (values < np.inf)):
-        raise ValueError(f"{series.quantity}: only positive finite values have a logarithm to fit; these go from "
-                         f"{values.min():g} to {values.max():g}")  # fmt: skip
+        raise ValueError(
+            f"{series.quantity}: only positive finite values have a logarithm to fit; these go "
+            f"from {values.min():g} to {values.max():g}"
+        )
     if not 0 < number("confidence", confidence) < 1:
         raise ValueError(f"confidence is a share between 0 and 1, such as 0.95, not {confidence!r}")
     slope, error = _slope(years, np.log2(values))
@@ -175,13 +204,22 @@ def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
     told = low > 0 or high < 0
     shortest, longest = sorted((1 / low, 1 / high), key=abs) if told else (None, None)
     return DoublingTime(
-        slope, low, high, 1 / slope if slope else math.inf, shortest, longest, 2**slope, confidence, len(years)
+        slope,
+        low,
+        high,
+        1 / slope if slope else math.inf,
+        shortest,
+        longest,
+        2**slope,
+        confidence,
+        len(years),
     )
 
 
 @functools.cache
 def energy_costs() -> EnergyTable:
-    """Return the energy of additions, multiplications and accesses on a 45 nm chip: Horowitz, ISSCC 2014.
+    """Return the energy of additions, multiplications and accesses on a 45 nm chip: Horowitz, ISSCC
+    2014.
 
     Lesson 01.
     """
@@ -199,14 +237,21 @@ def energy_costs() -> EnergyTable:
 
 @functools.cache
 def relative_energy_costs() -> RelativeEnergyTable:
-    """Return the energy of an access relative to a multiply-accumulate on a 65 nm chip: Chen, Emer and Sze, ISCA 2016.
+    """Return the energy of an access relative to a multiply-accumulate on a 65 nm chip: Chen, Emer
+    and Sze, ISCA 2016.
 
-    The places are a register file of an element, a neighbouring element, the buffer on the chip, and DRAM. Lesson 14.
+    The places are a register file of an element, a neighbouring element, the buffer on the chip,
+    and DRAM. Lesson 14.
     """
     data = _data()
-    source, nm = device_sources(data)[data["relative_energy"]["source"]], data["relative_energy"]["process_nm"]
+    source, nm = (
+        device_sources(data)[data["relative_energy"]["source"]],
+        data["relative_energy"]["process_nm"],
+    )
     rows = data["relative_energy"]["rows"]
-    return RelativeEnergyTable(tuple(RelativeEnergyCost(name, ratio, nm, source) for name, ratio in rows))
+    return RelativeEnergyTable(
+        tuple(RelativeEnergyCost(name, ratio, nm, source) for name, ratio in rows)
+    )
 
 
 def energy_cost(name: str) -> EnergyCost:
@@ -217,15 +262,19 @@ def energy_cost(name: str) -> EnergyCost:
     costs = energy_costs().costs
     found = next((cost for cost in costs if cost.name == name), None)
     if found is None:
-        raise ValueError(f"no energy is known for {name!r}; the table has {', '.join(cost.name for cost in costs)}")
+        raise ValueError(
+            f"no energy is known for {name!r}; the table has "
+            f"{', '.join(cost.name for cost in costs)}"
+        )
     return found
 
 
 def multiplier_exponent() -> float:
-    """Return how a multiplier's energy grows with its bits: the p of energy ~ bits^p, between 8 and 32 bits (about 2).
+    """Return how a multiplier's energy grows with its bits: the p of energy ~ bits^p, between 8 and
+    32 bits (about 2).
 
-    So a multiplier of twice the bits takes about 2^p = 4 times the energy: it adds up twice as many rows of partial
-    products that are twice as wide. Lesson 02.
+    So a multiplier of twice the bits takes about 2^p = 4 times the energy: it adds up twice as many
+    rows of partial products that are twice as wide. Lesson 02.
     """
     narrow, wide = energy_cost("int8 multiply"), energy_cost("int32 multiply")
     return math.log(wide.middle_j / narrow.middle_j) / math.log(wide.bits / narrow.bits)
@@ -234,7 +283,9 @@ def multiplier_exponent() -> float:
 @functools.cache
 def _data() -> Mapping[str, Any]:
     return tomllib.loads(
-        resources.files("helpers.studies.history").joinpath("history.toml").read_text(encoding="utf-8")
+        resources.files("helpers.studies.history")
+        .joinpath("history.toml")
+        .read_text(encoding="utf-8")
     )
 
 
@@ -249,9 +300,11 @@ def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 @functools.cache
 def _student_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of Student's t for a share above one half, by integrating the density over an angle.
+    """Return the quantile of Student's t for a share above one half, by integrating the density
+    over an angle.
 
-    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1), so the range is finite.
+    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1), so
+    the range is finite.
     """
     angles = np.linspace(0, math.pi / 2, _QUANTILE_POINTS)
     density = np.cos(angles) ** (freedom - 1)
@@ -260,12 +313,22 @@ def _student_quantile(share: float, freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(angle)
 
 
-def series(quantity: str, years: Sequence[float], values: Sequence[float], *, source: Source, unit: str = "") -> Trend:
+def series(
+    quantity: str,
+    years: Sequence[float],
+    values: Sequence[float],
+    *,
+    source: Source,
+    unit: str = "",
+) -> Trend:
     """Return a series of a reader's own numbers, for :func:`doubling_time`.
 
     Raises ValueError when there are not as many values as years. Lesson 02.
     """
     if len(years) != len(values):
-        raise ValueError(f"{quantity}: {len(years)} years and {len(values)} values; there must be one value a year")
+        raise ValueError(
+            f"{quantity}: {len(years)} years and {len(values)} values; there must be one value a "
+            "year"
+        )
     points = sorted(zip(years, values, strict=True))
     return Trend(quantity, unit, tuple(Point("", year, value, source) for year, value in points))

@@ -1,4 +1,6 @@
-"""How we got here: growth over the years on a logarithmic axis, and what an operation costs in energy."""
+"""How we got here: growth over the years on a logarithmic axis, and what an operation costs in
+energy.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,22 @@ _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56
 _ENERGY_ROOM = 30  # times an energy: where its text ends
 _ROOM_SHARE = 0.12  # of the axis, at its right end
 _PICOJOULE = 1e-12
-# From how many picojoules on, and how many of them make one: tables of energies write 0.03 pJ, not 30 fJ.
+# From how many picojoules on, and how many of them make one: tables of energies write 0.03 pJ, not
+# 30 fJ.
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
 
 
 def draw_trends(all_series: Sequence[Trend], *, title: str, mark: float | None = None) -> Figure:
-    """Return ``all_series`` over the years on one logarithmic axis, a marker and a colour each, under ``title``.
+    """Return ``all_series`` over the years on one logarithmic axis, a marker and a colour each,
+    under ``title``.
 
-    It is how Moore's law and its slowing are seen: some quantities go on, others stop. With ``mark``, a year, each
-    series has a panel of its own, and a line stands at that year in all of them. Raises ValueError for no points and
-    for values that are not above 0. Lesson 02.
+    It is how Moore's law and its slowing are seen: some quantities go on, others stop. With
+    ``mark``, a year, each series has a panel of its own, and a line stands at that year in all of
+    them. Raises ValueError for no points and for values that are not above 0. Lesson 02.
     """
-    all_series = members("all_series", all_series, "series of helpers.studies.history._tables", kind=Trend)
+    all_series = members(
+        "all_series", all_series, "series of helpers.studies.history._tables", kind=Trend
+    )
     _check(all_series)
     if mark is not None:
         return _panels(all_series, title, mark)
@@ -66,23 +72,44 @@ def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
 
 
 def _points(
-    axes: Axes, series: Trend, place: int, *, label: str | None = None, markersize: float | None = None
+    axes: Axes,
+    series: Trend,
+    place: int,
+    *,
+    label: str | None = None,
+    markersize: float | None = None,
 ) -> None:
-    years, values = [point.year for point in series.points], [point.value for point in series.points]
-    axes.plot(years, values, linestyle="None", marker=_MARKERS[place % len(_MARKERS)],
-              color=_COLOURS[place % len(_COLOURS)], label=label, markersize=markersize)  # fmt: skip
+    years, values = (
+        [point.year for point in series.points],
+        [point.value for point in series.points],
+    )
+    axes.plot(
+        years,
+        values,
+        linestyle="None",
+        marker=_MARKERS[place % len(_MARKERS)],
+        color=_COLOURS[place % len(_COLOURS)],
+        label=label,
+        markersize=markersize,
+    )
 
 
 def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one operation") -> Figure:
-    """Return a line an operation with its energy on a logarithmic axis, cheapest first within its kind.
+    """Return a line an operation with its energy on a logarithmic axis, cheapest first within its
+    kind.
 
-    ``costs`` are those of :func:`helpers.studies.history._tables.energy_costs`; a cost known from least to most is a
-    bar between the two, any other a point. Raises ValueError for no cost and an energy that is not above 0. Lesson 01.
+    ``costs`` are those of :func:`helpers.studies.history._tables.energy_costs`; a cost known from
+    least to most is a bar between the two, any other a point. Raises ValueError for no cost and an
+    energy that is not above 0. Lesson 01.
     """
     costs = members("costs", costs, "costs, such as energy_costs() returns", kind=EnergyCost)
     if not costs:
         raise ValueError("nothing to draw: give at least one operation and its energy")
-    wrong = [f"{cost.name} ({cost.least_pj} pJ)" for cost in costs if not 0 < cost.least_pj <= cost.most_pj < math.inf]
+    wrong = [
+        f"{cost.name} ({cost.least_pj} pJ)"
+        for cost in costs
+        if not 0 < cost.least_pj <= cost.most_pj < math.inf
+    ]
     if wrong:
         raise ValueError(f"an energy is a number above 0; not {', '.join(wrong)}")
     kinds = list(dict.fromkeys(cost.kind for cost in costs))
@@ -93,12 +120,25 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     for place, cost in enumerate(rows):
         at = kinds.index(cost.kind)
         ends = sorted({cost.least_pj, cost.most_pj})
-        axes.plot(ends, [place] * len(ends), marker=_MARKERS[at % len(_MARKERS)], markersize=8, linewidth=3,
-                  color=_COLOURS[at % len(_COLOURS)])  # fmt: skip
+        axes.plot(
+            ends,
+            [place] * len(ends),
+            marker=_MARKERS[at % len(_MARKERS)],
+            markersize=8,
+            linewidth=3,
+            color=_COLOURS[at % len(_COLOURS)],
+        )
         words = " to ".join(energy_text(end * _PICOJOULE) for end in ends)
         fits = cost.most_pj * _ENERGY_ROOM <= right
-        axes.annotate(words, (cost.most_pj if fits else cost.least_pj, place), xytext=(9 if fits else -9, 0),
-                      textcoords="offset points", ha="left" if fits else "right", va="center", fontsize=10)  # fmt: skip
+        axes.annotate(
+            words,
+            (cost.most_pj if fits else cost.least_pj, place),
+            xytext=(9 if fits else -9, 0),
+            textcoords="offset points",
+            ha="left" if fits else "right",
+            va="center",
+            fontsize=10,
+        )
     axes.set_xlim(10 ** math.floor(math.log10(min(cost.least_pj for cost in rows))), right)
     axes.xaxis.set_major_locator(LogLocator(numticks=9))
     axes.xaxis.set_major_formatter(lambda value, _: energy_text(value * _PICOJOULE))
@@ -107,13 +147,19 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("energy (each labelled line is ten times the one before)")
-    handles = [Patch(facecolor=_COLOURS[at % len(_COLOURS)], label=kind) for at, kind in enumerate(kinds)]
-    drawn.legend(handles=handles, ncols=len(kinds), loc="outside lower left", frameon=False, fontsize=10)
+    handles = [
+        Patch(facecolor=_COLOURS[at % len(_COLOURS)], label=kind) for at, kind in enumerate(kinds)
+    ]
+    drawn.legend(
+        handles=handles, ncols=len(kinds), loc="outside lower left", frameon=False, fontsize=10
+    )
     return drawn
 
 
 def energy_text(energy_j: float) -> str:
-    """Return an energy from femtojoules to millijoules as text: ``energy_text(2e-13)`` is '0.2 pJ'."""
+    """Return an energy from femtojoules to millijoules as text: ``energy_text(2e-13)`` is '0.2
+    pJ'.
+    """
     value = energy_j / _PICOJOULE
     factor, unit = next((factor, unit) for least, factor, unit in _UNITS if value >= least)
     return f"{value / factor:.3g} {unit}"
@@ -126,7 +172,10 @@ def _quantity(series: Trend) -> str:
 
 def _by_year(axes: Axes, values: Sequence[float]) -> None:
     axes.set_yscale("log")
-    axes.set_ylim(10 ** (math.floor(math.log10(min(values))) - 0.3), 10 ** (math.ceil(math.log10(max(values))) + 0.3))
+    axes.set_ylim(
+        10 ** (math.floor(math.log10(min(values))) - 0.3),
+        10 ** (math.ceil(math.log10(max(values))) + 0.3),
+    )
     axes.yaxis.set_major_locator(LogLocator(numticks=9))
     axes.yaxis.set_major_formatter(LogFormatterSciNotation())
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -142,4 +191,7 @@ def _check(all_series: Sequence[Trend]) -> None:
     for series in all_series:
         wrong = [point.value for point in series.points if not 0 < point.value < math.inf]
         if wrong:
-            raise ValueError(f"a logarithmic axis shows finite values above 0 only; {series.quantity} holds {wrong[0]}")
+            raise ValueError(
+                f"a logarithmic axis shows finite values above 0 only; {series.quantity} holds "
+                f"{wrong[0]}"
+            )

@@ -1,6 +1,8 @@
-"""Keeping an accelerator fed: input pipelines, starvation, copies that overlap, fair comparisons, checkpoints.
+"""Keeping an accelerator fed: input pipelines, starvation, copies that overlap, fair comparisons,
+checkpoints.
 
-A name is imported from its module when it is first used: a loader's worker loads only what its items need.
+A name is imported from its module when it is first used: a loader's worker loads only what its
+items need.
 
 Lesson 10.
 """

@@ -37,7 +37,11 @@ from ._fairness import (
     run_setup as run_setup,
     run_sleeping_setup as run_sleeping_setup,
 )
-from ._forks import MemoryGrowth as MemoryGrowth, PathItems as PathItems, measure_growth as measure_growth
+from ._forks import (
+    MemoryGrowth as MemoryGrowth,
+    PathItems as PathItems,
+    measure_growth as measure_growth,
+)
 from ._loading import (
     DecodedImages as DecodedImages,
     FilesOnOneDisk as FilesOnOneDisk,
@@ -74,4 +78,8 @@ from ._starvation import (
     measure_handover as measure_handover,
     sweep_feeding as sweep_feeding,
 )
-from .figures import draw_loader as draw_loader, draw_overlap as draw_overlap, explore_loader as explore_loader
+from .figures import (
+    draw_loader as draw_loader,
+    draw_overlap as draw_overlap,
+    explore_loader as explore_loader,
+)

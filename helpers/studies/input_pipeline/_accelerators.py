@@ -1,9 +1,11 @@
-"""What a loop feeds: an accelerator that sleeps (its clock is known), or a training step on this CPU or on CUDA.
+"""What a loop feeds: an accelerator that sleeps (its clock is known), or a training step on this
+CPU or on CUDA.
 
-Both have the same five methods, so that one loop serves both: ``begin()``, ``copy(batch, copying=...)``, which starts
-the way of a batch to the device, ``step(copied)``, ``wait()`` until all is done, and ``activities()``, what device and
-copy engine did, in seconds of ``time.perf_counter``. A thread can start copies ahead of the computing
-(:func:`copied_ahead`, :func:`copy_ahead`).
+Both have the same five methods, so that one loop serves both: ``begin()``,
+``copy(batch, copying=...)``, which starts the way of a batch to the device, ``step(copied)``,
+``wait()`` until all is done, and ``activities()``, what device and copy engine did, in seconds of
+``time.perf_counter``. A thread can start copies ahead of the computing (:func:`copied_ahead`,
+:func:`copy_ahead`).
 
 Lesson 10.
 """
@@ -34,24 +36,30 @@ _END = object()
 
 @dataclass(frozen=True)
 class Copied:
-    """A batch on its way to a device: ``ready`` is when it is there (seconds, or a CUDA event; None: it is)."""
+    """A batch on its way to a device: ``ready`` is when it is there (seconds, or a CUDA event;
+    None: it is).
+    """
 
     batch: Any
     ready: Any
 
 
 class SleepingAccelerator:
-    """A device whose step takes ``step_s`` seconds and whose copies take ``pinned`` or ``pageable`` link's time.
+    """A device whose step takes ``step_s`` seconds and whose copies take ``pinned`` or ``pageable``
+    link's time.
 
-    It has one stream for computing and one engine for copies, as a GPU has: work is queued, starts when its stream is
-    free and what it needs is there, and takes its time, while the host goes on; only waiting sleeps. So many of them
-    run on one core, with the clock of real ones. A batch's bytes are those of its tensors. ``copying="blocking"`` goes
-    over ``pageable`` (by default ``pinned``), the others over ``pinned``; the default link takes no time.
+    It has one stream for computing and one engine for copies, as a GPU has: work is queued, starts
+    when its stream is free and what it needs is there, and takes its time, while the host goes on;
+    only waiting sleeps. So many of them run on one core, with the clock of real ones. A batch's
+    bytes are those of its tensors. ``copying="blocking"`` goes over ``pageable`` (by default
+    ``pinned``), the others over ``pinned``; the default link takes no time.
 
     Raises ValueError for a negative time, TypeError for a link that is none. Lesson 10.
     """
 
-    def __init__(self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None) -> None:
+    def __init__(
+        self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None
+    ) -> None:
         self.step_s = number("step_s", step_s, at_least=0)
         self.pinned = Link(math.inf) if pinned is None else checked_link("pinned", pinned)
         self.pageable = self.pinned if pageable is None else checked_link("pageable", pageable)
@@ -110,17 +118,23 @@ class SleepingAccelerator:
 
 
 class TrainingAccelerator:
-    """The device of a real training step: ``train(batch)`` is called with each batch, on ``device``.
+    """The device of a real training step: ``train(batch)`` is called with each batch, on
+    ``device``.
 
-    ``device`` is by default CUDA where there is one. On a CPU the step's time is the host's clock around it, and there
-    is nothing to copy: only ``copying="blocking"`` is accepted. On CUDA two events around each step give its time: the
-    device is counted busy from the step's first kernel to its last, gaps between small kernels included.
+    ``device`` is by default CUDA where there is one. On a CPU the step's time is the host's clock
+    around it, and there is nothing to copy: only ``copying="blocking"`` is accepted. On CUDA two
+    events around each step give its time: the device is counted busy from the step's first kernel
+    to its last, gaps between small kernels included.
 
     Raises TypeError for what cannot be called, and as :func:`device_here`. Lesson 10.
     """
 
-    def __init__(self, train: Callable[[Any], object], *, device: str | torch.device | None = None) -> None:
-        self.train = function("train", train, "a function of a batch, such as training_step(LeNet())")
+    def __init__(
+        self, train: Callable[[Any], object], *, device: str | torch.device | None = None
+    ) -> None:
+        self.train = function(
+            "train", train, "a function of a batch, such as training_step(LeNet())"
+        )
         self.device = device_here(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.begin()
 
@@ -145,8 +159,9 @@ class TrainingAccelerator:
         if self.device.type == "cpu":
             if copying != "blocking":
                 raise ValueError(
-                    f"copying={copying!r} needs a device with a memory of its own; on a CPU a batch is there already. "
-                    "Use copying='blocking', or a SleepingAccelerator with a link"
+                    f"copying={copying!r} needs a device with a memory of its own; on a CPU a "
+                    "batch is there already. Use copying='blocking', or a SleepingAccelerator with "
+                    "a link"
                 )
             return Copied(batch, None)
         copied, start, end = self._copies.start(batch, copying=copying)
@@ -188,10 +203,14 @@ class TrainingAccelerator:
 
 
 def device_here(device: str | torch.device) -> torch.device:
-    """Return ``device``; raise as :func:`helpers.checks.cpu_or_cuda`, and RuntimeError for CUDA where there is none."""
+    """Return ``device``; raise as :func:`helpers.checks.cpu_or_cuda`, and RuntimeError for CUDA
+    where there is none.
+    """
     chosen = cpu_or_cuda(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(f"device={str(device)!r} needs a CUDA device, and torch sees none here; give 'cpu'")
+        raise RuntimeError(
+            f"device={str(device)!r} needs a CUDA device, and torch sees none here; give 'cpu'"
+        )
     return chosen
 
 
@@ -202,7 +221,9 @@ class CudaCopies:
         self.device = device
         self.stream = torch.cuda.Stream(device)
 
-    def start(self, batch: Any, *, copying: str) -> tuple[Copied, torch.cuda.Event, torch.cuda.Event]:
+    def start(
+        self, batch: Any, *, copying: str
+    ) -> tuple[Copied, torch.cuda.Event, torch.cuda.Event]:
         """Start a copy; return the batch on the device and the events around the copy."""
         if copying != "blocking":
             _refuse_pageable(batch, copying)
@@ -211,7 +232,9 @@ class CudaCopies:
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             start.record(stream)
             moved = pytree.tree_map_only(
-                torch.Tensor, lambda tensor: tensor.to(self.device, non_blocking=copying != "blocking"), batch
+                torch.Tensor,
+                lambda tensor: tensor.to(self.device, non_blocking=copying != "blocking"),
+                batch,
             )
             end.record(stream)
         return Copied(moved, end), start, end
@@ -227,9 +250,11 @@ class CudaCopies:
 
 
 def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[[Any], None]:
-    """Return a function that trains ``model`` in place on a batch (inputs, labels): SGD on cross-entropy.
+    """Return a function that trains ``model`` in place on a batch (inputs, labels): SGD on
+    cross-entropy.
 
-    It does not wait for the device. For a :class:`TrainingAccelerator` on the model's device. Lesson 10.
+    It does not wait for the device. For a :class:`TrainingAccelerator` on the model's device.
+    Lesson 10.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
@@ -244,20 +269,26 @@ def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[
 
 def _refuse_pageable(batch: Any, copying: str) -> None:
     if not all(tensor.is_pinned() or tensor.is_cuda for tensor in tensors_of(batch)):
-        raise ValueError(f"copying={copying!r} needs batches in pinned memory, else the host waits for each copy all "
-                         "the same; make the loader with LoaderSettings(pin_memory=True)")  # fmt: skip
+        raise ValueError(
+            f"copying={copying!r} needs batches in pinned memory, else the host waits for each "
+            "copy all the same; make the loader with LoaderSettings(pin_memory=True)"
+        )
 
 
 # Copies that run ahead of the computing.
 
 
 @contextlib.contextmanager
-def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 2) -> Iterator[Iterator[Any]]:
-    """Give what ``copy(batch)`` returns of each of ``batches``, in order; a thread runs up to ``depth`` copies ahead.
+def copied_ahead(
+    batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 2
+) -> Iterator[Iterator[Any]]:
+    """Give what ``copy(batch)`` returns of each of ``batches``, in order; a thread runs up to
+    ``depth`` copies ahead.
 
-    Neither a slow loader nor a host that waits for its device keeps the next copy from starting. The device holds up
-    to ``depth`` batches beside the one it computes with. An exception of the loader or of the copy is raised where the
-    loop asks for its next batch. The thread ends with the block: it finishes the batch at hand, no more.
+    Neither a slow loader nor a host that waits for its device keeps the next copy from starting.
+    The device holds up to ``depth`` batches beside the one it computes with. An exception of the
+    loader or of the copy is raised where the loop asks for its next batch. The thread ends with the
+    block: it finishes the batch at hand, no more.
 
     Raises ValueError for a depth below 1.
     """
@@ -278,7 +309,8 @@ def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 
                     filled.put((_END, None))
                     return
                 filled.put((None, copy(batch)))
-        except BaseException as error:  # the loop that asks for the next batch must hear of everything
+        except BaseException as error:
+            # the loop that asks for the next batch must hear of everything
             filled.put((_END, error))
 
     def given() -> Iterator[Any]:
@@ -303,16 +335,20 @@ def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 
 
 
 def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
-    """Yield what ``loader`` gives on a CUDA ``device``, each batch copied on its own stream while the last is computed.
+    """Yield what ``loader`` gives on a CUDA ``device``, each batch copied on its own stream while
+    the last is computed.
 
-        for images, labels in copy_ahead(make_loader(digits, LoaderSettings(pin_memory=True)), "cuda"):
+        for images, labels in copy_ahead(make_loader(digits, LoaderSettings(pin_memory=True)),
+        "cuda"):
 
-    A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory (``pin_memory=True``). Up to ``depth``
-    copies run ahead. The current stream waits for the copy, the host does not; memory is not handed on before that
-    stream is done with it. A loop that breaks off ends the thread when it drops the generator. On a CPU there is
-    nothing to copy: batches pass.
+    A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory
+    (``pin_memory=True``). Up to ``depth`` copies run ahead. The current stream waits for the copy,
+    the host does not; memory is not handed on before that stream is done with it. A loop that
+    breaks off ends the thread when it drops the generator. On a CPU there is nothing to copy:
+    batches pass.
 
-    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`device_here`. Lesson 10.
+    Raises ValueError for batches in pageable memory (their copies would wait), and as
+    :func:`device_here`. Lesson 10.
     """
     device = device_here(device)
     one_of("loader", loader, Iterable, "batches to go through, such as a DataLoader")
@@ -320,6 +356,8 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
         yield from loader
         return
     copies = CudaCopies(device)
-    with copied_ahead(loader, lambda batch: copies.start(batch, copying="ahead")[0], depth=depth) as ready:
+    with copied_ahead(
+        loader, lambda batch: copies.start(batch, copying="ahead")[0], depth=depth
+    ) as ready:
         for copied in ready:
             yield copies.received(copied)

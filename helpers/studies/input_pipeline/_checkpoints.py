@@ -1,14 +1,17 @@
-"""Checkpoints: what a save costs, how each way of saving stalls a training, and saves that go on beside the training.
+"""Checkpoints: what a save costs, how each way of saving stalls a training, and saves that go on
+beside the training.
 
-An asynchronous save has two parts. The *snapshot* copies every tensor, which stalls the training for a copy in memory;
-the *write* serialises the copies and brings them to the disk in a thread. Without the snapshot the thread would read
-tensors that the optimizer changes meanwhile: the file then holds a state that no step ever had.
+An asynchronous save has two parts. The *snapshot* copies every tensor, which stalls the training
+for a copy in memory; the *write* serialises the copies and brings them to the disk in a thread.
+Without the snapshot the thread would read tensors that the optimizer changes meanwhile: the file
+then holds a state that no step ever had.
 
-How often to save: the interval that loses the least time to saving and to failures. Saving takes ``save_s`` (what it
-stalls the training), failures come at random with a mean time ``mtbf_s`` between them (a Poisson process), and a
-restart takes ``restart_s``. All in seconds. J. W. Young, "A first order approximation to the optimum checkpoint
-interval", Communications of the ACM 17 (9), 1974; J. T. Daly, "A higher order estimate of the optimum checkpoint
-interval for restart dumps", Future Generation Computer Systems 22, 2006.
+How often to save: the interval that loses the least time to saving and to failures. Saving takes
+``save_s`` (what it stalls the training), failures come at random with a mean time ``mtbf_s``
+between them (a Poisson process), and a restart takes ``restart_s``. All in seconds. J. W. Young, "A
+first order approximation to the optimum checkpoint interval", Communications of the ACM 17 (9),
+1974; J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+Future Generation Computer Systems 22, 2006.
 
 Lesson 10.
 """
@@ -45,7 +48,8 @@ _MOST_PIECES = 10_000_000
 
 
 def young_interval_s(save_s: float, mtbf_s: float) -> float:
-    """Return sqrt(2 save_s mtbf_s), the seconds of training between two saves: Young (1974), for save_s << mtbf_s.
+    """Return sqrt(2 save_s mtbf_s), the seconds of training between two saves: Young (1974), for
+    save_s << mtbf_s.
 
     Raises ValueError for a time that is not above 0. Lesson 10.
     """
@@ -56,8 +60,8 @@ def young_interval_s(save_s: float, mtbf_s: float) -> float:
 def daly_interval_s(save_s: float, mtbf_s: float) -> float:
     """Return Daly's (2006) higher-order estimate of the seconds of training between two saves.
 
-    With d = save_s and M = mtbf_s: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d where d < 2 M, else M. Raises
-    ValueError for a time that is not above 0. Lesson 10.
+    With d = save_s and M = mtbf_s: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d where d <
+    2 M, else M. Raises ValueError for a time that is not above 0. Lesson 10.
     """
     _check(save_s=save_s, mtbf_s=mtbf_s)
     part = save_s / (2 * mtbf_s)
@@ -67,17 +71,20 @@ def daly_interval_s(save_s: float, mtbf_s: float) -> float:
 
 
 def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
-    """Return the interval at which :func:`expected_run_s` is least: where its derivative is 0, found by bisection.
+    """Return the interval at which :func:`expected_run_s` is least: where its derivative is 0,
+    found by bisection.
 
-    The two estimates above approximate it; the restart does not enter. Raises ValueError for a time that is not above
+    The two estimates above approximate it; the restart does not enter. Raises ValueError for a time
+    that is not above
     0. Lesson 10.
     """
     _check(save_s=save_s, mtbf_s=mtbf_s)
     low, high, saving = 0.0, 1.0, save_s / mtbf_s  # in units of mtbf_s
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        # d/dt of (e^(t + saving) - 1) / t has the sign of e^(t + saving) (t - 1) + 1: over e^(t + saving), so that it
-        # does not overflow, and by expm1, so that short times are not lost beside 1.
+        # d/dt of (e^(t + saving) - 1) / t has the sign of e^(t + saving) (t - 1) + 1: over e^(t +
+        # saving), so that it does not overflow, and by expm1, so that short times are not lost
+        # beside 1.
         if middle + math.expm1(-middle - saving) < 0:
             low = middle
         else:
@@ -85,41 +92,60 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
     return high * mtbf_s
 
 
-def expected_run_s(work_s: float, interval_s: float, *, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """Return the expected seconds of a training of ``work_s`` that saves after every ``interval_s`` of training.
+def expected_run_s(
+    work_s: float, interval_s: float, *, save_s: float, mtbf_s: float, restart_s: float = 0.0
+) -> float:
+    """Return the expected seconds of a training of ``work_s`` that saves after every ``interval_s``
+    of training.
 
-    M e^(R / M) (e^((t + d) / M) - 1) work_s / t, with t = ``interval_s``, a save of d = ``save_s``, M = ``mtbf_s``
-    between failures in the mean, and a restart of R = ``restart_s``: Daly (2006). Failures come while training, saving
-    and restarting; what was trained since the last save is lost. Infinite where it would not end within the largest
-    float.
+    M e^(R / M) (e^((t + d) / M) - 1) work_s / t, with t = ``interval_s``, a save of d = ``save_s``,
+    M = ``mtbf_s`` between failures in the mean, and a restart of R = ``restart_s``: Daly (2006).
+    Failures come while training, saving and restarting; what was trained since the last save is
+    lost. Infinite where it would not end within the largest float.
 
     Raises ValueError for a time that is not above 0 (a restart may be 0). Lesson 10.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     number("restart_s", restart_s, at_least=0)
     try:
-        return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s) * work_s / interval_s
+        return (
+            mtbf_s
+            * math.exp(restart_s / mtbf_s)
+            * math.expm1((interval_s + save_s) / mtbf_s)
+            * work_s
+            / interval_s
+        )
     except OverflowError:
         return math.inf
 
 
 def simulate_run_s(
-    work_s: float, interval_s: float, *, save_s: float, mtbf_s: float, restart_s: float = 0.0, seed: int = 0
+    work_s: float,
+    interval_s: float,
+    *,
+    save_s: float,
+    mtbf_s: float,
+    restart_s: float = 0.0,
+    seed: int = 0,
 ) -> float:
-    """Return the seconds of one simulated training whose failures are drawn with ``seed``: the formula's oracle.
+    """Return the seconds of one simulated training whose failures are drawn with ``seed``: the
+    formula's oracle.
 
-    The ``work_s`` of training are cut into pieces of ``interval_s`` (the last may be shorter), each saved at its end. A
-    save takes ``save_s``, a restart ``restart_s``; failures are ``mtbf_s`` apart in the mean. Raises ValueError for a
-    time that is not above 0 (a restart may be 0), and for a training of more pieces, those that fail and come again
-    among them, than anybody would wait for. Lesson 10.
+    The ``work_s`` of training are cut into pieces of ``interval_s`` (the last may be shorter), each
+    saved at its end. A save takes ``save_s``, a restart ``restart_s``; failures are ``mtbf_s``
+    apart in the mean. Raises ValueError for a time that is not above 0 (a restart may be 0), and
+    for a training of more pieces, those that fail and come again among them, than anybody would
+    wait for. Lesson 10.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     number("restart_s", restart_s, at_least=0)
     whole_s = restart_s + min(interval_s, work_s) + save_s
     if math.log(max(1.0, work_s / interval_s)) + whole_s / mtbf_s > math.log(_MOST_PIECES):
-        raise ValueError(f"with pieces of {interval_s:g} s of {work_s:g} s, and {mtbf_s:g} s between failures, a "
-                         f"simulation would run more than {_MOST_PIECES:,} pieces, for most of them fail or there are "
-                         "as many; take another interval_s, or expected_run_s, which is a formula")  # fmt: skip
+        raise ValueError(
+            f"with pieces of {interval_s:g} s of {work_s:g} s, and {mtbf_s:g} s between failures, "
+            f"a simulation would run more than {_MOST_PIECES:,} pieces, for most of them fail or "
+            "there are as many; take another interval_s, or expected_run_s, which is a formula"
+        )
     draw = random.Random(random_seed(seed))
     now_s, saved_s, fails_s = 0.0, 0.0, draw.expovariate(1 / mtbf_s)
     needs_restart = False
@@ -144,8 +170,11 @@ _LEARNING_RATE = 1e-3
 _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 
 
-def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0) -> dict[str, Any]:
-    """Return what a training needs to go on: the states of ``model`` and ``optimizer`` and the ``step``, by reference.
+def training_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0
+) -> dict[str, Any]:
+    """Return what a training needs to go on: the states of ``model`` and ``optimizer`` and the
+    ``step``, by reference.
 
     Nothing is copied: a later step changes the tensors in it. Lesson 10.
     """
@@ -153,16 +182,19 @@ def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: 
 
 
 def state_bytes(state: object) -> int:
-    """Return the bytes of all tensors in ``state``; one that is there twice (tied weights) counts once.
+    """Return the bytes of all tensors in ``state``; one that is there twice (tied weights) counts
+    once.
 
-    They may be on the meta device. A view counts with all that it is a view of, which ``torch.save`` writes. Lesson 10.
+    They may be on the meta device. A view counts with all that it is a view of, which
+    ``torch.save`` writes. Lesson 10.
     """
     storages = (tensor.untyped_storage() for tensor in tensors_of(state))
     return sum({stored._cdata: stored.nbytes() for stored in storages}.values())
 
 
 def snapshot(state: Any) -> Any:
-    """Return a copy of ``state`` on the CPU that no later step changes; tensors of one storage share one again.
+    """Return a copy of ``state`` on the CPU that no later step changes; tensors of one storage
+    share one again.
 
     From CUDA the copies go through pinned memory, queued one after the other and waited for once.
     """
@@ -173,7 +205,9 @@ def snapshot(state: Any) -> Any:
         if storage not in copies:
             copies[storage] = _copied_storage(tensor)
         size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-        return torch.empty(0, dtype=tensor.dtype).set_(copies[storage].untyped_storage(), offset, size, stride)
+        return torch.empty(0, dtype=tensor.dtype).set_(
+            copies[storage].untyped_storage(), offset, size, stride
+        )
 
     kept = pytree.tree_map_only(torch.Tensor, copied, state)
     for device in {tensor.device for tensor in tensors_of(state) if tensor.is_cuda}:
@@ -182,20 +216,25 @@ def snapshot(state: Any) -> Any:
 
 
 def _copied_storage(tensor: torch.Tensor) -> torch.Tensor:
-    source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.detach().untyped_storage())
+    source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        tensor.detach().untyped_storage()
+    )
     copy = torch.empty(len(source), dtype=torch.uint8, pin_memory=tensor.is_cuda)
     return copy.copy_(source, non_blocking=tensor.is_cuda)
 
 
 class Checkpointer:
-    """Saves training states to ``folder``, each file whole or not there; to be used in a ``with``, or closed.
+    """Saves training states to ``folder``, each file whole or not there; to be used in a ``with``,
+    or closed.
 
-    ``asynchronous`` saves take a :func:`snapshot`, return, and write in a thread, one at a time: a save that comes
-    before the last one is written waits for it. What goes wrong in the thread is raised by the next save or by
-    ``close``. ``takes_snapshot=False`` is the trap that the lesson shows: the thread reads the training's own tensors.
-    ``disk`` makes the write last at least as long as a disk of that rate would need, by sleeping first.
+    ``asynchronous`` saves take a :func:`snapshot`, return, and write in a thread, one at a time: a
+    save that comes before the last one is written waits for it. What goes wrong in the thread is
+    raised by the next save or by ``close``. ``takes_snapshot=False`` is the trap that the lesson
+    shows: the thread reads the training's own tensors. ``disk`` makes the write last at least as
+    long as a disk of that rate would need, by sleeping first.
 
-    Raises FileNotFoundError for a folder that is missing, TypeError for a disk that is no link. Lesson 10.
+    Raises FileNotFoundError for a folder that is missing, TypeError for a disk that is no link.
+    Lesson 10.
     """
 
     def __init__(
@@ -219,16 +258,23 @@ class Checkpointer:
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         if error is None:
             self.close()
         elif self._thread is not None:  # the block's own exception goes first
             self._thread.join()
 
     def save(self, state: Mapping[str, Any], step: int) -> float:
-        """Save ``state`` as that of ``step``; return the seconds that this call kept the training waiting.
+        """Save ``state`` as that of ``step``; return the seconds that this call kept the training
+        waiting.
 
-        Raises OSError, for this save or (asynchronously) for the one before, when the disk is full. Lesson 10.
+        Raises OSError, for this save or (asynchronously) for the one before, when the disk is full.
+        Lesson 10.
         """
         start_s = time.perf_counter()
         path = self.path(step)
@@ -237,7 +283,9 @@ class Checkpointer:
             return time.perf_counter() - start_s
         self.close()
         kept = snapshot(state) if self.takes_snapshot else state
-        self._thread = threading.Thread(target=self._write_or_keep_error, args=(kept, path), name="checkpoint")
+        self._thread = threading.Thread(
+            target=self._write_or_keep_error, args=(kept, path), name="checkpoint"
+        )
         self._thread.start()
         return time.perf_counter() - start_s
 
@@ -263,9 +311,13 @@ class Checkpointer:
         saved = sorted(int(match[1]) for match in matches if match is not None)
         if not saved or (step is not None and step not in saved):
             steps = ", ".join(map(str, saved)) or "none"
-            raise FileNotFoundError(f"no checkpoint of {'any step' if step is None else f'step {step}'} in "
-                                    f"{str(self.folder)!r}; there are those of: {steps}")  # fmt: skip
-        return torch.load(self.path(saved[-1] if step is None else step), map_location="cpu", weights_only=True)
+            raise FileNotFoundError(
+                f"no checkpoint of {'any step' if step is None else f'step {step}'} in "
+                f"{str(self.folder)!r}; there are those of: {steps}"
+            )
+        return torch.load(
+            self.path(saved[-1] if step is None else step), map_location="cpu", weights_only=True
+        )
 
     def _write_or_keep_error(self, state: Mapping[str, Any], path: Path) -> None:
         try:
@@ -292,8 +344,9 @@ def serialised(state: Mapping[str, Any]) -> io.BytesIO:
 class SaveCost(Record):
     """The least seconds of each part of a save: ``snapshot_s`` alone stalls an asynchronous one.
 
-    ``serialise_s`` is ``torch.save`` into memory, ``write_s`` hands the bytes to the system (the page cache),
-    ``sync_s`` waits until they are on the disk (fsync). ``saved_bytes_per_s`` is of all three. Lesson 10.
+    ``serialise_s`` is ``torch.save`` into memory, ``write_s`` hands the bytes to the system (the
+    page cache), ``sync_s`` waits until they are on the disk (fsync). ``saved_bytes_per_s`` is of
+    all three. Lesson 10.
     """
 
     state_bytes: int
@@ -309,15 +362,23 @@ class SaveCost(Record):
 def measure_save(
     state: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, repeats: int = 3
 ) -> SaveCost:
-    """Return what saving ``state`` to ``folder`` (by default that for temporary files) costs, part by part.
+    """Return what saving ``state`` to ``folder`` (by default that for temporary files) costs, part
+    by part.
 
-    Each part's least of ``repeats``; the file is removed. Raises ValueError for a state without tensors, OSError for a
-    folder that is missing or full. Lesson 10.
+    Each part's least of ``repeats``; the file is removed. Raises ValueError for a state without
+    tensors, OSError for a folder that is missing or full. Lesson 10.
     """
     size = state_bytes(state)
     if size == 0:
-        raise ValueError("the state holds no tensors; give one such as training_state(model, optimizer)")
-    parts: dict[str, list[float]] = {"snapshot_s": [], "serialise_s": [], "write_s": [], "sync_s": []}
+        raise ValueError(
+            "the state holds no tensors; give one such as training_state(model, optimizer)"
+        )
+    parts: dict[str, list[float]] = {
+        "snapshot_s": [],
+        "serialise_s": [],
+        "write_s": [],
+        "sync_s": [],
+    }
     with tempfile.TemporaryDirectory(prefix="save-", dir=folder) as place:
         for _ in range(whole_number("repeats", repeats, at_least=1)):
             moments = [time.perf_counter()]
@@ -336,11 +397,20 @@ def measure_save(
             file_bytes = len(content.getbuffer())
     least = {name: min(taken_s) for name, taken_s in parts.items()}
     save_s = least["serialise_s"] + least["write_s"] + least["sync_s"]
-    return SaveCost(state_bytes=size, file_bytes=file_bytes, **least, save_s=save_s, saved_bytes_per_s=size / save_s)
+    return SaveCost(
+        state_bytes=size,
+        file_bytes=file_bytes,
+        **least,
+        save_s=save_s,
+        saved_bytes_per_s=size / save_s,
+    )
 
 
 class StallRow(Record):
-    """A training with one way of saving: ``stall_s`` is the mean time that a save kept it waiting. Lesson 10."""
+    """A training with one way of saving: ``stall_s`` is the mean time that a save kept it waiting.
+
+    Lesson 10.
+    """
 
     way: str
     steps: int
@@ -352,9 +422,11 @@ class StallRow(Record):
 
 
 class StallTable(Record):
-    """The same training with each way of saving; a save's bytes, and the seconds of training between two saves.
+    """The same training with each way of saving; a save's bytes, and the seconds of training
+    between two saves.
 
-    ``interval_s`` is what the steps were given; steps whose own work takes longer than that make it longer. Lesson 10.
+    ``interval_s`` is what the steps were given; steps whose own work takes longer than that make it
+    longer. Lesson 10.
     """
 
     state_bytes: int
@@ -368,14 +440,15 @@ class StallTable(Record):
 
 
 def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: float) -> float:
-    """Return the seconds that a save in the steady state stalls a training, by the ``way`` of saving.
+    """Return the seconds that a save in the steady state stalls a training, by the ``way`` of
+    saving.
 
     >>> modelled_stall_s("asynchronous", save_s=2, snapshot_s=0.25, interval_s=1.5)
     0.75
 
-    "synchronous": the whole ``save_s``; "asynchronous" and "torch async_save": ``snapshot_s``, and what of the last
-    save the ``interval_s`` between saves did not hide; "none": 0. Raises ValueError for an unknown way and a negative
-    time. Lesson 10.
+    "synchronous": the whole ``save_s``; "asynchronous" and "torch async_save": ``snapshot_s``, and
+    what of the last save the ``interval_s`` between saves did not hide; "none": 0. Raises
+    ValueError for an unknown way and a negative time. Lesson 10.
     """
     choice("way", way, WAYS)
     for name, value in (("save_s", save_s), ("snapshot_s", snapshot_s), ("interval_s", interval_s)):
@@ -396,14 +469,15 @@ def measure_stalls(
     disk: Link | None = None,
     device: str | torch.device | None = None,
 ) -> StallTable:
-    """Return how a training of ``saves`` x ``every`` steps with a save after each ``every`` is stalled by ``ways``.
+    """Return how a training of ``saves`` x ``every`` steps with a save after each ``every`` is
+    stalled by ``ways``.
 
-    A step is Adam's on gradients of ones, for ``make_model()``, and lasts at least ``step_s``: the rest is slept, as by
-    a host that waits for its accelerator. ``disk`` as in :class:`helpers.studies.input_pipeline.Checkpointer`: with it
-    the table is
-    the simulated tier's; "torch async_save" (torch.distributed.checkpoint) writes to the real disk only. ``folder`` (by
-    default that for temporary files) holds the saves, ``device`` is CUDA if there is one unless given. The end of a
-    training waits for its last save.
+    A step is Adam's on gradients of ones, for ``make_model()``, and lasts at least ``step_s``: the
+    rest is slept, as by a host that waits for its accelerator. ``disk`` as in
+    :class:`helpers.studies.input_pipeline.Checkpointer`: with it the table is the simulated tier's;
+    "torch async_save" (torch.distributed.checkpoint) writes to the real disk only. ``folder`` (by
+    default that for temporary files) holds the saves, ``device`` is CUDA if there is one unless
+    given. The end of a training waits for its last save.
 
     Raises ValueError for no or an unknown way, or a ``disk`` with "torch async_save". Lesson 10.
     """
@@ -413,7 +487,10 @@ def measure_stalls(
     if unknown or (disk is not None and WAYS[3] in ways):
         why = f"{unknown[0]!r} is not known" if unknown else f"{WAYS[3]!r} cannot be given a disk"
         raise ValueError(f"{why}; use {', '.join(map(repr, WAYS))}, the last without disk")
-    saves, every = whole_number("saves", saves, at_least=1), whole_number("every", every, at_least=1)
+    saves, every = (
+        whole_number("saves", saves, at_least=1),
+        whole_number("every", every, at_least=1),
+    )
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     rows, size = [], 0
     for way in console.track(tuple(ways), "one way of saving after the other", unit="way"):
@@ -421,10 +498,25 @@ def measure_stalls(
         optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
         _step(model, optimizer, 0.0)  # Adam makes its moments in its first step
         size = state_bytes(training_state(model, optimizer))
-        with tempfile.TemporaryDirectory(prefix="stalls-", dir=folder) as scratch, warnings.catch_warnings():
-            # One process is meant; the warning comes from a thread, at any time until the last save is written.
+        with (
+            tempfile.TemporaryDirectory(prefix="stalls-", dir=folder) as scratch,
+            warnings.catch_warnings(),
+        ):
+            # One process is meant; the warning comes from a thread, at any time until the last save
+            # is written.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            rows.append(_row(way, model, optimizer, Path(scratch), disk, saves=saves, every=every, step_s=step_s))
+            rows.append(
+                _row(
+                    way,
+                    model,
+                    optimizer,
+                    Path(scratch),
+                    disk,
+                    saves=saves,
+                    every=every,
+                    step_s=step_s,
+                )
+            )
     return StallTable(state_bytes=size, interval_s=every * step_s, rows=tuple(rows))
 
 
@@ -450,8 +542,15 @@ def _row(
         finish()
     elapsed_s = time.perf_counter() - start_s
     stalled_s = sum(stalls_s)
-    return StallRow(way, saves * every, len(stalls_s), elapsed_s, stalled_s / max(1, len(stalls_s)),
-                    max(stalls_s, default=0.0), stalled_s / elapsed_s)  # fmt: skip
+    return StallRow(
+        way,
+        saves * every,
+        len(stalls_s),
+        elapsed_s,
+        stalled_s / max(1, len(stalls_s)),
+        max(stalls_s, default=0.0),
+        stalled_s / elapsed_s,
+    )
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, step_s: float) -> None:
@@ -464,7 +563,9 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, step_s: float) -> 
     sleep_until(end_s)
 
 
-def _saver(way: str, folder: Path, disk: Link | None) -> tuple[Callable[[dict, int], float], Callable[[], None]]:
+def _saver(
+    way: str, folder: Path, disk: Link | None
+) -> tuple[Callable[[dict, int], float], Callable[[], None]]:
     if way == WAYS[3]:
         return _torch_saver(folder)
     checkpointer = Checkpointer(folder, asynchronous=way == "asynchronous", disk=disk)
@@ -472,7 +573,9 @@ def _saver(way: str, folder: Path, disk: Link | None) -> tuple[Callable[[dict, i
 
 
 def _torch_saver(folder: Path) -> tuple[Callable[[dict, int], float], Callable[[], None]]:
-    """Save with torch.distributed.checkpoint.async_save in this one process; it stages to the CPU, then writes."""
+    """Save with torch.distributed.checkpoint.async_save in this one process; it stages to the CPU,
+    then writes.
+    """
     import torch.distributed.checkpoint as checkpoint
 
     running: list[Future] = []
@@ -484,7 +587,9 @@ def _torch_saver(folder: Path) -> tuple[Callable[[dict, int], float], Callable[[
     def save(state: dict, step: int) -> float:
         start_s = time.perf_counter()
         finish()
-        answer = checkpoint.async_save(state, checkpoint_id=str(folder / f"step_{step:08d}"), no_dist=True)
+        answer = checkpoint.async_save(
+            state, checkpoint_id=str(folder / f"step_{step:08d}"), no_dist=True
+        )
         running.append(answer if isinstance(answer, Future) else answer.upload_completion)
         return time.perf_counter() - start_s
 

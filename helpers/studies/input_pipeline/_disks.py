@@ -1,4 +1,5 @@
-"""Files on a disk: where a folder lies, forgetting what memory holds of a file, and the time of a read from the disk.
+"""Files on a disk: where a folder lies, forgetting what memory holds of a file, and the time of a
+read from the disk.
 
 Lesson 10.
 """
@@ -25,11 +26,12 @@ _REPEATS = 3
 
 
 def filesystem(folder: str | os.PathLike[str]) -> str:
-    """Return the type of the file system that ``folder`` lies on, such as "ext4"; "" where the system does not say.
+    """Return the type of the file system that ``folder`` lies on, such as "ext4"; "" where the
+    system does not say.
 
-    Linux says it in ``/proc/self/mountinfo`` (the manual page proc_pid_mountinfo(5) has its form). The types of
-    ``MEMORY_FILESYSTEMS`` keep their files in main memory, and no disk takes part. Raises FileNotFoundError for a
-    folder that is not there. Lesson 10.
+    Linux says it in ``/proc/self/mountinfo`` (the manual page proc_pid_mountinfo(5) has its form).
+    The types of ``MEMORY_FILESYSTEMS`` keep their files in main memory, and no disk takes part.
+    Raises FileNotFoundError for a folder that is not there. Lesson 10.
 
     >>> filesystem("/dev/shm")  # doctest: +SKIP
     'tmpfs'
@@ -43,7 +45,8 @@ def filesystem(folder: str | os.PathLike[str]) -> str:
         point = mounted.split()[4]
         for escape, character in _ESCAPES.items():
             point = point.replace(escape, character)
-        if place.is_relative_to(point) and len(Path(point).parts) >= depth:  # of two on one point, the later
+        # of two on one point, the later
+        if place.is_relative_to(point) and len(Path(point).parts) >= depth:
             kind, depth = described.split()[0], len(Path(point).parts)
     return kind
 
@@ -56,9 +59,9 @@ def _forget(paths: Iterable[str | os.PathLike[str]]) -> None:
 def read_from_disk_s(read: Callable[[], object], paths: Iterable[str | os.PathLike[str]]) -> float:
     """Return the least seconds of three calls of ``read``, which reads the files ``paths``.
 
-    Before each call the system is asked to forget the files, outside of the clock. Where it cannot be asked, or the
-    files lie in main memory, they are read from there. The least counts, because a disturbance can only add time.
-    Raises FileNotFoundError for a file that is not there. Lesson 10.
+    Before each call the system is asked to forget the files, outside of the clock. Where it cannot
+    be asked, or the files lie in main memory, they are read from there. The least counts, because a
+    disturbance can only add time. Raises FileNotFoundError for a file that is not there. Lesson 10.
     """
     files, taken_s = members("paths", paths, "files"), []
     for _ in range(_REPEATS):
@@ -70,11 +73,13 @@ def read_from_disk_s(read: Callable[[], object], paths: Iterable[str | os.PathLi
 
 
 class DiskTimes(Record):
-    """The times of one disk: of a small file of 784 bytes, the rate of a large one, and of items inside the large one.
+    """The times of one disk: of a small file of 784 bytes, the rate of a large one, and of items
+    inside the large one.
 
-    ``request_s`` is the median of small files, ``bandwidth_bytes_per_s`` that of a file of 64 MiB, and ``in_order_s``
-    and ``at_random_s`` the seconds of an item of 784 bytes of the large file. ``equal_bytes`` take as long as a
-    request. ``filesystem`` is the type of the file system, "" where it is unknown. Lesson 10.
+    ``request_s`` is the median of small files, ``bandwidth_bytes_per_s`` that of a file of 64 MiB,
+    and ``in_order_s`` and ``at_random_s`` the seconds of an item of 784 bytes of the large file.
+    ``equal_bytes`` take as long as a request. ``filesystem`` is the type of the file system, ""
+    where it is unknown. Lesson 10.
     """
 
     filesystem: str
@@ -92,8 +97,8 @@ class DiskTimes(Record):
 def measure_disk(folder: str | os.PathLike[str]) -> DiskTimes:
     """Return the times of the disk under ``folder``, in which files are written, read and removed.
 
-    Each read comes after the system has forgotten the file. Raises FileNotFoundError for a folder that is not there.
-    Lesson 10.
+    Each read comes after the system has forgotten the file. Raises FileNotFoundError for a folder
+    that is not there. Lesson 10.
     """
     kind = filesystem(folder)
     small = [Path(folder, f"small_{place:02}") for place in range(_SMALL_FILES)]

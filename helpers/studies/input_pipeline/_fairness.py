@@ -1,7 +1,9 @@
-"""One CPU, one GPU, several GPUs: comparisons that change one thing, with loading in or out of the clock.
+"""One CPU, one GPU, several GPUs: comparisons that change one thing, with loading in or out of the
+clock.
 
-The lecture that this course grew from compared a CPU at batch 128, a GPU at batch 512 and two GPUs at batch 1,024, with
-data loading inside the clock: three things changed at once. :func:`compare_setups` names what changed from row to row.
+The lecture that this course grew from compared a CPU at batch 128, a GPU at batch 512 and two GPUs
+at batch 1,024, with data loading inside the clock: three things changed at once.
+:func:`compare_setups` names what changed from row to row.
 
 Lesson 10.
 """
@@ -26,17 +28,20 @@ from helpers.studies.data_parallel._devices import SleepingLayer, slow_link
 from helpers.studies.input_pipeline._accelerators import training_step
 from helpers.studies.input_pipeline._loading import changed
 
-_FORWARD_PART = 1 / 3  # of a step's arithmetic; the backward pass has two products where the forward has one
+# of a step's arithmetic; the backward pass has two products where the forward has one
+_FORWARD_PART = 1 / 3
 _WARM_UPS = 2
 _BATCH_LIMIT_S = 300.0
 
 
 class Setup(Record):
-    """What is compared: a kind of ``device``, how many ``devices``, the ``batch_size`` of all together, and the clock.
+    """What is compared: a kind of ``device``, how many ``devices``, the ``batch_size`` of all
+    together, and the clock.
 
-    ``examples`` are those of one epoch. ``loading_in_clock``: batches are made while the clock runs, not before. Use
-    :func:`helpers.studies.input_pipeline.vary` to change one of them. Raises TypeError or ValueError for a number that
-    is not a whole one above 0, and for a batch or examples that the devices cannot share equally. Lesson 10.
+    ``examples`` are those of one epoch. ``loading_in_clock``: batches are made while the clock
+    runs, not before. Use :func:`helpers.studies.input_pipeline.vary` to change one of them. Raises
+    TypeError or ValueError for a number that is not a whole one above 0, and for a batch or
+    examples that the devices cannot share equally. Lesson 10.
     """
 
     device: str = "CPU"
@@ -49,14 +54,20 @@ class Setup(Record):
     def __post_init__(self) -> None:
         for name in ("devices", "batch_size", "examples", "epochs"):
             whole_number(name, getattr(self, name), at_least=1)
-        for name in ("batch_size", "examples"):  # else a rank has a batch more, and waits for the others for ever
+        # else a rank has a batch more, and waits for the others for ever
+        for name in ("batch_size", "examples"):
             if getattr(self, name) % self.devices:
-                raise ValueError(f"{name}={getattr(self, name)} cannot be shared by {self.devices} devices equally; "
-                                 "give a multiple of their number")  # fmt: skip
+                raise ValueError(
+                    f"{name}={getattr(self, name)} cannot be shared by {self.devices} devices "
+                    "equally; give a multiple of their number"
+                )
 
     @property
     def updates(self) -> int:
-        """How often the weights change: batches an epoch, the last may be smaller, times epochs. Lesson 10."""
+        """How often the weights change: batches an epoch, the last may be smaller, times epochs.
+
+        Lesson 10.
+        """
         return self.epochs * math.ceil(self.examples / self.batch_size)
 
     @property
@@ -65,15 +76,21 @@ class Setup(Record):
         return self.batch_size // self.devices
 
 
-# (what was run, the seconds that it printed): the lecture's table, MNIST, 2 epochs, on its own hardware.
-LECTURE_SETUPS = ((Setup("CPU", 1, 128), 5.22), (Setup("GPU", 1, 512), 4.37), (Setup("GPU", 2, 1024), 4.72))
+# (what was run, the seconds that it printed): the lecture's table, MNIST, 2 epochs, on its own
+# hardware.
+LECTURE_SETUPS = (
+    (Setup("CPU", 1, 128), 5.22),
+    (Setup("GPU", 1, 512), 4.37),
+    (Setup("GPU", 2, 1024), 4.72),
+)
 
 
 class FairRow(Record):
-    """One setup and its seconds; ``changed`` names what differs from the row before, ``fair`` says that one thing does.
+    """One setup and its seconds; ``changed`` names what differs from the row before, ``fair`` says
+    that one thing does.
 
-    ``speedup`` is over the row before: the effect of the one thing where ``fair``, of nothing in particular where not.
-    Lesson 10.
+    ``speedup`` is over the row before: the effect of the one thing where ``fair``, of nothing in
+    particular where not. Lesson 10.
     """
 
     device: str
@@ -92,7 +109,10 @@ class FairRow(Record):
 
 
 class FairTable(Record):
-    """Setups side by side; ``fair`` when each row differs from the one before in one thing. Lesson 10."""
+    """Setups side by side; ``fair`` when each row differs from the one before in one thing.
+
+    Lesson 10.
+    """
 
     fair: bool
     rows: tuple[FairRow, ...]
@@ -101,8 +121,9 @@ class FairTable(Record):
 def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
     """Return (setup, seconds) pairs side by side, with what changed from each row to the next.
 
-    ``compare_setups(LECTURE_SETUPS)`` shows what is wrong with that table. A batch size that changes with the number of
-    devices is a second change, and so is the number of updates that comes with it: ``updates`` counts them.
+    ``compare_setups(LECTURE_SETUPS)`` shows what is wrong with that table. A batch size that
+    changes with the number of devices is a second change, and so is the number of updates that
+    comes with it: ``updates`` counts them.
 
     Raises ValueError for fewer than two setups or a time that is not above 0. Lesson 10.
     """
@@ -129,11 +150,12 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
 
 
 class SetupCosts(Record):
-    """What a device of one kind costs: seconds a step whatever its size, and seconds more an example.
+    """What a device of one kind costs: seconds a step whatever its size, and seconds more an
+    example.
 
-    ``load_example_s`` is what a device's own loader needs for an example, in turn with the step. Devices average
-    gradients of ``gradient_bytes`` over a link after their backward pass. Raises ValueError for a negative time or
-    fewer than 4 bytes. Lesson 10.
+    ``load_example_s`` is what a device's own loader needs for an example, in turn with the step.
+    Devices average gradients of ``gradient_bytes`` over a link after their backward pass. Raises
+    ValueError for a negative time or fewer than 4 bytes. Lesson 10.
     """
 
     step_s: float
@@ -156,21 +178,30 @@ class SetupCosts(Record):
 
 
 def model_setup(setup: Setup, costs: SetupCosts) -> float:
-    """Return the modelled seconds of ``setup``: of each batch the step, its examples, the loading and the all-reduce.
+    """Return the modelled seconds of ``setup``: of each batch the step, its examples, the loading
+    and the all-reduce.
 
-    The devices work at the same time, each with its part of the batch and its own loader; a ring averages the
-    gradients (Patarasuk and Yuan, 2009) when the backward pass has ended. Lesson 10.
+    The devices work at the same time, each with its part of the batch and its own loader; a ring
+    averages the gradients (Patarasuk and Yuan, 2009) when the backward pass has ended. Lesson 10.
     """
-    reduce_s = ring_all_reduce_s(setup.devices, costs.gradient_bytes, link=costs.link) if setup.devices > 1 else 0.0
-    return math.fsum(_load_s(setup, costs, size) + _compute_s(costs, size) + reduce_s for size in _local_sizes(setup))
+    reduce_s = (
+        ring_all_reduce_s(setup.devices, costs.gradient_bytes, link=costs.link)
+        if setup.devices > 1
+        else 0.0
+    )
+    return math.fsum(
+        _load_s(setup, costs, size) + _compute_s(costs, size) + reduce_s
+        for size in _local_sizes(setup)
+    )
 
 
 def run_sleeping_setup(setup: Setup, costs: SetupCosts, *, ranks: Ranks | None = None) -> float:
-    """Return the seconds of ``setup`` on devices that sleep for its ``costs``: real loops, real DDP, a known clock.
+    """Return the seconds of ``setup`` on devices that sleep for its ``costs``: real loops, real
+    DDP, a known clock.
 
-    All-reduces are real as well. More devices than one need ``ranks``, as many as devices: ``Ranks(2, device="cpu")``.
-    Two steps before the clock warm DDP up. Raises ValueError for ranks that are missing or of another number.
-    Lesson 10.
+    All-reduces are real as well. More devices than one need ``ranks``, as many as devices:
+    ``Ranks(2, device="cpu")``. Two steps before the clock warm DDP up. Raises ValueError for ranks
+    that are missing or of another number. Lesson 10.
     """
     if setup.devices == 1:
         return _sleeping_rank(0, 1, setup, costs)
@@ -188,7 +219,10 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
     def step(size: int) -> None:
         sleep_for(_load_s(setup, costs, size))
         compute_s = _compute_s(costs, size)
-        layer.forward_s, layer.backward_s = compute_s * _FORWARD_PART, compute_s * (1 - _FORWARD_PART)
+        layer.forward_s, layer.backward_s = (
+            compute_s * _FORWARD_PART,
+            compute_s * (1 - _FORWARD_PART),
+        )
         model(torch.ones(1)).sum().backward()
 
     def warm_up() -> None:
@@ -199,47 +233,66 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
 
 
 def run_setup(
-    setup: Setup, make_model: Callable[[], nn.Module], images: torch.Tensor, labels: torch.Tensor,
-    *, ranks: Ranks | None = None,
-) -> float:  # fmt: skip
-    """Return the seconds of really training ``make_model()`` as ``setup`` says, on the CPU or on CUDA devices.
+    setup: Setup,
+    make_model: Callable[[], nn.Module],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    ranks: Ranks | None = None,
+) -> float:
+    """Return the seconds of really training ``make_model()`` as ``setup`` says, on the CPU or on
+    CUDA devices.
 
-    ``setup.device`` is "CPU" or "GPU". ``setup.examples`` of ``images`` (float32, N first) and ``labels`` are used.
-    With ``loading_in_clock`` a DataLoader without workers collects each batch and it goes to the device while the clock
-    runs; else the batches are on the device before. Two steps before the clock are warm-up. Several devices need
-    ``ranks`` of that kind, and train by DDP. On a CPU two ranks share its cores: what devices of their
-    own do, :func:`run_sleeping_setup` shows.
+    ``setup.device`` is "CPU" or "GPU". ``setup.examples`` of ``images`` (float32, N first) and
+    ``labels`` are used. With ``loading_in_clock`` a DataLoader without workers collects each batch
+    and it goes to the device while the clock runs; else the batches are on the device before. Two
+    steps before the clock are warm-up. Several devices need ``ranks`` of that kind, and train by
+    DDP. On a CPU two ranks share its cores: what devices of their own do,
+    :func:`run_sleeping_setup` shows.
 
-    Raises ValueError for fewer images than examples, an unknown device, or ranks that do not fit; RuntimeError for a
-    GPU where torch sees none. Lesson 10.
+    Raises ValueError for fewer images than examples, an unknown device, or ranks that do not fit;
+    RuntimeError for a GPU where torch sees none. Lesson 10.
     """
     choice("device", setup.device, ("CPU", "GPU"))
     if setup.device == "GPU" and not torch.cuda.is_available():
-        raise RuntimeError("this setup needs a CUDA device, and torch sees none here; run it with device='CPU', or "
-                           "look at it with run_sleeping_setup")  # fmt: skip
+        raise RuntimeError(
+            "this setup needs a CUDA device, and torch sees none here; run it with device='CPU', "
+            "or look at it with run_sleeping_setup"
+        )
     if len(images) < setup.examples or len(labels) != len(images):
-        raise ValueError(f"{len(images)} images with {len(labels)} labels are not the {setup.examples} examples of the "
-                         "setup; give as many labels as images, and at least so many")  # fmt: skip
+        raise ValueError(
+            f"{len(images)} images with {len(labels)} labels are not the {setup.examples} examples "
+            "of the setup; give as many labels as images, and at least so many"
+        )
     images, labels = images[: setup.examples], labels[: setup.examples]
     if setup.devices == 1:
         return _training_rank(0, 1, setup, make_model, images, labels)
     ranks = _checked_ranks(setup, ranks)
     if ranks.device != {"CPU": "cpu", "GPU": "cuda"}[setup.device]:
-        raise ValueError(f"the ranks are on {ranks.device!r}, and the setup is of {setup.device}s; give Ranks("
-                         f"{setup.devices}, device={'cpu' if setup.device == 'CPU' else 'cuda'!r})")  # fmt: skip
-    return max(ranks.run(_training_rank, setup, make_model, images, labels, timeout_s=_BATCH_LIMIT_S))
+        raise ValueError(
+            f"the ranks are on {ranks.device!r}, and the setup is of {setup.device}s; give Ranks("
+            f"{setup.devices}, device={'cpu' if setup.device == 'CPU' else 'cuda'!r})"
+        )
+    return max(
+        ranks.run(_training_rank, setup, make_model, images, labels, timeout_s=_BATCH_LIMIT_S)
+    )
 
 
 def _training_rank(
-    rank: int, world_size: int, setup: Setup, make_model: Callable[[], nn.Module], images: torch.Tensor,
+    rank: int,
+    world_size: int,
+    setup: Setup,
+    make_model: Callable[[], nn.Module],
+    images: torch.Tensor,
     labels: torch.Tensor,
-) -> float:  # fmt: skip
+) -> float:
     device = torch.device("cuda", rank) if setup.device == "GPU" else torch.device("cpu")
     model = make_model().to(device)
     if world_size > 1:
         model = nn.parallel.DistributedDataParallel(model)
     train = training_step(model)
-    # A rank's examples are every world_size-th of each batch, so that all ranks have as many batches.
+    # A rank's examples are every world_size-th of each batch, so that all ranks have as many
+    # batches.
     own = TensorDataset(images[rank::world_size], labels[rank::world_size])
     loader = DataLoader(own, batch_size=setup.local_batch)
 
@@ -250,7 +303,9 @@ def _training_rank(
 
     first = tuple(part.to(device) for part in next(iter(loader)))
     ready = batches() if setup.loading_in_clock else list(batches())
-    return _clocked(world_size, lambda: [train(first) for _ in range(_WARM_UPS)], train, ready, device=device)
+    return _clocked(
+        world_size, lambda: [train(first) for _ in range(_WARM_UPS)], train, ready, device=device
+    )
 
 
 def _clocked(
@@ -261,7 +316,9 @@ def _clocked(
     *,
     device: torch.device | None = None,
 ) -> float:
-    """Return the seconds of ``step`` on all batches, all ranks starting together and the device waited for."""
+    """Return the seconds of ``step`` on all batches, all ranks starting together and the device
+    waited for.
+    """
     warm_up()
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -276,7 +333,9 @@ def _clocked(
 
 
 def _local_sizes(setup: Setup) -> list[int]:
-    """Return the examples of each of a device's batches, all epochs; the last of an epoch may have fewer."""
+    """Return the examples of each of a device's batches, all epochs; the last of an epoch may have
+    fewer.
+    """
     whole, rest = divmod(setup.examples, setup.batch_size)
     return ([setup.local_batch] * whole + ([rest // setup.devices] if rest else [])) * setup.epochs
 
@@ -292,6 +351,8 @@ def _compute_s(costs: SetupCosts, size: int) -> float:
 def _checked_ranks(setup: Setup, ranks: Ranks | None) -> Ranks:
     if ranks is None or ranks.world_size != setup.devices:
         given = "none were given" if ranks is None else f"{ranks.world_size} were given"
-        raise ValueError(f"{setup.devices} devices need as many ranks, and {given}: with Ranks({setup.devices}) as "
-                         "ranks: ...")  # fmt: skip
+        raise ValueError(
+            f"{setup.devices} devices need as many ranks, and {given}: with Ranks({setup.devices}) "
+            "as ranks: ..."
+        )
     return ranks

@@ -1,7 +1,9 @@
-"""What forked workers do to memory: the pages that a program keeps while its workers read a dataset of many paths.
+"""What forked workers do to memory: the pages that a program keeps while its workers read a dataset
+of many paths.
 
-A forked worker shares all pages with the training process until one of the two writes to a page, which the system then
-copies. CPython keeps the count of an object's references in the object, so that reading a string writes to its page.
+A forked worker shares all pages with the training process until one of the two writes to a page,
+which the system then copies. CPython keeps the count of an object's references in the object, so
+that reading a string writes to its page.
 
 Lesson 10.
 """
@@ -29,7 +31,8 @@ _CHARACTERS = 48
 class PathItems(Dataset):
     """A dataset that holds ``items`` paths of files and opens none: item i is the length of path i.
 
-    The paths are a list of Python strings, or with ``as_array`` one NumPy array of bytes. Lesson 10.
+    The paths are a list of Python strings, or with ``as_array`` one NumPy array of bytes. Lesson
+    10.
     """
 
     def __init__(self, items: int, *, as_array: bool = False) -> None:
@@ -37,14 +40,22 @@ class PathItems(Dataset):
         items = whole_number("items", items, at_least=1)
         paths = (f"/data/photos/train/{item:025}.jpg" for item in range(items))
         self.paths: Sequence[str] | np.ndarray
-        self.paths = np.fromiter(map(str.encode, paths), f"S{_CHARACTERS}", items) if as_array else list(paths)
+        self.paths = (
+            np.fromiter(map(str.encode, paths), f"S{_CHARACTERS}", items)
+            if as_array
+            else list(paths)
+        )
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes that the paths take: those of the array, or of the strings as CPython's allocator rounds them."""
+        """The bytes that the paths take: those of the array, or of the strings as CPython's
+        allocator rounds them.
+        """
         if isinstance(self.paths, np.ndarray):
             return self.paths.nbytes
-        return sum(-(-path.__sizeof__() // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for path in self.paths)
+        return sum(
+            -(-path.__sizeof__() // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for path in self.paths
+        )
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -54,9 +65,11 @@ class PathItems(Dataset):
 
 
 class MemoryGrowth(Record):
-    """By how many bytes a program has grown since its ``workers`` were started, at ``shares`` of the epoch.
+    """By how many bytes a program has grown since its ``workers`` were started, at ``shares`` of
+    the epoch.
 
-    ``grown_bytes`` has a number for each of ``shares``. A page that several processes share counts once. Lesson 10.
+    ``grown_bytes`` has a number for each of ``shares``. A page that several processes share counts
+    once. Lesson 10.
     """
 
     workers: int
@@ -64,26 +77,36 @@ class MemoryGrowth(Record):
     grown_bytes: tuple[int, ...]
 
 
-def measure_growth(dataset: PathItems, *, workers: int, shares: Sequence[float] = (0.1, 1.0)) -> MemoryGrowth | None:
-    """Return by how many bytes a program grows while forked ``workers`` read all of ``dataset`` in a random order.
+def measure_growth(
+    dataset: PathItems, *, workers: int, shares: Sequence[float] = (0.1, 1.0)
+) -> MemoryGrowth | None:
+    """Return by how many bytes a program grows while forked ``workers`` read all of ``dataset`` in
+    a random order.
 
-    It is the proportional set size of the training process and its workers (``Pss`` in ``/proc/PID/smaps_rollup``, see
-    the manual page proc_pid_smaps(5)) at each of ``shares`` of the batches, less that before the workers were started.
-    So it has what workers and their order cost in any case, which the same dataset as an array measures. None where the
-    system has no such file or cannot fork.
+    It is the proportional set size of the training process and its workers (``Pss`` in
+    ``/proc/PID/smaps_rollup``, see the manual page proc_pid_smaps(5)) at each of ``shares`` of the
+    batches, less that before the workers were started. So it has what workers and their order cost
+    in any case, which the same dataset as an array measures. None where the system has no such file
+    or cannot fork.
 
-    Raises ValueError for no workers, a share outside of 0 to 1, or so few items that a share of them is not a batch of
-    2,000 per worker. Lesson 10.
+    Raises ValueError for no workers, a share outside of 0 to 1, or so few items that a share of
+    them is not a batch of 2,000 per worker. Lesson 10.
     """
     workers = whole_number("workers", workers, at_least=1)
     wanted = tuple(numbers("shares", shares, above=0))
     batches = -(-len(dataset) // _BATCH)
     if not wanted or max(wanted) > 1 or int(min(wanted) * batches) < workers:
-        raise ValueError(f"shares={wanted} of {batches} batches with {workers} workers; give shares of at most 1 that "
-                         f"are a batch of {_BATCH:,} items per worker or more")  # fmt: skip
-    if "fork" not in multiprocessing.get_all_start_methods() or not Path("/proc/self/smaps_rollup").is_file():
+        raise ValueError(
+            f"shares={wanted} of {batches} batches with {workers} workers; give shares of at most "
+            f"1 that are a batch of {_BATCH:,} items per worker or more"
+        )
+    if (
+        "fork" not in multiprocessing.get_all_start_methods()
+        or not Path("/proc/self/smaps_rollup").is_file()
+    ):
         return None
-    order = np.array_split(np.random.default_rng(0).permutation(len(dataset)), batches)  # no Python object an item
+    # no Python object an item
+    order = np.array_split(np.random.default_rng(0).permutation(len(dataset)), batches)
     loader: DataLoader = DataLoader(
         dataset,
         batch_sampler=cast(list[list[int]], order),

@@ -1,8 +1,10 @@
-"""A loader and a device as a model (two formulas) and as an exact simulation of the bounded prefetch queue.
+"""A loader and a device as a model (two formulas) and as an exact simulation of the bounded
+prefetch queue.
 
-The queue is DataLoader's own (torch.utils.data, in-order delivery): at the start each of W workers is sent
-``prefetch_factor`` batches, batch i to worker i modulo W; a worker makes its batches one after the other; batches are
-handed out in order; and handing out one batch sends off the next. So at most W x prefetch_factor are under way.
+The queue is DataLoader's own (torch.utils.data, in-order delivery): at the start each of W workers
+is sent ``prefetch_factor`` batches, batch i to worker i modulo W; a worker makes its batches one
+after the other; batches are handed out in order; and handing out one batch sends off the next. So
+at most W x prefetch_factor are under way.
 
 Lesson 10.
 """
@@ -23,10 +25,11 @@ _MOST_STEPS = 1_000_000
 
 
 class FeedingModel(Record):
-    """A modelled training loop in its steady state: seconds a step, and the device's ``busy_share`` of it.
+    """A modelled training loop in its steady state: seconds a step, and the device's ``busy_share``
+    of it.
 
-    ``bound`` says what decides the step: "device", "copy", "input", "input, device in turn" and the like;
-    ``first_batch_s`` is from the start of the loop to its first batch. Lesson 10.
+    ``bound`` says what decides the step: "device", "copy", "input", "input, device in turn" and the
+    like; ``first_batch_s`` is from the start of the loop to its first batch. Lesson 10.
     """
 
     first_batch_s: float
@@ -47,25 +50,34 @@ def model_feeding(
     start_s: float = 0.0,
     handover_s: float = 0.0,
 ) -> FeedingModel:
-    """Return the steady state of a loop whose batch takes ``produce_s`` to make and ``device_s`` to compute with.
+    """Return the steady state of a loop whose batch takes ``produce_s`` to make and ``device_s`` to
+    compute with.
 
-    What runs at the same time takes the longest of its parts, what runs in turn their sum. ``workers`` make batches at
-    the same time as the device computes, so their part is produce / workers; with ``cores`` (for batches that compute,
-    not wait) it is produce / min(workers, cores). ``handover_s`` is what the training process spends to receive a
-    batch, and ``start_s`` what the workers take to start, which delays the first batch only.
+    What runs at the same time takes the longest of its parts, what runs in turn their sum.
+    ``workers`` make batches at the same time as the device computes, so their part is produce /
+    workers; with ``cores`` (for batches that compute, not wait) it is produce / min(workers,
+    cores). ``handover_s`` is what the training process spends to receive a batch, and ``start_s``
+    what the workers take to start, which delays the first batch only.
 
-    ``copying`` puts the copy of ``copy_s`` in its place: "blocking" (pageable: the host waits, then the device
-    computes), "non_blocking" (pinned: the host goes on, copy and computing share a stream, so one waits for the other)
-    or "ahead" (pinned, by a thread and a stream of its own: at the same time as everything else). ``wait_each_step``:
-    the host waits for the device in each step, as ``loss.item()`` does; without it the host makes the next batch
-    (0 workers) or receives it meanwhile.
+    ``copying`` puts the copy of ``copy_s`` in its place: "blocking" (pageable: the host waits, then
+    the device computes), "non_blocking" (pinned: the host goes on, copy and computing share a
+    stream, so one waits for the other) or "ahead" (pinned, by a thread and a stream of its own: at
+    the same time as everything else). ``wait_each_step``: the host waits for the device in each
+    step, as ``loss.item()`` does; without it the host makes the next batch (0 workers) or receives
+    it meanwhile.
 
     Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 10.
     """
     boolean("wait_each_step", wait_each_step)
     workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     hands = workers if cores is None else min(workers, whole_number("cores", cores, at_least=1))
-    _check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
+    _check_times(
+        produce_s=produce_s,
+        device_s=device_s,
+        copy_s=copy_s,
+        start_s=start_s,
+        handover_s=handover_s,
+    )
     choice("copying", copying, COPYING)
     makers = {"input": produce_s / hands} if workers else {}
     hosts = {"hand-over": handover_s, **({} if workers else {"input": produce_s})}
@@ -90,12 +102,12 @@ def model_feeding(
 
 
 class SimulatedFeeding(Record):
-    """A simulated loop: ``elapsed_s`` from its start to its last step's end, the first wait, and the busy share.
+    """A simulated loop: ``elapsed_s`` from its start to its last step's end, the first wait, and
+    the busy share.
 
-    ``step_s`` is the mean time from the start of a step to the start of the next, after ``warm_up`` steps, and
-    ``busy_share`` the device's part of it.
-    ``most_ready`` is the most batches that were ready and not yet taken. ``timeline`` is for ``plotting.gantt``.
-    Lesson 10.
+    ``step_s`` is the mean time from the start of a step to the start of the next, after ``warm_up``
+    steps, and ``busy_share`` the device's part of it. ``most_ready`` is the most batches that were
+    ready and not yet taken. ``timeline`` is for ``plotting.gantt``. Lesson 10.
     """
 
     steps: int
@@ -109,14 +121,19 @@ class SimulatedFeeding(Record):
     timeline: Timeline = field(repr=False)
 
     def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
-        """Return what each worker makes at ``now_s``, which batches lie ready, and what the device computes with.
+        """Return what each worker makes at ``now_s``, which batches lie ready, and what the device
+        computes with.
 
         None stands for one that waits. For ``input_pipeline.draw_loader``. Lesson 10.
         """
         began = [each for each in self.timeline.activities if each.start_s <= now_s]
         doing = {each.lane: int(each.label) for each in began if now_s < each.end_s}
         taken = {int(each.label) for each in began if each.lane in ("device", "host")}
-        made = {int(each.label) for each in began if each.kind == "making a batch" and each.end_s <= now_s}
+        made = {
+            int(each.label)
+            for each in began
+            if each.kind == "making a batch" and each.end_s <= now_s
+        }
         making = [doing.get(f"worker {worker}") for worker in range(self.workers)]
         return making, sorted(made - taken), doing.get("device")
 
@@ -132,21 +149,25 @@ def simulate_feeding(
     handover_s: float = 0.0,
     warm_up: int = 0,
 ) -> SimulatedFeeding:
-    """Return what DataLoader's queue makes of batches that take ``produce_s``: one number, or one a batch.
+    """Return what DataLoader's queue makes of batches that take ``produce_s``: one number, or one a
+    batch.
 
-    The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host waits for it. The
-    ``workers`` are ready ``start_s`` after the loop's start; each has a core of its own, or waits. One number needs
-    ``steps``.
+    The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host
+    waits for it. The ``workers`` are ready ``start_s`` after the loop's start; each has a core of
+    its own, or waits. One number needs ``steps``.
 
-    The schedule is exact: batch i starts when its worker is free and it has been sent off, which is when batch i -
-    ``workers`` x ``prefetch_factor`` was taken. Raises ValueError for a negative time, fewer than two batches beyond
-    the ``warm_up``, or ``steps`` that are not as many as the batches. Lesson 10.
+    The schedule is exact: batch i starts when its worker is free and it has been sent off, which is
+    when batch i - ``workers`` x ``prefetch_factor`` was taken. Raises ValueError for a negative
+    time, fewer than two batches beyond the ``warm_up``, or ``steps`` that are not as many as the
+    batches. Lesson 10.
     """
     times_s = _batch_times(produce_s, steps)
     warm_up = whole_number("warm_up", warm_up, at_least=0)
     if len(times_s) < warm_up + 2:
-        raise ValueError(f"{len(times_s)} batches with {warm_up} of them for warm-up have no time from step to step; "
-                         f"give at least {warm_up + 2}")  # fmt: skip
+        raise ValueError(
+            f"{len(times_s)} batches with {warm_up} of them for warm-up have no time from step to "
+            f"step; give at least {warm_up + 2}"
+        )
     workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     prefetch_factor = whole_number("prefetch_factor", prefetch_factor, at_least=1)
     _check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
@@ -156,7 +177,11 @@ def simulate_feeding(
     free_s, host_s = [start_s] * workers, start_s if workers == 0 else 0.0
     for batch, make_s in enumerate(times_s):
         if workers:
-            sent_s = taken_s[batch - workers * prefetch_factor] if batch >= workers * prefetch_factor else 0.0
+            sent_s = (
+                taken_s[batch - workers * prefetch_factor]
+                if batch >= workers * prefetch_factor
+                else 0.0
+            )
             worker = batch % workers
             begin_s = max(free_s[worker], sent_s)
             free_s[worker] = begin_s + make_s
@@ -195,12 +220,18 @@ def _waiting(ready_s: Sequence[float], taken_s: Sequence[float]) -> Iterator[int
 def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[float]:
     if isinstance(produce_s, int | float):
         if steps is None:
-            raise ValueError("one produce_s for all batches needs steps, the number of batches; give it")
-        return [number("produce_s", produce_s, at_least=0)] * whole_number("steps", steps, at_most=_MOST_STEPS)
+            raise ValueError(
+                "one produce_s for all batches needs steps, the number of batches; give it"
+            )
+        return [number("produce_s", produce_s, at_least=0)] * whole_number(
+            "steps", steps, at_most=_MOST_STEPS
+        )
     times_s = numbers("produce_s", produce_s, at_least=0)
     if not times_s or (steps is not None and steps != len(times_s)):
-        raise ValueError(f"produce_s holds {len(times_s)} batches and steps={steps}; give at least one batch, "
-                         "and no steps beside them")  # fmt: skip
+        raise ValueError(
+            f"produce_s holds {len(times_s)} batches and steps={steps}; give at least one batch, "
+            "and no steps beside them"
+        )
     return times_s
 
 

@@ -1,4 +1,5 @@
-"""A training loop with marks: how long the device was busy, how long the loop waited for a batch, one factor at a time.
+"""A training loop with marks: how long the device was busy, how long the loop waited for a batch,
+one factor at a time.
 
 Lesson 10.
 """
@@ -39,11 +40,13 @@ Accelerator = SleepingAccelerator | TrainingAccelerator
 
 
 class EpochFeeding(Record):
-    """One epoch of a fed loop, its marks on whole steps: from the start of a step to the start of the next.
+    """One epoch of a fed loop, its marks on whole steps: from the start of a step to the start of
+    the next.
 
-    ``first_batch_s`` is from the start of the epoch to its first batch (workers start in it). The other numbers leave
-    ``warm_up`` steps out: ``step_s`` is the mean time from step to step, ``busy_share`` the device's part of it,
-    ``waiting_share`` the part in which the host waited for a batch. Lesson 10.
+    ``first_batch_s`` is from the start of the epoch to its first batch (workers start in it). The
+    other numbers leave ``warm_up`` steps out: ``step_s`` is the mean time from step to step,
+    ``busy_share`` the device's part of it, ``waiting_share`` the part in which the host waited for
+    a batch. Lesson 10.
     """
 
     epoch: int
@@ -57,7 +60,10 @@ class EpochFeeding(Record):
 
 
 class FeedingRun(Record):
-    """A fed loop, a row an epoch; ``timeline`` is of the last one and for ``plotting.gantt``. Lesson 10."""
+    """A fed loop, a row an epoch; ``timeline`` is of the last one and for ``plotting.gantt``.
+
+    Lesson 10.
+    """
 
     accelerator: str
     copying: str
@@ -67,7 +73,11 @@ class FeedingRun(Record):
 
     @property
     def last(self) -> EpochFeeding:
-        """The last epoch: of several, the one whose workers were there already where they are persistent. Lesson 10."""
+        """The last epoch: of several, the one whose workers were there already where they are
+        persistent.
+
+        Lesson 10.
+        """
         return self.epochs[-1]
 
 
@@ -81,24 +91,28 @@ def feed(
     copying: str = "blocking",
     wait_each_step: bool = True,
 ) -> FeedingRun:
-    """Train through ``loader`` on ``accelerator``, with marks: return device busy shares and a timeline.
+    """Train through ``loader`` on ``accelerator``, with marks: return device busy shares and a
+    timeline.
 
-    ``steps`` ends each of the ``epochs`` early. ``warm_up`` steps of each epoch are in no share; by default as many as
-    a loader's workers have under way at first, which come late (workers start one after the other) or all at once.
+    ``steps`` ends each of the ``epochs`` early. ``warm_up`` steps of each epoch are in no share; by
+    default as many as a loader's workers have under way at first, which come late (workers start
+    one after the other) or all at once.
 
-    ``copying`` is "blocking" (``.to(device)`` in the loop), "non_blocking" (the same from pinned memory: the host goes
-    on) or "ahead" (:func:`helpers.studies.input_pipeline.copied_ahead`). With ``wait_each_step`` the host waits for
-    the device after
-    each step, as a loop with ``loss.item()`` does; else at the end of the epoch. Workers that are not persistent end
-    with their epoch, persistent ones with :func:`helpers.studies.input_pipeline.workers_end`.
+    ``copying`` is "blocking" (``.to(device)`` in the loop), "non_blocking" (the same from pinned
+    memory: the host goes on) or "ahead" (:func:`helpers.studies.input_pipeline.copied_ahead`). With
+    ``wait_each_step`` the host waits for the device after each step, as a loop with ``loss.item()``
+    does; else at the end of the epoch. Workers that are not persistent end with their epoch,
+    persistent ones with :func:`helpers.studies.input_pipeline.workers_end`.
 
-    Raises ValueError for a loader with fewer than two batches beyond the warm-up, an unknown way of copying or one that
-    the device does not have. Lesson 10.
+    Raises ValueError for a loader with fewer than two batches beyond the warm-up, an unknown way of
+    copying or one that the device does not have. Lesson 10.
     """
     boolean("wait_each_step", wait_each_step)
     choice("copying", copying, COPYING)
     limit = None if steps is None else whole_number("steps", steps, at_least=1)
-    skipped = _under_way(loader) if warm_up is None else whole_number("warm_up", warm_up, at_least=0)
+    skipped = (
+        _under_way(loader) if warm_up is None else whole_number("warm_up", warm_up, at_least=0)
+    )
     rows, activities = [], []
     for epoch in range(1, whole_number("epochs", epochs, at_least=1) + 1):
         accelerator.begin()
@@ -107,8 +121,9 @@ def feed(
         end_s = time.perf_counter()
         if len(waits) < skipped + 2:
             raise ValueError(
-                f"the loader gave {len(waits)} batches, and {skipped} steps are warm-up; a time from step to step "
-                f"needs {skipped + 2} batches: give more items, or a smaller warm_up"
+                f"the loader gave {len(waits)} batches, and {skipped} steps are warm-up; a time "
+                f"from step to step needs {skipped + 2} batches: give more items, or a smaller "
+                "warm_up"
             )
         activities = accelerator.activities()
         rows.append(_row(epoch, end_s - start_s, skipped, waits, activities))
@@ -122,7 +137,12 @@ def feed(
 
 
 def _epoch(
-    loader: Iterable, accelerator: Accelerator, limit: int | None, *, copying: str, wait_each_step: bool
+    loader: Iterable,
+    accelerator: Accelerator,
+    limit: int | None,
+    *,
+    copying: str,
+    wait_each_step: bool,
 ) -> list[Activity]:
     """Run one epoch and return when the host waited for its batches."""
     waits: list[Activity] = []
@@ -135,8 +155,14 @@ def _epoch(
                     batch = next(arriving)
                 except StopIteration:
                     break
-                waits.append(Activity(HOST, start_s, time.perf_counter(), "waiting for a batch", str(len(waits))))
-                accelerator.step(batch if copying == "ahead" else accelerator.copy(batch, copying=copying))
+                waits.append(
+                    Activity(
+                        HOST, start_s, time.perf_counter(), "waiting for a batch", str(len(waits))
+                    )
+                )
+                accelerator.step(
+                    batch if copying == "ahead" else accelerator.copy(batch, copying=copying)
+                )
                 if wait_each_step:
                     accelerator.wait()
                 start_s = time.perf_counter()
@@ -161,7 +187,11 @@ def _under_way(loader: Iterable) -> int:
 
 
 def _row(
-    epoch: int, elapsed_s: float, skipped: int, waits: Sequence[Activity], activities: Sequence[Activity]
+    epoch: int,
+    elapsed_s: float,
+    skipped: int,
+    waits: Sequence[Activity],
+    activities: Sequence[Activity],
 ) -> EpochFeeding:
     computing = [bar for bar in activities if bar.lane == DEVICE]
     marked = computing[skipped:]
@@ -178,20 +208,31 @@ def _row(
     )
 
 
-def measure_handover(batch_bytes: int, settings: loading.LoaderSettings, *, batches: int = 30) -> float:
-    """Return the seconds that the training process spends to receive a batch that is ready: median of ``batches``.
+def measure_handover(
+    batch_bytes: int, settings: loading.LoaderSettings, *, batches: int = 30
+) -> float:
+    """Return the seconds that the training process spends to receive a batch that is ready: median
+    of ``batches``.
 
-    ``settings`` needs a worker or more: their batches of ``batch_bytes`` come through shared memory, which costs even
-    items that are free. Each is received while a device sleeps 10 ms a step, long enough for the next to be ready.
+    ``settings`` needs a worker or more: their batches of ``batch_bytes`` come through shared
+    memory, which costs even items that are free. Each is received while a device sleeps 10 ms a
+    step, long enough for the next to be ready.
 
     Raises ValueError for no workers or fewer bytes than a float32 an item. Lesson 10.
     """
     if settings.workers == 0:
-        raise ValueError("workers=0 hands nothing over: batches are made where they are used; give 1 or more")
+        raise ValueError(
+            "workers=0 hands nothing over: batches are made where they are used; give 1 or more"
+        )
     elements = batch_bytes // (4 * settings.batch_size)
     if elements < 1:
-        raise ValueError(f"batch_bytes={batch_bytes} is less than 4 bytes for each of {settings.batch_size} items")
-    dataset = loading.FreeItems(settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,))
+        raise ValueError(
+            f"batch_bytes={batch_bytes} is less than 4 bytes for each of {settings.batch_size} "
+            "items"
+        )
+    dataset = loading.FreeItems(
+        settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,)
+    )
     with loading.workers_end(loading.make_loader(dataset, settings)) as loader:
         fed = feed(loader, SleepingAccelerator(_LONG_STEP_S), warm_up=0)
     waits = [bar.duration_s for bar in fed.timeline.activities if bar.lane == HOST]
@@ -225,18 +266,23 @@ def sweep_feeding(
     epochs: int = 1,
     warm_up: int | None = None,
 ) -> FeedingSweep:
-    """Return a fed loop over ``dataset`` for each of ``settings``, which differ in one factor: see :func:`vary`.
+    """Return a fed loop over ``dataset`` for each of ``settings``, which differ in one factor: see
+    :func:`vary`.
 
-    ``accelerator`` is one, or a function that makes one for given settings: a device's step depends on the batch size.
-    The last of ``epochs`` counts; ``steps`` and ``warm_up`` as in :func:`feed`.
+    ``accelerator`` is one, or a function that makes one for given settings: a device's step depends
+    on the batch size. The last of ``epochs`` counts; ``steps`` and ``warm_up`` as in :func:`feed`.
 
     Raises ValueError for settings that differ in no factor or in two. Lesson 10.
     """
     settings = tuple(settings)
-    names = sorted({name for pair in itertools.combinations(settings, 2) for name in loading.changed(*pair)})
+    names = sorted(
+        {name for pair in itertools.combinations(settings, 2) for name in loading.changed(*pair)}
+    )
     if len(names) != 1:
         given = " and ".join(names) or "none"
-        raise ValueError(f"the settings differ in {given}; a sweep is of one factor: make them with vary(...)")
+        raise ValueError(
+            f"the settings differ in {given}; a sweep is of one factor: make them with vary(...)"
+        )
     rows = []
     for setting in console.track(settings, f"one {names[0]} after the other", unit="loop"):
         loader: DataLoader = loading.make_loader(dataset, setting)
@@ -254,7 +300,11 @@ def sweep_feeding(
 
 
 class CopyingRow(Record):
-    """A training with one way of copying: seconds from step to step and the device's busy share of them. Lesson 10."""
+    """A training with one way of copying: seconds from step to step and the device's busy share of
+    them.
+
+    Lesson 10.
+    """
 
     copying: str
     pinned: bool
@@ -263,7 +313,10 @@ class CopyingRow(Record):
 
 
 class CopyingTable(Record):
-    """The same training on ``device`` with each way of copying batches of ``batch_bytes``. Lesson 10."""
+    """The same training on ``device`` with each way of copying batches of ``batch_bytes``.
+
+    Lesson 10.
+    """
 
     device: str
     batch_bytes: int
@@ -271,18 +324,30 @@ class CopyingTable(Record):
 
 
 def measure_copying() -> CopyingTable:
-    """Return a small convolution's training on CUDA with each way of copying; on a CPU, the one way that it has.
+    """Return a small convolution's training on CUDA with each way of copying; on a CPU, the one way
+    that it has.
 
-    Batches are 64 float32 images of 3 x 96 x 96, there already, handed over by two workers; "blocking" copies from
-    pageable, the others from pinned memory. ``python -m helpers.recorded 10`` calls it.
+    Batches are 64 float32 images of 3 x 96 x 96, there already, handed over by two workers;
+    "blocking" copies from pageable, the others from pinned memory.
+    ``python -m helpers.recorded 10`` calls it.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     items = loading.FreeItems(_RECORDED_BATCH * _RECORDED_STEPS, shape=_RECORDED_SHAPE)
-    layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
-    accelerator = TrainingAccelerator(training_step(nn.Sequential(*layers).to(device)), device=device)
+    layers = (
+        nn.Conv2d(3, 16, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+    accelerator = TrainingAccelerator(
+        training_step(nn.Sequential(*layers).to(device)), device=device
+    )
     rows = []
     for copying in COPYING if device.type == "cuda" else COPYING[:1]:
-        settings = loading.LoaderSettings(_RECORDED_BATCH, workers=2, pin_memory=copying != "blocking")
+        settings = loading.LoaderSettings(
+            _RECORDED_BATCH, workers=2, pin_memory=copying != "blocking"
+        )
         with loading.workers_end(loading.make_loader(items, settings)) as loader:
             last = feed(loader, accelerator, copying=copying, wait_each_step=False).last
         rows.append(CopyingRow(copying, settings.pin_memory, last.step_s, last.busy_share))

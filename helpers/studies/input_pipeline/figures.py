@@ -1,4 +1,6 @@
-"""The figures of lesson 10: a loader with its queue, steps in turn and overlapped, and a loader to turn."""
+"""The figures of lesson 10: a loader with its queue, steps in turn and overlapped, and a loader to
+turn.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,29 @@ from helpers.studies.input_pipeline._pipeline import simulate_feeding
 
 
 def draw_loader(
-    making: Sequence[int | None], ready: Sequence[int], computing: int | None, *, places: int, title: str = ""
+    making: Sequence[int | None],
+    ready: Sequence[int],
+    computing: int | None,
+    *,
+    places: int,
+    title: str = "",
 ) -> Figure:
-    """Return workers that make batches, the queue in shared memory, and the trainer that takes them.
+    """Return workers that make batches, the queue in shared memory, and the trainer that takes
+    them.
 
-    ``making`` has the batch of each worker (None: it waits), ``ready`` the batches in the queue, the next one first,
-    ``computing`` the batch in the trainer (None: it waits), ``places`` how many the queue holds. ``title`` stands above
-    the drawing. Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 10.
+    ``making`` has the batch of each worker (None: it waits), ``ready`` the batches in the queue,
+    the next one first, ``computing`` the batch in the trainer (None: it waits), ``places`` how many
+    the queue holds. ``title`` stands above the drawing. Raises ValueError for no or more than 8
+    workers, and more ready batches than places. Lesson 10.
     """
-    making = [None if batch is None else whole_number(f"making[{worker}]", batch, at_least=0)
-              for worker, batch in enumerate(members("making", making, "batches or None"))]  # fmt: skip
-    ready = [whole_number(f"ready[{place}]", batch, at_least=0) for place, batch in enumerate(
-             members("ready", ready, "batches"))]  # fmt: skip
+    making = [
+        None if batch is None else whole_number(f"making[{worker}]", batch, at_least=0)
+        for worker, batch in enumerate(members("making", making, "batches or None"))
+    ]
+    ready = [
+        whole_number(f"ready[{place}]", batch, at_least=0)
+        for place, batch in enumerate(members("ready", ready, "batches"))
+    ]
     whole_number("places", places, at_most=8)
     if not 1 <= len(making) <= 8:
         raise ValueError(f"{len(making)} workers cannot be drawn; give what each of 1 to 8 makes")
@@ -58,7 +71,16 @@ def draw_loader(
     write(axes, queue, 0.22, "queue in shared memory", ha="left", bold=True)
     write(axes, trainer, 0.22, "trainer", ha="left", bold=True)
     for level in range(3):
-        box(axes, 0.15, middle - 0.36 + 0.24 * level, 0.62, 0.22, colour=tint(DATA, 0.5), edge=QUIET, thick=0.8)
+        box(
+            axes,
+            0.15,
+            middle - 0.36 + 0.24 * level,
+            0.62,
+            0.22,
+            colour=tint(DATA, 0.5),
+            edge=QUIET,
+            thick=0.8,
+        )
     for worker, batch in enumerate(making):
         y = begin + row * worker + row / 2
         busy = batch is not None
@@ -74,50 +96,85 @@ def draw_loader(
         if busy:
             arrow(axes, (0.8, middle + 0.2 * (y - middle)), (1.21, y), thick=1.4)
         arrow(
-            axes, (2.59, y), (queue - 0.1, middle + 0.3 * (y - middle)), colour=SENDING if busy else WAITING, thick=1.4
+            axes,
+            (2.59, y),
+            (queue - 0.1, middle + 0.3 * (y - middle)),
+            colour=SENDING if busy else WAITING,
+            thick=1.4,
         )
     box(axes, queue - 0.06, middle - 0.29, slot * places + 0.12, 0.58, colour="none", edge=INK)
     for place in range(places):
         x = queue + slot * (places - 1 - place)
         held = place < len(ready)
-        box(axes, x + 0.03, middle - 0.2, slot - 0.06, 0.4, str(ready[place]) if held else "", bold=True,
-            colour=DATA if held else EMPTY)  # fmt: skip
+        box(
+            axes,
+            x + 0.03,
+            middle - 0.2,
+            slot - 0.06,
+            0.4,
+            str(ready[place]) if held else "",
+            bold=True,
+            colour=DATA if held else EMPTY,
+        )
     arrow(
         axes,
         (queue + slot * places + 0.12, middle),
         (trainer - 0.06, middle),
         colour=WAITING if computing is None else SENDING,
     )
-    box(axes, trainer, middle - 0.36, 1.5, 0.72, "waits" if computing is None else f"batch {computing}",
-        colour=WAITING if computing is None else COMPUTING, bold=True)  # fmt: skip
-    keys(axes, 0.15, top + height + 0.28, {"computing": (COMPUTING, "none"), "sending": (SENDING, "none"),
-                                           "batch": (DATA, "none"), "waiting": (WAITING, "none")})  # fmt: skip
+    box(
+        axes,
+        trainer,
+        middle - 0.36,
+        1.5,
+        0.72,
+        "waits" if computing is None else f"batch {computing}",
+        colour=WAITING if computing is None else COMPUTING,
+        bold=True,
+    )
+    keys(
+        axes,
+        0.15,
+        top + height + 0.28,
+        {
+            "computing": (COMPUTING, "none"),
+            "sending": (SENDING, "none"),
+            "batch": (DATA, "none"),
+            "waiting": (WAITING, "none"),
+        },
+    )
     return drawn
 
 
 def draw_overlap(produce_s: float, device_s: float, *, steps: int) -> Figure:
-    """Return a timeline of ``steps`` steps whose batches are made in turn with them, and by a thread beside them.
+    """Return a timeline of ``steps`` steps whose batches are made in turn with them, and by a
+    thread beside them.
 
-    A batch takes ``produce_s`` seconds, a step of the GPU ``device_s`` (:func:`simulate_feeding`). Lesson 10.
+    A batch takes ``produce_s`` seconds, a step of the GPU ``device_s`` (:func:`simulate_feeding`).
+    Lesson 10.
     """
     lanes = {"host": "the loop", "worker 0": "the thread", "device": "the GPU"}
     spans = [
         Span(f"{way}: {lanes[bar.lane]}", bar.start_s, bar.end_s, bar.kind, bar.label)
         for way, workers in {"in turn": 0, "overlapped": 1}.items()
-        for bar in simulate_feeding(produce_s, device_s, steps=steps, workers=workers).timeline.activities
+        for bar in simulate_feeding(
+            produce_s, device_s, steps=steps, workers=workers
+        ).timeline.activities
     ]
     return plotting.gantt(spans, title=f"{steps} batches and {steps} steps (modelled)")
 
 
 def explore_loader() -> None:
-    """Display the busy share of a GPU as a figure to turn: workers, prefetch factor, and the time of a late batch.
+    """Display the busy share of a GPU as a figure to turn: workers, prefetch factor, and the time
+    of a late batch.
 
-    A step takes 20 ms, a batch 10 ms, and every seventh batch is late; the figure begins at the bet. For its values the
-    formulas give what :func:`simulate_feeding` does. Lesson 10.
+    A step takes 20 ms, a batch 10 ms, and every seventh batch is late; the figure begins at the
+    bet. For its values the formulas give what :func:`simulate_feeding` does. Lesson 10.
     """
     plotting.explore(
         title="For which share of the time does the GPU compute?",
-        alt="The busy share of a GPU rises with the prefetch factor, up to the share that the average allows.",
+        alt="The busy share of a GPU rises with the prefetch factor, up to the share that the "
+        "average allows.",
         inputs=[
             Slider("workers", "workers", [1, 2, 3, 4, 5, 6, 8], 2),
             Slider("factor", "prefetch factor", [1, 2, 3, 4, 5, 6, 7, 8], 1),

@@ -1,4 +1,8 @@
-"""One layer under the roofline: how fast a core reads its weights, a packed product, calls, figures. Lesson 02."""
+"""One layer under the roofline: how fast a core reads its weights, a packed product, calls,
+figures.
+
+Lesson 02.
+"""
 
 from helpers import _faces as faces
 

@@ -6,4 +6,8 @@ from ._measuring import (
     packed_product as packed_product,
     reading_programs as reading_programs,
 )
-from .figures import draw_calls as draw_calls, draw_layer as draw_layer, explore_roofline as explore_roofline
+from .figures import (
+    draw_calls as draw_calls,
+    draw_layer as draw_layer,
+    explore_roofline as explore_roofline,
+)

@@ -1,4 +1,7 @@
-"""What bounds a layer here: how fast it is read, what a packed product and empty calls take. Lesson 02."""
+"""What bounds a layer here: how fast it is read, what a packed product and empty calls take.
+
+Lesson 02.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +26,38 @@ Program = Callable[[], object]
 
 
 def reading_programs(weights: torch.Tensor) -> dict[str, Program]:
-    """Return programs that read all of ``weights`` once, a float32 tensor on the CPU, and add them up, by their names.
+    """Return programs that read all of ``weights`` once, a float32 tensor on the CPU, and add them
+    up, by their names.
 
-    They are PyTorch's sum and, where there is a C++ compiler, loops that read 1, 4 and 8 parts of them side by side.
-    Which one is the fastest depends on the core, so a reading rate is that of the fastest. Raises ValueError for
-    weights that are not contiguous float32 on the CPU, or whose number is no multiple of 128. Lesson 02.
+    They are PyTorch's sum and, where there is a C++ compiler, loops that read 1, 4 and 8 parts of
+    them side by side. Which one is the fastest depends on the core, so a reading rate is that of
+    the fastest. Raises ValueError for weights that are not contiguous float32 on the CPU, or whose
+    number is no multiple of 128. Lesson 02.
 
     >>> list(reading_programs(torch.ones(256)))[0]
     'torch.sum'
     """
-    if weights.dtype != torch.float32 or weights.device.type != "cpu" or not weights.is_contiguous():
+    if (
+        weights.dtype != torch.float32
+        or weights.device.type != "cpu"
+        or not weights.is_contiguous()
+    ):
         raise ValueError(
-            f"weights are contiguous float32 on the CPU; these are {weights.dtype} on {weights.device}: "
-            "call .float().cpu().contiguous()"
+            f"weights are contiguous float32 on the CPU; these are {weights.dtype} on "
+            f"{weights.device}: call .float().cpu().contiguous()"
         )
     if weights.numel() % (16 * max(STREAMS)):
-        raise ValueError(f"{weights.numel():,} weights must be a multiple of {16 * max(STREAMS)}, to be read in parts")
+        raise ValueError(
+            f"{weights.numel():,} weights must be a multiple of {16 * max(STREAMS)}, to be read in "
+            "parts"
+        )
     programs: dict[str, Program] = {"torch.sum": weights.sum}
     try:
         for streams in STREAMS:
             read = native.compile_cpp(_reading(streams)).function(_READS)
-            programs[f"{streams} at once"] = functools.partial(read, weights, weights.numel(), torch.empty(1))
+            programs[f"{streams} at once"] = functools.partial(
+                read, weights, weights.numel(), torch.empty(1)
+            )
     except native.MissingToolError:
         return programs  # the sum is left, a lower rate
     return programs
@@ -55,10 +69,12 @@ def _reading(streams: int) -> str:
 
 
 def packed_product(weights: torch.Tensor, inputs: torch.Tensor) -> Program | None:
-    """Return a program for ``weights @ inputs`` whose weights MKL has packed beforehand, None where there is no MKL.
+    """Return a program for ``weights @ inputs`` whose weights MKL has packed beforehand, None where
+    there is no MKL.
 
-    ``weights`` is (rows, columns) and ``inputs`` (columns, tokens); the program returns (tokens, rows). The packed
-    weights take as much memory as ``weights``, for this number of tokens. Lesson 02.
+    ``weights`` is (rows, columns) and ``inputs`` (columns, tokens); the program returns (tokens,
+    rows). The packed weights take as much memory as ``weights``, for this number of tokens. Lesson
+    02.
     """
     if not torch.backends.mkl.is_available() or not hasattr(torch.ops.mkl, "_mkl_linear"):
         return None
@@ -68,7 +84,8 @@ def packed_product(weights: torch.Tensor, inputs: torch.Tensor) -> Program | Non
 
 
 class CallTimes(Record):
-    """The seconds of calls of operations with almost nothing to compute: ``call_s`` for each, ``total_s`` in a row.
+    """The seconds of calls of operations with almost nothing to compute: ``call_s`` for each,
+    ``total_s`` in a row.
 
     ``stable`` says whether the total repeats, so that a claim may rest on it. Lesson 02.
     """
@@ -79,10 +96,12 @@ class CallTimes(Record):
 
 
 def measure_calls(modules: Sequence[nn.Module], *, budget_s: float = 0.5) -> CallTimes:
-    """Return what calls of ``modules``, on the CPU, take on the smallest inputs that they accept, one after another.
+    """Return what calls of ``modules``, on the CPU, take on the smallest inputs that they accept,
+    one after another.
 
-    A convolution gets a single patch, and a pooling or an activation 2 x 2 elements. A linear layer has a fixed
-    input size, so one with a single weight is called instead. Each time is the median of 300 rounds. Lesson 02.
+    A convolution gets a single patch, and a pooling or an activation 2 x 2 elements. A linear layer
+    has a fixed input size, so one with a single weight is called instead. Each time is the median
+    of 300 rounds. Lesson 02.
     """
     calls = [_smallest(module) for module in modules]
 
@@ -111,10 +130,12 @@ def _smallest(module: nn.Module) -> tuple[nn.Module, torch.Tensor]:
 
 
 class LayerTimes(Record):
-    """A square layer on a GPU for several numbers of tokens, with the two rates that bound it there.
+    """A square layer on a GPU for several numbers of tokens, with the two rates that bound it
+    there.
 
-    ``times_s`` has the fastest run for each of ``tokens``. ``bandwidth_bytes_per_s`` is that of a sum over the largest
-    buffer of the probe, ``peak_flops_per_s`` that of the library's fastest product in ``dtype``. Lesson 02.
+    ``times_s`` has the fastest run for each of ``tokens``. ``bandwidth_bytes_per_s`` is that of a
+    sum over the largest buffer of the probe, ``peak_flops_per_s`` that of the library's fastest
+    product in ``dtype``. Lesson 02.
     """
 
     device: str
@@ -129,9 +150,11 @@ class LayerTimes(Record):
 
 
 def measure_gpu() -> LayerTimes | None:
-    """Return a layer of 8,192 x 8,192 weights of 2 bytes on this machine's GPU; None where there is no GPU.
+    """Return a layer of 8,192 x 8,192 weights of 2 bytes on this machine's GPU; None where there is
+    no GPU.
 
-    The weights are bfloat16, or float16 on a GPU before Ampere, which has no fast bfloat16. Lesson 02.
+    The weights are bfloat16, or float16 on a GPU before Ampere, which has no fast bfloat16. Lesson
+    02.
     """
     if not torch.cuda.is_available():
         return None
@@ -139,7 +162,9 @@ def measure_gpu() -> LayerTimes | None:
     dtype = torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
     name = str(dtype).removeprefix("torch.")
     weights = torch.rand(_GPU_SIDE, _GPU_SIDE, dtype=dtype, device="cuda")
-    inputs = {count: torch.rand(_GPU_SIDE, count, dtype=dtype, device="cuda") for count in _GPU_TOKENS}
+    inputs = {
+        count: torch.rand(_GPU_SIDE, count, dtype=dtype, device="cuda") for count in _GPU_TOKENS
+    }
     calls = {str(count): lambda x=x: weights @ x for count, x in inputs.items()}
     turns = timing.compare(calls, device="cuda", budget_s=_GPU_BUDGET_S, precision=0.1)
     largest = max(limits.bandwidths, key=lambda point: point.working_set_bytes)

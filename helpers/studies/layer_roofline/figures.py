@@ -33,12 +33,13 @@ def draw_layer(
     weight_bytes: int = 4,
     title: str = "",
 ) -> Figure:
-    """Return a square layer under the roof of a machine: the rate of its products over their arithmetic intensity.
+    """Return a square layer under the roof of a machine: the rate of its products over their
+    arithmetic intensity.
 
-    ``library_s`` has the measured seconds by the number of tokens, ``own_s`` those of a program written for this layer
-    of ``side`` x ``side`` weights, each of ``weight_bytes``. A thin line goes from each point to the roof above it, so
-    its length is what there is to win. ``bandwidth`` is in bytes per second, ``peak`` in FLOP per second, ``title``
-    stands above. Lesson 02.
+    ``library_s`` has the measured seconds by the number of tokens, ``own_s`` those of a program
+    written for this layer of ``side`` x ``side`` weights, each of ``weight_bytes``. A thin line
+    goes from each point to the roof above it, so its length is what there is to win. ``bandwidth``
+    is in bytes per second, ``peak`` in FLOP per second, ``title`` stands above. Lesson 02.
     """
     drawn, axes = plotting.figure(title=title, height_in=4.6)
     corner = peak / bandwidth
@@ -55,19 +56,30 @@ def draw_layer(
     axes.plot([corner, corner], [below, peak], ":", color=_GREY, linewidth=1)
     axes.text(corner / 1.15, 1.25 * below, "bytes decide", color=_GREY, ha="right")
     axes.text(corner * 1.15, 1.25 * below, "arithmetic decides", color=_GREY, ha="left")
-    axes.text(right / 1.15, 1.1 * peak, f"corner at {corner:.3g} FLOP per byte", ha="right", va="bottom")
+    axes.text(
+        right / 1.15, 1.1 * peak, f"corner at {corner:.3g} FLOP per byte", ha="right", va="bottom"
+    )
     for marker, tokens, intensity, rate in points:
         times_s, colour, label = kinds[marker]
         roof = min(peak, intensity * bandwidth)
         named = label if tokens == next(iter(times_s)) else None
         axes.plot([intensity, intensity], [rate, roof], color=colour, linewidth=1, zorder=1)
         axes.plot(intensity, rate, marker, color=colour, markersize=8, zorder=3, label=named)
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line at the corner
+        # hides the line at the corner
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         name = f"{tokens:,} token{'s' if tokens > 1 else ''}"
-        where = _BELOW if marker == "o" else _ABOVE  # a program that is close to the roof has no room below it
-        options: dict[str, Any] = {"textcoords": "offset points", "color": colour, "bbox": behind, **where}
+        # a program that is close to the roof has no room below it
+        where = _BELOW if marker == "o" else _ABOVE
+        options: dict[str, Any] = {
+            "textcoords": "offset points",
+            "color": colour,
+            "bbox": behind,
+            **where,
+        }
         axes.annotate(name, (intensity, rate), **options)
-    axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic")
+    axes.set(
+        xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic"
+    )
     axes.set(xlim=(left, right), ylim=(below, above))
     plotting.unit_axis(axes, "x", "FLOP/B")
     plotting.unit_axis(axes, "y", "FLOP/s")
@@ -76,25 +88,38 @@ def draw_layer(
 
 
 def _placed(tokens: int, time_s: float, *, side: int, weight_bytes: int) -> tuple[float, float]:
-    """Return the arithmetic intensity in FLOP per byte and the rate in FLOP per second of a square layer."""
+    """Return the arithmetic intensity in FLOP per byte and the rate in FLOP per second of a square
+    layer.
+    """
     flops = 2 * side**2 * tokens
     return flops / (weight_bytes * (side**2 + 2 * side * tokens)), flops / time_s
 
 
 def draw_calls(
-    names: Sequence[str], *, least_s: Sequence[float], call_s: Sequence[float], measured_s: Sequence[float]
+    names: Sequence[str],
+    *,
+    least_s: Sequence[float],
+    call_s: Sequence[float],
+    measured_s: Sequence[float],
 ) -> Figure:
-    """Return the time of each operation of a network: its least time, that and a call, and the measured one.
+    """Return the time of each operation of a network: its least time, that and a call, and the
+    measured one.
 
-    Of the operations ``names``, ``least_s`` has the modelled least seconds, ``call_s`` those of a call with almost
-    nothing to compute, and ``measured_s`` what each took. Lesson 02.
+    Of the operations ``names``, ``least_s`` has the modelled least seconds, ``call_s`` those of a
+    call with almost nothing to compute, and ``measured_s`` what each took. Lesson 02.
     """
-    drawn, axes = plotting.figure(title="LeNet with one image: the time of each operation", height_in=4.4)
+    drawn, axes = plotting.figure(
+        title="LeNet with one image: the time of each operation", height_in=4.4
+    )
     rows = range(len(names))
     both_s = [least + call for least, call in zip(least_s, call_s, strict=True)]
     axes.hlines(rows, least_s, measured_s, color="#BBBBBB", zorder=1)
-    axes.scatter(least_s, rows, marker="D", color="white", edgecolor=MODELLED, label="least time (modelled)")
-    axes.scatter(both_s, rows, marker="|", s=200, linewidth=3, color=MODELLED, label="least time and call")
+    axes.scatter(
+        least_s, rows, marker="D", color="white", edgecolor=MODELLED, label="least time (modelled)"
+    )
+    axes.scatter(
+        both_s, rows, marker="|", s=200, linewidth=3, color=MODELLED, label="least time and call"
+    )
     axes.scatter(measured_s, rows, color=MEASURED, label="measured")
     axes.set_yticks(rows, names)
     axes.invert_yaxis()
@@ -104,11 +129,15 @@ def draw_calls(
     return drawn
 
 
-def explore_roofline(*, core: tuple[float, float] | None = None, gpu: LayerTimes | None = None) -> None:
-    """Display the roofline of a square layer as a figure to turn: machine, bytes per weight, side and tokens.
+def explore_roofline(
+    *, core: tuple[float, float] | None = None, gpu: LayerTimes | None = None
+) -> None:
+    """Display the roofline of a square layer as a figure to turn: machine, bytes per weight, side
+    and tokens.
 
-    ``core`` has the measured bandwidth in bytes per second and peak in FLOP per second of the reader's core, ``gpu``
-    those of the reader's GPU; the others are of data sheets. Inputs and results have 2 bytes per element, on the core
+    ``core`` has the measured bandwidth in bytes per second and peak in FLOP per second of the
+    reader's core, ``gpu`` those of the reader's GPU; the others are of data sheets. Inputs and
+    results have 2 bytes per element, on the core
     4. It begins with the H100 and bfloat16. Lesson 02.
     """
     machines = {}
@@ -116,12 +145,15 @@ def explore_roofline(*, core: tuple[float, float] | None = None, gpu: LayerTimes
         roof = roofline.datasheet_roof(hardware.device(name), dtype)
         machines[label] = _fields(roof.bandwidth_bytes_per_s, roof.peak_flops_per_s, 2)
     if gpu is not None:
-        machines[f"{gpu.device} (measured)"] = _fields(gpu.bandwidth_bytes_per_s, gpu.peak_flops_per_s, 2)
+        machines[f"{gpu.device} (measured)"] = _fields(
+            gpu.bandwidth_bytes_per_s, gpu.peak_flops_per_s, 2
+        )
     if core is not None:
         machines["this core (measured)"] = _fields(*core, 4)
     plotting.explore(
         title="How fast can a layer be, by the number of its tokens?",
-        alt="The rate that a layer can reach rises with the tokens and stays flat from the peak of the machine on.",
+        alt="The rate that a layer can reach rises with the tokens and stays flat from the peak of "
+        "the machine on.",
         inputs=[
             Menu("machine", "machine", machines, "H100"),
             Slider("bytes", "bytes per weight", [0.5, 1, 2, 4], 2),
@@ -136,7 +168,10 @@ def explore_roofline(*, core: tuple[float, float] | None = None, gpu: LayerTimes
         },
         picture=Curves(
             along="tokens",
-            lines=[Series("peak", "peak", COLOURS["waiting"]), Series("reached", "reached at most", MODELLED)],
+            lines=[
+                Series("peak", "peak", COLOURS["waiting"]),
+                Series("reached", "reached at most", MODELLED),
+            ],
             xlabel="tokens",
             ylabel="operations per second, in TFLOP/s",
         ),

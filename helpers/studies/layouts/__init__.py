@@ -1,4 +1,7 @@
-"""A cluster's layouts: steps of real processes in a mesh, published layouts, and drawings of both. Lesson 08."""
+"""A cluster's layouts: steps of real processes in a mesh, published layouts, and drawings of both.
+
+Lesson 08.
+"""
 
 from helpers import _faces as faces
 

@@ -1,4 +1,7 @@
-"""Published layouts, days of training and bandwidths of clusters, as data with their sources. Lesson 08."""
+"""Published layouts, days of training and bandwidths of clusters, as data with their sources.
+
+Lesson 08.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from helpers.results import Record
 
 
 class PublishedLayout(Record):
-    """A model and how it was cut: ``parameters`` of all its layers, the ranks of its layout, and ``peak_share``.
+    """A model and how it was cut: ``parameters`` of all its layers, the ranks of its layout, and
+    ``peak_share``.
 
-    The batch has ``sequences`` of 2,048 tokens. ``peak_share`` is what a GPU reached of 312 TFLOP/s.
+    The batch has ``sequences`` of 2,048 tokens. ``peak_share`` is what a GPU reached of 312
+    TFLOP/s.
     """
 
     parameters: float
@@ -22,7 +27,8 @@ class PublishedLayout(Record):
 class TrainingDays(Record):
     """The days of 300 billion tokens on ``gpus`` A100, 1,536 sequences of 2,048 tokens per step.
 
-    ``zero3_days`` is with ZeRO 3 alone, ``cut_days`` with each copy cut over 96 GPUs by tensor parallelism and stages.
+    ``zero3_days`` is with ZeRO 3 alone, ``cut_days`` with each copy cut over 96 GPUs by tensor
+    parallelism and stages.
     """
 
     gpus: int
@@ -31,8 +37,8 @@ class TrainingDays(Record):
 
 
 _PAPER = (
-    "Narayanan and others, Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021 "
-    "(arxiv.org/abs/2104.04473)"
+    "Narayanan and others, Efficient Large-Scale Language Model Training on GPU Clusters Using "
+    "Megatron-LM, 2021 (arxiv.org/abs/2104.04473)"
 )
 
 MODELS_SOURCE = f"{_PAPER}, table 1: A100 with 80 GB, eight in a node"
@@ -53,7 +59,9 @@ GPT3_DAYS_SOURCE = f"{_PAPER}, table 2: GPT-3 with 174.6 billion parameters"
 GPT3_DAYS = (TrainingDays(384, 90, 84), TrainingDays(768, 74, 43), TrainingDays(1536, 74, 23))
 
 BUS_BANDWIDTHS_SOURCE = (
-    "Hugging Face, The Ultra-Scale Playbook, 2025 (huggingface.co/spaces/nanotron/ultrascale-playbook): all-reduces on "
+    "Hugging Face, The Ultra-Scale Playbook, 2025 "
+    "(huggingface.co/spaces/nanotron/ultrascale-playbook): all-reduces on "
     "nodes of eight H100, the mean over many jobs"
 )
-BUS_BANDWIDTHS = {1: 436.0e9, 2: 361.7e9, 4: 160.1e9, 8: 99.6e9, 16: 84.7e9, 32: 64.9e9, 64: 32.9e9}  # B/s by nodes
+# B/s by nodes
+BUS_BANDWIDTHS = {1: 436.0e9, 2: 361.7e9, 4: 160.1e9, 8: 99.6e9, 16: 84.7e9, 32: 64.9e9, 64: 32.9e9}

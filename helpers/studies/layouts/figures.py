@@ -1,4 +1,6 @@
-"""The figures of lesson 08: two orders of a mesh's names, the layouts of a cluster, and the fastest of them."""
+"""The figures of lesson 08: two orders of a mesh's names, the layouts of a cluster, and the fastest
+of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _KINDS = {  # of a layout with several GPUs: its colour
     "stages": tint("#332288", 0.45),
 }
 
-# The worked example: Llama 2 7B in sequences of 4,096 tokens, on H100 of 400 TFLOP/s in nodes of eight.
+# The worked example: Llama 2 7B in sequences of 4,096 tokens, on H100 of 400 TFLOP/s in nodes of
+# eight.
 _SEQUENCE_S = 6 * 7e9 * 4096 / 400e12  # computing with a sequence on one GPU
 _GRADIENTS_GB = 14  # of a whole copy
 _BOUNDARY_GB = 8192 * 4096 / 1e9  # of a sequence, between two stages and in one direction
@@ -43,27 +46,62 @@ _CUTS = {
 def draw_names(names: tuple[str, str]) -> Figure:
     """Return the 64 GPUs of eight nodes in a mesh of 8 x 8, with the two groups of GPU 0.
 
-    ``names`` are those of the mesh's dimensions, ``("dp", "tp")`` or ``("tp", "dp")``. A row is a node. Raises
-    ValueError for other names. Lesson 08.
+    ``names`` are those of the mesh's dimensions, ``("dp", "tp")`` or ``("tp", "dp")``. A row is a
+    node. Raises ValueError for other names. Lesson 08.
     """
     choice("names", names, (NAMES, NAMES[::-1]))
     side = 8
     wide = _LEFT_IN + side * _CELL_IN + 2.55
-    drawn, axes = paper(wide, _TOP_IN + side * (_ROW_IN + 0.1) + 0.2, title=f"mesh_dim_names={names}".replace("'", '"'))
+    drawn, axes = paper(
+        wide,
+        _TOP_IN + side * (_ROW_IN + 0.1) + 0.2,
+        title=f"mesh_dim_names={names}".replace("'", '"'),
+    )
     row_group, column_group = (_name(name) for name in (names[1], names[0]))
-    write(axes, _LEFT_IN + side * _CELL_IN / 2, 0.25, f"a row is a {row_group} group, a column a {column_group} group")
+    write(
+        axes,
+        _LEFT_IN + side * _CELL_IN / 2,
+        0.25,
+        f"a row is a {row_group} group, a column a {column_group} group",
+    )
     for node in range(side):
         y = _TOP_IN + node * (_ROW_IN + 0.1)
-        box(axes, _LEFT_IN - 0.06, y - 0.04, side * _CELL_IN + 0.12, _ROW_IN + 0.08, colour="none", edge=QUIET)
+        box(
+            axes,
+            _LEFT_IN - 0.06,
+            y - 0.04,
+            side * _CELL_IN + 0.12,
+            _ROW_IN + 0.08,
+            colour="none",
+            edge=QUIET,
+        )
         write(axes, _LEFT_IN - 0.15, y + _ROW_IN / 2, f"node {node}", ha="right", colour=QUIET)
         for place in range(side):
             in_row, in_column = node == 0, place == 0
-            colours = {(True, True): _BOTH, (True, False): _colour(names[1]), (False, True): _colour(names[0])}
-            box(axes, _LEFT_IN + place * _CELL_IN + 0.02, y, _CELL_IN - 0.04, _ROW_IN, str(8 * node + place),
-                colour=colours.get((in_row, in_column), EMPTY), bold=in_row or in_column)  # fmt: skip
-    named_colours = {"tensor group of GPU 0": _TENSOR, "data group of GPU 0": _DATA, "GPU 0, in both": _BOTH}
+            colours = {
+                (True, True): _BOTH,
+                (True, False): _colour(names[1]),
+                (False, True): _colour(names[0]),
+            }
+            box(
+                axes,
+                _LEFT_IN + place * _CELL_IN + 0.02,
+                y,
+                _CELL_IN - 0.04,
+                _ROW_IN,
+                str(8 * node + place),
+                colour=colours.get((in_row, in_column), EMPTY),
+                bold=in_row or in_column,
+            )
+    named_colours = {
+        "tensor group of GPU 0": _TENSOR,
+        "data group of GPU 0": _DATA,
+        "GPU 0, in both": _BOTH,
+    }
     for line, (name, colour) in enumerate(named_colours.items()):
-        keys(axes, _LEFT_IN + side * _CELL_IN + 0.25, _TOP_IN + 0.4 * line, {name: (colour, "none")})
+        keys(
+            axes, _LEFT_IN + side * _CELL_IN + 0.25, _TOP_IN + 0.4 * line, {name: (colour, "none")}
+        )
     return drawn
 
 
@@ -76,14 +114,17 @@ def _colour(name: str) -> str:
 
 
 def draw_layouts(steps_s: Mapping[Layout, float], *, title: str) -> Figure:
-    """Return the layouts of a cluster as a triangle: tensor ranks to the right, stages upwards, the time as colour.
+    """Return the layouts of a cluster as a triangle: tensor ranks to the right, stages upwards, the
+    time as colour.
 
-    ``steps_s`` has the seconds of a step by (data ranks, tensor ranks, stages), each a power of two. A cell has its
-    milliseconds and its data ranks, and the fastest is framed. ``title`` stands above. Raises ValueError for none, and
-    for times that are not above 0. Lesson 08.
+    ``steps_s`` has the seconds of a step by (data ranks, tensor ranks, stages), each a power of
+    two. A cell has its milliseconds and its data ranks, and the fastest is framed. ``title`` stands
+    above. Raises ValueError for none, and for times that are not above 0. Lesson 08.
     """
     if not steps_s:
-        raise ValueError("no layouts to draw; give the seconds of a step by (data ranks, tensor ranks, stages)")
+        raise ValueError(
+            "no layouts to draw; give the seconds of a step by (data ranks, tensor ranks, stages)"
+        )
     for layout, step_s in steps_s.items():
         number(f"steps_s[{layout}]", step_s, above=0)
     tensors, stages = (sorted({layout[place] for layout in steps_s}) for place in (1, 2))
@@ -91,7 +132,13 @@ def draw_layouts(steps_s: Mapping[Layout, float], *, title: str) -> Figure:
     cell, row, left = 1.0, 0.58, 1.3
     drawn, axes = paper(left + cell * len(tensors) + 0.2, row * len(stages) + 0.95, title=title)
     for line, count in enumerate(reversed(stages)):
-        write(axes, left - 0.12, 0.1 + row * (line + 0.5), f"{count} stage{'s' if count > 1 else ''}", ha="right")
+        write(
+            axes,
+            left - 0.12,
+            0.1 + row * (line + 0.5),
+            f"{count} stage{'s' if count > 1 else ''}",
+            ha="right",
+        )
     for column, count in enumerate(tensors):
         write(axes, left + cell * (column + 0.5), 0.1 + row * len(stages) + 0.2, str(count))
     write(axes, left + cell * len(tensors) / 2, 0.1 + row * len(stages) + 0.55, "tensor ranks")
@@ -99,8 +146,16 @@ def draw_layouts(steps_s: Mapping[Layout, float], *, title: str) -> Figure:
         x = left + cell * tensors.index(layout[1])
         y = 0.1 + row * (len(stages) - 1 - stages.index(layout[2]))
         share = min(1.0, steps_s[fastest] / step_s)  # 1 for the fastest, towards 0 for slow ones
-        box(axes, x + 0.03, y + 0.03, cell - 0.06, row - 0.06, colour=tint(COLOURS["measured"], 1 - share**2),
-            edge=INK if layout == fastest else "none", thick=2.4)  # fmt: skip
+        box(
+            axes,
+            x + 0.03,
+            y + 0.03,
+            cell - 0.06,
+            row - 0.06,
+            colour=tint(COLOURS["measured"], 1 - share**2),
+            edge=INK if layout == fastest else "none",
+            thick=2.4,
+        )
         write(axes, x + cell / 2, y + 0.2, f"{1e3 * step_s:,.0f} ms", bold=True)
         write(axes, x + cell / 2, y + 0.41, f"{layout[0]} data", size=9.5, colour=INK)
     return drawn
@@ -109,26 +164,50 @@ def draw_layouts(steps_s: Mapping[Layout, float], *, title: str) -> Figure:
 def draw_fastest(fastest: Mapping[tuple[int, int], Layout], *, title: str) -> Figure:
     """Return a map of nodes and sequences per step, coloured by the kind of the fastest layout.
 
-    ``fastest`` has the layout as (data ranks, tensor ranks, stages) by (nodes, sequences). A cell says its tensor ranks
-    and stages. ``title`` stands above. Raises ValueError for none. Lesson 08.
+    ``fastest`` has the layout as (data ranks, tensor ranks, stages) by (nodes, sequences). A cell
+    says its tensor ranks and stages. ``title`` stands above. Raises ValueError for none. Lesson 08.
     """
     if not fastest:
-        raise ValueError("no layouts to draw; give (data ranks, tensor ranks, stages) by (nodes, sequences)")
+        raise ValueError(
+            "no layouts to draw; give (data ranks, tensor ranks, stages) by (nodes, sequences)"
+        )
     nodes, sequences = (sorted({key[place] for key in fastest}) for place in (0, 1))
     cell, row, left = 0.68, 0.42, 1.05
     width = left + cell * len(sequences) + 0.2
     drawn, axes = paper(width, row * len(nodes) + 1.35, title=title)
     for line, count in enumerate(reversed(nodes)):
-        write(axes, left - 0.12, 0.1 + row * (line + 0.5), f"{count} node{'s' if count > 1 else ''}", ha="right")
+        write(
+            axes,
+            left - 0.12,
+            0.1 + row * (line + 0.5),
+            f"{count} node{'s' if count > 1 else ''}",
+            ha="right",
+        )
     for column, count in enumerate(sequences):
         write(axes, left + cell * (column + 0.5), 0.1 + row * len(nodes) + 0.2, f"{count:,}")
-    write(axes, left + cell * len(sequences) / 2, 0.1 + row * len(nodes) + 0.52, "sequences per step")
+    write(
+        axes, left + cell * len(sequences) / 2, 0.1 + row * len(nodes) + 0.52, "sequences per step"
+    )
     for (count, batch), layout in fastest.items():
-        x, y = left + cell * sequences.index(batch), 0.1 + row * (len(nodes) - 1 - nodes.index(count))
-        box(
-            axes, x + 0.02, y + 0.02, cell - 0.04, row - 0.04, f"{layout[1]} x {layout[2]}", colour=_KINDS[kind(layout)]
+        x, y = (
+            left + cell * sequences.index(batch),
+            0.1 + row * (len(nodes) - 1 - nodes.index(count)),
         )
-    keys(axes, 0.2, 0.1 + row * len(nodes) + 0.85, {name: (colour, "none") for name, colour in _KINDS.items()})
+        box(
+            axes,
+            x + 0.02,
+            y + 0.02,
+            cell - 0.04,
+            row - 0.04,
+            f"{layout[1]} x {layout[2]}",
+            colour=_KINDS[kind(layout)],
+        )
+    keys(
+        axes,
+        0.2,
+        0.1 + row * len(nodes) + 0.85,
+        {name: (colour, "none") for name, colour in _KINDS.items()},
+    )
     return drawn
 
 
@@ -137,25 +216,34 @@ def kind(layout: Layout) -> str:
     _, tensor, stages = (whole_number("layout", count) for count in layout)
     if stages > 1:
         return "stages"
-    return "data alone" if tensor == 1 else "two tensor ranks" if tensor == 2 else "more tensor ranks"
+    return (
+        "data alone" if tensor == 1 else "two tensor ranks" if tensor == 2 else "more tensor ranks"
+    )
 
 
 def explore_layouts() -> None:
-    """Display the step of four ways to cut a copy as a figure to turn: sequences per step, nodes and ports.
+    """Display the step of four ways to cut a copy as a figure to turn: sequences per step, nodes
+    and ports.
 
-    The model, the GPUs and the sums in two levels are those of the lesson. A copy takes whole sequences, so that copies
-    without one do nothing. Lesson 08.
+    The model, the GPUs and the sums in two levels are those of the lesson. A copy takes whole
+    sequences, so that copies without one do nothing. Lesson 08.
     """
     formulas = {"ideal": f"sequences * {_SEQUENCE_S} / (8 * nodes)"}
     for name, (_, tensor, stages, _) in _CUTS.items():
         formulas |= _step(name, tensor, stages)
     plotting.explore(
         title="A step of Llama 2 7B on nodes of eight H100, relative to computing alone",
-        alt="Four curves of the time of a step over the sequences in it; each falls and becomes flat, data alone last.",
+        alt="Four curves of the time of a step over the sequences in it; each falls and becomes "
+        "flat, data alone last.",
         inputs=[
             Slider("sequences", "sequences per step", [2**power for power in range(3, 13)], 64),
             Slider("nodes", "nodes", [2**power for power in range(7)], 8),
-            Menu("port", "port of a GPU", {f"{rate} GB/s": {"B": rate} for rate in (12.5, 25, 50, 100)}, "50 GB/s"),
+            Menu(
+                "port",
+                "port of a GPU",
+                {f"{rate} GB/s": {"B": rate} for rate in (12.5, 25, 50, 100)},
+                "50 GB/s",
+            ),
         ],
         formulas=formulas,
         picture=Curves(
@@ -168,7 +256,9 @@ def explore_layouts() -> None:
 
 
 def _step(name: str, tensor: int, stages: str) -> dict[str, str]:
-    """Return the formulas of one way to cut a copy; the last one is the step relative to computing alone."""
+    """Return the formulas of one way to cut a copy; the last one is the step relative to computing
+    alone.
+    """
     in_node = 8 // tensor  # data ranks of a node, if there are so many
     copies, own, inside = f"{name}_copies", f"{name}_own", f"{name}_inside"
     gradients = f"{_GRADIENTS_GB} / ({tensor} * {stages})"
@@ -181,6 +271,8 @@ def _step(name: str, tensor: int, stages: str) -> dict[str, str]:
         f"{name}_waiting": f"({stages} - 1) / {own} * ({name}_computing + {name}_sums)",
         f"{name}_node": f"2 * ({inside} - 1) / {inside} * {gradients} / 450",
         f"{name}_ports": f"2 * (1 - {inside} / {copies}) * {gradients} / {inside} / port.B",
-        f"{name}_boundary": f"2 * ({stages} - 1) / ({stages}) * {_BOUNDARY_GB} * {own} / {tensor} / port.B",
+        f"{name}_boundary": (
+            f"2 * ({stages} - 1) / ({stages}) * {_BOUNDARY_GB} * {own} / {tensor} / port.B"
+        ),
         name: f"({' + '.join(f'{name}_{part}' for part in _PARTS)}) / ideal",
-    }  # fmt: skip
+    }

@@ -1,4 +1,8 @@
-"""A sequence cut into pieces: the tiles of a causal ring, its time, and published rates of such rings. Lesson 09."""
+"""A sequence cut into pieces: the tiles of a causal ring, its time, and published rates of such
+rings.
+
+Lesson 09.
+"""
 
 from helpers import _faces as faces
 

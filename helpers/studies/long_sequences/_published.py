@@ -8,9 +8,9 @@ from helpers.results import Record
 class RingRate(Record):
     """Rates of one attention layer of Llama 3 8B with a causal mask, in passes per second.
 
-    ``one_gpu`` is that of 8,192 tokens on a single GPU. ``in_order`` and ``zigzag`` are those of 65,536 tokens on eight
-    GPUs, whose pieces are dealt out in order or in pairs of an early and a late one. ``backward`` says whether a pass
-    includes the backward pass. Lesson 09.
+    ``one_gpu`` is that of 8,192 tokens on a single GPU. ``in_order`` and ``zigzag`` are those of
+    65,536 tokens on eight GPUs, whose pieces are dealt out in order or in pairs of an early and a
+    late one. ``backward`` says whether a pass includes the backward pass. Lesson 09.
     """
 
     gpu: str
@@ -21,8 +21,8 @@ class RingRate(Record):
 
 
 RING_SOURCE = (
-    "zhuzilin, ring-flash-attention (github.com/zhuzilin/ring-flash-attention, README at commit 01c8baf): the table of "
-    "its batch API"
+    "zhuzilin, ring-flash-attention (github.com/zhuzilin/ring-flash-attention, README at commit "
+    "01c8baf): the table of its batch API"
 )
 RING_RATES = (
     RingRate("H800", True, 154.7, 10.4, 17.4),

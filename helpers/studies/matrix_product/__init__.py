@@ -1,4 +1,7 @@
-"""The matrix product studied: naive and tiled programs of our own, beside ``torch.matmul``. Lesson 02."""
+"""The matrix product studied: naive and tiled programs of our own, beside ``torch.matmul``.
+
+Lesson 02.
+"""
 
 from helpers import _faces as faces
 

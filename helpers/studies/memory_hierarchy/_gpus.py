@@ -1,4 +1,6 @@
-"""What a load waits on GPUs: published chases as data with their source, and those measured with this library."""
+"""What a load waits on GPUs: published chases as data with their source, and those measured with
+this library.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from helpers.results import Record
 
 
 class GpuWait(Record):
-    """A chase that one thread ran on a GPU: the cycles of a load from its L1, its L2 and its memory, at ``clock_hz``.
+    """A chase that one thread ran on a GPU: the cycles of a load from its L1, its L2 and its
+    memory, at ``clock_hz``.
 
-    ``device`` is the GPU that ran it, ``chip`` the chip in it, which other GPUs have as well, also with other memory.
-    Memory is that of a buffer of 1 GB. The source measured seconds and published them times ``clock_hz``, the clock
-    that the GPU's driver stated under load, so the seconds are what was measured, and they hold for ``device``.
+    ``device`` is the GPU that ran it, ``chip`` the chip in it, which other GPUs have as well, also
+    with other memory. Memory is that of a buffer of 1 GB. The source measured seconds and published
+    them times ``clock_hz``, the clock that the GPU's driver stated under load, so the seconds are
+    what was measured, and they hold for ``device``.
     """
 
     device: str
@@ -40,9 +44,9 @@ class GpuWait(Record):
 
 
 GPU_WAITS_SOURCE = (
-    "RRZE, gpu-benches, gpu-latency (github.com/RRZE-HPC/gpu-benches, commit 1038c5d): one thread chases through "
-    "lines of 128 bytes; the rows at 61, 2,050 and about 1,000,000 KiB. For example, the A40's last is 2,598.0 ms for "
-    "8,124,373 loads at 1,740 MHz"
+    "RRZE, gpu-benches, gpu-latency (github.com/RRZE-HPC/gpu-benches, commit 1038c5d): one thread "
+    "chases through lines of 128 bytes; the rows at 61, 2,050 and about 1,000,000 KiB. For "
+    "example, the A40's last is 2,598.0 ms for 8,124,373 loads at 1,740 MHz"
 )
 GPU_WAITS = (
     GpuWait("V100", "GV100", 28.2, 212.1, 434.0, 1380e6),
@@ -54,20 +58,26 @@ GPU_WAITS = (
 
 
 def gpu_wait(chip: str) -> GpuWait:
-    """Return the published chase on ``chip``, such as "GA102", the chip of an RTX 3090; ValueError for another.
+    """Return the published chase on ``chip``, such as "GA102", the chip of an RTX 3090; ValueError
+    for another.
 
     Lesson 01.
     """
     for wait in GPU_WAITS:
         if wait.chip == chip:
             return wait
-    raise ValueError(f"no chase on {chip!r} is published here; there is one on {', '.join(w.chip for w in GPU_WAITS)}")
+    raise ValueError(
+        f"no chase on {chip!r} is published here; there is one on "
+        f"{', '.join(w.chip for w in GPU_WAITS)}"
+    )
 
 
 def gpu_limits() -> dict[str, hardware.MachineLimits]:
-    """Return the limits of this machine's GPU, measured now, and of those that readers have sent in, by their names.
+    """Return the limits of this machine's GPU, measured now, and of those that readers have sent
+    in, by their names.
 
-    It is empty where there is neither; a GPU whose chase could not be compiled is left out. Lesson 01.
+    It is empty where there is neither; a GPU whose chase could not be compiled is left out. Lesson
+    01.
     """
     sent = {
         f"{records.device} (sent in)": recording.result("limits")
@@ -76,8 +86,13 @@ def gpu_limits() -> dict[str, hardware.MachineLimits]:
         if recording.lesson == "01"
     }
     here = (
-        {f"{torch.cuda.get_device_name()} (here)": hardware.probe(device="cuda")} if torch.cuda.is_available() else {}
+        {f"{torch.cuda.get_device_name()} (here)": hardware.probe(device="cuda")}
+        if torch.cuda.is_available()
+        else {}
     )
     found = {**here, **sent}
-    return {name: limits for name, limits in found.items()
-            if isinstance(limits, hardware.MachineLimits) and limits.latencies}  # fmt: skip
+    return {
+        name: limits
+        for name, limits in found.items()
+        if isinstance(limits, hardware.MachineLimits) and limits.latencies
+    }

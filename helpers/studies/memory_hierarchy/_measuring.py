@@ -1,4 +1,7 @@
-"""How long a load waits in buffers of many sizes: the fastest of many short runs, in turns. Lesson 01."""
+"""How long a load waits in buffers of many sizes: the fastest of many short runs, in turns.
+
+Lesson 01.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ LINE_BYTES = 64
 
 _LOADS = 4_000  # of a run, so short that many runs end before another program gets the core
 _RUNS = 25
-_GATHERED = 100_000  # lines of a run, so many that the first waits, which overlap with none before them, do not count
+# lines of a run, so many that the first waits, which overlap with none before them, do not count
+_GATHERED = 100_000
 _MOST_WARMING = 2**20
 _HELD_RATIO = 1.5  # a flushed load takes so many times as long where a cache held the line before
 _REPEATS_RATIO = 1.25
@@ -27,13 +31,15 @@ Flush = Callable[[np.ndarray], object]
 
 
 class Waits(Record):
-    """The seconds of one load by the size of its buffer, in ``sizes_bytes``: the fastest run of each.
+    """The seconds of one load by the size of its buffer, in ``sizes_bytes``: the fastest run of
+    each.
 
-    ``chase_s`` is a load of a chase that goes round and round, ``flushed_s`` one directly after the whole buffer was
-    thrown out of every cache, ``in_order_s`` one of a loop over all lines in the order of their addresses, and
-    ``gathered_s`` one of a loop over lines in a random order that is given beforehand. A tuple is empty where it was
-    not measured. ``stable`` says that the passes agree within a quarter in the smallest and in the
-    largest buffer, which the claims of lesson 01 compare. Lesson 01.
+    ``chase_s`` is a load of a chase that goes round and round, ``flushed_s`` one directly after the
+    whole buffer was thrown out of every cache, ``in_order_s`` one of a loop over all lines in the
+    order of their addresses, and ``gathered_s`` one of a loop over lines in a random order that is
+    given beforehand. A tuple is empty where it was not measured. ``stable`` says that the passes
+    agree within a quarter in the smallest and in the largest buffer, which the claims of lesson 01
+    compare. Lesson 01.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -45,12 +51,16 @@ class Waits(Record):
 
     @property
     def held_bytes(self) -> int | None:
-        """The largest of the sizes, from the smallest up, that a cache held; None where no flush changed anything.
+        """The largest of the sizes, from the smallest up, that a cache held; None where no flush
+        changed anything.
 
-        A cache held the buffer where a load takes 1.5 times as long or longer once its lines are thrown out.
+        A cache held the buffer where a load takes 1.5 times as long or longer once its lines are
+        thrown out.
         """
         held = 0
-        for size, chase_s, flushed_s in zip(self.sizes_bytes, self.chase_s, self.flushed_s, strict=False):
+        for size, chase_s, flushed_s in zip(
+            self.sizes_bytes, self.chase_s, self.flushed_s, strict=False
+        ):
             if flushed_s < _HELD_RATIO * chase_s:
                 break
             held = size
@@ -58,7 +68,9 @@ class Waits(Record):
 
     @property
     def memory_s(self) -> float:
-        """The seconds of a load from main memory: after a flush at the largest size, else the slowest chase."""
+        """The seconds of a load from main memory: after a flush at the largest size, else the
+        slowest chase.
+        """
         return self.flushed_s[-1] if self.flushed_s else max(self.chase_s)
 
 
@@ -73,14 +85,16 @@ def measure_waits(
     gather: Gather | None = None,
     passes: int = 2,
 ) -> dict[str, Waits]:
-    """Return the waits in each of ``buffers`` (lines, 8), measured in turns at each of ``sizes_bytes``.
+    """Return the waits in each of ``buffers`` (lines, 8), measured in turns at each of
+    ``sizes_bytes``.
 
-    Each size is measured in ``passes`` passes. ``link``, called as ``link(lines, generator)``, joins the first lines of
-    a buffer into one cycle, and ``walk``, as ``walk(lines, line, loads)``, follows it and returns where it has come to;
-    ``in_order``, as ``in_order(lines, times)``, reads one element from each line, so many times over; ``gather``, as
-    ``gather(lines, order)``, reads one from each of the lines whose numbers ``order`` holds. With ``flush``, such as
-    :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of every cache; where
-    it raises NativeError, ``flushed_s`` is empty. Lesson 01.
+    Each size is measured in ``passes`` passes. ``link``, called as ``link(lines, generator)``,
+    joins the first lines of a buffer into one cycle, and ``walk``, as ``walk(lines, line, loads)``,
+    follows it and returns where it has come to; ``in_order``, as ``in_order(lines, times)``, reads
+    one element from each line, so many times over; ``gather``, as ``gather(lines, order)``, reads
+    one from each of the lines whose numbers ``order`` holds. With ``flush``, such as
+    :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of
+    every cache; where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
     flush = flush if flush is not None and _can(flush) else None
     found_s: dict[tuple[str, str, int], list[float]] = {}
@@ -94,22 +108,37 @@ def measure_waits(
             if in_order is not None:
                 measured["in order"] = _in_order_s(in_order, lines)
             if gather is not None:
-                measured["gathered"] = _gathered_s(gather, lines, np.random.default_rng(size_bytes + 1))
+                measured["gathered"] = _gathered_s(
+                    gather, lines, np.random.default_rng(size_bytes + 1)
+                )
             for what, seconds in measured.items():
                 found_s.setdefault((name, what, size_bytes), []).append(seconds)
     return {name: _waits(name, sizes_bytes, found_s) for name in buffers}
 
 
-def _waits(name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, str, int], Sequence[float]]) -> Waits:
+def _waits(
+    name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, str, int], Sequence[float]]
+) -> Waits:
     def curve(what: str) -> tuple[float, ...]:
-        return tuple(min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s)
+        return tuple(
+            min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s
+        )
 
     compared = (
-        passes for key, passes in found_s.items() if key[0] == name and key[2] in (min(sizes_bytes), max(sizes_bytes))
+        passes
+        for key, passes in found_s.items()
+        if key[0] == name and key[2] in (min(sizes_bytes), max(sizes_bytes))
     )
-    stable = all(len(passes) > 1 and max(passes) <= _REPEATS_RATIO * min(passes) for passes in compared)
+    stable = all(
+        len(passes) > 1 and max(passes) <= _REPEATS_RATIO * min(passes) for passes in compared
+    )
     return Waits(
-        tuple(sizes_bytes), curve("chase"), curve("flushed"), curve("in order"), curve("gathered"), stable=stable
+        tuple(sizes_bytes),
+        curve("chase"),
+        curve("flushed"),
+        curve("in order"),
+        curve("gathered"),
+        stable=stable,
     )
 
 
@@ -127,7 +156,9 @@ def _chase_s(walk: Walk, lines: np.ndarray) -> float:
 
 
 def _flushed_s(walk: Walk, lines: np.ndarray, flush: Flush) -> float:
-    """Return the seconds of a load from lines that are in no cache: no line is walked twice after a flush."""
+    """Return the seconds of a load from lines that are in no cache: no line is walked twice after a
+    flush.
+    """
     loads = min(_LOADS, len(lines))
     runs = min(_RUNS, len(lines) // loads)
     fastest_s = np.inf
@@ -138,7 +169,9 @@ def _flushed_s(walk: Walk, lines: np.ndarray, flush: Flush) -> float:
 
 
 def _runs_s(walk: Walk, lines: np.ndarray, line: int, loads: int, runs: int) -> Iterator[float]:
-    """Yield the seconds of a load in each of ``runs`` runs, each of which goes on where the one before it stopped."""
+    """Yield the seconds of a load in each of ``runs`` runs, each of which goes on where the one
+    before it stopped.
+    """
     for _ in range(runs):
         begin_s = time.perf_counter()
         line = walk(lines, line, loads)
@@ -157,7 +190,9 @@ def _in_order_s(in_order: InOrder, lines: np.ndarray) -> float:
 
 
 def _gathered_s(gather: Gather, lines: np.ndarray, random: np.random.Generator) -> float:
-    """Return the seconds of a load from lines in a known random order, none of which an earlier run has read."""
+    """Return the seconds of a load from lines in a known random order, none of which an earlier run
+    has read.
+    """
     order = random.permutation(len(lines))
     begins = range(0, len(order) - _GATHERED + 1, _GATHERED)[:_RUNS]
     fastest_s = np.inf

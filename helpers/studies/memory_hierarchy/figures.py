@@ -18,7 +18,8 @@ _KIB = 2**10
 _FLUSHED, _IN_ORDER, _GREY = "#882255", "#882255", "#555555"
 _GPU_COLOURS = ("#332288", "#8C510A", "#999933", "#000000")
 _TICKS = [_KIB * 8**power for power in range(8)]
-_EXPLORED = {  # the GPU, the chip whose published wait it has, the threads that a multiprocessor holds
+# the GPU, the chip whose published wait it has, the threads that a multiprocessor holds
+_EXPLORED = {
     "V100": ("V100 SXM2", "GV100", 2048),
     "RTX 3090": ("GeForce RTX 3090", "GA102", 1536),
     "A100 80 GB": ("A100 SXM 80 GB", "GA100", 2048),
@@ -27,23 +28,36 @@ _EXPLORED = {  # the GPU, the chip whose published wait it has, the threads that
 
 
 def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
-    """Return the time of a load over the size of the buffer, and the same after a flush where it was measured.
+    """Return the time of a load over the size of the buffer, and the same after a flush where it
+    was measured.
 
-    An arrow marks the largest buffer of which a cache holds a large part, and says how many times as long a load takes
-    after the flush. ``caches`` are the sizes in bytes that the system states, drawn as broken lines. Lesson 01.
+    An arrow marks the largest buffer of which a cache holds a large part, and says how many times
+    as long a load takes after the flush. ``caches`` are the sizes in bytes that the system states,
+    drawn as broken lines. Lesson 01.
     """
     drawn, axes = plotting.figure(title="How long a load of the chase waits")
     if waits.flushed_s:
         label = "after the lines were thrown out of all caches (measured)"
         axes.plot(waits.sizes_bytes, waits.flushed_s, "s--", ms=5, color=_FLUSHED, label=label)
-    axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label="round and round (measured)")
+    axes.plot(
+        waits.sizes_bytes,
+        waits.chase_s,
+        "o-",
+        ms=5,
+        color=MEASURED,
+        label="round and round (measured)",
+    )
     _axes_of_waits(axes, waits.sizes_bytes)
     if waits.held_bytes:
         at = waits.sizes_bytes.index(waits.held_bytes)
-        _draw_ratio(axes, waits.held_bytes, waits.chase_s[at], waits.flushed_s[at], digits=1, side="right")
+        _draw_ratio(
+            axes, waits.held_bytes, waits.chase_s[at], waits.flushed_s[at], digits=1, side="right"
+        )
     for name, size_bytes in caches.items():
         axes.axvline(size_bytes, color=_GREY, linestyle=":", linewidth=1)
-        axes.text(size_bytes, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", color=_GREY)
+        axes.text(
+            size_bytes, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", color=_GREY
+        )
     axes.set_title(axes.get_title(), pad=24)
     axes.legend(loc="lower right")
     return drawn
@@ -52,25 +66,37 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
 def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
     """Return the time of a load over the size of the buffer, a curve for each kind of pages.
 
-    ``covered_bytes`` is the buffer whose small pages fill the TLB, by a published count of its entries. Lesson 01.
+    ``covered_bytes`` is the buffer whose small pages fill the TLB, by a published count of its
+    entries. Lesson 01.
     """
     drawn, axes = plotting.figure(title="The same chase in two kinds of pages")
     for (name, waits), look in zip(paged.items(), ("^-", "o-"), strict=True):
         colour = COLOURS["sending"] if look == "^-" else MEASURED
-        axes.plot(waits.sizes_bytes, waits.chase_s, look, ms=5, color=colour, label=f"pages of {name} (measured)")
+        axes.plot(
+            waits.sizes_bytes,
+            waits.chase_s,
+            look,
+            ms=5,
+            color=colour,
+            label=f"pages of {name} (measured)",
+        )
     _axes_of_waits(axes, [size for waits in paged.values() for size in waits.sizes_bytes])
     axes.set(yscale="linear", ylim=(0, None))
     plotting.unit_axis(axes, "y", "s")
     axes.axvline(covered_bytes, color=_GREY, linestyle=":", linewidth=1)
-    axes.text(covered_bytes, 0.02, " 2,048 small pages", transform=axes.get_xaxis_transform(), color=_GREY)
+    axes.text(
+        covered_bytes, 0.02, " 2,048 small pages", transform=axes.get_xaxis_transform(), color=_GREY
+    )
     axes.legend(loc="upper left")
     return drawn
 
 
 def draw_orders(waits: Waits) -> Figure:
-    """Return the times of a load in a chase and in the order of the addresses, over the size of the buffer.
+    """Return the times of a load in a chase and in the order of the addresses, over the size of the
+    buffer.
 
-    An arrow says how many times as long the chase takes, in a buffer of the first cache and in the largest. Lesson 01.
+    An arrow says how many times as long the chase takes, in a buffer of the first cache and in the
+    largest. Lesson 01.
     """
     drawn, axes = plotting.figure(title="Two walks through the same lines, one load from each")
     label = "chase: random order, each address from the load before (measured)"
@@ -80,16 +106,32 @@ def draw_orders(waits: Waits) -> Figure:
     _axes_of_waits(axes, waits.sizes_bytes)
     for at in (0, len(waits.sizes_bytes) - 1):
         side = "left" if at == 0 else "right"
-        _draw_ratio(axes, waits.sizes_bytes[at], waits.in_order_s[at], waits.chase_s[at], digits=0, side=side)
+        _draw_ratio(
+            axes,
+            waits.sizes_bytes[at],
+            waits.in_order_s[at],
+            waits.chase_s[at],
+            digits=0,
+            side=side,
+        )
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s, 6 * high_s)  # room for the legend
     axes.legend(loc="upper left")
     return drawn
 
 
-def _draw_ratio(axes: Axes, size_bytes: int, low_s: float, high_s: float, *, digits: int, side: str) -> None:
-    """Draw an arrow between two times at ``size_bytes``, with their ratio; the arrow is on ``side`` of the text."""
-    axes.annotate("", (size_bytes, low_s), (size_bytes, high_s), arrowprops={"arrowstyle": "<->", "color": _GREY})
+def _draw_ratio(
+    axes: Axes, size_bytes: int, low_s: float, high_s: float, *, digits: int, side: str
+) -> None:
+    """Draw an arrow between two times at ``size_bytes``, with their ratio; the arrow is on ``side``
+    of the text.
+    """
+    axes.annotate(
+        "",
+        (size_bytes, low_s),
+        (size_bytes, high_s),
+        arrowprops={"arrowstyle": "<->", "color": _GREY},
+    )
     text = f" {high_s / low_s:.{digits}f} times "
     axes.text(size_bytes, (low_s * high_s) ** 0.5, text, va="center", ha=side)
 
@@ -103,38 +145,53 @@ def _axes_of_waits(axes: Axes, sizes_bytes: Sequence[int]) -> None:
 
 
 def draw_lines() -> Figure:
-    """Return two tables of 16 lines with 16 values each: a row takes one whole line, a column one value of each.
+    """Return two tables of 16 lines with 16 values each: a row takes one whole line, a column one
+    value of each.
 
     Lesson 01.
     """
     line, position = np.mgrid[:16, :16]
     shades = np.array(["white", COLOURS["waiting"], COLOURS["computing"]])
-    drawn, axes = plotting.figure(title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4)
+    drawn, axes = plotting.figure(
+        title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4
+    )
     for left, name, used, moved in (
         (0, "a row: 1 line", line == 5, line == 5),
         (19, "a column: 16 lines", position == 5, line >= 0),
     ):
         colours = shades[1 * moved + used]
-        axes.scatter(left + position, line, c=colours.ravel(), marker="s", s=110, edgecolors="#777777", linewidths=0.5)
+        axes.scatter(
+            left + position,
+            line,
+            c=colours.ravel(),
+            marker="s",
+            s=110,
+            edgecolors="#777777",
+            linewidths=0.5,
+        )
         axes.text(left + 7.5, 17.5, name, ha="center")
-    axes.set(xlim=(-0.5, 34.5), ylim=(18.5, -0.5))  # no margin, so that the title begins at the left table
+    # no margin, so that the title begins at the left table
+    axes.set(xlim=(-0.5, 34.5), ylim=(18.5, -0.5))
     axes.set_aspect("equal")
     axes.axis("off")
     return drawn
 
 
 def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: int) -> Figure:
-    """Return the time of a step of so many ``chases`` at once, relative to one chase, beside the model.
+    """Return the time of a step of so many ``chases`` at once, relative to one chase, beside the
+    model.
 
-    ``measured`` has a ratio for each. By the model a step takes once the wait for every full set of ``buffers`` fill
-    buffers. Lesson 01.
+    ``measured`` has a ratio for each. By the model a step takes once the wait for every full set of
+    ``buffers`` fill buffers. Lesson 01.
     """
     modelled = [max(1, count / buffers) for count in chases]
     drawn, axes = plotting.figure(title="Time of a step of several chases, relative to one chase")
     label = f"modelled: {buffers} line fill buffers"
     axes.plot(chases, modelled, color=MODELLED, label=label)
     axes.plot(chases, measured, "o", color=MEASURED, label="measured")
-    axes.set(xscale="log", yscale="log", xlabel="chases at once", ylabel="time relative to one chase")
+    axes.set(
+        xscale="log", yscale="log", xlabel="chases at once", ylabel="time relative to one chase"
+    )
     axes.set_xticks(chases, [f"{count}" for count in chases])
     top = max(*modelled, *measured)
     ticks = [tick for tick in (1, 2, 4, 8, 16, 32) if tick <= 2 * top]
@@ -146,8 +203,13 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
 
 
 def draw_threads() -> Figure:
-    """Return 1, 4 and 10 threads that each compute for one step and then wait for nine. Lesson 01."""
-    drawn, axes = plotting.figure(title="Threads that compute for 1 step (blue), wait for 9 (grey)", height_in=3.4)
+    """Return 1, 4 and 10 threads that each compute for one step and then wait for nine.
+
+    Lesson 01.
+    """
+    drawn, axes = plotting.figure(
+        title="Threads that compute for 1 step (blue), wait for 9 (grey)", height_in=3.4
+    )
     row = 0
     for threads in (1, 4, 10):
         for thread in range(threads):
@@ -164,7 +226,8 @@ def draw_threads() -> Figure:
 
 
 def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure:
-    """Return the chase of this machine's ``core``, a published one on the chip of an RTX 3090, and those of ``gpus``.
+    """Return the chase of this machine's ``core``, a published one on the chip of an RTX 3090, and
+    those of ``gpus``.
 
     Lesson 01.
     """
@@ -176,10 +239,14 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     waits = np.repeat([published.l1_s, published.l2_s, published.memory_s], 2)
     label = f"{published.device}, the chip of an RTX 3090 (published, steps at its cache sizes)"
     axes.plot(sizes, waits, color=_GPU_COLOURS[0], label=label)
-    for colour, (name, limits) in zip(itertools.cycle(_GPU_COLOURS[1:]), gpus.items(), strict=False):
+    for colour, (name, limits) in zip(
+        itertools.cycle(_GPU_COLOURS[1:]), gpus.items(), strict=False
+    ):
         points = [(point.working_set_bytes, point.latency_s) for point in limits.latencies]
         axes.plot(*zip(*points, strict=True), "D-", ms=4, color=colour, label=f"{name} (measured)")
-    axes.plot(core.sizes_bytes, core.chase_s, "o-", ms=5, color=MEASURED, label="this core (measured)")
+    axes.plot(
+        core.sizes_bytes, core.chase_s, "o-", ms=5, color=MEASURED, label="this core (measured)"
+    )
     _axes_of_waits(axes, [int(sizes[0]), int(sizes[-1]), *core.sizes_bytes])
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s / 4, high_s)  # room for the legend
@@ -188,10 +255,11 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
 
 
 def explore_threads() -> None:
-    """Display the bandwidth that a GPU reaches as a figure to turn, by how many of its threads wait for a load.
+    """Display the bandwidth that a GPU reaches as a figure to turn, by how many of its threads wait
+    for a load.
 
-    What is in flight, divided by the published wait, is what arrives per second, up to the published bandwidth.
-    Lesson 01.
+    What is in flight, divided by the published wait, is what arrives per second, up to the
+    published bandwidth. Lesson 01.
     """
     options = {}
     for name, (device_name, chip, held) in _EXPLORED.items():
@@ -205,13 +273,17 @@ def explore_threads() -> None:
         }
     plotting.explore(
         title="How much of its bandwidth does a GPU reach?",
-        alt="Two curves over the share of threads that wait: the bandwidth that they reach, and the published one.",
+        alt="Two curves over the share of threads that wait: the bandwidth that they reach, and "
+        "the published one.",
         inputs=[
             Menu("gpu", "GPU", options, "RTX 3090"),
             Menu(
                 "load",
                 "each waits for",
-                {f"{count} float32" if count > 1 else "one float32": {"bytes": 4 * count} for count in (1, 2, 4)},
+                {
+                    f"{count} float32" if count > 1 else "one float32": {"bytes": 4 * count}
+                    for count in (1, 2, 4)
+                },
                 "one float32",
             ),
             Slider("share", "waiting threads, %", list(range(5, 101, 5)), 60),

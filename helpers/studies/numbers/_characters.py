@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from helpers.checks import whole_number
 from helpers.results import Record
 
-CONTEXT, EMBEDDING, HIDDEN = 8, 16, 256  # characters read, elements of each, elements of the hidden layer
+# characters read, elements of each, elements of the hidden layer
+CONTEXT, EMBEDDING, HIDDEN = 8, 16, 256
 _STEPS, _BATCH, _RATE = 800, 512, 0.01
 _UNSEEN = 20_000  # characters at the end of the text that are not trained on
 
@@ -20,8 +21,8 @@ _UNSEEN = 20_000  # characters at the end of the text that are not trained on
 class CharacterModel(nn.Module):
     """A model that reads 8 characters and predicts the next of ``characters``.
 
-    Each character becomes 16 numbers, a layer with a ReLU makes 256 hidden elements of these 128, and a second layer
-    the logits. Lesson 16.
+    Each character becomes 16 numbers, a layer with a ReLU makes 256 hidden elements of these 128,
+    and a second layer the logits. Lesson 16.
     """
 
     def __init__(self, characters: int) -> None:
@@ -30,8 +31,14 @@ class CharacterModel(nn.Module):
         self.hidden = nn.Linear(CONTEXT * EMBEDDING, HIDDEN)
         self.output = nn.Linear(HIDDEN, characters)
 
-    def forward(self, contexts: Tensor, store: Callable[[Tensor], Tensor] = lambda activations: activations) -> Tensor:
-        """Return logits (N, characters) of ``contexts`` (N, 8); ``store`` rounds what enters each layer. Lesson 16."""
+    def forward(
+        self, contexts: Tensor, store: Callable[[Tensor], Tensor] = lambda activations: activations
+    ) -> Tensor:
+        """Return logits (N, characters) of ``contexts`` (N, 8); ``store`` rounds what enters each
+        layer.
+
+        Lesson 16.
+        """
         inputs = store(self.embedding(contexts).flatten(1))  # (N, 128)
         return self.output(store(self.hidden(inputs).relu()))
 
@@ -39,8 +46,9 @@ class CharacterModel(nn.Module):
 class CharacterText(Record):
     """The text that Python's ``help()`` prints about its topics, as numbers of its ``characters``.
 
-    ``contexts`` (N, 8) and ``targets`` (N) are of the part that is trained on, ``unseen_contexts`` and
-    ``unseen_targets`` of its end. The text differs a little from one version of Python to the next. Lesson 16.
+    ``contexts`` (N, 8) and ``targets`` (N) are of the part that is trained on, ``unseen_contexts``
+    and ``unseen_targets`` of its end. The text differs a little from one version of Python to the
+    next. Lesson 16.
     """
 
     characters: str
@@ -51,7 +59,11 @@ class CharacterText(Record):
 
 
 def character_text() -> CharacterText:
-    """Return the text of Python's help topics, in alphabetical order, ready for :class:`CharacterModel`. Lesson 16."""
+    """Return the text of Python's help topics, in alphabetical order, ready for
+    :class:`CharacterModel`.
+
+    Lesson 16.
+    """
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     characters = "".join(sorted(set(text)))
     place = {character: index for index, character in enumerate(characters)}
@@ -62,9 +74,11 @@ def character_text() -> CharacterText:
 
 
 def train_characters(text: CharacterText, *, seed: int = 0) -> CharacterModel:
-    """Return a :class:`CharacterModel` that has learned ``text``, without gradients; ``seed`` draws all chances.
+    """Return a :class:`CharacterModel` that has learned ``text``, without gradients; ``seed`` draws
+    all chances.
 
-    It trains 800 steps of 512 contexts with Adam, and leaves torch's own generator as it was. Lesson 16.
+    It trains 800 steps of 512 contexts with Adam, and leaves torch's own generator as it was.
+    Lesson 16.
     """
     with torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.manual_seed(seed)
@@ -84,7 +98,8 @@ def train_characters(text: CharacterText, *, seed: int = 0) -> CharacterModel:
 def plant_outlier(model: CharacterModel, *, channel: int, factor: float = 100.0) -> CharacterModel:
     """Return a copy of ``model`` whose hidden element ``channel`` is ``factor`` times as large.
 
-    The weights that read it are divided by ``factor``, so that in exact arithmetic the outputs stay. Lesson 16.
+    The weights that read it are divided by ``factor``, so that in exact arithmetic the outputs
+    stay. Lesson 16.
     """
     planted = copy.deepcopy(model)
     planted.hidden.weight[channel] *= factor

@@ -1,4 +1,6 @@
-"""Which layout trains a net fastest on these devices: all that divide it, modelled, held against the memory, ranked."""
+"""Which layout trains a net fastest on these devices: all that divide it, modelled, held against
+the memory, ranked.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from helpers.links import Link, checked_link
 from helpers.parallel._costs import BUCKET_BYTES, LayerCost, bucket_layers
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.results import Result
-from helpers.studies.parallel_plans._costs import ONE_BY_ONE, LayerWork, StrategyStep, cut, strategy_step
+from helpers.studies.parallel_plans._costs import (
+    ONE_BY_ONE,
+    LayerWork,
+    StrategyStep,
+    cut,
+    strategy_step,
+)
 from helpers.studies.parallel_plans._footprint import (
     SHARDED,
     Footprint,
@@ -47,12 +55,13 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Strategy(Result):
-    """One layout: its modelled step and the parts of it, the memory of its largest rank, and what decides in words.
+    """One layout: its modelled step and the parts of it, the memory of its largest rank, and what
+    decides in words.
 
     ``step_s`` and its parts are None where the layout cannot be; the parts are those of
-    :class:`strategy_costs.StrategyStep`. ``largest_bytes`` counts what the largest rank keeps, activations, and what is
-    whole for a moment: a bucket of gradients (ZeRO-2), two layers' parameters and one's gradients (ZeRO-3, FSDP).
-    Lesson 08.
+    :class:`strategy_costs.StrategyStep`. ``largest_bytes`` counts what the largest rank keeps,
+    activations, and what is whole for a moment: a bucket of gradients (ZeRO-2), two layers'
+    parameters and one's gradients (ZeRO-3, FSDP). Lesson 08.
     """
 
     strategy: str
@@ -72,8 +81,8 @@ class Strategy(Result):
 class Choice(Result):
     """What :func:`choose` found: ``best`` in words, and a row a layout.
 
-    ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest first, and those
-    that cannot be. Lesson 08.
+    ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest
+    first, and those that cannot be. Lesson 08.
     """
 
     best: str
@@ -103,30 +112,36 @@ def choose(
     schedule: str = "1f1b",
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Choice:
-    """Return every layout of ``model`` on ``devices`` equal devices, ranked by its modelled step within ``memory``.
+    """Return every layout of ``model`` on ``devices`` equal devices, ranked by its modelled step
+    within ``memory``.
 
-    ``model`` may be on the meta device. Between any two devices is ``link``; each has ``memory`` bytes, or text such as
-    "24 GiB". ``inputs`` is the shape of the whole batch of a step, its rows first. A device either sustains
-    ``flops_per_s``, or takes ``layer_costs`` for the whole batch, one for each layer of ``model`` (measured, or
-    ``[layer.cost for layer in model]`` of sleeping layers). ``plan`` says which nn.Linear tensor ranks split and how;
-    without it :func:`tensor_plan` makes one. ``microbatches`` is tried from one a stage to eight a stage unless given
-    (without a pipeline: accumulated, which takes memory and not time off a step), and the fastest that fits counts.
-    ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at which a bucket of gradients goes, and ``optimizer``
-    (a class, or a callable from parameters to one) says what state a parameter has; None is no state.
+    ``model`` may be on the meta device. Between any two devices is ``link``; each has ``memory``
+    bytes, or text such as "24 GiB". ``inputs`` is the shape of the whole batch of a step, its rows
+    first. A device either sustains ``flops_per_s``, or takes ``layer_costs`` for the whole batch,
+    one for each layer of ``model`` (measured, or ``[layer.cost for layer in model]`` of sleeping
+    layers). ``plan`` says which nn.Linear tensor ranks split and how; without it
+    :func:`tensor_plan` makes one. ``microbatches`` is tried from one a stage to eight a stage
+    unless given (without a pipeline: accumulated, which takes memory and not time off a step), and
+    the fastest that fits counts. ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at
+    which a bucket of gradients goes, and ``optimizer`` (a class, or a callable from parameters to
+    one) says what state a parameter has; None is no state.
 
-    Layouts are the products data x tensor x pipeline whose ranks divide ``devices``, with nothing, ZeRO-1, 2 or 3
-    (FSDP) sharded among the data ranks. Time is :func:`strategy_costs.strategy_step`'s, with what it leaves out; memory
-    is counted as in :func:`footprint.count_footprint` with activations as on meta tensors. See :class:`Strategy`.
-    Layouts whose times differ by a few per cent may change places when they run: beside runs of the simulated tier give
-    the link that messages there have, ``measure_message_overhead(ranks).added_to(link)``.
+    Layouts are the products data x tensor x pipeline whose ranks divide ``devices``, with nothing,
+    ZeRO-1, 2 or 3 (FSDP) sharded among the data ranks. Time is
+    :func:`strategy_costs.strategy_step`'s, with what it leaves out; memory is counted as in
+    :func:`footprint.count_footprint` with activations as on meta tensors. See :class:`Strategy`.
+    Layouts whose times differ by a few per cent may change places when they run: beside runs of the
+    simulated tier give the link that messages there have,
+    ``measure_message_overhead(ranks).added_to(link)``.
 
-    Raises ValueError when no layout fits, saying what would, when neither or both of ``flops_per_s`` and
-    ``layer_costs`` are given, for a layer that stands in two places, and for numbers that cannot be; TypeError for a
-    model that is not an nn.Sequential. Lesson 08.
+    Raises ValueError when no layout fits, saying what would, when neither or both of
+    ``flops_per_s`` and ``layer_costs`` are given, for a layer that stands in two places, and for
+    numbers that cannot be; TypeError for a model that is not an nn.Sequential. Lesson 08.
     """
     if not isinstance(model, nn.Sequential):
         raise TypeError(
-            f"choose cuts an nn.Sequential into stages; got a {type(model).__name__}: put its layers into one"
+            f"choose cuts an nn.Sequential into stages; got a {type(model).__name__}: put its "
+            "layers into one"
         )
     checked_link("link", link)
     choice("schedule", schedule, ONE_BY_ONE)
@@ -134,7 +149,18 @@ def choose(
     whole_number("bucket_bytes", bucket_bytes)
     own = tensor_plan(model) if plan is None else plan
     layers = layer_work(model, inputs, flops_per_s=flops_per_s, layer_costs=layer_costs, plan=own)
-    asked = _Asked(model, tuple(inputs), link, limit, layers, own, optimizer, microbatches, schedule, bucket_bytes)
+    asked = _Asked(
+        model,
+        tuple(inputs),
+        link,
+        limit,
+        layers,
+        own,
+        optimizer,
+        microbatches,
+        schedule,
+        bucket_bytes,
+    )
     layouts = console.track(list(layouts_of(devices)), "modelling layouts", unit="layout")
     rows = sorted((_row(layout, asked) for layout in layouts), key=_rank)
     best = rows[0]
@@ -147,7 +173,9 @@ def choose(
 
 
 def layouts_of(devices: int) -> Iterator[Layout]:
-    """Yield every layout whose ranks divide ``devices``; what is sharded matters only among several data ranks."""
+    """Yield every layout whose ranks divide ``devices``; what is sharded matters only among several
+    data ranks.
+    """
     whole_number("devices", devices, at_most=_MOST_DEVICES)
     dividing = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
     for ranks in dividing:
@@ -176,21 +204,29 @@ class _Asked:
     saved: dict[tuple[int, int], Saved] = field(default_factory=dict)
 
     def activation_bytes(self, rows: int, layout: Layout) -> list[int]:
-        """Return what a microbatch of ``rows`` keeps in each stage; many layouts ask for the same."""
+        """Return what a microbatch of ``rows`` keeps in each stage; many layouts ask for the
+        same.
+        """
         tensor, key = layout.tensor, (rows, layout.tensor)
         if tensor not in self.nets:
             self.nets[tensor] = rank_net(self.model, self.plan, tensor)
         if key not in self.saved:
-            self.saved[key] = saved_by_layer(self.nets[tensor], (rows, *self.inputs[1:]), tensor=tensor)
+            self.saved[key] = saved_by_layer(
+                self.nets[tensor], (rows, *self.inputs[1:]), tensor=tensor
+            )
         return of_stages(self.saved[key], layout.pipeline)
 
 
 def _row(layout: Layout, asked: _Asked) -> Strategy:
-    """Return the layout at the number of microbatches that is fastest of those that fit, or smallest if none does."""
+    """Return the layout at the number of microbatches that is fastest of those that fit, or
+    smallest if none does.
+    """
     name = described(layout)
     try:
         if layout.tensor > 1 and not asked.plan:
-            raise ValueError("no two nn.Linear follow each other that tensor ranks could split; give a plan")
+            raise ValueError(
+                "no two nn.Linear follow each other that tensor ranks could split; give a plan"
+            )
         check_pairs(asked.model, asked.plan if layout.tensor > 1 else {}, layout.pipeline)
         kept = count_footprint(asked.model, layout, plan=asked.plan, optimizer=asked.optimizer)
         steps = [_step(layout, number, asked) for number in _microbatches(layout, asked)]
@@ -199,8 +235,19 @@ def _row(layout: Layout, asked: _Asked) -> Strategy:
         return Strategy(name, False, None, None, None, None, None, None, None, str(error), layout)
     fits = largest <= asked.memory_bytes
     reason = _bound_by(step) if fits else f"needs {_text(largest)} of {_text(asked.memory_bytes)}"
-    return Strategy(name, fits, step.step_s, step.compute_s, step.tensor_s, step.bubble_s, step.exposed_s, largest,
-                    step.microbatches, reason, layout)  # fmt: skip
+    return Strategy(
+        name,
+        fits,
+        step.step_s,
+        step.compute_s,
+        step.tensor_s,
+        step.bubble_s,
+        step.exposed_s,
+        largest,
+        step.microbatches,
+        reason,
+        layout,
+    )
 
 
 def _fastest_that_fits(
@@ -208,8 +255,8 @@ def _fastest_that_fits(
 ) -> tuple[StrategyStep, int]:
     """Return the step, and the bytes of its largest rank: of the smallest where none fits.
 
-    A number of microbatches on which the net does not run (one row, for a batch normalisation) is passed over. Raises
-    ValueError where it runs on none.
+    A number of microbatches on which the net does not run (one row, for a batch normalisation) is
+    passed over. Raises ValueError where it runs on none.
     """
     tried: list[tuple[StrategyStep, int]] = []
     refused: list[ValueError] = []
@@ -228,43 +275,75 @@ def _fastest_that_fits(
 
 def described(layout: Layout) -> str:
     """Return the layout in words: "one device", "data 2 (FSDP) x tensor 2"."""
-    names = {"nothing": "", "optimizer": " (ZeRO-1)", "gradients": " (ZeRO-2)", "parameters": " (FSDP)"}
+    names = {
+        "nothing": "",
+        "optimizer": " (ZeRO-1)",
+        "gradients": " (ZeRO-2)",
+        "parameters": " (FSDP)",
+    }
     kinds = {"data": layout.data, "tensor": layout.tensor, "pipeline": layout.pipeline}
-    parts = [f"{kind} {ranks}{names[layout.sharded] if kind == 'data' else ''}" for kind, ranks in kinds.items()
-             if ranks > 1]  # fmt: skip
+    parts = [
+        f"{kind} {ranks}{names[layout.sharded] if kind == 'data' else ''}"
+        for kind, ranks in kinds.items()
+        if ranks > 1
+    ]
     return " x ".join(parts) or "one device"
 
 
 def _microbatches(layout: Layout, asked: _Asked) -> list[int]:
     rows = asked.inputs[0]
     if asked.microbatches is not None:
-        schedules.check(asked.schedule, ranks=layout.pipeline, microbatches=asked.microbatches, chunks=1)
+        schedules.check(
+            asked.schedule, ranks=layout.pipeline, microbatches=asked.microbatches, chunks=1
+        )
         check_rows(rows, layout, asked.microbatches)
         return [asked.microbatches]
     check_rows(rows, layout, 1)
     most = min(_MOST_MICROBATCHES * layout.pipeline, rows // layout.data)
-    found = [number for number in range(layout.pipeline, most + 1) if (rows // layout.data) % number == 0]
+    found = [
+        number for number in range(layout.pipeline, most + 1) if (rows // layout.data) % number == 0
+    ]
     if not found:
-        raise ValueError(f"the {rows // layout.data} rows of a data rank do not divide into {layout.pipeline} or more "
-                         "equal microbatches, one for each stage")  # fmt: skip
+        raise ValueError(
+            f"the {rows // layout.data} rows of a data rank do not divide into {layout.pipeline} "
+            "or more equal microbatches, one for each stage"
+        )
     return found
 
 
 def _step(layout: Layout, microbatches: int, asked: _Asked) -> StrategyStep:
-    return strategy_step(asked.layers, layout, link=asked.link, microbatches=microbatches, schedule=asked.schedule,
-                         bucket_bytes=asked.bucket_bytes)  # fmt: skip
+    return strategy_step(
+        asked.layers,
+        layout,
+        link=asked.link,
+        microbatches=microbatches,
+        schedule=asked.schedule,
+        bucket_bytes=asked.bucket_bytes,
+    )
 
 
 def _largest_bytes(layout: Layout, microbatches: int, kept: Footprint, asked: _Asked) -> int:
     saved = asked.activation_bytes(asked.inputs[0] // (layout.data * microbatches), layout)
-    live = [schedules.live_activations(asked.schedule, rank=stage, ranks=layout.pipeline, microbatches=microbatches)
-            for stage in range(layout.pipeline)]  # fmt: skip
-    moment = [_moment_bytes(part, layout, asked.bucket_bytes) for part in cut(asked.layers, layout.pipeline)]
-    return max(rank.total_bytes + live[rank.stage] * saved[rank.stage] + moment[rank.stage] for rank in kept.ranks)
+    live = [
+        schedules.live_activations(
+            asked.schedule, rank=stage, ranks=layout.pipeline, microbatches=microbatches
+        )
+        for stage in range(layout.pipeline)
+    ]
+    moment = [
+        _moment_bytes(part, layout, asked.bucket_bytes)
+        for part in cut(asked.layers, layout.pipeline)
+    ]
+    return max(
+        rank.total_bytes + live[rank.stage] * saved[rank.stage] + moment[rank.stage]
+        for rank in kept.ranks
+    )
 
 
 def _moment_bytes(layers: Sequence[LayerWork], layout: Layout, bucket_bytes: int) -> int:
-    """Return what a rank holds whole for a moment: a bucket of gradients, or gathered layers and one's gradients."""
+    """Return what a rank holds whole for a moment: a bucket of gradients, or gathered layers and
+    one's gradients.
+    """
     if layout.data == 1 or layout.sharded in ("nothing", "optimizer"):
         return 0
     gradients = [layer.gradients_of(layout.tensor) for layer in layers]
@@ -286,7 +365,9 @@ def _bound_by(step: StrategyStep) -> str:
 
 
 def _rank(row: Strategy) -> tuple[bool, bool, float, int, int]:
-    """Sort what fits by time, then what does not by memory; at equal times the simpler layout comes first."""
+    """Sort what fits by time, then what does not by memory; at equal times the simpler layout comes
+    first.
+    """
     simple = (row.layout.ranks, SHARDED.index(row.layout.sharded))
     if row.largest_bytes is None:
         return True, True, 0.0, *simple
@@ -295,7 +376,9 @@ def _rank(row: Strategy) -> tuple[bool, bool, float, int, int]:
 
 
 def _rounded(seconds: float) -> float:
-    """Return ``seconds`` to nine digits: sums of the same parts in another order are equal times."""
+    """Return ``seconds`` to nine digits: sums of the same parts in another order are equal
+    times.
+    """
     return float(f"{seconds:.9g}")
 
 
@@ -303,9 +386,11 @@ def _nothing_fits(rows: list[Strategy], devices: int, limit: float) -> str:
     smallest = rows[0]
     if smallest.largest_bytes is None:
         return f"no layout on {devices} devices can be: {smallest.strategy}: {smallest.reason}"
-    return (f"no layout on up to {devices} devices fits into {_text(limit)} a device: the smallest, "
-            f"{smallest.strategy}, needs {_text(smallest.largest_bytes)} on its largest rank; give devices with "
-            "that much memory, more devices, or a smaller batch or model")  # fmt: skip
+    return (
+        f"no layout on up to {devices} devices fits into {_text(limit)} a device: the smallest, "
+        f"{smallest.strategy}, needs {_text(smallest.largest_bytes)} on its largest rank; give "
+        "devices with that much memory, more devices, or a smaller batch or model"
+    )
 
 
 def _text(size_bytes: float) -> str:
@@ -318,5 +403,7 @@ def _memory_bytes(memory: float | str) -> float:
     except ValueError:
         limit = None
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-        raise ValueError(f"memory is the bytes of a device, or text such as '24 GiB'; got {short(memory)}")
+        raise ValueError(
+            f"memory is the bytes of a device, or text such as '24 GiB'; got {short(memory)}"
+        )
     return limit

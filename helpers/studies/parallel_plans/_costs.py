@@ -1,10 +1,12 @@
-"""What a step of training costs when data, tensor and pipeline ranks share it: bytes counted, time modelled on a link.
+"""What a step of training costs when data, tensor and pipeline ranks share it: bytes counted, time
+modelled on a link.
 
-The bytes are exact. The time is that of one rank a stage, since the ranks of a stage do the same at the same time: a
-device that does one pass after the other, and a link for each kind of neighbour (data, tensor, pipeline) that carries
-one collective or message after the other. Collectives are rings. The work of a tensor rank waits for its all-reduces;
-what data ranks exchange goes on behind the computing where the strategy allows it, and so do a pipeline's messages.
-The optimizer's own arithmetic is left out, and so are the padding of shards and the loss of speed of small batches.
+The bytes are exact. The time is that of one rank a stage, since the ranks of a stage do the same at
+the same time: a device that does one pass after the other, and a link for each kind of neighbour
+(data, tensor, pipeline) that carries one collective or message after the other. Collectives are
+rings. The work of a tensor rank waits for its all-reduces; what data ranks exchange goes on behind
+the computing where the strategy allows it, and so do a pipeline's messages. The optimizer's own
+arithmetic is left out, and so are the padding of shards and the loss of speed of small batches.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.results import Result
 from helpers.studies.parallel_plans._footprint import Layout, checked_layout
 
-_RINGS = {"all-reduce": ring_all_reduce_s, "all-gather": ring_all_gather_s, "reduce-scatter": ring_reduce_scatter_s}
+_RINGS = {
+    "all-reduce": ring_all_reduce_s,
+    "all-gather": ring_all_gather_s,
+    "reduce-scatter": ring_reduce_scatter_s,
+}
 _RING_STEPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
 ONE_BY_ONE = ("gpipe", "1f1b")
 _EACH_MICROBATCH = ("gradients", "parameters")
@@ -34,12 +40,13 @@ _EACH_MICROBATCH = ("gradients", "parameters")
 
 @dataclass(frozen=True)
 class LayerWork(Result):
-    """A layer's work on the whole batch, on one device: seconds, the bytes it keeps, and the bytes it hands on.
+    """A layer's work on the whole batch, on one device: seconds, the bytes it keeps, and the bytes
+    it hands on.
 
-    Tensor ranks divide ``split_share`` of the seconds, ``split_parameter_bytes`` of the parameters and
-    ``split_gradient_bytes`` of the gradients; they sum ``forward_sum_bytes`` (outputs of row splits) in the forward
-    pass and ``backward_sum_bytes`` (gradients of the inputs of column splits) in the backward pass, an all-reduce each.
-    Lesson 08.
+    Tensor ranks divide ``split_share`` of the seconds, ``split_parameter_bytes`` of the parameters
+    and ``split_gradient_bytes`` of the gradients; they sum ``forward_sum_bytes`` (outputs of row
+    splits) in the forward pass and ``backward_sum_bytes`` (gradients of the inputs of column
+    splits) in the backward pass, an all-reduce each. Lesson 08.
     """
 
     name: str
@@ -56,7 +63,9 @@ class LayerWork(Result):
 
     def parameters_of(self, tensor: int) -> int:
         """Return the bytes of the parameters on each of ``tensor`` ranks."""
-        return self.parameter_bytes - self.split_parameter_bytes + self.split_parameter_bytes // tensor
+        return (
+            self.parameter_bytes - self.split_parameter_bytes + self.split_parameter_bytes // tensor
+        )
 
     def gradients_of(self, tensor: int) -> int:
         """Return the bytes of the gradients on each of ``tensor`` ranks."""
@@ -65,10 +74,12 @@ class LayerWork(Result):
 
 @dataclass(frozen=True)
 class StrategyTraffic(Result):
-    """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among so many ``ranks``.
+    """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among
+    so many ``ranks``.
 
-    ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank sends: 2 (p - 1) / p for
-    a ring all-reduce, half of that for an all-gather or a reduce-scatter, all of it for a message. Lesson 08.
+    ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank
+    sends: 2 (p - 1) / p for a ring all-reduce, half of that for an all-gather or a reduce-scatter,
+    all of it for a message. Lesson 08.
     """
 
     over: str
@@ -88,7 +99,8 @@ class StepTraffic(Result):
     rows: tuple[StrategyTraffic, ...]
 
     def sent(self, over: str) -> float:
-        """Return the bytes that the rank sends over "data", "tensor" or "pipeline": 0 where there are none.
+        """Return the bytes that the rank sends over "data", "tensor" or "pipeline": 0 where there
+        are none.
 
         Lesson 08.
         """
@@ -97,11 +109,12 @@ class StepTraffic(Result):
 
 @dataclass(frozen=True)
 class StrategyStep(Result):
-    """A modelled step of a layout. Its parts are those of the stage that ends last, and add up to ``step_s``.
+    """A modelled step of a layout.
 
-    ``compute_s`` is spent in forward and backward passes, ``tensor_s`` in waiting for all-reduces of tensor ranks,
-    ``bubble_s`` in waiting for other stages (and for their messages), ``exposed_s`` in waiting for data ranks: what of
-    their ``data_link_s`` is not hidden behind computing. Lesson 08.
+    Its parts are those of the stage that ends last, and add up to ``step_s``. ``compute_s`` is
+    spent in forward and backward passes, ``tensor_s`` in waiting for all-reduces of tensor ranks,
+    ``bubble_s`` in waiting for other stages (and for their messages), ``exposed_s`` in waiting for
+    data ranks: what of their ``data_link_s`` is not hidden behind computing. Lesson 08.
     """
 
     data: int
@@ -127,22 +140,27 @@ def strategy_traffic(
     reshard_after_forward: bool = True,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> StepTraffic:
-    """Return what a rank of ``stage`` exchanges in one step of ``layout``, counted; sent bytes are those of rings.
+    """Return what a rank of ``stage`` exchanges in one step of ``layout``, counted; sent bytes are
+    those of rings.
 
-    * Tensor ranks (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): an all-reduce of the output of each row split
-      in the forward pass, and of the input's gradient of each column split in the backward pass, each microbatch. With
-      ``sequence`` (Korthikanti et al., 2022, arXiv 2205.05198) an all-gather and a reduce-scatter stand for each of
-      them: as many bytes.
-    * Data ranks (ZeRO: Rajbhandari et al., 2020, arXiv 1910.02054): "nothing" sharded, an all-reduce of the gradients,
-      a bucket at a time; "optimizer" and "gradients", a reduce-scatter of them and an all-gather of the parameters
-      after the optimizer: as many bytes; "parameters", an all-gather of a layer's parameters before its forward pass
-      and, unless ``reshard_after_forward`` is False, again before its backward pass, and a reduce-scatter after it.
-      "gradients" and "parameters" reduce after each microbatch, since no rank keeps whole gradients, the others once.
-    * Pipeline ranks (GPipe: Huang et al., 2019): a message a microbatch to the next stage, and one to the stage before.
-      One microbatch is naive model parallelism, where one stage works at a time.
+    * Tensor ranks (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): an all-reduce of the
+      output of each row split in the forward pass, and of the input's gradient of each column split
+      in the backward pass, each microbatch. With ``sequence`` (Korthikanti et al., 2022, arXiv
+      2205.05198) an all-gather and a reduce-scatter stand for each of them: as many bytes.
+    * Data ranks (ZeRO: Rajbhandari et al., 2020, arXiv 1910.02054): "nothing" sharded, an
+      all-reduce of the gradients, a bucket at a time; "optimizer" and "gradients", a reduce-scatter
+      of them and an all-gather of the parameters after the optimizer: as many bytes; "parameters",
+      an all-gather of a layer's parameters before its forward pass and, unless
+      ``reshard_after_forward`` is False, again before its backward pass, and a reduce-scatter after
+      it. "gradients" and "parameters" reduce after each microbatch, since no rank keeps whole
+      gradients, the others once.
+    * Pipeline ranks (GPipe: Huang et al., 2019): a message a microbatch to the next stage, and one
+      to the stage before. One microbatch is naive model parallelism, where one stage works at a
+      time.
 
-    ``layers`` hold the whole batch's work, cut into ``microbatches``; a bucket is full at ``bucket_bytes``. Raises
-    ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 08.
+    ``layers`` hold the whole batch's work, cut into ``microbatches``; a bucket is full at
+    ``bucket_bytes``. Raises ValueError for a stage that is not there, and as :func:`strategy_step`.
+    Lesson 08.
     """
     boolean("reshard_after_forward", reshard_after_forward)
     boolean("sequence", sequence)
@@ -156,17 +174,28 @@ def strategy_traffic(
     after = own[-1].output_bytes if stage < layout.pipeline - 1 else 0
     for collective, size in (("send forward", after), ("send backward", before)):
         if size:
-            traffic.append(StrategyTraffic("pipeline", collective, 2, m, size // layout.data, size / layout.data))
+            traffic.append(
+                StrategyTraffic(
+                    "pipeline", collective, 2, m, size // layout.data, size / layout.data
+                )
+            )
     return StepTraffic(stage, sum(row.sent_bytes for row in traffic), tuple(traffic))
 
 
 def _tensor_traffic(
     own: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool
 ) -> list[StrategyTraffic]:
-    sums = [size // layout.data for layer in own for size in layer.forward_sum_bytes + layer.backward_sum_bytes]
+    sums = [
+        size // layout.data
+        for layer in own
+        for size in layer.forward_sum_bytes + layer.backward_sum_bytes
+    ]
     kinds = ("all-gather", "reduce-scatter") if sequence else ("all-reduce",)
-    return [_ring("tensor", kind, layout.tensor, microbatches * len(sums), sum(sums)) for kind in kinds
-            if layout.tensor > 1 and sums]  # fmt: skip
+    return [
+        _ring("tensor", kind, layout.tensor, microbatches * len(sums), sum(sums))
+        for kind in kinds
+        if layout.tensor > 1 and sums
+    ]
 
 
 def _data_traffic(
@@ -179,13 +208,23 @@ def _data_traffic(
     times = microbatches if layout.sharded in _EACH_MICROBATCH else 1
     if layout.sharded == "parameters":
         learn, passes = sum(map(bool, gradients)), times * (2 if reshard else 1)
-        return [_ring("data", "all-gather", layout.data, passes * sum(map(bool, parameters)), passes * sum(parameters)),
-                _ring("data", "reduce-scatter", layout.data, times * learn, times * sum(gradients))]  # fmt: skip
+        return [
+            _ring(
+                "data",
+                "all-gather",
+                layout.data,
+                passes * sum(map(bool, parameters)),
+                passes * sum(parameters),
+            ),
+            _ring("data", "reduce-scatter", layout.data, times * learn, times * sum(gradients)),
+        ]
     buckets = len(bucket_layers(gradients, bucket_bytes=bucket_bytes))
     if layout.sharded == "nothing":
         return [_ring("data", "all-reduce", layout.data, buckets, sum(gradients))]
-    return [_ring("data", "reduce-scatter", layout.data, times * buckets, times * sum(gradients)),
-            _ring("data", "all-gather", layout.data, 1, sum(gradients))]  # fmt: skip
+    return [
+        _ring("data", "reduce-scatter", layout.data, times * buckets, times * sum(gradients)),
+        _ring("data", "all-gather", layout.data, 1, sum(gradients)),
+    ]
 
 
 def _ring(over: str, collective: str, ranks: int, calls: int, size_bytes: int) -> StrategyTraffic:
@@ -220,21 +259,27 @@ def strategy_step(
     bucket_bytes: int = BUCKET_BYTES,
     reshard_after_forward: bool = True,
 ) -> StrategyStep:
-    """Return one modelled step of ``layout``: who waits for what, and for how long; the module says what is left out.
+    """Return one modelled step of ``layout``: who waits for what, and for how long; the module says
+    what is left out.
 
-    ``layers`` hold the whole batch's work, of which a data rank takes its share, in ``microbatches`` equal parts; the
-    stages are equally many layers each and follow ``schedule``, "gpipe" or "1f1b". What is exchanged is what
-    :func:`strategy_traffic` counts. Between any two ranks is ``link``; ``reshard_after_forward`` is as there. Overlap:
-    buckets of ``bucket_bytes`` of gradients go while the last (or each) backward pass goes on, as in DDP; sharded
-    parameters are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after the optimizer,
-    and all-reduces of tensor ranks, are waited for.
+    ``layers`` hold the whole batch's work, of which a data rank takes its share, in
+    ``microbatches`` equal parts; the stages are equally many layers each and follow ``schedule``,
+    "gpipe" or "1f1b". What is exchanged is what :func:`strategy_traffic` counts. Between any two
+    ranks is ``link``; ``reshard_after_forward`` is as there. Overlap: buckets of ``bucket_bytes``
+    of gradients go while the last (or each) backward pass goes on, as in DDP; sharded parameters
+    are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after the
+    optimizer, and all-reduces of tensor ranks, are waited for.
 
-    Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
-    another schedule. Lesson 08.
+    Raises ValueError for layers that do not divide by the stages, for fewer microbatches than
+    stages ("1f1b") and for another schedule. Lesson 08.
     """
     boolean("reshard_after_forward", reshard_after_forward)
     choice("schedule", schedule, ONE_BY_ONE)
-    layers, layout, link = _checked_layers(layers), checked_layout(layout), checked_link("link", link)
+    layers, layout, link = (
+        _checked_layers(layers),
+        checked_layout(layout),
+        checked_link("link", link),
+    )
     schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
         _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)
@@ -244,8 +289,12 @@ def strategy_step(
         schedules.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
         for rank in range(layout.pipeline)
     ]
-    arrived_s: dict[tuple[str, int, int], float] = {(FORWARD, 0, microbatch): 0.0 for microbatch in range(microbatches)}
-    arrived_s |= {(BACKWARD, layout.pipeline - 1, microbatch): 0.0 for microbatch in range(microbatches)}
+    arrived_s: dict[tuple[str, int, int], float] = {
+        (FORWARD, 0, microbatch): 0.0 for microbatch in range(microbatches)
+    }
+    arrived_s |= {
+        (BACKWARD, layout.pipeline - 1, microbatch): 0.0 for microbatch in range(microbatches)
+    }
     done = [0] * layout.pipeline
     while any(done[place] < len(order) for place, order in enumerate(by_rank)):
         for place, order in enumerate(by_rank):
@@ -254,29 +303,48 @@ def strategy_step(
                 stages[place].run(kind, microbatch, arrived_s[kind, place, microbatch])
                 beyond = place + (1 if kind == FORWARD else -1)
                 if 0 <= beyond < layout.pipeline:
-                    boundary = stages[min(place, beyond)].layers[-1].output_bytes / (layout.data * microbatches)
+                    boundary = stages[min(place, beyond)].layers[-1].output_bytes / (
+                        layout.data * microbatches
+                    )
                     arrived_s[kind, beyond, microbatch] = stages[place].send(boundary)
                 done[place] += 1
     for stage in stages:
         stage.finish()
     last = max(stages, key=lambda stage: stage.now_s)
     return StrategyStep(
-        data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, sharded=layout.sharded,
-        microbatches=microbatches, step_s=last.now_s, compute_s=last.spent["compute"], tensor_s=last.spent["tensor"],
-        bubble_s=last.spent["bubble"], exposed_s=last.spent["exposed"], data_link_s=last.link_s,
-    )  # fmt: skip
+        data=layout.data,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
+        sharded=layout.sharded,
+        microbatches=microbatches,
+        step_s=last.now_s,
+        compute_s=last.spent["compute"],
+        tensor_s=last.spent["tensor"],
+        bubble_s=last.spent["bubble"],
+        exposed_s=last.spent["exposed"],
+        data_link_s=last.link_s,
+    )
 
 
 class _Stage:
-    """The clock of a rank of one stage: ``now_s`` is its device's time, the others are when a link is free again."""
+    """The clock of a rank of one stage: ``now_s`` is its device's time, the others are when a link
+    is free again.
+    """
 
     def __init__(
-        self, layers: Sequence[LayerWork], layout: Layout, link: Link, microbatches: int,
-        bucket_bytes: int, reshard: bool,
-    ) -> None:  # fmt: skip
+        self,
+        layers: Sequence[LayerWork],
+        layout: Layout,
+        link: Link,
+        microbatches: int,
+        bucket_bytes: int,
+        reshard: bool,
+    ) -> None:
         self.layers, self.link = layers, link
-        self.work = {kind: [_work(layer, kind, layout, link, microbatches) for layer in layers]
-                     for kind in (FORWARD, BACKWARD)}  # fmt: skip
+        self.work = {
+            kind: [_work(layer, kind, layout, link, microbatches) for layer in layers]
+            for kind in (FORWARD, BACKWARD)
+        }
         self.orders = {FORWARD: range(len(layers)), BACKWARD: range(len(layers) - 1, -1, -1)}
         self.now_s = self.link_free_s = self.port_free_s = self.link_s = 0.0
         self.spent = dict.fromkeys(("compute", "tensor", "bubble", "exposed"), 0.0)
@@ -285,7 +353,9 @@ class _Stage:
     def _plan_collectives(
         self, layout: Layout, link: Link, microbatches: int, bucket_bytes: int, reshard: bool
     ) -> None:
-        """Note what data ranks exchange, and how long it takes: most of it recurs in every microbatch."""
+        """Note what data ranks exchange, and how long it takes: most of it recurs in every
+        microbatch.
+        """
 
         def taken_s(collective: str, size_bytes: int) -> float:
             return _RINGS[collective](layout.data, size_bytes, link=link)
@@ -295,11 +365,20 @@ class _Stage:
         cap = 1 if sharded else bucket_bytes  # fully_shard: a unit a layer
         buckets = bucket_layers(gradients, bucket_bytes=cap) if layout.data > 1 else ()
         reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
-        self.reduce_s = {min(inside): taken_s(reduction, sum(gradients[place] for place in inside))
-                         for inside in buckets}  # fmt: skip
+        self.reduce_s = {
+            min(inside): taken_s(reduction, sum(gradients[place] for place in inside))
+            for inside in buckets
+        }
         self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
-        self.gathering = {FORWARD: sharded and layout.data > 1, BACKWARD: sharded and layout.data > 1 and reshard}
-        sizes = [layer.parameters_of(layout.tensor) for layer in self.layers] if self.gathering[FORWARD] else []
+        self.gathering = {
+            FORWARD: sharded and layout.data > 1,
+            BACKWARD: sharded and layout.data > 1 and reshard,
+        }
+        sizes = (
+            [layer.parameters_of(layout.tensor) for layer in self.layers]
+            if self.gathering[FORWARD]
+            else []
+        )
         self.gather_s = [taken_s("all-gather", size) if size else None for size in sizes]
         ends_with_gather = buckets and layout.sharded in ("optimizer", "gradients")
         self.last_gather_s = taken_s("all-gather", sum(gradients)) if ends_with_gather else None
@@ -308,7 +387,10 @@ class _Stage:
         """Carry a microbatch through the layers once it has arrived."""
         self._wait("bubble", ready_s)
         order, work = self.orders[kind], self.work[kind]
-        gathers, reduces = self.gathering[kind], kind == BACKWARD and microbatch >= self.reduces_from
+        gathers, reduces = (
+            self.gathering[kind],
+            kind == BACKWARD and microbatch >= self.reduces_from,
+        )
         whole_s = self._gathered(order[0]) if gathers else 0.0
         for turn, index in enumerate(order, start=1):
             if gathers:
@@ -327,7 +409,9 @@ class _Stage:
         return self.port_free_s
 
     def finish(self) -> None:
-        """Wait for the gradients, and where only they were sharded, for the parameters after the optimizer."""
+        """Wait for the gradients, and where only they were sharded, for the parameters after the
+        optimizer.
+        """
         if self.last_gather_s is not None:
             self._carried(self.last_gather_s)
         self._wait("exposed", self.link_free_s)
@@ -338,8 +422,13 @@ class _Stage:
         return self.now_s if took_s is None else self._carried(took_s)
 
     def _carried(self, took_s: float) -> float:
-        """Return when a collective that is ready now has ended, and keep the link busy until then."""
-        self.link_free_s, self.link_s = max(self.now_s, self.link_free_s) + took_s, self.link_s + took_s
+        """Return when a collective that is ready now has ended, and keep the link busy until
+        then.
+        """
+        self.link_free_s, self.link_s = (
+            max(self.now_s, self.link_free_s) + took_s,
+            self.link_s + took_s,
+        )
         return self.link_free_s
 
     def _wait(self, part: str, until_s: float) -> None:
@@ -350,8 +439,12 @@ class _Stage:
         self.now_s += seconds
 
 
-def _work(layer: LayerWork, kind: str, layout: Layout, link: Link, microbatches: int) -> tuple[float, list[float]]:
-    """Return the seconds of a microbatch's pass through a layer, and those of each all-reduce of its tensor ranks."""
+def _work(
+    layer: LayerWork, kind: str, layout: Layout, link: Link, microbatches: int
+) -> tuple[float, list[float]]:
+    """Return the seconds of a microbatch's pass through a layer, and those of each all-reduce of
+    its tensor ranks.
+    """
     share = 1 / (layout.data * microbatches)
     one_s = layer.forward_s if kind == FORWARD else layer.backward_s
     compute_s = one_s * share * (1 - layer.split_share + layer.split_share / layout.tensor)

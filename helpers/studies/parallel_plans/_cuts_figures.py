@@ -1,4 +1,6 @@
-"""Figures of the three cuts: who works when in a pipeline, and of what parts the time of a step consists."""
+"""Figures of the three cuts: who works when in a pipeline, and of what parts the time of a step
+consists.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,33 @@ from helpers.checks import named, number
 from helpers.parallel.pipeline._schedules import pipeline_schedule
 from helpers.plotting import COLOURS, Curves, Menu, Series, Slider
 
-_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved", "zero_bubble": "Zero bubble"}
+_NAMES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved",
+    "zero_bubble": "Zero bubble",
+}
 _KINDS = ("computing", "waiting", "sending")
 _GPUS = 4
 
 
 def draw_schedule(
-    schedule: str, *, microbatches: int, chunks: int = 1, until_s: float | None = None, title: str = ""
+    schedule: str,
+    *,
+    microbatches: int,
+    chunks: int = 1,
+    until_s: float | None = None,
+    title: str = "",
 ) -> Figure:
-    """Draw a pipeline's passes over time, one lane per GPU with the microbatches that it saves at most.
+    """Draw a pipeline's passes over time, one lane per GPU with the microbatches that it saves at
+    most.
 
-    A GPU computes for 300 ms per step, a third of it forward, whatever the number of ``microbatches``; messages take
-    no time. ``schedule`` is one of those of :func:`helpers.parallel.pipeline_schedule`. There are four GPUs, and each
-    has ``chunks`` stages, of which each saves its share of a microbatch. The axis ends at ``until_s`` seconds. Without
-    a ``title`` the figure names the schedule, its microbatches and its waiting as a share of the computing. Raises as
-    :func:`helpers.parallel.pipeline_schedule`.
+    A GPU computes for 300 ms per step, a third of it forward, whatever the number of
+    ``microbatches``; messages take no time. ``schedule`` is one of those of
+    :func:`helpers.parallel.pipeline_schedule`. There are four GPUs, and each has ``chunks`` stages,
+    of which each saves its share of a microbatch. The axis ends at ``until_s`` seconds. Without a
+    ``title`` the figure names the schedule, its microbatches and its waiting as a share of the
+    computing. Raises as :func:`helpers.parallel.pipeline_schedule`.
 
     >>> draw_schedule("gpipe", microbatches=4).axes[0].get_title(loc="left")
     'GPipe, 4 microbatches: waiting 75% of computing'
@@ -34,12 +48,22 @@ def draw_schedule(
     """
     turn_s = 0.1 / microbatches / chunks
     model = pipeline_schedule(
-        schedule, ranks=_GPUS, microbatches=microbatches, chunks=chunks, forward_s=turn_s, backward_s=2 * turn_s
+        schedule,
+        ranks=_GPUS,
+        microbatches=microbatches,
+        chunks=chunks,
+        forward_s=turn_s,
+        backward_s=2 * turn_s,
     )
     noun = "microbatch" if microbatches == 1 else "microbatches"
-    named_so = f"{_NAMES[schedule]}, {microbatches} {noun}: waiting {100 * model.bubble_ratio:.4g}% of computing"
+    named_so = (
+        f"{_NAMES[schedule]}, {microbatches} {noun}: waiting {100 * model.bubble_ratio:.4g}% of "
+        "computing"
+    )
     passes = model.timeline.activities
-    spans = [plotting.Span(each.lane, each.start_s, each.end_s, each.kind, each.label) for each in passes]
+    spans = [
+        plotting.Span(each.lane, each.start_s, each.end_s, each.kind, each.label) for each in passes
+    ]
     figure = plotting.gantt(spans, title=title or named_so, until=until_s)
     lanes = [f"GPU {load.rank}, saves {load.live_activations / chunks:g}" for load in model.loads]
     figure.axes[0].set_yticks(range(_GPUS), lanes)
@@ -47,10 +71,12 @@ def draw_schedule(
 
 
 def draw_step_times(steps: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw the time of a step as a bar of ``computing``, ``waiting`` and ``sending`` for each name of ``steps``.
+    """Draw the time of a step as a bar of ``computing``, ``waiting`` and ``sending`` for each name
+    of ``steps``.
 
-    Each step has the three parts in seconds, one after the other, and its lane says their sum. Raises ValueError for a
-    step without exactly these parts or with a part below 0, TypeError for what is no mapping.
+    Each step has the three parts in seconds, one after the other, and its lane says their sum.
+    Raises ValueError for a step without exactly these parts or with a part below 0, TypeError for
+    what is no mapping.
 
     >>> figure = draw_step_times({"pipeline": {"computing": 0.8, "waiting": 0.4, "sending": 0.1}})
     >>> figure.axes[0].get_yticklabels()[0].get_text()
@@ -59,24 +85,32 @@ def draw_step_times(steps: Mapping[str, Mapping[str, float]]) -> Figure:
     Lesson 06.
     """
     lanes = {}
-    for name, parts in named("steps", steps, "dictionaries of computing, waiting and sending").items():
+    for name, parts in named(
+        "steps", steps, "dictionaries of computing, waiting and sending"
+    ).items():
         if set(named(f"steps[{name!r}]", parts, "seconds")) != set(_KINDS):
-            raise ValueError(f"steps[{name!r}] has the parts {', '.join(parts)}; give {', '.join(_KINDS)}")
-        seconds = {kind: number(f"steps[{name!r}][{kind!r}]", parts[kind], at_least=0) for kind in _KINDS}
+            raise ValueError(
+                f"steps[{name!r}] has the parts {', '.join(parts)}; give {', '.join(_KINDS)}"
+            )
+        seconds = {
+            kind: number(f"steps[{name!r}][{kind!r}]", parts[kind], at_least=0) for kind in _KINDS
+        }
         lanes[f"{name}: {sum(seconds.values()):.2f} s"] = seconds
     spans = [span for span in plotting.spans_in_a_row(lanes) if span.end > span.start]
     return plotting.gantt(spans, title="Modelled: a step of 7 billion parameters on eight H100")
 
 
 def explore_cuts() -> None:
-    """Display the time of a step with three cuts on eight GPUs as a figure to turn, relative to its computing.
+    """Display the time of a step with three cuts on eight GPUs as a figure to turn, relative to its
+    computing.
 
-    A model of 7 billion parameters with 32 layers of width 4,096 trains on sequences of 4,096 tokens, each one a
-    microbatch, at 400 TFLOP/s per GPU; nothing is hidden. Lesson 06.
+    A model of 7 billion parameters with 32 layers of width 4,096 trains on sequences of 4,096
+    tokens, each one a microbatch, at 400 TFLOP/s per GPU; nothing is hidden. Lesson 06.
     """
     plotting.explore(
         title="A step with three cuts, by the number of sequences",
-        alt="Time of a step relative to its computing, falling with the sequences for FSDP and the pipeline.",
+        alt="Time of a step relative to its computing, falling with the sequences for FSDP and the "
+        "pipeline.",
         inputs=[
             Menu(
                 "link",
@@ -84,7 +118,12 @@ def explore_cuts() -> None:
                 {"NVLink, 450 GB/s": {"B": 450e9}, "InfiniBand, 50 GB/s": {"B": 50e9}},
                 "NVLink, 450 GB/s",
             ),
-            Slider("sequences", "sequences per step", [4, 5, 6, 8, 12, 16, 20, 22, 23, 24, 32, 48, 64], 16),
+            Slider(
+                "sequences",
+                "sequences per step",
+                [4, 5, 6, 8, 12, 16, 20, 22, 23, 24, 32, 48, 64],
+                16,
+            ),
         ],
         formulas={
             "tokens": "4096 * sequences",

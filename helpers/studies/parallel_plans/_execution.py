@@ -1,10 +1,12 @@
-"""A layout's step really run by ranks whose devices sleep and whose links are slow: the oracle beside the model.
+"""A layout's step really run by ranks whose devices sleep and whose links are slow: the oracle
+beside the model.
 
-Every rank has its real part of the net, trains it, and sends what its layout makes it send: rings of messages
-(:func:`helpers.studies.data_parallel._execution.execute`) between data and tensor ranks, activations and their
-gradients between stages. A pass takes as long as the device is said to take, for its real work is done within that time
-and the rest is slept; a message takes as long as its link. Nothing here knows of a total: who waits for whom comes of
-the messages. All of it is on the CPU over gloo, also where there are GPUs, for sleeping needs none.
+Every rank has its real part of the net, trains it, and sends what its layout makes it send: rings
+of messages (:func:`helpers.studies.data_parallel._execution.execute`) between data and tensor
+ranks, activations and their gradients between stages. A pass takes as long as the device is said to
+take, for its real work is done within that time and the rest is slept; a message takes as long as
+its link. Nothing here knows of a total: who waits for whom comes of the messages. All of it is on
+the CPU over gloo, also where there are GPUs, for sleeping needs none.
 """
 
 from __future__ import annotations
@@ -34,7 +36,14 @@ from helpers.results import Result
 from helpers.studies.data_parallel._devices import fastest_step_s, step_times
 from helpers.studies.data_parallel._execution import RankPool, execute
 from helpers.studies.parallel_plans._costs import LayerWork
-from helpers.studies.parallel_plans._footprint import Layout, Plan, check_plan, check_rows, cut_linear, handed_on
+from helpers.studies.parallel_plans._footprint import (
+    Layout,
+    Plan,
+    check_plan,
+    check_rows,
+    cut_linear,
+    handed_on,
+)
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LEARNING_RATE = 0.1
@@ -43,7 +52,8 @@ _planned = lru_cache(maxsize=256)(collective)
 
 @dataclass(frozen=True)
 class StrategyRun(Result):
-    """A layout's step on real ranks: the fastest of ``repeats``, each as long as its slowest rank, after one warm-up.
+    """A layout's step on real ranks: the fastest of ``repeats``, each as long as its slowest rank,
+    after one warm-up.
 
     ``data_bytes``, ``tensor_bytes`` and ``pipeline_bytes`` are what rank 0 sent in a step;
     ``parameters`` are the net's after all steps of plain SGD. Lesson 08.
@@ -93,68 +103,119 @@ def execute_strategies(
     repeats: int = 2,
     timeout_s: float = 300.0,
 ) -> tuple[StrategyRun, ...]:
-    """Train ``net`` on ``ranks`` by each of ``cases``, (layout, microbatches), and return how long a step took.
+    """Train ``net`` on ``ranks`` by each of ``cases``, (layout, microbatches), and return how long
+    a step took.
 
-    The whole batch is ``inputs`` and ``targets``. ``plan`` says which nn.Linear tensor ranks split (by default none),
-    ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at which a bucket of gradients goes, and the fastest of
-    ``repeats`` steps counts; all must end within ``timeout_s``. A device takes ``layers[i].forward_s`` and
-    ``backward_s`` for the i-th layer of ``net`` and the whole batch, and its share of that for its share of the work; a
-    message between any two ranks takes ``link``'s time, and each rank has a port for data ranks, one for tensor ranks
-    and one for stages. A layout of fewer ranks than there are leaves the others idle. ``loss(outputs, targets)`` is a
-    mean; a step of plain SGD (:data:`LEARNING_RATE`) follows each backward pass, so that the parameters can be held
-    against one process's. What ``fully_shard`` would free after a pass is overwritten with NaN.
-    Net, loss and batch go to the ranks pickled, and stay here as they were.
+    The whole batch is ``inputs`` and ``targets``. ``plan`` says which nn.Linear tensor ranks split
+    (by default none), ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at which a
+    bucket of gradients goes, and the fastest of ``repeats`` steps counts; all must end within
+    ``timeout_s``. A device takes ``layers[i].forward_s`` and ``backward_s`` for the i-th layer of
+    ``net`` and the whole batch, and its share of that for its share of the work; a message between
+    any two ranks takes ``link``'s time, and each rank has a port for data ranks, one for tensor
+    ranks and one for stages. A layout of fewer ranks than there are leaves the others idle.
+    ``loss(outputs, targets)`` is a mean; a step of plain SGD (:data:`LEARNING_RATE`) follows each
+    backward pass, so that the parameters can be held against one process's. What ``fully_shard``
+    would free after a pass is overwritten with NaN. Net, loss and batch go to the ranks pickled,
+    and stay here as they were.
 
-    Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do not divide, for
-    fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter. Lesson 08.
+    Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do
+    not divide, for fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter.
+    Lesson 08.
     """
     plan = dict(plan or {})
-    frozen = next((name for name, parameter in net.named_parameters() if not parameter.requires_grad), None)
+    frozen = next(
+        (name for name, parameter in net.named_parameters() if not parameter.requires_grad), None
+    )
     if frozen is not None:
         raise ValueError(f"a run trains every parameter, and {frozen!r} is frozen; let it learn")
     for layout, microbatches in cases:
         if layout.ranks > ranks.world_size:
-            raise ValueError(f"a mesh of data {layout.data} x tensor {layout.tensor} x pipeline {layout.pipeline} "
-                             f"needs {layout.ranks} ranks, and there are {ranks.world_size}; take a smaller mesh or "
-                             "more ranks")  # fmt: skip
+            raise ValueError(
+                f"a mesh of data {layout.data} x tensor {layout.tensor} x pipeline "
+                f"{layout.pipeline} needs {layout.ranks} ranks, and there are {ranks.world_size}; "
+                "take a smaller mesh or more ranks"
+            )
         schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
         check_plan(net, plan, layout.tensor)
         split_stages(net, layout.pipeline)
         check_rows(len(inputs), layout, microbatches)
     if len(layers) != len(net):
         raise ValueError(f"the net has {len(net)} layers, and layers tells of {len(layers)}")
-    job = _Job(tuple(cases), net, tuple(layers), plan, link, inputs, targets, loss, schedule, bucket_bytes,
-               whole_number("repeats", repeats))  # fmt: skip
+    job = _Job(
+        tuple(cases),
+        net,
+        tuple(layers),
+        plan,
+        link,
+        inputs,
+        targets,
+        loss,
+        schedule,
+        bucket_bytes,
+        whole_number("repeats", repeats),
+    )
     by_case = zip(*ranks.run(_run, job, timeout_s=timeout_s), strict=True)
-    return tuple(_strategy_run(job, *case, list(reports)) for case, reports in zip(cases, by_case, strict=True))
+    return tuple(
+        _strategy_run(job, *case, list(reports))
+        for case, reports in zip(cases, by_case, strict=True)
+    )
 
 
-def _strategy_run(job: _Job, layout: Layout, microbatches: int, reports: list[dict[str, Any]]) -> StrategyRun:
+def _strategy_run(
+    job: _Job, layout: Layout, microbatches: int, reports: list[dict[str, Any]]
+) -> StrategyRun:
     active = reports[: layout.ranks]
     parameters: dict[str, torch.Tensor] = {}
-    for name, whole in job.net.named_parameters():  # those of the first data rank's tensor ranks, in one piece
-        parts = [report["parameters"][name] for report in active if name in report["parameters"]][: layout.tensor]
-        cut = [dimension for dimension, size in enumerate(parts[0].shape) if size != whole.shape[dimension]]
+    # those of the first data rank's tensor ranks, in one piece
+    for name, whole in job.net.named_parameters():
+        parts = [report["parameters"][name] for report in active if name in report["parameters"]][
+            : layout.tensor
+        ]
+        cut = [
+            dimension
+            for dimension, size in enumerate(parts[0].shape)
+            if size != whole.shape[dimension]
+        ]
         parameters[name] = torch.cat(parts, dim=cut[0]) if cut else parts[0]
     return StrategyRun(
-        layout.data, layout.tensor, layout.pipeline, layout.sharded, microbatches,
-        step_s=fastest_step_s([report["times_s"] for report in active]), repeats=job.repeats,
-        **{f"{over}_bytes": active[0]["sent_bytes"][over] for over in ("data", "tensor", "pipeline")},
+        layout.data,
+        layout.tensor,
+        layout.pipeline,
+        layout.sharded,
+        microbatches,
+        step_s=fastest_step_s([report["times_s"] for report in active]),
+        repeats=job.repeats,
+        **{
+            f"{over}_bytes": active[0]["sent_bytes"][over]
+            for over in ("data", "tensor", "pipeline")
+        },
         parameters=parameters,
-    )  # fmt: skip
+    )
 
 
 # What runs on a rank.
 
 
 def _run(rank: int, _world_size: int, job: _Job) -> list[dict[str, Any]]:
-    lines = {members: None for layout, _ in job.cases for place in range(layout.ranks)
-             for members in _neighbours(layout, place).values() if len(members) > 1}  # fmt: skip
-    groups = {members: dist.new_group(list(members), backend="gloo") for members in lines}  # every rank makes each
+    lines = {
+        members: None
+        for layout, _ in job.cases
+        for place in range(layout.ranks)
+        for members in _neighbours(layout, place).values()
+        if len(members) > 1
+    }
+    # every rank makes each
+    groups = {members: dist.new_group(list(members), backend="gloo") for members in lines}
     reports = []
     for layout, microbatches in job.cases:
-        member = _Member(rank, layout, microbatches, job=job, groups=groups) if rank < layout.ranks else None
-        times_s = step_times(member.step if member is not None else lambda: None, repeats=job.repeats, warm_ups=1)
+        member = (
+            _Member(rank, layout, microbatches, job=job, groups=groups)
+            if rank < layout.ranks
+            else None
+        )
+        times_s = step_times(
+            member.step if member is not None else lambda: None, repeats=job.repeats, warm_ups=1
+        )
         reports.append({"times_s": times_s} | (member.report() if member is not None else {}))
     for members, group in groups.items():
         if rank in members:
@@ -163,11 +224,17 @@ def _run(rank: int, _world_size: int, job: _Job) -> list[dict[str, Any]]:
 
 
 def _neighbours(layout: Layout, rank: int) -> dict[str, tuple[int, ...]]:
-    """Return the ranks with which ``rank`` shares gradients, and those with which it shares layers."""
+    """Return the ranks with which ``rank`` shares gradients, and those with which it shares
+    layers.
+    """
     stage, data_rank, tensor_rank = layout.place(rank)
     first = stage * layout.data * layout.tensor
-    return {"data": tuple(first + place * layout.tensor + tensor_rank for place in range(layout.data)),
-            "tensor": tuple(first + data_rank * layout.tensor + place for place in range(layout.tensor))}  # fmt: skip
+    return {
+        "data": tuple(first + place * layout.tensor + tensor_rank for place in range(layout.data)),
+        "tensor": tuple(
+            first + data_rank * layout.tensor + place for place in range(layout.tensor)
+        ),
+    }
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
@@ -176,7 +243,9 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
 
 
 class _Bucket:
-    """Parameters end to end in one buffer, padded so that data ranks divide it, and this rank's part of the buffer."""
+    """Parameters end to end in one buffer, padded so that data ranks divide it, and this rank's
+    part of the buffer.
+    """
 
     def __init__(self, parameters: list[nn.Parameter], layout: Layout, data_rank: int) -> None:
         self.parameters, self.ranks = parameters, layout.data
@@ -201,9 +270,21 @@ class _Member:
     """A rank of a layout as it trains: its part of the net, its sleeping device, its slow links."""
 
     def __init__(
-        self, rank: int, layout: Layout, microbatches: int, *, job: _Job, groups: dict[tuple[int, ...], Any]
+        self,
+        rank: int,
+        layout: Layout,
+        microbatches: int,
+        *,
+        job: _Job,
+        groups: dict[tuple[int, ...], Any],
     ) -> None:
-        self.rank, self.layout, self.microbatches, self.job, self.groups = rank, layout, microbatches, job, groups
+        self.rank, self.layout, self.microbatches, self.job, self.groups = (
+            rank,
+            layout,
+            microbatches,
+            job,
+            groups,
+        )
         self.stage, self.data_rank, self.tensor_rank = layout.place(rank)
         self.ends_s, self.port = 0.0, Port(job.link)
         self.sent_bytes: dict[str, int] = {}
@@ -219,12 +300,16 @@ class _Member:
             shard(whole, self.data_rank, world_size=layout.data).chunk(microbatches)
             for whole in (job.inputs, job.targets)
         )
-        self.incoming = torch.empty_like(handed_on(stages[: self.stage], self.batches[0]), device="cpu")
+        self.incoming = torch.empty_like(
+            handed_on(stages[: self.stage], self.batches[0]), device="cpu"
+        )
         self.gathers = layout.sharded == "parameters" and layout.data > 1
         sizes = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in self.layers]
         self.buckets: dict[int, _Bucket] = {}  # by the layer whose gradients come last
         for inside in bucket_layers(sizes, bucket_bytes=1 if self.gathers else job.bucket_bytes):
-            parameters = [parameter for place in inside for parameter in self.layers[place].parameters()]
+            parameters = [
+                parameter for place in inside for parameter in self.layers[place].parameters()
+            ]
             self.buckets[min(inside)] = _Bucket(parameters, layout, self.data_rank)
         for bucket in self.buckets.values() if self.gathers else ():
             bucket.part = bucket.part.clone()
@@ -234,7 +319,10 @@ class _Member:
         """Carry all microbatches forward and backward, exchange, and update the parameters."""
         self.sent_bytes = dict.fromkeys(("data", "tensor", "pipeline"), 0)
         for kind, _, microbatch in schedules.rank_order(
-            self.job.schedule, rank=self.stage, ranks=self.layout.pipeline, microbatches=self.microbatches
+            self.job.schedule,
+            rank=self.stage,
+            ranks=self.layout.pipeline,
+            microbatches=self.microbatches,
         ):
             (self._forward if kind == FORWARD else self._backward)(microbatch)
         for request, _ in self.sending:
@@ -243,7 +331,9 @@ class _Member:
         self._update()
 
     def report(self) -> dict[str, Any]:
-        """Return what the rank did in the last step, and its parameters, gathered where they are sharded."""
+        """Return what the rank did in the last step, and its parameters, gathered where they are
+        sharded.
+        """
         sent_bytes = dict(self.sent_bytes)
         for place in range(len(self.layers)):
             self._gathered(place).result()
@@ -269,7 +359,10 @@ class _Member:
         passes = self.passes.pop(microbatch)
         if self.stage == self.layout.pipeline - 1:
             output = passes[-1][1].detach().requires_grad_()
-            (self.job.loss(output, self.targets[microbatch]) / (self.microbatches * self.layout.data)).backward()
+            (
+                self.job.loss(output, self.targets[microbatch])
+                / (self.microbatches * self.layout.data)
+            ).backward()
             gradient = output.grad
         else:
             gradient = self._receive(self.stage + 1, passes[-1][1])
@@ -280,7 +373,9 @@ class _Member:
                 if output.requires_grad:
                     output.backward(gradient)
             gradient = given.grad
-            if place in self.buckets and (is_last or self.layout.sharded in ("gradients", "parameters")):
+            if place in self.buckets and (
+                is_last or self.layout.sharded in ("gradients", "parameters")
+            ):
                 self._reduce(self.buckets[place])
         if self.stage > 0:
             assert gradient is not None  # what another stage sent takes one
@@ -290,20 +385,29 @@ class _Member:
     def _device(self, work: LayerWork, whole_s: float) -> Iterator[None]:
         """Let the block take the device's time; what it waits for tensor ranks comes on top."""
         split = work.split_share * (1 - 1 / self.layout.tensor)
-        self.ends_s = time.perf_counter() + whole_s * (1 - split) / (self.layout.data * self.microbatches)
+        self.ends_s = time.perf_counter() + whole_s * (1 - split) / (
+            self.layout.data * self.microbatches
+        )
         yield
         sleep_until(self.ends_s)
 
     # Links.
 
     def _ring(self, over: str, operation: str, values: torch.Tensor) -> torch.Tensor:
-        """Carry ``operation`` out on flat ``values`` (for an all-gather this rank's part) among the neighbours."""
+        """Carry ``operation`` out on flat ``values`` (for an all-gather this rank's part) among the
+        neighbours.
+        """
         members = _neighbours(self.layout, self.rank)[over]
         if len(members) == 1:
             return values
         length = values.numel() * (len(members) if operation == "all_gather" else 1)
-        planned = _planned(operation, "ring", world_size=len(members), length=length,
-                           element_bytes=values.element_size())  # fmt: skip
+        planned = _planned(
+            operation,
+            "ring",
+            world_size=len(members),
+            length=length,
+            element_bytes=values.element_size(),
+        )
         self.sent_bytes[over] += planned.ranks()[members.index(self.rank)].sent_bytes
         return execute(planned, values, link=self.job.link, group=self.groups[members])
 
@@ -318,11 +422,15 @@ class _Member:
         return (stage * self.layout.data + self.data_rank) * self.layout.tensor + self.tensor_rank
 
     def _send(self, stage: int, value: torch.Tensor) -> None:
-        """Hand ``value`` over with the moment at which the link will have carried it; nobody waits here."""
+        """Hand ``value`` over with the moment at which the link will have carried it; nobody waits
+        here.
+        """
         _, end_s = self.port.occupy(value.nbytes, from_s=time.perf_counter())
         self.sent_bytes["pipeline"] += value.nbytes
         stamp = torch.tensor([end_s], dtype=torch.float64)
-        stamped = torch.cat([part.contiguous().flatten().view(torch.uint8) for part in (stamp, value)])
+        stamped = torch.cat(
+            [part.contiguous().flatten().view(torch.uint8) for part in (stamp, value)]
+        )
         request = dist.isend(stamped, self._peer(stage))
         assert request is not None  # both are in the group
         self.sending.append((request, stamped))
@@ -337,7 +445,9 @@ class _Member:
     # Data ranks.
 
     def _gathered_in_turn(self, places: Sequence[int]) -> Iterator[int]:
-        """Yield each layer's place once its parameters are gathered; those of the next layer are on their way then."""
+        """Yield each layer's place once its parameters are gathered; those of the next layer are on
+        their way then.
+        """
         gathering = self._gathered(places[0])
         for place, following in zip(places, [*places[1:], None], strict=True):
             gathering.result()
@@ -367,7 +477,9 @@ class _Member:
             parameter.grad = None
 
     def _update(self) -> None:
-        """Wait for all gradients, step on whole buckets or on this rank's parts, and gather parts that are not kept."""
+        """Wait for all gradients, step on whole buckets or on this rank's parts, and gather parts
+        that are not kept.
+        """
         buckets = [bucket for bucket in self.buckets.values() if bucket.reduced]
         for bucket in buckets:
             own = bucket.whole if self.layout.sharded == "nothing" else bucket.part
@@ -376,7 +488,9 @@ class _Member:
         if self.layout.sharded in ("optimizer", "gradients"):
             parts = torch.cat([bucket.part for bucket in buckets])
             gathered = self.data_link.submit(self._ring, "data", "all_gather", parts).result()
-            columns = gathered.view(self.layout.data, -1).split([len(bucket.part) for bucket in buckets], dim=1)
+            columns = gathered.view(self.layout.data, -1).split(
+                [len(bucket.part) for bucket in buckets], dim=1
+            )
             for bucket, column in zip(buckets, columns, strict=True):
                 bucket.whole.copy_(column.flatten())
 
@@ -385,7 +499,9 @@ class _Member:
 
 
 class _SumOverTensorRanks(torch.autograd.Function):
-    """The sum in the forward pass (``now``: g), or that of the gradients in the backward pass (f)."""
+    """The sum in the forward pass (``now``: g), or that of the gradients in the backward pass
+    (f).
+    """
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, member: _Member, now: bool) -> torch.Tensor:
@@ -394,7 +510,11 @@ class _SumOverTensorRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return gradient if ctx.member is None else ctx.member.sum_over_tensor_ranks(gradient), None, None
+        return (
+            gradient if ctx.member is None else ctx.member.sum_over_tensor_ranks(gradient),
+            None,
+            None,
+        )
 
 
 def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> None:
@@ -408,7 +528,9 @@ def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> No
 
 
 def _column_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:
-    return nn.functional.linear(_SumOverTensorRanks.apply(inputs, member, False), layer.weight, layer.bias)
+    return nn.functional.linear(
+        _SumOverTensorRanks.apply(inputs, member, False), layer.weight, layer.bias
+    )
 
 
 def _row_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,9 @@
-"""What each rank keeps in memory: parameters, gradients and optimizer states, by data, tensor and pipeline parallelism.
+"""What each rank keeps in memory: parameters, gradients and optimizer states, by data, tensor and
+pipeline parallelism.
 
-Here it is counted from the shapes of a model, which may be on the meta device. What a step runs into (activations) is
-in :mod:`helpers.studies.parallel_plans._memory`, on a fake process group and on real ranks.
+Here it is counted from the shapes of a model, which may be on the meta device. What a step runs
+into (activations) is in :mod:`helpers.studies.parallel_plans._memory`, on a fake process group and
+on real ranks.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class Layout(Record):
-    """How a model lies on data x tensor x pipeline ranks; data neighbours are ``tensor`` ranks apart.
+    """How a model lies on data x tensor x pipeline ranks; data neighbours are ``tensor`` ranks
+    apart.
 
-    ``sharded`` is what the ``data`` ranks divide among themselves instead of each keeping it whole: "nothing" (data
-    parallel), "optimizer" (ZeRO-1), "gradients" (these too: ZeRO-2) or "parameters" (all three: ZeRO-3, FSDP; ZeRO:
-    Rajbhandari et al., 2020, arXiv 1910.02054). Raises ValueError or TypeError for what is not one of these and for
-    numbers that are not whole and above 0. Lesson 06.
+    ``sharded`` is what the ``data`` ranks divide among themselves instead of each keeping it whole:
+    "nothing" (data parallel), "optimizer" (ZeRO-1), "gradients" (these too: ZeRO-2) or "parameters"
+    (all three: ZeRO-3, FSDP; ZeRO: Rajbhandari et al., 2020, arXiv 1910.02054). Raises ValueError
+    or TypeError for what is not one of these and for numbers that are not whole and above 0. Lesson
+    06.
     """
 
     data: int = 1
@@ -53,7 +57,8 @@ class Layout(Record):
         return self.data * self.tensor * self.pipeline
 
     def place(self, rank: int) -> tuple[int, int, int]:
-        """Return (stage, data rank, tensor rank) of ``rank``: tensor ranks are neighbours, stages furthest apart.
+        """Return (stage, data rank, tensor rank) of ``rank``: tensor ranks are neighbours, stages
+        furthest apart.
 
         Raises ValueError for a rank that is not there. Lesson 06.
         """
@@ -63,10 +68,12 @@ class Layout(Record):
 
 
 class RankFootprint(Record):
-    """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where none were counted.
+    """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where
+    none were counted.
 
-    ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the batch itself; in a
-    pipeline it is that of all microbatches that the rank has in flight at once. Lesson 06.
+    ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the
+    batch itself; in a pipeline it is that of all microbatches that the rank has in flight at once.
+    Lesson 06.
     """
 
     rank: int
@@ -80,9 +87,11 @@ class RankFootprint(Record):
 
 
 class Footprint(Record):
-    """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides whether it fits.
+    """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides
+    whether it fits.
 
-    ``schedule`` and ``microbatches`` are those by which activations were counted, None where none were. Lesson 06.
+    ``schedule`` and ``microbatches`` are those by which activations were counted, None where none
+    were. Lesson 06.
     """
 
     data: int
@@ -116,21 +125,29 @@ def checked_layout(layout: Layout) -> Layout:
 
 
 def count_footprint(
-    net: nn.Sequential, layout: Layout, *, plan: Plan | None = None, optimizer: OptimizerFactory | None = None
+    net: nn.Sequential,
+    layout: Layout,
+    *,
+    plan: Plan | None = None,
+    optimizer: OptimizerFactory | None = None,
 ) -> Footprint:
-    """Return the bytes of parameters, buffers, gradients and optimizer states of every rank, counted from shapes.
+    """Return the bytes of parameters, buffers, gradients and optimizer states of every rank,
+    counted from shapes.
 
-    ``net`` may be on the meta device; a pipeline cuts its layers into ``layout.pipeline`` stages of equally many.
-    ``plan`` says which nn.Linear the tensor ranks split: ``{"0.up": "column", "0.down": "row"}``; what is not named is
-    on every one of them. ``optimizer`` is a class of torch.optim or a callable from parameters to an optimizer, and
-    None keeps no state; its state is counted by letting it step on meta tensors of the rank's shapes.
+    ``net`` may be on the meta device; a pipeline cuts its layers into ``layout.pipeline`` stages of
+    equally many. ``plan`` says which nn.Linear the tensor ranks split:
+    ``{"0.up": "column", "0.down": "row"}``; what is not named is on every one of them.
+    ``optimizer`` is a class of torch.optim or a callable from parameters to an optimizer, and None
+    keeps no state; its state is counted by letting it step on meta tensors of the rank's shapes.
 
-    ZeRO-1 and 2 cut all parameters, laid end to end, into equal parts (the last one padded); ZeRO-3 cuts each one by
-    its first dimension, padded to equal rows, as PyTorch's ``fully_shard`` does. Buffers are on every rank of a stage.
+    ZeRO-1 and 2 cut all parameters, laid end to end, into equal parts (the last one padded); ZeRO-3
+    cuts each one by its first dimension, padded to equal rows, as PyTorch's ``fully_shard`` does.
+    Buffers are on every rank of a stage.
 
-    Raises ValueError for layers that do not divide by the stages or stand in two places, for widths that do not divide
-    by the tensor ranks, and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential, for a
-    plan that is no mapping, and for an optimizer that cannot be called or does not step by itself.
+    Raises ValueError for layers that do not divide by the stages or stand in two places, for widths
+    that do not divide by the tensor ranks, and for a plan that names no nn.Linear; TypeError for a
+    net that is not an nn.Sequential, for a plan that is no mapping, and for an optimizer that
+    cannot be called or does not step by itself.
     """
     ranks = []
     checked_layout(layout)
@@ -138,72 +155,114 @@ def count_footprint(
     for stage, part in enumerate(split_stages(net, layout.pipeline)):
         local = _local_parameters(part, plan or {}, layout.tensor)
         buffers = sum(buffer.nbytes for buffer in part.buffers())
-        each_its_own = layout.sharded == "parameters"  # a layer's last rows are fewer; else all data ranks keep as much
-        kept = [_kept(local, layout, place, optimizer) for place in range(layout.data if each_its_own else 1)]
+        # a layer's last rows are fewer; else all data ranks keep as much
+        each_its_own = layout.sharded == "parameters"
+        kept = [
+            _kept(local, layout, place, optimizer)
+            for place in range(layout.data if each_its_own else 1)
+        ]
         first = stage * layout.data * layout.tensor
         for place in range(layout.data * layout.tensor):
             parameters, gradients, states = kept[place // layout.tensor if each_its_own else 0]
-            ranks.append(rank_footprint(first + place, stage, parameters, buffers, gradients, states))
+            ranks.append(
+                rank_footprint(first + place, stage, parameters, buffers, gradients, states)
+            )
     return footprint_of(layout, ranks)
 
 
 def footprint_of(
-    layout: Layout, ranks: Iterable[RankFootprint], *, schedule: str | None = None, microbatches: int | None = None
+    layout: Layout,
+    ranks: Iterable[RankFootprint],
+    *,
+    schedule: str | None = None,
+    microbatches: int | None = None,
 ) -> Footprint:
     """Return the footprints of ``ranks`` as one."""
     given = tuple(ranks)
-    return Footprint(layout.data, layout.tensor, layout.pipeline, layout.sharded, schedule, microbatches,
-                     max(rank.total_bytes for rank in given), given)  # fmt: skip
+    return Footprint(
+        layout.data,
+        layout.tensor,
+        layout.pipeline,
+        layout.sharded,
+        schedule,
+        microbatches,
+        max(rank.total_bytes for rank in given),
+        given,
+    )
 
 
 def rank_footprint(
-    rank: int, stage: int, parameter_bytes: int, buffer_bytes: int, gradient_bytes: int, optimizer_bytes: int,
+    rank: int,
+    stage: int,
+    parameter_bytes: int,
+    buffer_bytes: int,
+    gradient_bytes: int,
+    optimizer_bytes: int,
     activation_bytes: int | None = None,
-) -> RankFootprint:  # fmt: skip
+) -> RankFootprint:
     """Return a rank's footprint with its sum."""
     parts = (parameter_bytes, buffer_bytes, gradient_bytes, optimizer_bytes, activation_bytes)
     return RankFootprint(rank, stage, *parts, sum(part or 0 for part in parts))
 
 
 def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
-    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide, TypeError for no plan."""
+    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide,
+    TypeError for no plan.
+    """
     one_of("net", net, nn.Module, "an nn.Sequential")
     whole_number("tensor", ranks)
     if not isinstance(plan, Mapping):
-        raise TypeError("a plan says how each layer is split, as in {'0.up': 'column', '0.down': 'row'}; got "
-                        f"{short(plan)}")  # fmt: skip
+        raise TypeError(
+            "a plan says how each layer is split, as in {'0.up': 'column', '0.down': 'row'}; got "
+            f"{short(plan)}"
+        )
     layers = dict(net.named_modules())
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     for name, way in plan.items():
         if name not in linear:
-            raise ValueError(f"the plan names {name!r}, which is no nn.Linear of this net; these are: "
-                             f"{', '.join(linear) or 'none'}")  # fmt: skip
+            raise ValueError(
+                f"the plan names {name!r}, which is no nn.Linear of this net; these are: "
+                f"{', '.join(linear) or 'none'}"
+            )
         if way not in ("column", "row"):
             raise ValueError(f"the plan splits {name!r} by {way!r}; give 'column' or 'row'")
         width, what = (
-            (layers[name].out_features, "outputs") if way == "column" else (layers[name].in_features, "inputs")
+            (layers[name].out_features, "outputs")
+            if way == "column"
+            else (layers[name].in_features, "inputs")
         )
         if width % ranks:
-            raise ValueError(f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a width or "
-                             "a number of ranks that does")  # fmt: skip
+            raise ValueError(
+                f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a "
+                "width or a number of ranks that does"
+            )
 
 
 def check_rows(rows: int, layout: Layout, microbatches: int) -> int:
-    """Return the rows of a microbatch on a data rank. Raises ValueError for a batch that does not divide."""
+    """Return the rows of a microbatch on a data rank.
+
+    Raises ValueError for a batch that does not divide.
+    """
     parts = layout.data * whole_number("microbatches", microbatches)
     if rows % parts:
-        raise ValueError(f"a batch of {rows} rows does not divide among {layout.data} data ranks and {microbatches} "
-                         f"microbatches; give a multiple of {parts} rows")  # fmt: skip
+        raise ValueError(
+            f"a batch of {rows} rows does not divide among {layout.data} data ranks and "
+            f"{microbatches} microbatches; give a multiple of {parts} rows"
+        )
     return rows // parts
 
 
 def cut_dimension(way: str | None, kind: str) -> int | None:
-    """Return by which dimension ``way`` divides a parameter of an nn.Linear among tensor ranks, None where by none.
+    """Return by which dimension ``way`` divides a parameter of an nn.Linear among tensor ranks,
+    None where by none.
 
-    A column split divides the outputs (rows of the weight, and the bias), a row split the inputs; the bias of a row
-    split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053).
+    A column split divides the outputs (rows of the weight, and the bias), a row split the inputs;
+    the bias of a row split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv
+    1909.08053).
     """
-    return {("column", "weight"): 0, ("column", "bias"): 0, ("row", "weight"): 1}.get((way or "", kind))
+    return {("column", "weight"): 0, ("column", "bias"): 0, ("row", "weight"): 1}.get(
+        (way or "", kind)
+    )
 
 
 def cut_linear(layer: nn.Linear, way: str, *, ranks: int, rank: int = 0) -> None:
@@ -236,8 +295,15 @@ def _kept(
     whole, learned = (sum(parameter.size_bytes for parameter in some) for some in (local, learning))
     if layout.sharded == "parameters":
         _check_rows(local)
-        kinds = tuple((_rows(parameter.shape, layout.data, data_rank), parameter.dtype) for parameter in learning)
-        return _padded(local, layout.data), _padded(learning, layout.data), state_bytes(kinds, optimizer)
+        kinds = tuple(
+            (_rows(parameter.shape, layout.data, data_rank), parameter.dtype)
+            for parameter in learning
+        )
+        return (
+            _padded(local, layout.data),
+            _padded(learning, layout.data),
+            state_bytes(kinds, optimizer),
+        )
     if layout.sharded == "nothing":
         kinds = tuple((parameter.shape, parameter.dtype) for parameter in learning)
         return whole, learned, state_bytes(kinds, optimizer)
@@ -247,8 +313,12 @@ def _kept(
     return whole, shared if layout.sharded == "gradients" else learned, state
 
 
-def _flat_parts(learning: Iterable[_LocalParameter], ranks: int) -> tuple[tuple[tuple[int], torch.dtype], ...]:
-    """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a dtype."""
+def _flat_parts(
+    learning: Iterable[_LocalParameter], ranks: int
+) -> tuple[tuple[tuple[int], torch.dtype], ...]:
+    """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a
+    dtype.
+    """
     numbers: dict[torch.dtype, int] = {}
     for parameter in learning:
         numbers[parameter.dtype] = numbers.get(parameter.dtype, 0) + math.prod(parameter.shape)
@@ -258,33 +328,48 @@ def _flat_parts(learning: Iterable[_LocalParameter], ranks: int) -> tuple[tuple[
 def _check_rows(local: Iterable[_LocalParameter]) -> None:
     flat = next((parameter.name for parameter in local if not parameter.shape), None)
     if flat is not None:
-        raise ValueError(f"the parameter {flat!r} is one number without a dimension, and fully_shard cuts by the first "
-                         "dimension: give it the shape (1,)")  # fmt: skip
+        raise ValueError(
+            f"the parameter {flat!r} is one number without a dimension, and fully_shard cuts by "
+            "the first dimension: give it the shape (1,)"
+        )
 
 
 def _padded(parameters: Iterable[_LocalParameter], ranks: int) -> int:
     return sum(
-        math.ceil(parameter.shape[0] / ranks) * math.prod(parameter.shape[1:]) * parameter.dtype.itemsize
+        math.ceil(parameter.shape[0] / ranks)
+        * math.prod(parameter.shape[1:])
+        * parameter.dtype.itemsize
         for parameter in parameters
     )
 
 
 def _rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
-    """Return the shape of a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the last shorter."""
+    """Return the shape of a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the
+    last shorter.
+    """
     rows = math.ceil(shape[0] / ranks)
     return (max(0, min(rows, shape[0] - rank * rows)), *shape[1:])
 
 
-def state_bytes(parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None) -> int:
-    """Return the bytes of the state that ``optimizer`` has after a step on parameters of these shapes and dtypes.
+def state_bytes(
+    parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None
+) -> int:
+    """Return the bytes of the state that ``optimizer`` has after a step on parameters of these
+    shapes and dtypes.
 
-    What it keeps of a parameter is taken to depend on that one's shape and dtype alone, as in torch.optim: a step is
-    made on one of each kind.
+    What it keeps of a parameter is taken to depend on that one's shape and dtype alone, as in
+    torch.optim: a step is made on one of each kind.
     """
     if optimizer is None:
         return 0
-    function("optimizer", optimizer, "a class of torch.optim, or a function from parameters to an optimizer")
-    return sum(number * _state_bytes_of(*kind, optimizer) for kind, number in Counter(parameters).items())
+    function(
+        "optimizer",
+        optimizer,
+        "a class of torch.optim, or a function from parameters to an optimizer",
+    )
+    return sum(
+        number * _state_bytes_of(*kind, optimizer) for kind, number in Counter(parameters).items()
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -296,16 +381,26 @@ def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: Optim
         stepping.step()
     except TypeError as error:  # LBFGS asks for a function that computes the loss again
         raise TypeError(
-            f"{type(stepping).__name__} does not step by itself ({error}), so its state is not known from shapes; give "
-            "an optimizer whose step() takes nothing, such as torch.optim.Adam"
+            f"{type(stepping).__name__} does not step by itself ({error}), so its state is not "
+            "known from shapes; give an optimizer whose step() takes nothing, such as "
+            "torch.optim.Adam"
         ) from error
-    tensors = [value for state in stepping.state.values() for value in state.values() if torch.is_tensor(value)]
+    tensors = [
+        value
+        for state in stepping.state.values()
+        for value in state.values()
+        if torch.is_tensor(value)
+    ]
     return sum(tensor.nbytes for tensor in tensors)
 
 
 def without_values(net: Net, device: str | torch.device = "meta") -> Net:
-    """Return a copy of ``net`` with empty parameters and buffers on ``device``; ties are kept, no value is copied."""
-    copies: dict[int, torch.Tensor] = {id(buffer): torch.empty_like(buffer, device=device) for buffer in net.buffers()}
+    """Return a copy of ``net`` with empty parameters and buffers on ``device``; ties are kept, no
+    value is copied.
+    """
+    copies: dict[int, torch.Tensor] = {
+        id(buffer): torch.empty_like(buffer, device=device) for buffer in net.buffers()
+    }
     for parameter in net.parameters():
         empty = torch.empty_like(parameter, device=device)
         copies[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
@@ -322,5 +417,7 @@ def handed_on(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
 
 
 def number_type(net: nn.Module) -> torch.dtype:
-    """Return the type of the net's first parameter, and of its inputs; without one torch's default."""
+    """Return the type of the net's first parameter, and of its inputs; without one torch's
+    default.
+    """
     return next((parameter.dtype for parameter in net.parameters()), torch.get_default_dtype())

@@ -1,8 +1,9 @@
-"""A rank's memory found by running its part of a step: on a fake process group in this process, and on real ranks.
+"""A rank's memory found by running its part of a step: on a fake process group in this process, and
+on real ranks.
 
-Both run the same code: the stage's layers, split by DTensor over the tensor ranks and sharded by ``fully_shard`` over
-the data ranks. On the fake group no rank but this one exists, no byte is sent, and tensors have shapes but no
-elements, so that one process stands for any of thousands of ranks.
+Both run the same code: the stage's layers, split by DTensor over the tensor ranks and sharded by
+``fully_shard`` over the data ranks. On the fake group no rank but this one exists, no byte is sent,
+and tensors have shapes but no elements, so that one process stands for any of thousands of ranks.
 """
 
 from __future__ import annotations
@@ -65,25 +66,33 @@ def estimate_footprint(
     schedule: str = "1f1b",
     microbatches: int | None = None,
 ) -> footprints.Footprint:
-    """Return the bytes that each of ``ranks`` of ``layout`` keeps, activations too, without starting any of them.
+    """Return the bytes that each of ``ranks`` of ``layout`` keeps, activations too, without
+    starting any of them.
 
-    ``ranks`` are by default the first of each stage. No rank of a stage keeps more than its first, so that
-    ``largest_bytes`` is then the most that any rank of the layout keeps. ``inputs`` is the shape of the whole batch, of
-    the net's own type, its first dimension the rows, which the data ranks divide, and in a pipeline the
-    ``microbatches`` (by default one a stage) of ``schedule`` ("gpipe", "1f1b", "zero_bubble"). A rank's part of one
-    step runs on fake tensors and a fake process group of ``layout.ranks`` ranks; a pipeline keeps the activations of as
-    many microbatches as the schedule has alive there. See :func:`footprint.count_footprint` for ``net`` (on any device,
-    or on meta), ``plan``, ``optimizer``, and for how ZeRO-1 and 2 divide, which are counted, not run.
+    ``ranks`` are by default the first of each stage. No rank of a stage keeps more than its first,
+    so that ``largest_bytes`` is then the most that any rank of the layout keeps. ``inputs`` is the
+    shape of the whole batch, of the net's own type, its first dimension the rows, which the data
+    ranks divide, and in a pipeline the ``microbatches`` (by default one a stage) of ``schedule``
+    ("gpipe", "1f1b", "zero_bubble"). A rank's part of one step runs on fake tensors and a fake
+    process group of ``layout.ranks`` ranks; a pipeline keeps the activations of as many
+    microbatches as the schedule has alive there. See :func:`footprint.count_footprint` for ``net``
+    (on any device, or on meta), ``plan``, ``optimizer``, and for how ZeRO-1 and 2 divide, which are
+    counted, not run.
 
-    Raises ValueError as :func:`footprint.count_footprint`, for rows that do not divide or on which the net cannot run,
-    and for ranks that are not there; TypeError for ``inputs`` that are no shape; RuntimeError where a process group is
-    already there, as on a rank. Lesson 06.
+    Raises ValueError as :func:`footprint.count_footprint`, for rows that do not divide or on which
+    the net cannot run, and for ranks that are not there; TypeError for ``inputs`` that are no
+    shape; RuntimeError where a process group is already there, as on a rank. Lesson 06.
     """
     if dist.is_initialized():
-        raise RuntimeError("this process is a rank already, and the estimate needs a process group of its own; "
-                           "call it outside of Ranks(...).run and torchrun")  # fmt: skip
+        raise RuntimeError(
+            "this process is a rank already, and the estimate needs a process group of its own; "
+            "call it outside of Ranks(...).run and torchrun"
+        )
     if schedule == "interleaved":
-        raise ValueError("here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or 'zero_bubble'")
+        raise ValueError(
+            "here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or "
+            "'zero_bubble'"
+        )
     footprints.checked_layout(layout)
     chosen = range(0, layout.ranks, layout.data * layout.tensor) if ranks is None else ranks
     if not chosen:
@@ -96,7 +105,9 @@ def estimate_footprint(
             schedule, rank=stage, ranks=layout.pipeline, microbatches=jobs[stage].microbatches
         )
         found.append(_estimated(jobs[stage], rank, live))
-    return footprints.footprint_of(layout, found, schedule=schedule, microbatches=jobs[0].microbatches)
+    return footprints.footprint_of(
+        layout, found, schedule=schedule, microbatches=jobs[0].microbatches
+    )
 
 
 def measure_footprint(
@@ -111,36 +122,54 @@ def measure_footprint(
     microbatches: int | None = None,
     timeout_s: float = 120.0,
 ) -> footprints.Footprint:
-    """Return the bytes that real ``ranks`` of ``layout`` keep, as their allocators handed them out in training.
+    """Return the bytes that real ``ranks`` of ``layout`` keep, as their allocators handed them out
+    in training.
 
-    Each rank makes two backward passes of the whole ``schedule`` ("gpipe" or "1f1b") and a step of the ``optimizer``
-    within ``timeout_s``; stages send each other what they must. On a CPU every allocation is recorded (PyTorch's
-    profiler), on CUDA the caching allocator's count is read: after building (``parameter_bytes``, with the buffers),
-    after the first backward pass (gradients), after each microbatch of the second (activations: the most that are alive
-    at once), and after the optimizer; each is the least of a few tries. ``inputs`` (a shape), ``plan`` and
+    Each rank makes two backward passes of the whole ``schedule`` ("gpipe" or "1f1b") and a step of
+    the ``optimizer`` within ``timeout_s``; stages send each other what they must. On a CPU every
+    allocation is recorded (PyTorch's profiler), on CUDA the caching allocator's count is read:
+    after building (``parameter_bytes``, with the buffers), after the first backward pass
+    (gradients), after each microbatch of the second (activations: the most that are alive at once),
+    and after the optimizer; each is the least of a few tries. ``inputs`` (a shape), ``plan`` and
     ``microbatches`` are those of :func:`estimate_footprint`; ``net`` must hold values.
 
-    Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, for a
-    layout of more or fewer ranks than there are, and for another schedule. Lesson 06.
+    Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in
+    this form, for a layout of more or fewer ranks than there are, and for another schedule. Lesson
+    06.
     """
     if footprints.checked_layout(layout).sharded in ("optimizer", "gradients"):
-        raise ValueError(f"sharded={layout.sharded!r} is counted and not run; measure 'nothing' or 'parameters'")
+        raise ValueError(
+            f"sharded={layout.sharded!r} is counted and not run; measure 'nothing' or 'parameters'"
+        )
     if ranks.world_size != layout.ranks:
-        raise ValueError(f"a layout of {layout.ranks} ranks is measured on as many, and there are {ranks.world_size}; "
-                         "give another layout, or other ranks")  # fmt: skip
+        raise ValueError(
+            f"a layout of {layout.ranks} ranks is measured on as many, and there are "
+            f"{ranks.world_size}; give another layout, or other ranks"
+        )
     if schedule not in ("gpipe", "1f1b"):
-        raise ValueError(f"schedule is {schedule!r}, and 'gpipe' and '1f1b' are run here; give one of these")
+        raise ValueError(
+            f"schedule is {schedule!r}, and 'gpipe' and '1f1b' are run here; give one of these"
+        )
     if any(parameter.is_meta for parameter in net.parameters()):
-        raise ValueError("the net is on the meta device and holds no values; make it on a real one to measure it")
+        raise ValueError(
+            "the net is on the meta device and holds no values; make it on a real one to measure it"
+        )
     jobs = _jobs(net, layout, inputs, plan, optimizer, schedule, microbatches)
     found = ranks.run(_measured, jobs, timeout_s=timeout_s)
-    return footprints.footprint_of(layout, found, schedule=schedule, microbatches=jobs[0].microbatches)
+    return footprints.footprint_of(
+        layout, found, schedule=schedule, microbatches=jobs[0].microbatches
+    )
 
 
 def _jobs(
-    net: nn.Sequential, layout: Layout, inputs: Sequence[int], plan: Plan | None,
-    optimizer: OptimizerFactory | None, schedule: str, microbatches: int | None,
-) -> list[_Job]:  # fmt: skip
+    net: nn.Sequential,
+    layout: Layout,
+    inputs: Sequence[int],
+    plan: Plan | None,
+    optimizer: OptimizerFactory | None,
+    schedule: str,
+    microbatches: int | None,
+) -> list[_Job]:
     """Return what a rank of each stage does with a microbatch of its data rank's rows."""
     footprints.check_plan(net, plan or {}, layout.tensor)
     parts = split_stages(net, layout.pipeline)
@@ -148,8 +177,19 @@ def _jobs(
     rows = _local_rows(inputs, layout, several)
     schedules.check(schedule, ranks=layout.pipeline, microbatches=several, chunks=1)
     entering = _entering(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
-    return [_Job(layout, part, tuple(given.shape), given.dtype, dict(plan or {}), optimizer, schedule, several)
-            for part, given in zip(parts, entering, strict=False)]  # fmt: skip
+    return [
+        _Job(
+            layout,
+            part,
+            tuple(given.shape),
+            given.dtype,
+            dict(plan or {}),
+            optimizer,
+            schedule,
+            several,
+        )
+        for part, given in zip(parts, entering, strict=False)
+    ]
 
 
 def _entering(parts: Sequence[nn.Sequential], batch: torch.Tensor) -> list[torch.Tensor]:
@@ -159,7 +199,9 @@ def _entering(parts: Sequence[nn.Sequential], batch: torch.Tensor) -> list[torch
         for part in parts:
             found.append(handed_on(part, found[-1]))
     except RuntimeError as error:
-        raise ValueError(f"the net does not run on a rank's rows, {tuple(batch.shape)}: {error}") from None
+        raise ValueError(
+            f"the net does not run on a rank's rows, {tuple(batch.shape)}: {error}"
+        ) from None
     return found
 
 
@@ -181,17 +223,23 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
     sizes = (layout.pipeline, layout.data, layout.tensor)
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "data", "tensor"))
     if layout.tensor > 1:
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
 
         names = {name for name, _ in part.named_modules()}
         ways = {"column": ColwiseParallel, "row": RowwiseParallel}
         styles = {name: ways[way]() for name, way in job.plan.items() if name in names}
         if styles:
-            parallelize_module(part, mesh["tensor"], styles, src_data_rank=None)  # every rank has the values
+            # every rank has the values
+            parallelize_module(part, mesh["tensor"], styles, src_data_rank=None)
     if layout.sharded == "parameters":
         from torch.distributed.fsdp import fully_shard
 
-        for layer in [*part.children(), part]:  # a unit a layer; none stays whole after its forward pass
+        # a unit a layer; none stays whole after its forward pass
+        for layer in [*part.children(), part]:
             fully_shard(layer, mesh=mesh["data"], reshard_after_forward=True)
     return part
 
@@ -204,11 +252,13 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
     stage, layout = job.layout.place(rank)[0], job.layout
     device = torch.device("cpu")
     with _fake_group(rank, layout.ranks), FakeTensorMode(allow_non_fake_inputs=True):
-        # Dealing out a thousand shards is fast on meta tensors, and slow on fake ones; all of them are then DTensors.
+        # Dealing out a thousand shards is fast on meta tensors, and slow on fake ones; all of them
+        # are then DTensors.
         late = layout.sharded == "parameters"
         with unset_fake_temporarily() if late else nullcontext():
             own = without_values(job.part, "meta" if late else device)
-        with unset_fake_temporarily():  # a mesh is made of real tensors, and fake parameters stay fake
+        # a mesh is made of real tensors, and fake parameters stay fake
+        with unset_fake_temporarily():
             part = _built(replace(job, part=own), device)
         if late:
             part = part.to_empty(device=device)
@@ -232,9 +282,13 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
         names = {name for name, _ in job.part.named_modules()}
         inside = {f"0.{name}": way for name, way in job.plan.items() if name in names}
         flat, alone = replace(layout, pipeline=1), nn.Sequential(job.part)
-        counted = footprints.count_footprint(alone, flat, plan=inside, optimizer=job.optimizer).ranks[0]
+        counted = footprints.count_footprint(
+            alone, flat, plan=inside, optimizer=job.optimizer
+        ).ranks[0]
         kept = *kept[:2], counted.gradient_bytes, counted.optimizer_bytes
-    return footprints.rank_footprint(rank, stage, *kept, activation_bytes=live * sum(saved.values()))
+    return footprints.rank_footprint(
+        rank, stage, *kept, activation_bytes=live * sum(saved.values())
+    )
 
 
 @contextmanager
@@ -251,7 +305,9 @@ def _fake_group(rank: int, world_size: int) -> Iterator[None]:
 
 
 class _Storages:
-    """The storages of a module's parameters and buffers at this moment: gathered ones come and go."""
+    """The storages of a module's parameters and buffers at this moment: gathered ones come and
+    go.
+    """
 
     def __init__(self, part: nn.Module) -> None:
         self.part = part
@@ -261,7 +317,9 @@ class _Storages:
 
 
 def _storages(tensors: Sequence[Any]) -> dict[int, int]:
-    """Return the bytes of each distinct storage below ``tensors`` on this rank, by its address in PyTorch."""
+    """Return the bytes of each distinct storage below ``tensors`` on this rank, by its address in
+    PyTorch.
+    """
     local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
     return {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in local}
 
@@ -290,35 +348,54 @@ def _measured(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
         repeats = [_parts(levels_of(member)) for _ in range(tries)]
     finally:
         gc.unfreeze()
-    # A release in a thread of gloo's is not recorded: that makes a level too high, and never too low.
+    # A release in a thread of gloo's is not recorded: that makes a level too high, and never too
+    # low.
     built, gradients, activations, states = (min(level) for level in zip(*repeats, strict=True))
-    return footprints.rank_footprint(rank, stage, built, 0, gradients, states, activation_bytes=activations)
+    return footprints.rank_footprint(
+        rank, stage, built, 0, gradients, states, activation_bytes=activations
+    )
 
 
 def _parts(levels: list[int]) -> tuple[int, int, int, int]:
-    """Return what building, the first backward pass, the second's microbatches and the optimizer put on top."""
+    """Return what building, the first backward pass, the second's microbatches and the optimizer
+    put on top.
+    """
     start, built, learned, *during, stepped = levels
     return built - start, learned - built, max(during) - learned, stepped - during[-1]
 
 
 class _Member:
-    """A rank as it trains its stage: sends, receives, and keeps of each microbatch what autograd keeps."""
+    """A rank as it trains its stage: sends, receives, and keeps of each microbatch what autograd
+    keeps.
+    """
 
-    def __init__(self, job: _Job, stage: int, before: int, after: int, device: torch.device) -> None:
-        self.job, self.stage, self.before, self.after, self.device = job, stage, before, after, device
+    def __init__(
+        self, job: _Job, stage: int, before: int, after: int, device: torch.device
+    ) -> None:
+        self.job, self.stage, self.before, self.after, self.device = (
+            job,
+            stage,
+            before,
+            after,
+            device,
+        )
         self.is_first, self.is_last = stage == 0, stage == job.layout.pipeline - 1
         batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
         self.batch = batch if self.is_first else None
         leaving = torch.zeros_like(handed_on(job.part, batch), device=device)
         # What is on its way has places of its own, made before anything is counted.
-        self.outgoing = {FORWARD: [torch.empty_like(leaving) for _ in range(job.microbatches)],
-                         BACKWARD: [torch.empty_like(batch) for _ in range(job.microbatches)]}  # fmt: skip
+        self.outgoing = {
+            FORWARD: [torch.empty_like(leaving) for _ in range(job.microbatches)],
+            BACKWARD: [torch.empty_like(batch) for _ in range(job.microbatches)],
+        }
         self.arriving = torch.empty_like(leaving)
         self.sending: list[dist.Work] = []
         self.passes: dict[int, tuple[torch.Tensor | None, GradientEdge]] = {}
 
     def train(self, mark: Callable[[], None]) -> None:
-        """Build the stage and train it, and call ``mark`` wherever :func:`_parts` wants to know what is alive."""
+        """Build the stage and train it, and call ``mark`` wherever :func:`_parts` wants to know
+        what is alive.
+        """
         mark()
         part = _built(_moved(self.job, self.device), self.device)
         mark()
@@ -331,7 +408,10 @@ class _Member:
 
     def _pass(self, part: nn.Module, mark: Callable[[], None]) -> None:
         order = schedules.rank_order(
-            self.job.schedule, rank=self.stage, ranks=self.job.layout.pipeline, microbatches=self.job.microbatches
+            self.job.schedule,
+            rank=self.stage,
+            ranks=self.job.layout.pipeline,
+            microbatches=self.job.microbatches,
         )
         for kind, _, microbatch in order:
             if kind == FORWARD:

@@ -1,4 +1,6 @@
-"""What a net's layers cost, read off the net: seconds, bytes kept, handed on and summed, and which layers to split."""
+"""What a net's layers cost, read off the net: seconds, bytes kept, handed on and summed, and which
+layers to split.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,18 @@ from helpers.studies.parallel_plans._footprint import (
     without_values,
 )
 
-_BETWEEN = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Hardtanh, nn.Softplus, nn.Dropout,
-            nn.Identity)  # fmt: skip
+_BETWEEN = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Hardtanh,
+            nn.Softplus, nn.Dropout, nn.Identity)  # fmt: skip
 
 
 def tensor_plan(model: nn.Sequential) -> dict[str, str]:
-    """Return which layers tensor ranks split: of each two nn.Linear with only element-wise layers between them, both.
+    """Return which layers tensor ranks split: of each two nn.Linear with only element-wise layers
+    between them, both.
 
-    The first by columns and the second by rows, so that nothing is exchanged between them (Megatron-LM: Shoeybi et al.,
-    2019, arXiv 1909.08053). Where the layers of ``model`` are nets themselves, a pair lies within one of them. Only
-    nn.Sequential is looked into, for what another module does with its parts is not known: give such a net a plan of
-    its own. Lesson 06.
+    The first by columns and the second by rows, so that nothing is exchanged between them
+    (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053). Where the layers of ``model`` are nets
+    themselves, a pair lies within one of them. Only nn.Sequential is looked into, for what another
+    module does with its parts is not known: give such a net a plan of its own. Lesson 06.
     """
     one_of("model", model, nn.Sequential, "an nn.Sequential")
     plan: dict[str, str] = {}
@@ -67,29 +70,40 @@ def layer_work(
     layer_costs: Sequence[LayerCost] | None = None,
     plan: Plan | None = None,
 ) -> tuple[LayerWork, ...]:
-    """Return the work of each layer of ``model`` on a batch of shape ``inputs``: see :class:`LayerWork`.
+    """Return the work of each layer of ``model`` on a batch of shape ``inputs``: see
+    :class:`LayerWork`.
 
-    Seconds are the counted FLOPs of :func:`.operations.profile_ops` over ``flops_per_s``, or those of ``layer_costs``.
-    ``plan`` splits columns and, further on, the rows that follow them; what lies between is split as well.
+    Seconds are the counted FLOPs of :func:`.operations.profile_ops` over ``flops_per_s``, or those
+    of ``layer_costs``. ``plan`` splits columns and, further on, the rows that follow them; what
+    lies between is split as well.
 
-    Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for another number of costs,
-    for a layer that stands in two places, and for a plan in which columns and rows do not take turns; TypeError for
-    ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 08.
+    Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for
+    another number of costs, for a layer that stands in two places, and for a plan in which columns
+    and rows do not take turns; TypeError for ``inputs`` that are no shape and for costs that are no
+    :class:`costs.LayerCost`. Lesson 08.
     """
     one_of("model", model, nn.Sequential, "an nn.Sequential")
     batch_shape(inputs)
     if not len(model):
         raise ValueError("the model has no layers; put some into its nn.Sequential")
     if (flops_per_s is None) == (layer_costs is None):
-        raise ValueError("say how fast a device is: give either flops_per_s, or layer_costs with one LayerCost a layer")
+        raise ValueError(
+            "say how fast a device is: give either flops_per_s, or layer_costs with one LayerCost "
+            "a layer"
+        )
     if flops_per_s is not None:
         number("flops_per_s", flops_per_s, above=0)
     if layer_costs is not None and len(layer_costs) != len(model):
-        raise ValueError(f"the model has {len(model)} layers and layer_costs {len(layer_costs)}; give one for each")
+        raise ValueError(
+            f"the model has {len(model)} layers and layer_costs {len(layer_costs)}; give one for "
+            "each"
+        )
     wrong = next((cost for cost in layer_costs or () if not isinstance(cost, LayerCost)), None)
     if wrong is not None:
-        raise TypeError("layer_costs are helpers.parallel.LayerCost(forward_s, backward_s, gradient_bytes), one for "
-                        f"each layer, not {short(wrong)}")  # fmt: skip
+        raise TypeError(
+            "layer_costs are helpers.parallel.LayerCost(forward_s, backward_s, gradient_bytes), "
+            f"one for each layer, not {short(wrong)}"
+        )
     plan = plan or {}
     check_plan(model, plan, 1)
     counted = {row.layer: row for row in profile_ops(model, tuple(inputs)).layers}
@@ -103,20 +117,31 @@ def layer_work(
             forward_s=row.forward_flops / rate,
             backward_s=row.backward_flops / rate,
             parameter_bytes=sum(parameter.nbytes for parameter in layer.parameters()),
-            gradient_bytes=sum(parameter.nbytes for parameter in layer.parameters() if parameter.requires_grad),
+            gradient_bytes=sum(
+                parameter.nbytes for parameter in layer.parameters() if parameter.requires_grad
+            ),
             output_bytes=outputs[place],
             **reading.split(layer, name, counted),
         )
         if layer_costs is not None:
-            work = replace(work, forward_s=layer_costs[place].forward_s, backward_s=layer_costs[place].backward_s)
+            work = replace(
+                work,
+                forward_s=layer_costs[place].forward_s,
+                backward_s=layer_costs[place].backward_s,
+            )
         found.append(work)
     if reading.inside:
-        raise ValueError("the plan's last column split is followed by no row split; split the next nn.Linear by 'row'")
+        raise ValueError(
+            "the plan's last column split is followed by no row split; split the next nn.Linear by "
+            "'row'"
+        )
     return tuple(found)
 
 
 class _Reading:
-    """Goes through the layers in order: whether a column split is open, and whether anything has learned so far."""
+    """Goes through the layers in order: whether a column split is open, and whether anything has
+    learned so far.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.inside, self.learned = plan, False, False
@@ -128,7 +153,9 @@ class _Reading:
         for path, module in layer.named_modules(prefix=name):
             way = self.plan.get(path)
             if way == "row" and not self.inside:
-                raise ValueError(f"the plan splits {path!r} by rows, and no column split stands open before it")
+                raise ValueError(
+                    f"the plan splits {path!r} by rows, and no column split stands open before it"
+                )
             if way is not None or (self.inside and not list(module.children())):
                 flops += counted[path].forward_flops + counted[path].backward_flops
             if way == "column":
@@ -144,9 +171,13 @@ class _Reading:
                     gradient_bytes += parameter.nbytes if parameter.requires_grad else 0
                 self.learned |= parameter.requires_grad
         whole = counted[name].forward_flops + counted[name].backward_flops
-        return {"split_share": flops / whole if whole else 0.0, "split_parameter_bytes": parameter_bytes,
-                "split_gradient_bytes": gradient_bytes, "forward_sum_bytes": tuple(leaving),
-                "backward_sum_bytes": tuple(entering)}  # fmt: skip
+        return {
+            "split_share": flops / whole if whole else 0.0,
+            "split_parameter_bytes": parameter_bytes,
+            "split_gradient_bytes": gradient_bytes,
+            "forward_sum_bytes": tuple(leaving),
+            "backward_sum_bytes": tuple(entering),
+        }
 
 
 def _output_bytes(model: nn.Sequential, inputs: Sequence[int]) -> list[int]:
@@ -155,7 +186,9 @@ def _output_bytes(model: nn.Sequential, inputs: Sequence[int]) -> list[int]:
         for name, layer in without_values(model).named_children():
             value = layer(value)
             if not torch.is_tensor(value):
-                raise ValueError(f"layer {name!r} hands on a {type(value).__name__}; stages hand on one tensor")
+                raise ValueError(
+                    f"layer {name!r} hands on a {type(value).__name__}; stages hand on one tensor"
+                )
             sizes.append(value.nbytes)
     return sizes
 
@@ -164,13 +197,20 @@ Saved = list[dict[int, int]]
 
 
 def activation_bytes(
-    model: nn.Sequential, inputs: Sequence[int], *, stages: int = 1, tensor: int = 1, plan: Plan | None = None
+    model: nn.Sequential,
+    inputs: Sequence[int],
+    *,
+    stages: int = 1,
+    tensor: int = 1,
+    plan: Plan | None = None,
 ) -> list[int]:
-    """Return what a rank of each stage keeps for the backward pass of one microbatch of shape ``inputs``.
+    """Return what a rank of each stage keeps for the backward pass of one microbatch of shape
+    ``inputs``.
 
-    The layers run on meta tensors, cut to a tensor rank's width; counted is each storage that autograd saves, but for
-    parameters, buffers and the batch itself. Raises ValueError for layers or widths that do not divide and for a pair
-    of split layers that a stage ends between. Lesson 06.
+    The layers run on meta tensors, cut to a tensor rank's width; counted is each storage that
+    autograd saves, but for parameters, buffers and the batch itself. Raises ValueError for layers
+    or widths that do not divide and for a pair of split layers that a stage ends between. Lesson
+    06.
     """
     check_pairs(model, (plan or {}) if tensor > 1 else {}, stages)
     return of_stages(saved_by_layer(rank_net(model, plan, tensor), inputs, tensor=tensor), stages)
@@ -179,19 +219,24 @@ def activation_bytes(
 def of_stages(saved: Saved, stages: int) -> list[int]:
     """Return the bytes of each stage from those of each layer: a storage counts once a stage."""
     each = len(saved) // stages
-    merged = [{key: size for layer in saved[start : start + each] for key, size in layer.items()}
-              for start in range(0, len(saved), each)]  # fmt: skip
+    merged = [
+        {key: size for layer in saved[start : start + each] for key, size in layer.items()}
+        for start in range(0, len(saved), each)
+    ]
     return [sum(part.values()) for part in merged]
 
 
 def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1) -> Saved:
-    """Return the storages that each layer of a :func:`rank_net` saves, as {name of the storage: bytes}.
+    """Return the storages that each layer of a :func:`rank_net` saves, as {name of the storage:
+    bytes}.
 
     Raises ValueError for inputs on which it does not run.
     """
     value = torch.empty(tuple(inputs), dtype=number_type(net), device="meta")
     found, outputs = [], [value]
-    fixed = {tensor.untyped_storage()._cdata for tensor in (*net.parameters(), *net.buffers(), value)}
+    fixed = {
+        tensor.untyped_storage()._cdata for tensor in (*net.parameters(), *net.buffers(), value)
+    }
     for layer in net:
         saved: dict[int, int] = {}
 
@@ -206,12 +251,15 @@ def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1
                 value = layer(value)
         except RuntimeError as error:
             if tensor == 1:
-                raise ValueError(f"the net does not run on inputs of shape {tuple(inputs)}: {error}") from None
+                raise ValueError(
+                    f"the net does not run on inputs of shape {tuple(inputs)}: {error}"
+                ) from None
             raise ValueError(
-                f"with its plan for {tensor} tensor ranks the net does not run: {error}; split by columns and rows in "
-                "pairs, with nothing between them that needs the whole width"
+                f"with its plan for {tensor} tensor ranks the net does not run: {error}; split by "
+                "columns and rows in pairs, with nothing between them that needs the whole width"
             ) from None
-        outputs.append(value)  # with its graph: the name of a storage that is gone could be another's
+        # with its graph: the name of a storage that is gone could be another's
+        outputs.append(value)
         found.append(saved)
     return found
 
@@ -221,12 +269,15 @@ def check_pairs(model: nn.Sequential, plan: Plan, stages: int) -> None:
     for part in split_stages(model, stages):
         ways = [plan[name] for name, _ in part.named_modules() if name in plan]
         if ways and (ways[0] == "row" or ways[-1] == "column"):
-            raise ValueError(f"a pipeline of {stages} stages cuts between layers that tensor ranks split together; "
-                             "join each pair in an nn.Sequential of its own")  # fmt: skip
+            raise ValueError(
+                f"a pipeline of {stages} stages cuts between layers that tensor ranks split "
+                "together; join each pair in an nn.Sequential of its own"
+            )
 
 
 def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequential:
-    """Return a copy of ``model`` without values, its split layers as wide as each of ``tensor`` ranks has them.
+    """Return a copy of ``model`` without values, its split layers as wide as each of ``tensor``
+    ranks has them.
 
     Raises ValueError for widths that do not divide.
     """

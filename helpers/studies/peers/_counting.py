@@ -1,4 +1,5 @@
-"""Other counters of operations on the same models: what they say, beside the truth worked out by hand.
+"""Other counters of operations on the same models: what they say, beside the truth worked out by
+hand.
 
 Lesson 11.
 """
@@ -31,7 +32,9 @@ _COLOURS = {"exact": "#009E73", "close": "#E69F00", "wrong": "#D55E00"}
 
 
 class PeerCount(Record):
-    """What one profiler counted for one model; ``counted_macs`` is None where it failed, and ``problem`` says how."""
+    """What one profiler counted for one model; ``counted_macs`` is None where it failed, and
+    ``problem`` says how.
+    """
 
     model: str
     profiler: str
@@ -61,7 +64,8 @@ class PeerCount(Record):
 
 
 class PeerTable(Record):
-    """The forward MACs of several models by several profilers; shown as a table of errors, coloured by their size.
+    """The forward MACs of several models by several profilers; shown as a table of errors, coloured
+    by their size.
 
     ``not_installed`` names the profilers that this machine did not have. Lesson 11.
     """
@@ -70,27 +74,38 @@ class PeerTable(Record):
     counts: tuple[PeerCount, ...]
 
     def __str__(self) -> str:
-        return f"error of the forward MACs against the truth\n{self.errors().to_string()}\n{self._missing()}"
+        return (
+            "error of the forward MACs against the "
+            f"truth\n{self.errors().to_string()}\n{self._missing()}"
+        )
 
     def _repr_html_(self) -> str:
         errors = self.errors()
         verdicts = {(count.profiler, count.model): count.verdict for count in self.counts}
-        head = "".join(f"<th style='text-align:right'>{html.escape(str(name))}</th>" for name in errors.columns)
+        head = "".join(
+            f"<th style='text-align:right'>{html.escape(str(name))}</th>" for name in errors.columns
+        )
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(str(model))}</th>"
-            + "".join(_coloured(errors.loc[model, name], verdicts[name, model]) for name in errors.columns)
+            + "".join(
+                _coloured(errors.loc[model, name], verdicts[name, model]) for name in errors.columns
+            )
             + "</tr>"
             for model in errors.index
         )
-        return (f"<div><table><thead><tr><th style='text-align:left'>MACs</th>{head}</tr></thead>"
-                f"<tbody>{rows}</tbody></table><div>{html.escape(self._missing())}</div></div>")  # fmt: skip
+        return (
+            f"<div><table><thead><tr><th style='text-align:left'>MACs</th>{head}</tr></thead>"
+            f"<tbody>{rows}</tbody></table><div>{html.escape(self._missing())}</div></div>"
+        )
 
     def errors(self) -> pd.DataFrame:
         """Return the errors as text, one row a model, one column a profiler."""
         profilers = list(dict.fromkeys(count.profiler for count in self.counts))
         models = list(dict.fromkeys(count.model for count in self.counts))
         errors = {(count.profiler, count.model): count.error for count in self.counts}
-        return pd.DataFrame([[errors[name, model] for name in profilers] for model in models], models, profilers)
+        return pd.DataFrame(
+            [[errors[name, model] for name in profilers] for model in models], models, profilers
+        )
 
     def _missing(self) -> str:
         return f"not installed where this was recorded: {', '.join(self.not_installed) or 'none'}"
@@ -98,7 +113,10 @@ class PeerTable(Record):
 
 def _coloured(text: str, verdict: str) -> str:
     colour = f"color-mix(in srgb,{_COLOURS[verdict]} 35%,transparent)"
-    return f"<td style='text-align:right;white-space:nowrap;background:{colour}'>{html.escape(text)}</td>"
+    return (
+        "<td "
+        f"style='text-align:right;white-space:nowrap;background:{colour}'>{html.escape(text)}</td>"
+    )
 
 
 class _SelfAttention(nn.MultiheadAttention):
@@ -111,7 +129,8 @@ class _SelfAttention(nn.MultiheadAttention):
 def _torchvision() -> ModuleType:
     try:
         import torchvision
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
+    except (ImportError, RuntimeError) as error:
+        # RuntimeError: a torchvision built for another torch
         raise ModuleNotFoundError(
             f"four of the models come with torchvision, which does not import here ({error}); "
             f"install the torchvision that belongs to torch {torch.__version__}",
@@ -124,7 +143,8 @@ def _vision(name: str) -> Callable[[], nn.Module]:
     return lambda: _torchvision().models.get_model(name)
 
 
-# A model, its input, and its MACs by hand: multiply-accumulates of convolutions and matrix products, without bias.
+# A model, its input, and its MACs by hand: multiply-accumulates of convolutions and matrix
+# products, without bias.
 _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "LeNet": (LeNet, (1, 1, 28, 28), 278_520),
     "AlexNet": (_vision("alexnet"), _IMAGE, 714_188_480),
@@ -137,10 +157,12 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 def count_with_peers() -> PeerTable:
-    """Count each model with this library and with every peer that is installed, on the CPU; what lesson 11 records.
+    """Count each model with this library and with every peer that is installed, on the CPU; what
+    lesson 11 records.
 
-    The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``, each on a copy of the
-    model, since some change it. Raises ModuleNotFoundError without torchvision, before anything is counted.
+    The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``,
+    each on a copy of the model, since some change it. Raises ModuleNotFoundError without
+    torchvision, before anything is counted.
     """
     _torchvision()
     counts, missing = [], []
@@ -151,14 +173,21 @@ def count_with_peers() -> PeerTable:
         for profiler, count in _PROFILERS.items():
             if profiler not in missing:
                 try:
-                    counts.append(_counted(model_name, profiler, truth, count, copy.deepcopy(model), shape))
+                    counts.append(
+                        _counted(model_name, profiler, truth, count, copy.deepcopy(model), shape)
+                    )
                 except ModuleNotFoundError:
                     missing.append(profiler)
     return PeerTable(not_installed=tuple(missing), counts=tuple(counts))
 
 
 def _counted(
-    model_name: str, profiler: str, truth: int, count: Callable[..., int], model: nn.Module, shape: tuple[int, ...]
+    model_name: str,
+    profiler: str,
+    truth: int,
+    count: Callable[..., int],
+    model: nn.Module,
+    shape: tuple[int, ...],
 ) -> PeerCount:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -193,7 +222,9 @@ def _by_torchinfo(model: nn.Module, shape: tuple[int, ...]) -> int:
 def _by_deepspeed(model: nn.Module, shape: tuple[int, ...]) -> int:
     from deepspeed.profiling.flops_profiler import get_model_profile
 
-    return int(get_model_profile(model, args=[torch.zeros(shape)], print_profile=False, as_string=False)[1])
+    return int(
+        get_model_profile(model, args=[torch.zeros(shape)], print_profile=False, as_string=False)[1]
+    )
 
 
 def _by_flop_counter(model: nn.Module, shape: tuple[int, ...]) -> int:
@@ -203,6 +234,10 @@ def _by_flop_counter(model: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 _PROFILERS: dict[str, Callable[[nn.Module, tuple[int, ...]], int]] = {
-    "helpers": lambda model, shape: profile_ops(model, shape).forward_macs, "thop": _by_thop, "fvcore": _by_fvcore,
-    "torchinfo": _by_torchinfo, "DeepSpeed": _by_deepspeed, "torch": _by_flop_counter,
-}  # fmt: skip
+    "helpers": lambda model, shape: profile_ops(model, shape).forward_macs,
+    "thop": _by_thop,
+    "fvcore": _by_fvcore,
+    "torchinfo": _by_torchinfo,
+    "DeepSpeed": _by_deepspeed,
+    "torch": _by_flop_counter,
+}

@@ -11,8 +11,16 @@ from ._measuring import (
     measure_ladder as measure_ladder,
     measure_small_nets as measure_small_nets,
 )
-from ._mistakes import change_fits as change_fits, is_changed as is_changed, median_losses as median_losses
-from ._problem import FitProblem as FitProblem, Observable as Observable, make_problem as make_problem
+from ._mistakes import (
+    change_fits as change_fits,
+    is_changed as is_changed,
+    median_losses as median_losses,
+)
+from ._problem import (
+    FitProblem as FitProblem,
+    Observable as Observable,
+    make_problem as make_problem,
+)
 from ._training import WAYS as WAYS, ReplicaRun as ReplicaRun, train as train
 from .figures import (
     draw_changes as draw_changes,

@@ -1,4 +1,6 @@
-"""How a table meets the flavours: four programs for the same sums, for all replicas at once, and what each counts."""
+"""How a table meets the flavours: four programs for the same sums, for all replicas at once, and
+what each counts.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ Contraction = Callable[[Tensor], Tensor]
 
 
 class ContractionCount(Record):
-    """One way to compute a two-flavour data set for all replicas: multiply-adds, and numbers that pass by memory.
+    """One way to compute a two-flavour data set for all replicas: multiply-adds, and numbers that
+    pass by memory.
 
-    ``table_numbers`` are read, ``made_numbers`` are written on the way to the result and read again. Lesson 19.
+    ``table_numbers`` are read, ``made_numbers`` are written on the way to the result and read
+    again. Lesson 19.
     """
 
     way: str
@@ -27,7 +31,10 @@ class ContractionCount(Record):
 
 
 class ContractionCounts(Record):
-    """The ways to compute a data set; ``chosen`` is the one with the fewest numbers read and made. Lesson 19."""
+    """The ways to compute a data set; ``chosen`` is the one with the fewest numbers read and made.
+
+    Lesson 19.
+    """
 
     chosen: str
     ways: tuple[ContractionCount, ...]
@@ -37,33 +44,56 @@ class ContractionCounts(Record):
         return row_of(self.ways, "way", way=name)
 
 
-def cheapest_contraction(data: int, channels: int, points: int, *, replicas: int = 1) -> ContractionCounts:
-    """Return what four contractions of a two-flavour data set count, and which of them reads and makes least.
+def cheapest_contraction(
+    data: int, channels: int, points: int, *, replicas: int = 1
+) -> ContractionCounts:
+    """Return what four contractions of a two-flavour data set count, and which of them reads and
+    makes least.
 
-    ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R. "boolean_mask" makes
-    the products of all 14 x 14 pairs and sums those of F, "padded_einsum" sums over all pairs; "gather" makes the F x^2
-    products of each replica; "pair_product" multiplies the table by one flavour first, which makes n F x. So pairs win
-    where n < x: a count that knows no caches, and favours them too much once n F x R leaves these. Raises TypeError or
-    ValueError for a size that is not accepted. Lesson 19.
+    ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R.
+    "boolean_mask" makes the products of all 14 x 14 pairs and sums those of F, "padded_einsum" sums
+    over all pairs; "gather" makes the F x^2 products of each replica; "pair_product" multiplies the
+    table by one flavour first, which makes n F x. So pairs win where n < x: a count that knows no
+    caches, and favours them too much once n F x R leaves these. Raises TypeError or ValueError for
+    a size that is not accepted. Lesson 19.
     """
-    n, channels = whole_number("data", data, at_least=1), whole_number("channels", channels, at_most=FLAVOURS**2)
-    x, replicas = whole_number("points", points, at_least=1), whole_number("replicas", replicas, at_least=1)
+    n, channels = (
+        whole_number("data", data, at_least=1),
+        whole_number("channels", channels, at_most=FLAVOURS**2),
+    )
+    x, replicas = (
+        whole_number("points", points, at_least=1),
+        whole_number("replicas", replicas, at_least=1),
+    )
     padded, kept = (FLAVOURS * x) ** 2, channels * x**2
     rows = (
-        ContractionCount("boolean_mask", replicas * (padded + n * kept), n * kept, replicas * padded),
-        ContractionCount("padded_einsum", replicas * n * (padded + FLAVOURS * x), n * padded,
-                         replicas * n * FLAVOURS * x),
+        ContractionCount(
+            "boolean_mask", replicas * (padded + n * kept), n * kept, replicas * padded
+        ),
+        ContractionCount(
+            "padded_einsum",
+            replicas * n * (padded + FLAVOURS * x),
+            n * padded,
+            replicas * n * FLAVOURS * x,
+        ),
         ContractionCount("gather", replicas * (kept + n * kept), n * kept, replicas * kept),
-        ContractionCount("pair_product", replicas * n * (kept + channels * x), n * kept, replicas * n * channels * x),
-    )  # fmt: skip
-    return ContractionCounts(min(rows, key=lambda row: row.table_numbers + row.made_numbers).way, rows)
+        ContractionCount(
+            "pair_product",
+            replicas * n * (kept + channels * x),
+            n * kept,
+            replicas * n * channels * x,
+        ),
+    )
+    return ContractionCounts(
+        min(rows, key=lambda row: row.table_numbers + row.made_numbers).way, rows
+    )
 
 
 def boolean_mask(observable: Observable) -> Contraction:
     """Return the story's first program, of flavours (x, 14, R), replicas last: (n, R).
 
-    Of two flavours it makes all 14 x 14 products and throws most away by a boolean mask, of a shape that only the data
-    tell.
+    Of two flavours it makes all 14 x 14 products and throws most away by a boolean mask, of a shape
+    that only the data tell.
     """
     shape = (FLAVOURS, FLAVOURS) if observable.of_pairs else (FLAVOURS,)
     mask = torch.zeros(shape, dtype=torch.bool, device=observable.table.device)
@@ -80,7 +110,8 @@ def boolean_mask(observable: Observable) -> Contraction:
 
 
 def padded_einsum(observable: Observable) -> Contraction:
-    """Return the story's second program, of flavours (R, x, 14): (R, n), by tables padded with zeros to all flavours.
+    """Return the story's second program, of flavours (R, x, 14): (R, n), by tables padded with
+    zeros to all flavours.
 
     A table of F of 14 flavours becomes 14 / F times as large, one of F pairs 196 / F times.
     """
@@ -96,30 +127,42 @@ def padded_einsum(observable: Observable) -> Contraction:
 
 
 def padded(observable: Observable) -> Tensor:
-    """Return the table with all flavours: (n, x, 14), or (n, x, 14, x, 14) of two; else 0. Lesson 19."""
+    """Return the table with all flavours: (n, x, 14), or (n, x, 14, x, 14) of two; else 0.
+
+    Lesson 19.
+    """
     table = observable.table
     data, _, points = table.shape[:3]
     if not observable.of_pairs:
-        return table.new_zeros(data, points, FLAVOURS).index_copy(2, observable.channels, table.transpose(1, 2))
+        return table.new_zeros(data, points, FLAVOURS).index_copy(
+            2, observable.channels, table.transpose(1, 2)
+        )
     made = table.new_zeros(data, points, FLAVOURS, points, FLAVOURS)
     first, second = observable.channels.T
-    made[:, :, first, :, second] = table.permute(1, 0, 2, 3)  # two index lists apart: their dimension comes first
+    # two index lists apart: their dimension comes first
+    made[:, :, first, :, second] = table.permute(1, 0, 2, 3)
     return made
 
 
 def gather(observable: Observable) -> Contraction:
-    """Return the program of flavours (R, 14, x): the needed channels gathered, then one product with the table."""
+    """Return the program of flavours (R, 14, x): the needed channels gathered, then one product
+    with the table.
+    """
     table = observable.table.flatten(1).T.contiguous()
     if not observable.of_pairs:
         return lambda flavoured: flavoured[:, observable.channels].flatten(1) @ table
     first, second = observable.channels.T.contiguous()
-    return lambda flavoured: (flavoured[:, first, :, None] * flavoured[:, second, None, :]).flatten(1) @ table
+    return lambda flavoured: (
+        (flavoured[:, first, :, None] * flavoured[:, second, None, :]).flatten(1) @ table
+    )
 
 
 def pair_product(observable: Observable) -> Contraction:
-    """Return the program of flavours (14, x, R): one matrix product a flavour pair, then a weighted sum: (n, R).
+    """Return the program of flavours (14, x, R): one matrix product a flavour pair, then a weighted
+    sum: (n, R).
 
-    For each pair, (n x, y) @ (y, R) brings the second flavour in; the first is a weight of the sum that is left.
+    For each pair, (n x, y) @ (y, R) brings the second flavour in; the first is a weight of the sum
+    that is left.
     """
     data, channels, points = observable.table.shape[:3]
     if not observable.of_pairs:

@@ -1,4 +1,6 @@
-"""The gap between two epochs: a data loader that starts its worker anew, around steps of whatever length."""
+"""The gap between two epochs: a data loader that starts its worker anew, around steps of whatever
+length.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class EpochTimes(Record):
     @property
     def gap_s(self) -> float:
         """The time per step in which no step runs, the wait before the first step included."""
-        begins, ends = [0.0, *(end for _, end in self.steps_s)], [begin for begin, _ in self.steps_s]
+        begins, ends = (
+            [0.0, *(end for _, end in self.steps_s)],
+            [begin for begin, _ in self.steps_s],
+        )
         waits = [end - begin for begin, end in zip(begins, ends, strict=False)]
         return sum(waits) / len(waits)
 
@@ -35,13 +40,17 @@ class EpochTimes(Record):
 
 
 def time_epochs(
-    dataset: Dataset, step: Callable[[object], object], *, epochs: int, clock: Callable[[], float] = time.perf_counter,
-) -> EpochTimes:  # fmt: skip
+    dataset: Dataset,
+    step: Callable[[object], object],
+    *,
+    epochs: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> EpochTimes:
     """Return when ``step`` ran on each sample of ``dataset`` in ``epochs`` epochs.
 
-    A ``DataLoader`` with one worker process, which it starts at the beginning of each epoch, hands over one sample at a
-    time, without an axis for a batch. ``clock`` is for tests. Raises TypeError or ValueError for ``epochs`` that are no
-    integer of at least 1. Lesson 19.
+    A ``DataLoader`` with one worker process, which it starts at the beginning of each epoch, hands
+    over one sample at a time, without an axis for a batch. ``clock`` is for tests. Raises TypeError
+    or ValueError for ``epochs`` that are no integer of at least 1. Lesson 19.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     loader = DataLoader(dataset, batch_size=None, num_workers=1)

@@ -15,16 +15,22 @@ from helpers.checks import choice, cpu_or_cuda, members, whole_number
 from helpers.results import Record, row_of
 from helpers.studies import _ladders as ladders
 from helpers.studies._ladders import RungTime
-from helpers.studies.replicas import _problem as problems, _programs as programs, _training as training
+from helpers.studies.replicas import (
+    _problem as problems,
+    _programs as programs,
+    _training as training,
+)
 from helpers.studies.replicas._problem import FitProblem
 from helpers.studies.sgd_parallelism import _stacking as stacking
 
-_STEPS, _AGREE = 3, 1e-4  # of the programs that are timed, in float32; the tests have 30 steps in float64
+# of the programs that are timed, in float32; the tests have 30 steps in float64
+_STEPS, _AGREE = 3, 1e-4
 _RATE = 2e-3
 
 
 class ReplicaLadder(Record):
-    """A training step of all replicas, rung by rung; ``stable`` where every speedup is known to 5 %.
+    """A training step of all replicas, rung by rung; ``stable`` where every speedup is known to 5
+    %.
 
     Lesson 19.
     """
@@ -44,7 +50,8 @@ class ReplicaLadder(Record):
 
 
 def default_ways(device: str | torch.device = "cpu") -> tuple[str, ...]:
-    """Return the ways that run on ``device`` as this machine is, but for "compiled", whose first step takes a minute.
+    """Return the ways that run on ``device`` as this machine is, but for "compiled", whose first
+    step takes a minute.
 
     Raises ValueError for a device that is neither a CPU nor CUDA. Lesson 19.
     """
@@ -60,15 +67,22 @@ def _has_compiler() -> bool:
 
 
 def measure_ladder(
-    problem: FitProblem, *, replicas: int = 100, ways: Sequence[str] | None = None, budget_s: float = 30.0,
-    device: str | torch.device = "cpu", clock: Callable[[], float] = time.perf_counter,
-) -> ReplicaLadder:  # fmt: skip
-    """Return the time of a step of ``replicas`` of ``problem`` in float32 in each of ``ways``, the first the base.
+    problem: FitProblem,
+    *,
+    replicas: int = 100,
+    ways: Sequence[str] | None = None,
+    budget_s: float = 30.0,
+    device: str | torch.device = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+) -> ReplicaLadder:
+    """Return the time of a step of ``replicas`` of ``problem`` in float32 in each of ``ways``, the
+    first the base.
 
-    The ways are by default :func:`default_ways`. A sequential step is one of each replica in turn. They are timed on
-    ``device`` for ``budget_s`` seconds together; ``clock`` is for tests. Each program first takes three steps, whose
-    losses must be those of sequential fits to 1e-4: RuntimeError where they are not, and nothing is timed. Raises
-    TypeError or ValueError for what is not accepted. Lesson 19.
+    The ways are by default :func:`default_ways`. A sequential step is one of each replica in turn.
+    They are timed on ``device`` for ``budget_s`` seconds together; ``clock`` is for tests. Each
+    program first takes three steps, whose losses must be those of sequential fits to 1e-4:
+    RuntimeError where they are not, and nothing is timed. Raises TypeError or ValueError for what
+    is not accepted. Lesson 19.
     """
     names = default_ways(device) if ways is None else members("ways", ways, "ways", kind=str)
     for name in names:
@@ -83,34 +97,65 @@ def measure_ladder(
         program.run(_STEPS)
         errors[name] = float(((program.result(_STEPS)["losses"] - expected) / expected).abs().max())
         runs[name] = program.step
-    ladders.refuse_wrong(errors, allowed=_AGREE, what="the losses", right="those of sequential fits")
-    return ladders.climb(ReplicaLadder, runs, device=torch.device(device).type, budget_s=budget_s, clock=clock,
-                         program="fit", replicas=replicas)  # fmt: skip
+    ladders.refuse_wrong(
+        errors, allowed=_AGREE, what="the losses", right="those of sequential fits"
+    )
+    return ladders.climb(
+        ReplicaLadder,
+        runs,
+        device=torch.device(device).type,
+        budget_s=budget_s,
+        clock=clock,
+        program="fit",
+        replicas=replicas,
+    )
 
 
 def measure_small_nets(
-    *, replicas: int = 100, points: int = 50, budget_s: float = 10.0,
+    *,
+    replicas: int = 100,
+    points: int = 50,
+    budget_s: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
-) -> ReplicaLadder:  # fmt: skip
-    """Return the time of a training step of ``replicas`` small nets without the fit, each with its own 8 targets.
+) -> ReplicaLadder:
+    """Return the time of a training step of ``replicas`` small nets without the fit, each with its
+    own 8 targets.
 
-    "loop" has a net and torch's Adam for each; "vmap" maps the one net's loss, "stacked" writes the products batched,
-    both with a fused Adam of the whole stack. On the CPU in float32, on ``points`` inputs, for ``budget_s`` seconds
-    together (``clock`` is for tests); the loss is the mean squared error. Three steps must agree to 1e-4 before
-    anything is timed, as in :func:`measure_ladder`.
+    "loop" has a net and torch's Adam for each; "vmap" maps the one net's loss, "stacked" writes the
+    products batched, both with a fused Adam of the whole stack. On the CPU in float32, on
+    ``points`` inputs, for ``budget_s`` seconds together (``clock`` is for tests); the loss is the
+    mean squared error. Three steps must agree to 1e-4 before anything is timed, as in
+    :func:`measure_ladder`.
     """
-    replicas, points = whole_number("replicas", replicas, at_least=1), whole_number("points", points, at_least=2)
+    replicas, points = (
+        whole_number("replicas", replicas, at_least=1),
+        whole_number("points", points, at_least=2),
+    )
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(points, 2, generator=generator) * 2 - 1
     targets = torch.randn(replicas, points, problems.WIDTHS[-1], generator=generator)
-    makers: dict[str, type[_Loop] | type[_Stacked]] = {"loop": _Loop, "vmap": _Mapped, "stacked": _Stacked}
+    makers: dict[str, type[_Loop] | type[_Stacked]] = {
+        "loop": _Loop,
+        "vmap": _Mapped,
+        "stacked": _Stacked,
+    }
     nets = {name: make(inputs, targets) for name, make in makers.items()}
     losses = {name: torch.stack([net.step() for _ in range(_STEPS)]) for name, net in nets.items()}
-    errors = {name: float(((found - losses["loop"]) / losses["loop"]).abs().max()) for name, found in losses.items()}
+    errors = {
+        name: float(((found - losses["loop"]) / losses["loop"]).abs().max())
+        for name, found in losses.items()
+    }
     ladders.refuse_wrong(errors, allowed=_AGREE, what="the losses", right="those of the loop")
     runs = {name: net.step for name, net in nets.items()}
-    return ladders.climb(ReplicaLadder, runs, device="cpu", budget_s=budget_s, clock=clock, program="small nets",
-                         replicas=replicas)  # fmt: skip
+    return ladders.climb(
+        ReplicaLadder,
+        runs,
+        device="cpu",
+        budget_s=budget_s,
+        clock=clock,
+        program="small nets",
+        replicas=replicas,
+    )
 
 
 class _Loop:
@@ -166,11 +211,15 @@ class _Mapped(_Stacked):
         super().__init__(inputs, targets)
 
         def loss(weights: dict[str, Any], targets: Tensor) -> Tensor:
-            return nn.functional.mse_loss(functional_call(self.template, weights, (inputs,)), targets)
+            return nn.functional.mse_loss(
+                functional_call(self.template, weights, (inputs,)), targets
+            )
 
         self.slopes = vmap(grad_and_value(loss))
 
     def evaluate(self) -> tuple[Tensor, Sequence[Tensor]]:
         """Return what the stacked program returns."""
-        gradients, losses = self.slopes({name: weight.detach() for name, weight in self.weights.items()}, self.targets)
+        gradients, losses = self.slopes(
+            {name: weight.detach() for name, weight in self.weights.items()}, self.targets
+        )
         return losses, [gradients[name] for name in self.weights]

@@ -1,4 +1,6 @@
-"""What couples replicas in a stack: four fits by Adam, with one mistake planted at a time, and clipping in two ways."""
+"""What couples replicas in a stack: four fits by Adam, with one mistake planted at a time, and
+clipping in two ways.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,23 @@ MISTAKES = ("one norm", "weight 0", "a mean", "one covariance", "padding free")
 REPLICAS = ("ordinary", "stopped", "narrow", "loud")
 
 _STEPS, _LIMIT, _RATE, _STOPS_AFTER = 30, 0.01, 0.002, 10
-_NARROW = (12, 12, 10, 10)  # neurons of replica 2: weights and biases of two layers, of 25 and 20 in the others
+# neurons of replica 2: weights and biases of two layers, of 25 and 20 in the others
+_NARROW = (12, 12, 10, 10)
 _CHANGED = 1e-4
 
-CLIP_NORM, _NADAM_RATE, _EPSILON = 6.073e-6, 2.621e-3, 1e-7  # of the collaboration's settings, and Keras's default
+# of the collaboration's settings, and Keras's default
+CLIP_NORM, _NADAM_RATE, _EPSILON = 6.073e-6, 2.621e-3, 1e-7
 
 
 def change_fits(clip_each: ClipEach) -> Tensor:
-    """Return by how much each of ``MISTAKES`` changes the outputs of each of ``REPLICAS``, (mistakes, replicas).
+    """Return by how much each of ``MISTAKES`` changes the outputs of each of ``REPLICAS``,
+    (mistakes, replicas).
 
-    Four stacked networks with sigmoids train for 30 steps in float64, clipped by ``clip_each(gradients, limit)``.
-    Replica 1 stops after 10 steps, replica 2 has 12 and 10 neurons, padded with zeros to 25 and 20, and the data of
-    replica 3 are five times as large. A mistake is one norm for the stack, a loss of weight 0 instead of an update that
-    is left out, the mean of the losses instead of their sum, replica 0's covariance for all, or gradients that reach
+    Four stacked networks with sigmoids train for 30 steps in float64, clipped by
+    ``clip_each(gradients, limit)``. Replica 1 stops after 10 steps, replica 2 has 12 and 10
+    neurons, padded with zeros to 25 and 20, and the data of replica 3 are five times as large. A
+    mistake is one norm for the stack, a loss of weight 0 instead of an update that is left out, the
+    mean of the losses instead of their sum, replica 0's covariance for all, or gradients that reach
     the padding. Lesson 19.
     """
     fits = _Fits(clip_each)
@@ -53,11 +59,15 @@ class _Fits:
         self.inputs = problems.make_problem().inputs
         points = len(self.inputs)
         with torch.no_grad():
-            self.data = problems.net_of(100)(self.inputs) + 0.3 * torch.randn(4, points, 8, **double)
+            self.data = problems.net_of(100)(self.inputs) + 0.3 * torch.randn(
+                4, points, 8, **double
+            )
         self.data[3] *= 5
         shared = 0.3 * torch.randn(points, 3, **double)
         covariance = shared @ shared.T + 0.1 * torch.eye(points, dtype=torch.float64)
-        masks = torch.stack([torch.randperm(points, generator=generator) < 0.75 * points for _ in range(4)])
+        masks = torch.stack(
+            [torch.randperm(points, generator=generator) < 0.75 * points for _ in range(4)]
+        )
         self.inverses = torch.stack([problems.inverse_of(covariance, mask) for mask in masks])
         stacked = stacking.stack_weights([problems.net_of(seed) for seed in range(4)])
         self.weights = [weight.clone() for weight in stacked.values()]
@@ -86,7 +96,11 @@ class _Fits:
     def gradients(self, mistake: str, weights: Sequence[Tensor], active: Tensor) -> list[Tensor]:
         """Return the clipped gradients of one step, with the mistake if it is about them."""
         leaves = [weight.detach().requires_grad_() for weight in weights]
-        inverses = self.inverses[:1].expand_as(self.inverses) if mistake == "one covariance" else self.inverses
+        inverses = (
+            self.inverses[:1].expand_as(self.inverses)
+            if mistake == "one covariance"
+            else self.inverses
+        )
         residual = self.outputs(leaves) - self.data
         chi2 = torch.einsum("rxo,rxy,ryo->r", residual, inverses, residual)
         if mistake == "weight 0":
@@ -94,23 +108,32 @@ class _Fits:
         total = chi2.mean() if mistake == "a mean" else chi2.sum()
         gradients = list(torch.autograd.grad(total, leaves))
         if mistake != "padding free":
-            gradients = [gradient * kept for gradient, kept in zip(gradients, self.kept, strict=True)]
+            gradients = [
+                gradient * kept for gradient, kept in zip(gradients, self.kept, strict=True)
+            ]
         if mistake == "one norm":
             joined = self.clip_each([gradient.flatten()[None] for gradient in gradients], _LIMIT)
-            return [flat.view_as(gradient) for flat, gradient in zip(joined, gradients, strict=True)]
+            return [
+                flat.view_as(gradient) for flat, gradient in zip(joined, gradients, strict=True)
+            ]
         return list(self.clip_each(gradients, _LIMIT))
 
 
 def median_losses(norm: str, *, replicas: int = 100, steps: int = 100) -> list[float]:
-    """Return the median loss of ``replicas`` stacked networks in each of ``steps`` steps of Nadam with clipping.
+    """Return the median loss of ``replicas`` stacked networks in each of ``steps`` steps of Nadam
+    with clipping.
 
-    Every weight tensor's gradient is clipped to 6.073e-6, the limit in the collaboration's settings: with ``norm``
-    "own" each replica's part of it by its own norm, with "stack" the whole tensor by one, as Keras does for a variable.
-    The targets are the outputs of a network with noise. In float32. Raises ValueError for another ``norm``, TypeError
-    or ValueError for sizes that are no integers of at least 1. Lesson 19.
+    Every weight tensor's gradient is clipped to 6.073e-6, the limit in the collaboration's
+    settings: with ``norm`` "own" each replica's part of it by its own norm, with "stack" the whole
+    tensor by one, as Keras does for a variable. The targets are the outputs of a network with
+    noise. In float32. Raises ValueError for another ``norm``, TypeError or ValueError for sizes
+    that are no integers of at least 1. Lesson 19.
     """
     choice("norm", norm, ("own", "stack"))
-    replicas, steps = whole_number("replicas", replicas, at_least=1), whole_number("steps", steps, at_least=1)
+    replicas, steps = (
+        whole_number("replicas", replicas, at_least=1),
+        whole_number("steps", steps, at_least=1),
+    )
     generator = torch.Generator().manual_seed(1)
     inputs = problems.make_problem().inputs.float()
     with torch.no_grad():
@@ -123,7 +146,9 @@ def median_losses(norm: str, *, replicas: int = 100, steps: int = 100) -> list[f
     for _ in range(steps):
         losses = (programs.stacked_net(weights, inputs) - targets).square().mean((1, 2))
         medians.append(losses.median().item())
-        for weight, gradient in zip(weights, torch.autograd.grad(losses.sum(), weights), strict=True):
+        for weight, gradient in zip(
+            weights, torch.autograd.grad(losses.sum(), weights), strict=True
+        ):
             flat = gradient.flatten(int(norm == "own"))
             norms = flat.norm(dim=-1, keepdim=True)
             weight.grad = (flat * (CLIP_NORM / norms).clamp(max=1)).view_as(gradient)

@@ -1,4 +1,6 @@
-"""The last rung: a step of our own in C++, ``own_step.cpp``, with nothing of torch in it but the tensors' memory."""
+"""The last rung: a step of our own in C++, ``own_step.cpp``, with nothing of torch in it but the
+tensors' memory.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +22,46 @@ FLAGS = (*native.CPP_FLAGS, "-fno-math-errno")
 
 _REAL = {torch.float32: "float", torch.float64: "double"}
 _MOST_POINTS = 256  # the program's arrays on the stack
-_EVALUATE = """void evaluate(int64_t replicas, int64_t points, int64_t used, int64_t singles, int64_t pairs,
-    int64_t data, int64_t conditions, int64_t conditions_at, const void* inputs, const void* shapes,
-    const void* quadrature, const void* bump, const void* rotation, const int64_t* single_sizes,
-    const int64_t* single_channels, const void* single_tables, const int64_t* pair_sizes, const int64_t* pair_channels,
-    const void* pair_tables, const void* pair_turned, double weight, double alpha, const int64_t* columns_of,
-    const void* given, const int64_t* orders, const int64_t* training, const void* inverses, const int64_t* starts,
-    const void* weights, void* hidden, void* flavours, void* half, void* values, void* slopes, void* residual,
-    void* losses, void* validation, void* gradients)"""
-_UPDATE = """void update(int64_t replicas, int64_t step, const void* gradients, const void* rates, const int64_t* adam,
-    void* means, void* squares, void* weights)"""
+_EVALUATE = """\
+void evaluate(int64_t replicas, int64_t points, int64_t used, int64_t singles, int64_t pairs,
+    int64_t data, int64_t conditions, int64_t conditions_at, const void* inputs,
+    const void* shapes, const void* quadrature, const void* bump, const void* rotation,
+    const int64_t* single_sizes, const int64_t* single_channels, const void* single_tables,
+    const int64_t* pair_sizes, const int64_t* pair_channels, const void* pair_tables,
+    const void* pair_turned, double weight, double alpha, const int64_t* columns_of,
+    const void* given, const int64_t* orders, const int64_t* training, const void* inverses,
+    const int64_t* starts, const void* weights, void* hidden, void* flavours, void* half,
+    void* values, void* slopes, void* residual, void* losses, void* validation, void* gradients)"""
+_UPDATE = """\
+void update(int64_t replicas, int64_t step, const void* gradients, const void* rates,
+    const int64_t* adam, void* means, void* squares, void* weights)"""
 
 
 @functools.cache
 def compiled(dtype: torch.dtype) -> native.Library:
-    """Return the program for float32 or float64; it takes seconds once. Raises MissingToolError without a compiler."""
+    """Return the program for float32 or float64; it takes seconds once.
+
+    Raises MissingToolError without a compiler.
+    """
     source = native.read_source(__package__, "own_step.cpp")
     return native.compile_cpp(source, flags=(*FLAGS, f"-DREAL={_REAL[dtype]}"))
 
 
 class OwnStep(programs.Together):
-    """The fit by our own program: tables and inverse covariances laid out once, then two calls a step.
+    """The fit by our own program: tables and inverse covariances laid out once, then two calls a
+    step.
 
-    Of a replica's inverse covariances only what is not zero is kept: a dense matrix of the data that it trains on, and
-    one of the others. Raises ValueError for a device that is no CPU, or for more than 256 x-points.
+    Of a replica's inverse covariances only what is not zero is kept: a dense matrix of the data
+    that it trains on, and one of the others. Raises ValueError for a device that is no CPU, or for
+    more than 256 x-points.
     """
 
     def __init__(self, prepared: programs.Prepared) -> None:
         problem, like = prepared.problem, prepared.data
         if like.device.type != "cpu":
-            raise ValueError(f"own_step is a program of the CPU, not of {like.device}; give device='cpu'")
+            raise ValueError(
+                f"own_step is a program of the CPU, not of {like.device}; give device='cpu'"
+            )
         library = compiled(like.dtype)
         lanes = library.function("int64_t lanes()")()
         used = len(problem.points)
@@ -58,7 +70,9 @@ class OwnStep(programs.Together):
             raise ValueError(f"points={used} is too many for own_step; give at most {_MOST_POINTS}")
         self.prepared = prepared
         replicas, data = like.shape
-        flat = torch.cat([weight.flatten(1) for weight in prepared.weights.values()], dim=1).contiguous()
+        flat = torch.cat(
+            [weight.flatten(1) for weight in prepared.weights.values()], dim=1
+        ).contiguous()
         self.weights, self.named = [flat], _views(flat, prepared.weights)
         self.gradients = torch.zeros_like(flat)
         singles = [one for one in problem.observables if not one.of_pairs]
@@ -71,40 +85,77 @@ class OwnStep(programs.Together):
 
         def square(turned: bool) -> Tensor:
             tables = [one.table if turned else one.table.transpose(2, 3) for one in pairs]
-            return _joined([functional.pad(table, (0, points - used, 0, points - used)) for table in tables], like)
+            return _joined(
+                [functional.pad(table, (0, points - used, 0, points - used)) for table in tables],
+                like,
+            )
 
-        orders = torch.stack([torch.cat([mask.nonzero(), (~mask).nonzero()]).flatten() for mask in prepared.masks])
+        orders = torch.stack(
+            [torch.cat([mask.nonzero(), (~mask).nonzero()]).flatten() for mask in prepared.masks]
+        )
         matrices = [_dense(prepared, replica, lanes) for replica in range(replicas)]
         starts = [0, *itertools.accumulate(len(matrix) for matrix in matrices)]
         tiles = sum(one.table.shape[0] * one.table.shape[1] for one in pairs)
         self.found, self.judged = like.new_zeros(replicas), like.new_zeros(replicas)
         arguments: list[Any] = [
-            replicas, points, used, len(singles) + len(problem.positivity), len(pairs), data, conditions, conditions_at,
-            padded(problem.inputs.T), padded(problem.shapes.T), padded(problem.quadrature), padded(problem.bump.T),
+            replicas,
+            points,
+            used,
+            len(singles) + len(problem.positivity),
+            len(pairs),
+            data,
+            conditions,
+            conditions_at,
+            padded(problem.inputs.T),
+            padded(problem.shapes.T),
+            padded(problem.quadrature),
+            padded(problem.bump.T),
             problem.rotation.contiguous(),
-            _sizes([*singles, *problem.positivity]), _channels([*singles, *problem.positivity]),
+            _sizes([*singles, *problem.positivity]),
+            _channels([*singles, *problem.positivity]),
             _joined([padded(one.table) for one in (*singles, *problem.positivity)], like),
-            _sizes(pairs), _channels(pairs), square(turned=False), square(turned=True),
-            problems.POSITIVITY, problems.ALPHA, _columns(problem.observables, conditions_at + conditions),
-            like.contiguous(), orders, prepared.masks.sum(1), torch.cat(matrices), torch.tensor(starts[:-1]), flat,
+            _sizes(pairs),
+            _channels(pairs),
+            square(turned=False),
+            square(turned=True),
+            problems.POSITIVITY,
+            problems.ALPHA,
+            _columns(problem.observables, conditions_at + conditions),
+            like.contiguous(),
+            orders,
+            prepared.masks.sum(1),
+            torch.cat(matrices),
+            torch.tensor(starts[:-1]),
+            flat,
             like.new_empty(replicas, sum(problems.WIDTHS[1:3]), points),
-            like.new_empty(2 * replicas, problems.FLAVOURS, points), like.new_empty(tiles * replicas * points),
-            like.new_empty(replicas, data + conditions), like.new_empty(replicas, data + conditions),
-            like.new_empty(data + lanes), self.found, self.judged, self.gradients,
-        ]  # fmt: skip
+            like.new_empty(2 * replicas, problems.FLAVOURS, points),
+            like.new_empty(tiles * replicas * points),
+            like.new_empty(replicas, data + conditions),
+            like.new_empty(replicas, data + conditions),
+            like.new_empty(data + lanes),
+            self.found,
+            self.judged,
+            self.gradients,
+        ]
         self.call = _bound(library.function(_EVALUATE).raw, arguments)
         self.begin(lambda rates: Update(library, flat, rates, prepared.settings.optimizers))
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return losses and gradients; the gradients stay in one place, and the next step writes over them."""
+        """Return losses and gradients; the gradients stay in one place, and the next step writes
+        over them.
+        """
         self.call()
         return self.found.clone(), self.judged.clone(), [self.gradients]
 
 
 class Update:
-    """Adam or SGD on all replicas in one call, each at its own rate: what :class:`StackedOptimizer` does."""
+    """Adam or SGD on all replicas in one call, each at its own rate: what :class:`StackedOptimizer`
+    does.
+    """
 
-    def __init__(self, library: native.Library, weights: Tensor, rates: Tensor, kinds: Sequence[str]) -> None:
+    def __init__(
+        self, library: native.Library, weights: Tensor, rates: Tensor, kinds: Sequence[str]
+    ) -> None:
         self.function, self.weights, self.rates = library.function(_UPDATE).raw, weights, rates
         self.adam = torch.tensor([int(kind == "adam") for kind in kinds])
         self.means, self.squares = torch.zeros_like(weights), torch.zeros_like(weights)
@@ -119,7 +170,9 @@ class Update:
 
 
 def _bound(function: Callable[..., None], arguments: Sequence[Any]) -> Callable[[], None]:
-    """Return a call of ``function`` with these arguments; it keeps the tensors whose addresses are handed over."""
+    """Return a call of ``function`` with these arguments; it keeps the tensors whose addresses are
+    handed over.
+    """
     addresses = [value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]
 
     def call(_alive: Sequence[Any] = arguments) -> None:
@@ -130,7 +183,10 @@ def _bound(function: Callable[..., None], arguments: Sequence[Any]) -> Callable[
 
 def _views(flat: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     parts = flat.split([weight[0].numel() for weight in weights.values()], dim=1)
-    return {name: part.view(weight.shape) for part, (name, weight) in zip(parts, weights.items(), strict=True)}
+    return {
+        name: part.view(weight.shape)
+        for part, (name, weight) in zip(parts, weights.items(), strict=True)
+    }
 
 
 def _joined(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -142,11 +198,15 @@ def _sizes(observables: Sequence[Observable]) -> Tensor:
 
 
 def _channels(observables: Sequence[Observable]) -> Tensor:
-    return torch.cat([torch.empty(0, dtype=torch.int64), *(one.channels.flatten() for one in observables)])
+    return torch.cat(
+        [torch.empty(0, dtype=torch.int64), *(one.channels.flatten() for one in observables)]
+    )
 
 
 def _columns(observables: Sequence[Observable], pairs_at: int) -> Tensor:
-    """Return where each datum (n,) stands among the values: data of one flavour, conditions, data of two."""
+    """Return where each datum (n,) stands among the values: data of one flavour, conditions, data
+    of two.
+    """
     places, next_at = [], {False: 0, True: pairs_at}
     for one in observables:
         places.append(torch.arange(len(one.table)) + next_at[one.of_pairs])
@@ -155,9 +215,14 @@ def _columns(observables: Sequence[Observable], pairs_at: int) -> Tensor:
 
 
 def _dense(prepared: programs.Prepared, replica: int, lanes: int) -> Tensor:
-    """Return the two matrices of a replica without their zeros, each row padded to a multiple of ``lanes``."""
+    """Return the two matrices of a replica without their zeros, each row padded to a multiple of
+    ``lanes``.
+    """
     parts = []
-    for mask, inverse in ((prepared.masks, prepared.training), (~prepared.masks, prepared.validation)):
+    for mask, inverse in (
+        (prepared.masks, prepared.training),
+        (~prepared.masks, prepared.validation),
+    ):
         chosen = mask[replica].nonzero().flatten()
         dense = inverse[replica][chosen][:, chosen]
         parts.append(functional.pad(dense, (0, -len(chosen) % lanes)).flatten())

@@ -1,7 +1,9 @@
-"""The fit that a replica repeats: one small net on x-points, observables of one and two flavours, correlated data.
+"""The fit that a replica repeats: one small net on x-points, observables of one and two flavours,
+correlated data.
 
-The shapes are those of the story's program (n3fit of NNPDF): a net 2 -> 25 -> 20 -> 8, 14 flavours, and a data set's
-table of (n, F, x) or (n, F, x, x). The numbers are drawn, and no physics is in them. Lesson 19.
+The shapes are those of the story's program (n3fit of NNPDF): a net 2 -> 25 -> 20 -> 8, 14 flavours,
+and a data set's table of (n, F, x) or (n, F, x, x). The numbers are drawn, and no physics is in
+them. Lesson 19.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ FLAVOURS = 14
 POSITIVITY = 10.0  # the weight of a positivity condition that is violated, per unit of violation
 ALPHA = 1e-7  # what the ELU of the condition is worth where it holds
 
-_TRUTH = 2**32 + 1  # the seed of the weights from which the data are made, beyond those that replicas take by default
+# the seed of the weights from which the data are made, beyond those that replicas take by default
+_TRUTH = 2**32 + 1
 _TRAINING_SHARE = 0.75
 
 
@@ -29,9 +32,9 @@ _TRAINING_SHARE = 0.75
 class Observable:
     """One data set: n numbers, each a weighted sum over x-points and flavours.
 
-    ``table`` is (n, F, x) with ``channels`` (F,), the flavours that it needs of the 14, or (n, F, x, x) with
-    ``channels`` (F, 2), pairs of flavours at two x-points; float64. The channels are in the order of their numbers.
-    Lesson 19.
+    ``table`` is (n, F, x) with ``channels`` (F,), the flavours that it needs of the 14, or (n, F,
+    x, x) with ``channels`` (F, 2), pairs of flavours at two x-points; float64. The channels are in
+    the order of their numbers. Lesson 19.
     """
 
     name: str
@@ -46,13 +49,15 @@ class Observable:
 
 @dataclass(frozen=True)
 class FitProblem:
-    """What all replicas share: x-points, observables, positivity conditions, central data and their covariance.
+    """What all replicas share: x-points, observables, positivity conditions, central data and their
+    covariance.
 
-    ``points`` (x,) and the net's ``inputs`` (x, 2), x and log x scaled to -1 to 1. The net's 8 outputs are multiplied
-    by ``shapes`` (x, 8); then the sum rule is kept: what ``quadrature`` (x,) gives for the first two outputs is brought
-    to 1 by adding ``bump`` (x, 8). (The story's fit scales an output instead, and so may divide by nearly 0.)
-    ``rotation`` (8, 14) makes 14 flavours of 8. ``data`` (n,) of all observables, in their order, have the covariance
-    ``covariance`` (n, n). Everything is float64. Lesson 19.
+    ``points`` (x,) and the net's ``inputs`` (x, 2), x and log x scaled to -1 to 1. The net's 8
+    outputs are multiplied by ``shapes`` (x, 8); then the sum rule is kept: what ``quadrature`` (x,)
+    gives for the first two outputs is brought to 1 by adding ``bump`` (x, 8). (The story's fit
+    scales an output instead, and so may divide by nearly 0.) ``rotation`` (8, 14) makes 14 flavours
+    of 8. ``data`` (n,) of all observables, in their order, have the covariance ``covariance`` (n,
+    n). Everything is float64. Lesson 19.
     """
 
     seed: int
@@ -70,7 +75,9 @@ class FitProblem:
 
 @dataclass(frozen=True)
 class Start:
-    """What a replica's seed decides: its first weights, its own data (n,) and which of them it trains on (n,)."""
+    """What a replica's seed decides: its first weights, its own data (n,) and which of them it
+    trains on (n,).
+    """
 
     weights: dict[str, Tensor]
     data: Tensor
@@ -78,19 +85,33 @@ class Start:
 
 
 def make_problem(
-    seed: int = 0, *, points: int = 30, single_sets: int = 12, single_data: int = 25, single_channels: int = 6,
-    pair_sets: int = 4, pair_data: int = 10, pair_channels: int = 24, positivity_sets: int = 2,
-) -> FitProblem:  # fmt: skip
+    seed: int = 0,
+    *,
+    points: int = 30,
+    single_sets: int = 12,
+    single_data: int = 25,
+    single_channels: int = 6,
+    pair_sets: int = 4,
+    pair_data: int = 10,
+    pair_channels: int = 24,
+    positivity_sets: int = 2,
+) -> FitProblem:
     """Return a fit of 340 data on 30 x-points, by default: 12 sets of one flavour and 4 of two.
 
-    There are ``single_sets`` of ``single_data`` data from ``single_channels`` flavours, ``pair_sets`` of ``pair_data``
-    from ``pair_channels`` pairs of flavours, ``positivity_sets`` of conditions, and ``points`` on x. The data are what
-    a net with weights of its own, drawn with ``seed``, gives, which also keeps the positivity conditions. Their
-    covariance has an uncertainty of each datum and ten that all share. The caller's random numbers stay as they are.
-    Raises TypeError or ValueError for a size that is not accepted. Lesson 19.
+    There are ``single_sets`` of ``single_data`` data from ``single_channels`` flavours,
+    ``pair_sets`` of ``pair_data`` from ``pair_channels`` pairs of flavours, ``positivity_sets`` of
+    conditions, and ``points`` on x. The data are what a net with weights of its own, drawn with
+    ``seed``, gives, which also keeps the positivity conditions. Their covariance has an uncertainty
+    of each datum and ten that all share. The caller's random numbers stay as they are. Raises
+    TypeError or ValueError for a size that is not accepted. Lesson 19.
     """
     seed, points = random_seed(seed), whole_number("points", points, at_least=2)
-    sizes = {"single_sets": single_sets, "single_data": single_data, "pair_sets": pair_sets, "pair_data": pair_data}
+    sizes = {
+        "single_sets": single_sets,
+        "single_data": single_data,
+        "pair_sets": pair_sets,
+        "pair_data": pair_data,
+    }
     for name, size in sizes.items():
         whole_number(name, size, at_least=1)
     whole_number("positivity_sets", positivity_sets, at_least=0)
@@ -111,14 +132,19 @@ def make_problem(
         * (bump / (bump @ quadrature))[:, None],
         rotation=torch.randn(8, FLAVOURS, generator=generator, dtype=torch.float64) / math.sqrt(8),
         observables=(
-            *(_single(generator, f"one flavour {number}", x, single_data, single_channels)
-              for number in range(single_sets)),
-            *(_pairs(generator, f"two flavours {number}", x, pair_data, pair_channels) for number in range(pair_sets)),
+            *(
+                _single(generator, f"one flavour {number}", x, single_data, single_channels)
+                for number in range(single_sets)
+            ),
+            *(
+                _pairs(generator, f"two flavours {number}", x, pair_data, pair_channels)
+                for number in range(pair_sets)
+            ),
         ),
         positivity=(),
         data=torch.empty(0, dtype=torch.float64),
         covariance=torch.empty(0, 0, dtype=torch.float64),
-    )  # fmt: skip
+    )
     with torch.no_grad():
         truth = flavours(made, net_of(_TRUTH + seed)(made.inputs))
     data = torch.cat([exact_values(observable, truth) for observable in made.observables])
@@ -129,10 +155,18 @@ def make_problem(
     for number in range(positivity_sets):
         drawn = _single(generator, f"positivity {number}", x, 10, min(3, FLAVOURS))
         signs = exact_values(drawn, truth).sign()
-        positivity.append(Observable(drawn.name, drawn.table * signs[:, None, None], drawn.channels))
+        positivity.append(
+            Observable(drawn.name, drawn.table * signs[:, None, None], drawn.channels)
+        )
     given = {name: getattr(made, name) for name in made.__dataclass_fields__}
-    return FitProblem(**given | {"positivity": tuple(positivity), "data": data,
-                              "covariance": shared @ shared.T + own.square().diag()})  # fmt: skip
+    return FitProblem(
+        **given
+        | {
+            "positivity": tuple(positivity),
+            "data": data,
+            "covariance": shared @ shared.T + own.square().diag(),
+        }
+    )
 
 
 def _uniform(generator: torch.Generator, shape: Sequence[int], low: float, high: float) -> Tensor:
@@ -140,7 +174,9 @@ def _uniform(generator: torch.Generator, shape: Sequence[int], low: float, high:
 
 
 def _bumps(generator: torch.Generator, x: Tensor, count: int) -> Tensor:
-    """Return (count, x): each datum looks at its own stretch of x, with a weight a point of its own."""
+    """Return (count, x): each datum looks at its own stretch of x, with a weight a point of its
+    own.
+    """
     centres = _uniform(generator, (count, 1), float(x[0].log()), float(x[-1].log()))
     looks = torch.exp(-((x.log() - centres) ** 2) / 2) + 0.05
     return looks / looks.sum(1, keepdim=True) * _uniform(generator, (count, len(x)), 0.5, 1.5)
@@ -150,15 +186,21 @@ def _chosen(generator: torch.Generator, count: int, of: int) -> Tensor:
     return torch.randperm(of, generator=generator)[:count].sort().values
 
 
-def _single(generator: torch.Generator, name: str, x: Tensor, data: int, channels: int) -> Observable:
+def _single(
+    generator: torch.Generator, name: str, x: Tensor, data: int, channels: int
+) -> Observable:
     weights = torch.randn(data, channels, generator=generator, dtype=torch.float64)
     table = weights[:, :, None] * _bumps(generator, x, data * channels).view(data, channels, len(x))
     return Observable(name, table, _chosen(generator, channels, FLAVOURS))
 
 
-def _pairs(generator: torch.Generator, name: str, x: Tensor, data: int, channels: int) -> Observable:
+def _pairs(
+    generator: torch.Generator, name: str, x: Tensor, data: int, channels: int
+) -> Observable:
     weights = torch.randn(data, channels, generator=generator, dtype=torch.float64)
-    left, right = (_bumps(generator, x, data * channels).view(data, channels, len(x)) for _ in range(2))
+    left, right = (
+        _bumps(generator, x, data * channels).view(data, channels, len(x)) for _ in range(2)
+    )
     table = weights[:, :, None, None] * left[..., :, None] * right[..., None, :]
     table = table * _uniform(generator, table.shape, 0.5, 1.5)
     flat = _chosen(generator, channels, FLAVOURS**2)
@@ -166,7 +208,9 @@ def _pairs(generator: torch.Generator, name: str, x: Tensor, data: int, channels
 
 
 def net_of(seed: int) -> nn.Sequential:
-    """Return the net 2 -> 25 -> 20 -> 8 (tanh, tanh, linear; float64): normal weights after Glorot, biases 0."""
+    """Return the net 2 -> 25 -> 20 -> 8 (tanh, tanh, linear; float64): normal weights after Glorot,
+    biases 0.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         layers = [nn.Linear(a, b, dtype=torch.float64) for a, b in itertools.pairwise(WIDTHS)]
@@ -178,20 +222,25 @@ def net_of(seed: int) -> nn.Sequential:
 
 
 def start_of(problem: FitProblem, seed: int) -> Start:
-    """Return how the replica of ``seed`` starts: the same whichever replicas are trained beside it."""
+    """Return how the replica of ``seed`` starts: the same whichever replicas are trained beside
+    it.
+    """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(problem.data), generator=generator, dtype=torch.float64)
-    chosen = torch.randperm(len(problem.data), generator=generator)[: round(_TRAINING_SHARE * len(problem.data))]
+    chosen = torch.randperm(len(problem.data), generator=generator)[
+        : round(_TRAINING_SHARE * len(problem.data))
+    ]
     mask = torch.zeros(len(problem.data), dtype=torch.bool).index_fill(0, chosen, value=True)
     weights = {name: weight.detach() for name, weight in net_of(seed).named_parameters()}
     return Start(weights, problem.data + torch.linalg.cholesky(problem.covariance) @ noise, mask)
 
 
 def inverse_of(covariance: Tensor, mask: Tensor) -> Tensor:
-    """Return (n, n): the inverse of the covariance among the data of ``mask`` over their number, 0 elsewhere.
+    """Return (n, n): the inverse of the covariance among the data of ``mask`` over their number, 0
+    elsewhere.
 
-    It is the inverse of the masked matrix. The whole matrix's inverse, masked, is another one: it knows what the left
-    out data would say.
+    It is the inverse of the masked matrix. The whole matrix's inverse, masked, is another one: it
+    knows what the left out data would say.
     """
     places = mask.nonzero().flatten()
     inverse = torch.linalg.inv(covariance[places][:, places]) / len(places)
@@ -209,7 +258,9 @@ def flavours(problem: FitProblem, outputs: Tensor) -> Tensor:
 
 
 def exact_values(observable: Observable, flavoured: Tensor) -> Tensor:
-    """Return the numbers (n,) of an observable for the flavours (x, 14) of one replica, as its definition says."""
+    """Return the numbers (n,) of an observable for the flavours (x, 14) of one replica, as its
+    definition says.
+    """
     if not observable.of_pairs:
         return torch.einsum("nfx,xf->n", observable.table, flavoured[:, observable.channels])
     first, second = (flavoured[:, observable.channels[:, place]] for place in range(2))

@@ -1,7 +1,8 @@
-"""The ways to train the replicas, each a program that takes one step of all of them: from a loop to a compiled stack.
+"""The ways to train the replicas, each a program that takes one step of all of them: from a loop to
+a compiled stack.
 
-A program is made of the same :class:`Prepared` in every way, so a replica starts alike in all. Losses are those of the
-weights before a step's update, training and validation alike.
+A program is made of the same :class:`Prepared` in every way, so a replica starts alike in all.
+Losses are those of the weights before a step's update, training and validation alike.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from helpers.studies.sgd_parallelism import _stacking as stacking
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A problem and its replicas' starts, in one type on one device: weights (R, ...), data and masks (R, n).
+    """A problem and its replicas' starts, in one type on one device: weights (R, ...), data and
+    masks (R, n).
 
     ``training`` and ``validation`` (R, n, n) are the inverses of each replica's masked covariances.
     """
@@ -40,34 +42,55 @@ class Prepared:
     def only(self, replica: int) -> Prepared:
         """Return the same of one replica."""
         one = slice(replica, replica + 1)
-        values = {field.name: getattr(self.settings, field.name) for field in dataclasses.fields(self.settings)}
-        chosen: dict[str, Any] = {name: None if value is None else value[one] for name, value in values.items()}
+        values = {
+            field.name: getattr(self.settings, field.name)
+            for field in dataclasses.fields(self.settings)
+        }
+        chosen: dict[str, Any] = {
+            name: None if value is None else value[one] for name, value in values.items()
+        }
         own = stacking.Settings(**chosen)
-        return Prepared(self.problem, {name: weight[one] for name, weight in self.weights.items()}, self.data[one],
-                        self.masks[one], self.training[one], self.validation[one], own)  # fmt: skip
+        return Prepared(
+            self.problem,
+            {name: weight[one] for name, weight in self.weights.items()},
+            self.data[one],
+            self.masks[one],
+            self.training[one],
+            self.validation[one],
+            own,
+        )
 
 
 def prepare(
-    problem: FitProblem, seeds: Sequence[int], masks: Tensor | None, settings: stacking.Settings, *, dtype: torch.dtype,
+    problem: FitProblem,
+    seeds: Sequence[int],
+    masks: Tensor | None,
+    settings: stacking.Settings,
+    *,
+    dtype: torch.dtype,
     device: torch.device,
-) -> Prepared:  # fmt: skip
+) -> Prepared:
     """Return the starts of the replicas with these seeds: computed in float64, then cast."""
     starts = [problems.start_of(problem, seed) for seed in seeds]
     chosen = torch.stack([start.mask for start in starts]) if masks is None else masks.cpu()
 
     def inverses(masks: Tensor) -> Tensor:
-        return torch.stack([problems.inverse_of(problem.covariance, mask).to(dtype) for mask in masks]).to(device)
+        return torch.stack(
+            [problems.inverse_of(problem.covariance, mask).to(dtype) for mask in masks]
+        ).to(device)
 
     return Prepared(
         problem=cast(problem, dtype=dtype, device=device),
-        weights={name: torch.stack([start.weights[name] for start in starts]).to(device, dtype)
-                 for name in starts[0].weights},
+        weights={
+            name: torch.stack([start.weights[name] for start in starts]).to(device, dtype)
+            for name in starts[0].weights
+        },
         data=torch.stack([start.data for start in starts]).to(device, dtype),
         masks=chosen.to(device),
         training=inverses(chosen),
         validation=inverses(~chosen),
         settings=settings,
-    )  # fmt: skip
+    )
 
 
 def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> FitProblem:
@@ -79,16 +102,23 @@ def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> Fi
         if isinstance(value, tuple):
             return tuple(map(moved, value))
         if isinstance(value, Observable):
-            return dataclasses.replace(value, table=moved(value.table), channels=moved(value.channels))
+            return dataclasses.replace(
+                value, table=moved(value.table), channels=moved(value.channels)
+            )
         return value
 
     return dataclasses.replace(
-        problem, **{field.name: moved(getattr(problem, field.name)) for field in dataclasses.fields(problem)}
+        problem,
+        **{
+            field.name: moved(getattr(problem, field.name)) for field in dataclasses.fields(problem)
+        },
     )
 
 
 def violation(values: Tensor) -> Tensor:
-    """Return what each positivity value costs: nothing where it is positive, in proportion where it is not."""
+    """Return what each positivity value costs: nothing where it is positive, in proportion where it
+    is not.
+    """
     return problems.POSITIVITY * functional.elu(-values, alpha=problems.ALPHA)
 
 
@@ -96,7 +126,9 @@ def violation(values: Tensor) -> Tensor:
 
 
 class Alone:
-    """One replica's fit as the story's program had it: a net, an optimizer, and a validation from x on."""
+    """One replica's fit as the story's program had it: a net, an optimizer, and a validation from x
+    on.
+    """
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared, self.settings = prepared, prepared.settings
@@ -112,7 +144,9 @@ class Alone:
         self.best, self.lowest, self.waited = self.net.state_dict(), math.inf, 0
 
     def loss(self, inverse: Tensor, conditions: Sequence[contractions.Contraction] = ()) -> Tensor:
-        """Return chi2 of the data that ``inverse`` knows, and the cost of ``conditions`` that are violated."""
+        """Return chi2 of the data that ``inverse`` knows, and the cost of ``conditions`` that are
+        violated.
+        """
         outputs = self.net(self.prepared.problem.inputs)
         flavoured = problems.flavours(self.prepared.problem, outputs)[..., None]
         found = torch.cat([observable(flavoured) for observable in self.observables])
@@ -131,7 +165,11 @@ class Alone:
         if self.settings.patience is not None:
             self.waited += 1
             if validation < self.lowest:
-                self.best, self.lowest, self.waited = copy.deepcopy(self.net.state_dict()), validation, 0
+                self.best, self.lowest, self.waited = (
+                    copy.deepcopy(self.net.state_dict()),
+                    validation,
+                    0,
+                )
             if self.waited >= self.settings.patience[0]:
                 self.stopped = True
                 return
@@ -167,10 +205,14 @@ class Sequential:
         def column(kept: list[float]) -> Tensor:
             return self.like.new_tensor(kept + [math.nan] * (steps - len(kept)))
 
-        states = [fit.net.state_dict() if fit.settings.patience is None else fit.best for fit in self.fits]
+        states = [
+            fit.net.state_dict() if fit.settings.patience is None else fit.best for fit in self.fits
+        ]
         return {
             "losses": torch.stack([column(fit.losses) for fit in self.fits], dim=1),
-            "validation_losses": torch.stack([column(fit.validation_losses) for fit in self.fits], dim=1),
+            "validation_losses": torch.stack(
+                [column(fit.validation_losses) for fit in self.fits], dim=1
+            ),
             "weights": {name: torch.stack([state[name] for state in states]) for name in states[0]},
             "steps_taken": torch.tensor([fit.steps_taken for fit in self.fits]),
         }
@@ -186,8 +228,11 @@ class Together:
         self.prepared = prepared
         self.named = {name: weight.clone() for name, weight in prepared.weights.items()}
         self.weights = list(self.named.values())
-        self.begin(lambda rates: stacking.StackedOptimizer(self.weights, rates, prepared.settings.optimizers,
-                                                           fused=fused))  # fmt: skip
+        self.begin(
+            lambda rates: stacking.StackedOptimizer(
+                self.weights, rates, prepared.settings.optimizers, fused=fused
+            )
+        )
 
     def begin(self, make_optimizer: Callable[[Tensor], Any]) -> None:
         """Make what a step needs beside the weights and the losses."""
@@ -198,7 +243,9 @@ class Together:
         self.validation_losses: list[Tensor] = []
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return training and validation losses (R,), and the gradient of each replica's training loss."""
+        """Return training and validation losses (R,), and the gradient of each replica's training
+        loss.
+        """
         raise NotImplementedError
 
     def step(self) -> None:
@@ -220,33 +267,48 @@ class Together:
         """Return what :class:`ReplicaRun` holds of the training."""
         losses = stacking.filled(self.losses, steps)
         validation = stacking.filled(self.validation_losses, steps)
-        taken = torch.full((losses.shape[1],), steps) if self.stopping is None else self.stopping.steps_taken
+        taken = (
+            torch.full((losses.shape[1],), steps)
+            if self.stopping is None
+            else self.stopping.steps_taken
+        )
         if self.stopping is not None:
             for weight, best in zip(self.weights, self.stopping.best, strict=True):
                 weight.detach().copy_(best)
-        return {"losses": losses, "validation_losses": validation, "steps_taken": taken.cpu(),
-                "weights": {name: weight.detach().clone() for name, weight in self.named.items()}}  # fmt: skip
+        return {
+            "losses": losses,
+            "validation_losses": validation,
+            "steps_taken": taken.cpu(),
+            "weights": {name: weight.detach().clone() for name, weight in self.named.items()},
+        }
 
 
 class Stacked(Together):
-    """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation are computed.
+    """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation
+    are computed.
 
     - "boolean_mask": as the program of one replica, replicas last;
     - "padded_einsum", "gather", "pair_product": those of :mod:`_contractions`;
     - "shared": each observable by the cheaper count, and both losses from the same observables.
     """
 
-    def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False, compiled: bool = False) -> None:
+    def __init__(
+        self, prepared: Prepared, kind: str, *, fused: bool = False, compiled: bool = False
+    ) -> None:
         super().__init__(prepared, fused=fused)
         problem = prepared.problem
         self.kind, self.learned = kind, self.weights
-        self.observables, self.conditions = ([_contraction(kind, one, len(prepared.data)) for one in those]
-                                             for those in (problem.observables, problem.positivity))  # fmt: skip
+        self.observables, self.conditions = (
+            [_contraction(kind, one, len(prepared.data)) for one in those]
+            for those in (problem.observables, problem.positivity)
+        )
         self.joint = prepared.training + prepared.validation if kind == "shared" else None
         self.both = torch.compile(self._both, dynamic=False) if compiled else self._both
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return losses and gradients by autograd: the gradient of the losses' sum is every replica's own."""
+        """Return losses and gradients by autograd: the gradient of the losses' sum is every
+        replica's own.
+        """
         for weight in self.learned:
             weight.requires_grad_()
         training, validation = self._losses()
@@ -254,7 +316,9 @@ class Stacked(Together):
         return training, validation, list(gradients)
 
     def _losses(self) -> tuple[Tensor, Tensor]:
-        """Return training losses (R,) with autograd's record, and validation losses (R,) without."""
+        """Return training losses (R,) with autograd's record, and validation losses (R,)
+        without.
+        """
         if self.kind == "shared":
             return self.both(self.learned)
         training = self._loss(self.prepared.training, conditions=True)
@@ -271,9 +335,11 @@ class Stacked(Together):
         return total if violated is None else total + violation(violated).sum(0)
 
     def _both(self, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return both losses of one pass: no datum is in both, so one matrix holds both inverses, and is read once.
+        """Return both losses of one pass: no datum is in both, so one matrix holds both inverses,
+        and is read once.
 
-        The matrices are symmetric, so the gradient of r A r is twice what comes through one of the two r.
+        The matrices are symmetric, so the gradient of r A r is twice what comes through one of the
+        two r.
         """
         assert self.joint is not None  # as the kind is "shared"
         found, violated = self._values(weights, conditions=True)
@@ -286,7 +352,9 @@ class Stacked(Together):
         return training, torch.where(self.prepared.masks, 0, terms.detach()).sum(1)
 
     def _values(self, weights: list[Tensor], *, conditions: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the observables (n, R) and the conditions' values (p, R), None where there are none."""
+        """Return the observables (n, R) and the conditions' values (p, R), None where there are
+        none.
+        """
         problem, parts = self.prepared.problem, [self.observables]
         flavoured = problems.flavours(problem, self._outputs(weights))
         if self.kind == "gather":
@@ -306,18 +374,27 @@ class Stacked(Together):
 class Separate(Stacked):
     """The same with a separate network for each replica, whose outputs are then joined.
 
-    The networks' weights are views of the stack's, so only their forward and backward passes are separate.
+    The networks' weights are views of the stack's, so only their forward and backward passes are
+    separate.
     """
 
     def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False) -> None:
         super().__init__(prepared, kind, fused=fused)
-        self.learned = [weight[replica].detach() for replica in range(len(prepared.data)) for weight in self.weights]
+        self.learned = [
+            weight[replica].detach()
+            for replica in range(len(prepared.data))
+            for weight in self.weights
+        ]
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses, and the gradients (R, ...) of all networks' own weights."""
         training, validation, gradients = super().evaluate()
         tensors = len(self.weights)
-        return training, validation, [torch.stack(gradients[place::tensors]) for place in range(tensors)]
+        return (
+            training,
+            validation,
+            [torch.stack(gradients[place::tensors]) for place in range(tensors)],
+        )
 
     def _outputs(self, weights: list[Tensor]) -> Tensor:
         tensors = len(self.weights)
@@ -335,7 +412,8 @@ def _contraction(kind: str, observable: Observable, replicas: int) -> contractio
     if cheapest == "pair_product":
         return contractions.pair_product(observable)
     gathered = getattr(contractions, cheapest)(observable)
-    order = (2, 1, 0) if cheapest == "padded_einsum" else (2, 0, 1)  # from (14, x, R) to what it takes
+    # from (14, x, R) to what it takes
+    order = (2, 1, 0) if cheapest == "padded_einsum" else (2, 0, 1)
     return lambda flavoured: gathered(flavoured.permute(*order).contiguous()).T
 
 
@@ -350,9 +428,14 @@ def _net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
 
 
 def stacked_net(
-    weights: Sequence[Tensor], inputs: Tensor, *, activation: Callable[[Tensor], Tensor] = torch.tanh
+    weights: Sequence[Tensor],
+    inputs: Tensor,
+    *,
+    activation: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
-    """Return the outputs (R, x, 8) of all replicas' nets for the inputs (x, 2): three batched products."""
+    """Return the outputs (R, x, 8) of all replicas' nets for the inputs (x, 2): three batched
+    products.
+    """
     replicas = len(weights[0])
     hidden = inputs.expand(replicas, *inputs.shape)
     for layer in range(0, len(weights), 2):
@@ -364,13 +447,17 @@ def stacked_net(
 
 
 def chi2_by_einsum(found: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return chi2 (R,) of the observables ``found`` (n, R) for data (R, n) and inverse covariances (R, n, n)."""
+    """Return chi2 (R,) of the observables ``found`` (n, R) for data (R, n) and inverse covariances
+    (R, n, n).
+    """
     residual = found.T - data
     return torch.einsum("ri,rij,rj->r", residual, inverse, residual)
 
 
 def chi2_by_bmm(found: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return what :func:`chi2_by_einsum` returns, by a batched product: of rows, which is faster than of columns."""
+    """Return what :func:`chi2_by_einsum` returns, by a batched product: of rows, which is faster
+    than of columns.
+    """
     residual = found.T - data
     return (residual * torch.bmm(residual[:, None, :], inverse)[:, 0]).sum(1)
 
@@ -383,7 +470,9 @@ class Mapped(Together):
         alone = Alone(prepared.only(0))
         problem = prepared.problem
 
-        def loss(weights: dict[str, Tensor], data: Tensor, inverse: Tensor, conditions: Sequence[Any]) -> Tensor:
+        def loss(
+            weights: dict[str, Tensor], data: Tensor, inverse: Tensor, conditions: Sequence[Any]
+        ) -> Tensor:
             outputs = functional_call(alone.net, weights, (problem.inputs,))
             flavoured = problems.flavours(problem, outputs)[..., None]
             found = torch.cat([observable(flavoured) for observable in alone.observables])

@@ -1,4 +1,6 @@
-"""The figures of lesson 19: a loop and a stack, gaps between epochs, the ladder, and where replicas are coupled."""
+"""The figures of lesson 19: a loop and a stack, gaps between epochs, the ladder, and where replicas
+are coupled.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ from torch import Tensor
 
 from helpers import plotting
 from helpers.checks import members, named, whole_number
-from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, tint, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    EMPTY,
+    INK,
+    QUIET,
+    SENDING,
+    arrow,
+    box,
+    paper,
+    tint,
+    write,
+)
 from helpers.studies.replicas._epochs import EpochTimes
 from helpers.studies.replicas._mistakes import MISTAKES, REPLICAS, is_changed
 
@@ -19,11 +33,13 @@ _NAME_IN, _STAGE_IN, _GAP_IN, _ROW_IN, _TOP_IN, _MOST = 1.05, 0.95, 0.3, 0.42, 0
 
 
 def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Figure:
-    """Return a step of ``stages`` for all replicas in a loop, and below it in a stack: each box is a call, numbered.
+    """Return a step of ``stages`` for all replicas in a loop, and below it in a stack: each box is
+    a call, numbered.
 
     ``title`` stands above both.
 
-    Raises TypeError or ValueError for stages that are no texts, and unless ``replicas`` are 2 to 12. Lesson 19.
+    Raises TypeError or ValueError for stages that are no texts, and unless ``replicas`` are 2 to
+    12. Lesson 19.
     """
     stages, replicas = _checked(stages, replicas)
     high = replicas * _ROW_IN
@@ -31,7 +47,13 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
     for looped, top in ((True, _TOP_IN), (False, 2 * _TOP_IN + high + 0.3)):
         calls = len(stages) * (replicas if looped else 1)
         write(
-            axes, 0.12, top - 0.42, f"{'a loop' if looped else 'a stack'}: {calls} calls", size=13, bold=True, ha="left"
+            axes,
+            0.12,
+            top - 0.42,
+            f"{'a loop' if looped else 'a stack'}: {calls} calls",
+            size=13,
+            bold=True,
+            ha="left",
         )
         _names(axes, stages, replicas, top)
         for place in range(len(stages)):
@@ -40,27 +62,54 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
                 y = top + replica * _ROW_IN
                 if looped:
                     number = str(replica * len(stages) + place + 1)
-                    box(axes, left, y + 0.05, _STAGE_IN, _ROW_IN - 0.1, number, colour=tint(COMPUTING, 0.35))
+                    box(
+                        axes,
+                        left,
+                        y + 0.05,
+                        _STAGE_IN,
+                        _ROW_IN - 0.1,
+                        number,
+                        colour=tint(COMPUTING, 0.35),
+                    )
                 if place < len(stages) - 1:
                     middle = y + _ROW_IN / 2
-                    arrow(axes, (left + _STAGE_IN, middle), (left + _STAGE_IN + _GAP_IN, middle), colour=QUIET, thick=1)
+                    arrow(
+                        axes,
+                        (left + _STAGE_IN, middle),
+                        (left + _STAGE_IN + _GAP_IN, middle),
+                        colour=QUIET,
+                        thick=1,
+                    )
             if not looped:
-                box(axes, left, top + 0.02, _STAGE_IN, high - 0.04, str(place + 1), colour=tint(COMPUTING, 0.35))
+                box(
+                    axes,
+                    left,
+                    top + 0.02,
+                    _STAGE_IN,
+                    high - 0.04,
+                    str(place + 1),
+                    colour=tint(COMPUTING, 0.35),
+                )
     return drawn
 
 
-def draw_couplings(stages: Sequence[str], couplings: Mapping[str, str], *, replicas: int = 4, title: str) -> Figure:
-    """Return a stack's step: a lane a replica, and a bar across them at each of ``stages`` that ``couplings`` names.
+def draw_couplings(
+    stages: Sequence[str], couplings: Mapping[str, str], *, replicas: int = 4, title: str
+) -> Figure:
+    """Return a stack's step: a lane a replica, and a bar across them at each of ``stages`` that
+    ``couplings`` names.
 
-    A coupling's text, below its bar, says what passes from replica to replica there; ``title`` stands above all. Raises
-    TypeError or ValueError for stages that are no texts, couplings of no stage, and unless ``replicas`` are 2 to 12.
-    Lesson 19.
+    A coupling's text, below its bar, says what passes from replica to replica there; ``title``
+    stands above all. Raises TypeError or ValueError for stages that are no texts, couplings of no
+    stage, and unless ``replicas`` are 2 to 12. Lesson 19.
     """
     stages, replicas = _checked(stages, replicas)
     named("couplings", couplings, "texts by their stages")
     unknown = next((name for name in couplings if name not in stages), None)
     if unknown is not None:
-        raise ValueError(f"couplings has {unknown!r}, which is no stage; the stages are {', '.join(stages)}")
+        raise ValueError(
+            f"couplings has {unknown!r}, which is no stage; the stages are {', '.join(stages)}"
+        )
     high = replicas * _ROW_IN
     drawn, axes = paper(_wide(stages), _TOP_IN + high + 0.75, title=title)
     _names(axes, stages, replicas, _TOP_IN)
@@ -68,10 +117,23 @@ def draw_couplings(stages: Sequence[str], couplings: Mapping[str, str], *, repli
         left = _left(place)
         for replica in range(replicas):
             y = _TOP_IN + replica * _ROW_IN
-            box(axes, left, y + 0.05, _STAGE_IN, _ROW_IN - 0.1, colour=tint(DATA, 0.45) if place == 0 else EMPTY)
+            box(
+                axes,
+                left,
+                y + 0.05,
+                _STAGE_IN,
+                _ROW_IN - 0.1,
+                colour=tint(DATA, 0.45) if place == 0 else EMPTY,
+            )
             if place < len(stages) - 1:
                 middle = y + _ROW_IN / 2
-                arrow(axes, (left + _STAGE_IN, middle), (left + _STAGE_IN + _GAP_IN, middle), colour=QUIET, thick=1)
+                arrow(
+                    axes,
+                    (left + _STAGE_IN, middle),
+                    (left + _STAGE_IN + _GAP_IN, middle),
+                    colour=QUIET,
+                    thick=1,
+                )
         if stage in couplings:
             x = left + _STAGE_IN / 2
             box(axes, x - 0.14, _TOP_IN + 0.02, 0.28, high - 0.04, colour=SENDING)
@@ -80,9 +142,11 @@ def draw_couplings(stages: Sequence[str], couplings: Mapping[str, str], *, repli
 
 
 def draw_epochs(runs: Mapping[str, EpochTimes], *, title: str) -> Figure:
-    """Return the steps and the gaps of ``runs``, by name, each in a lane of its own under ``title``.
+    """Return the steps and the gaps of ``runs``, by name, each in a lane of its own under
+    ``title``.
 
-    All lanes end with the shortest run, and gaps of less than a hundredth of this time are left out. Lesson 19.
+    All lanes end with the shortest run, and gaps of less than a hundredth of this time are left
+    out. Lesson 19.
     """
     until = min(run.steps_s[-1][1] for run in runs.values())
     spans = []
@@ -100,19 +164,26 @@ def draw_epochs(runs: Mapping[str, EpochTimes], *, title: str) -> Figure:
 
 
 def draw_ladder(
-    times_s: Mapping[int, Mapping[str, float]], *, title: str, ylabel: str = "times as fast as the first program"
+    times_s: Mapping[int, Mapping[str, float]],
+    *,
+    title: str,
+    ylabel: str = "times as fast as the first program",
 ) -> Figure:
     """Return each program's speed relative to the first one, a line for each number of replicas.
 
-    ``times_s`` holds the seconds of a step, by number of replicas and then by the text that names the program below
-    the axis, from left to right and the same for all. ``title`` stands above, ``ylabel`` at the axis. Raises ValueError
-    for numbers of replicas with other programs. Lesson 19.
+    ``times_s`` holds the seconds of a step, by number of replicas and then by the text that names
+    the program below the axis, from left to right and the same for all. ``title`` stands above,
+    ``ylabel`` at the axis. Raises ValueError for numbers of replicas with other programs. Lesson
+    19.
     """
     labels = list(next(iter(times_s.values())))
     drawn, axes = plotting.figure(title=title, height_in=4.4)
     for (replicas, row), marker in zip(times_s.items(), "^so", strict=False):
         if list(row) != labels:
-            raise ValueError(f"{replicas} replicas have the programs {list(row)}, the first {labels}; give the same")
+            raise ValueError(
+                f"{replicas} replicas have the programs {list(row)}, the first {labels}; give the "
+                "same"
+            )
         speeds = [row[labels[0]] / time_s for time_s in row.values()]
         label = "1 replica" if replicas == 1 else f"{replicas} replicas"
         axes.semilogy(range(len(labels)), speeds, marker + "--", linewidth=1, label=label)
@@ -127,14 +198,23 @@ def draw_ladder(
 
 
 def draw_changes(changes: Tensor, *, title: str) -> Figure:
-    """Return a square for each mistake and replica of ``changes``, coloured where the fit has changed.
+    """Return a square for each mistake and replica of ``changes``, coloured where the fit has
+    changed.
 
     ``changes`` are those of :func:`change_fits`, and ``title`` stands above. Lesson 19.
     """
     drawn, axes = plotting.figure(title=title, height_in=4.2)
     for (row, replica), changed in np.ndenumerate(is_changed(changes).numpy()):
-        axes.scatter(replica, row, s=1700, marker="s", color=SENDING if changed else plotting.COLOURS["waiting"])
-        axes.text(replica, row, "changed" if changed else "same", ha="center", va="center", fontsize=9)
+        axes.scatter(
+            replica,
+            row,
+            s=1700,
+            marker="s",
+            color=SENDING if changed else plotting.COLOURS["waiting"],
+        )
+        axes.text(
+            replica, row, "changed" if changed else "same", ha="center", va="center", fontsize=9
+        )
     axes.set_xticks(range(len(REPLICAS)), REPLICAS)
     axes.set_yticks(range(len(MISTAKES)), MISTAKES)
     axes.set(xlim=(-0.5, len(REPLICAS) - 0.5), ylim=(len(MISTAKES) - 0.5, -0.5))
@@ -143,7 +223,10 @@ def draw_changes(changes: Tensor, *, title: str) -> Figure:
 
 
 def draw_clipping(losses: Mapping[str, Sequence[float]], *, title: str) -> Figure:
-    """Return the median losses of :func:`median_losses` over the steps, a line for each name. Lesson 19."""
+    """Return the median losses of :func:`median_losses` over the steps, a line for each name.
+
+    Lesson 19.
+    """
     drawn, axes = plotting.figure(title=title)
     for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
         axes.semilogy(values, style, label=name)

@@ -19,7 +19,11 @@ from ._published import (
     Promise as Promise,
     ServingRate as ServingRate,
 )
-from ._requests import Request as Request, random_prompts as random_prompts, random_requests as random_requests
+from ._requests import (
+    Request as Request,
+    random_prompts as random_prompts,
+    random_requests as random_requests,
+)
 from ._scheduling import (
     admit as admit,
     admit_static as admit_static,
@@ -30,7 +34,13 @@ from ._scheduling import (
     read_together as read_together,
     release as release,
 )
-from ._server import Admit as Admit, CacheMemory as CacheMemory, Grow as Grow, Plan as Plan, Release as Release
+from ._server import (
+    Admit as Admit,
+    CacheMemory as CacheMemory,
+    Grow as Grow,
+    Plan as Plan,
+    Release as Release,
+)
 from ._steps import (
     Batch as Batch,
     GpuStep as GpuStep,

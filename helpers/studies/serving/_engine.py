@@ -1,4 +1,7 @@
-"""A real step of the course's decoder over requests of different lengths, and how long it takes. Lesson 23."""
+"""A real step of the course's decoder over requests of different lengths, and how long it takes.
+
+Lesson 23.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ Clock = Callable[[], float]
 
 
 class MeasuredStep(NamedTuple):
-    """A step that was measured: its tokens, its requests, its seconds; :func:`fit_step` takes several. Lesson 23."""
+    """A step that was measured: its tokens, its requests, its seconds; :func:`fit_step` takes
+    several.
+
+    Lesson 23.
+    """
 
     tokens: int
     requests: int
@@ -29,16 +36,19 @@ class MeasuredStep(NamedTuple):
 
 
 class DecoderStep:
-    """A step of ``model`` for :func:`serve`, on whatever device the model is: it computes, and returns its seconds.
+    """A step of ``model`` for :func:`serve`, on whatever device the model is: it computes, and
+    returns its seconds.
 
-    ``prompts`` has the tokens of each request's prompt, in the order of the requests, and ``memory`` is the one that
-    :func:`serve` is given; keys and values of all pages are one tensor of zeros, (layers, 2, pages, page_tokens,
-    kv_heads, width / heads). Each request writes its likeliest token, ``texts`` has what each has written so far, and
-    these texts are those of the model alone, whoever shares a step. ``clock`` is read before and after a step; on a
-    CPU, ``time.process_time`` counts no time of other programs.
+    ``prompts`` has the tokens of each request's prompt, in the order of the requests, and
+    ``memory`` is the one that :func:`serve` is given; keys and values of all pages are one tensor
+    of zeros, (layers, 2, pages, page_tokens, kv_heads, width / heads). Each request writes its
+    likeliest token, ``texts`` has what each has written so far, and these texts are those of the
+    model alone, whoever shares a step. ``clock`` is read before and after a step; on a CPU,
+    ``time.process_time`` counts no time of other programs.
 
-    Raises TypeError or ValueError for prompts that are no tokens of the model, and, when called, for a text longer than
-    the model's context, and for a common beginning that another prompt has left in the cache. Lesson 23.
+    Raises TypeError or ValueError for prompts that are no tokens of the model, and, when called,
+    for a text longer than the model's context, and for a common beginning that another prompt has
+    left in the cache. Lesson 23.
 
     >>> memory = CacheMemory(pages=8, page_tokens=4)
     >>> step = DecoderStep(Decoder(7, width=8, layers=1, heads=2), [[1, 2, 3]], memory)
@@ -48,28 +58,40 @@ class DecoderStep:
     """
 
     def __init__(
-        self, model: Decoder, prompts: Sequence[Sequence[int]], memory: CacheMemory, *,
+        self,
+        model: Decoder,
+        prompts: Sequence[Sequence[int]],
+        memory: CacheMemory,
+        *,
         clock: Clock = time.perf_counter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = one_of("model", model, Decoder, _A_DECODER)
         one_of("memory", memory, CacheMemory, "the CacheMemory that serve is given")
-        self.page_tokens, self.clock = memory.page_tokens, function("clock", clock, "such as time.perf_counter")
+        self.page_tokens, self.clock = (
+            memory.page_tokens,
+            function("clock", clock, "such as time.perf_counter"),
+        )
         vocabulary = len(model.head.weight)
         self._words = [
             [
                 whole_number(f"prompts[{place}]", token, at_least=0, at_most=vocabulary - 1)
                 for token in members(f"prompts[{place}]", prompt, "tokens")
             ]
-            for place, prompt in enumerate(members("prompts", prompts, "prompts, each a list of tokens"))
+            for place, prompt in enumerate(
+                members("prompts", prompts, "prompts, each a list of tokens")
+            )
         ]
         self._prompt_tokens = [len(words) for words in self._words]
         self._cache = _new_cache(model, memory)
-        self._held = torch.full((memory.pages, memory.page_tokens), -1)  # the token whose key stands in each place
+        # the token whose key stands in each place
+        self._held = torch.full((memory.pages, memory.page_tokens), -1)
 
     @property
     def texts(self) -> list[list[int]]:
         """The tokens that each request has written so far, without its prompt."""
-        return [words[count:] for words, count in zip(self._words, self._prompt_tokens, strict=True)]
+        return [
+            words[count:] for words, count in zip(self._words, self._prompt_tokens, strict=True)
+        ]
 
     def __call__(self, batch: Batch) -> float:
         """Run a step, and return its seconds."""
@@ -81,7 +103,9 @@ class DecoderStep:
         following = ragged_step(self.model, self._cache, batch, new)
         seconds = self.clock() - begin
         for (number, start, count, pages), tokens, token in zip(parts, new, following, strict=True):
-            self._held.flatten()[_rows(pages, start, count, self.page_tokens)] = torch.tensor(tokens)
+            self._held.flatten()[_rows(pages, start, count, self.page_tokens)] = torch.tensor(
+                tokens
+            )
             if start + count == len(self._words[number]):
                 self._words[number].append(token)
         return seconds
@@ -89,34 +113,48 @@ class DecoderStep:
     def _check(self, number: int, start: int, count: int, pages: Sequence[int]) -> None:
         words, end, room = self._words[number], start + count, len(pages) * self.page_tokens
         if end > min(self.model.context, room):
-            raise ValueError(f"request {number} has {end} tokens, the model a context of {self.model.context}, and its "
-                             f"{len(pages)} pages hold {room}; give shorter requests, and give serve the same memory "
-                             "as the step")  # fmt: skip
+            raise ValueError(
+                f"request {number} has {end} tokens, the model a context of {self.model.context}, "
+                f"and its {len(pages)} pages hold {room}; give shorter requests, and give serve "
+                "the same memory as the step"
+            )
         if self._held[list(pages)].flatten()[:start].tolist() != words[:start]:
-            raise ValueError(f"the cache of request {number} holds other tokens than the first {start} of its text; "
-                             "give serve as common= only what all prompts begin with")  # fmt: skip
+            raise ValueError(
+                f"the cache of request {number} holds other tokens than the first {start} of its "
+                "text; give serve as common= only what all prompts begin with"
+            )
 
 
 @torch.inference_mode()
-def ragged_step(model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Sequence[Sequence[int]]) -> list[int]:
-    """Return the likeliest next token of each request in ``batch``, and leave its keys and values in the ``cache``.
+def ragged_step(
+    model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return the likeliest next token of each request in ``batch``, and leave its keys and values
+    in the ``cache``.
 
-    The ``model`` stays as it is. ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width / heads), and ``tokens``
-    has those of each request. All tokens of the step are rows of one tensor, (tokens, width): norms and products with
-    matrices take them together, whosever they are, and only attention takes each request alone (selective batching; Yu
-    and others, Orca, OSDI 2022).
+    The ``model`` stays as it is. ``cache`` is (layers, 2, pages, page_tokens, kv_heads, width /
+    heads), and ``tokens`` has those of each request. All tokens of the step are rows of one tensor,
+    (tokens, width): norms and products with matrices take them together, whosever they are, and
+    only attention takes each request alone (selective batching; Yu and others, Orca, OSDI 2022).
     """
     page, sizes = cache.shape[3], list(batch.tokens)
     ends = [start + count for start, count in zip(batch.starts, sizes, strict=True)]
-    places = [place for start, end in zip(batch.starts, ends, strict=True) for place in range(start, end)]
+    places = [
+        place for start, end in zip(batch.starts, ends, strict=True) for place in range(start, end)
+    ]
     rows = [
         row
         for start, count, pages in zip(batch.starts, sizes, batch.tables, strict=True)
         for row in _rows(pages, start, count, page)
     ]
     tensor = functools.partial(torch.tensor, device=cache.device)
-    tables = [tensor(list(pages[: -(-end // page)])) for pages, end in zip(batch.tables, ends, strict=True)]
-    x = model.tokens(tensor([token for each in tokens for token in each])) + model.positions(tensor(places))
+    tables = [
+        tensor(list(pages[: -(-end // page)]))
+        for pages, end in zip(batch.tables, ends, strict=True)
+    ]
+    x = model.tokens(tensor([token for each in tokens for token in each])) + model.positions(
+        tensor(places)
+    )
     for block, keys_and_values in zip(model.blocks, cache, strict=True):
         x = _block(cast(DecoderBlock, block), x, keys_and_values, tensor(rows), tables, ends, sizes)
     last = tensor(sizes).cumsum(0) - 1
@@ -124,21 +162,35 @@ def ragged_step(model: Decoder, cache: torch.Tensor, batch: Batch, tokens: Seque
 
 
 def _new_cache(model: Decoder, memory: CacheMemory) -> torch.Tensor:
-    """Return zeros (layers, 2, pages, page_tokens, kv_heads, width / heads) on the model's device."""
+    """Return zeros (layers, 2, pages, page_tokens, kv_heads, width / heads) on the model's
+    device.
+    """
     shape = len(model.blocks), 2, memory.pages, memory.page_tokens, model.kv_heads, model.head_width
     return model.head.weight.new_zeros(shape)
 
 
 def _rows(pages: Sequence[int], start: int, count: int, page_tokens: int) -> list[int]:
-    """Return the rows of the cache in which ``count`` tokens from ``start`` on have their keys and values."""
-    return [pages[place // page_tokens] * page_tokens + place % page_tokens for place in range(start, start + count)]
+    """Return the rows of the cache in which ``count`` tokens from ``start`` on have their keys and
+    values.
+    """
+    return [
+        pages[place // page_tokens] * page_tokens + place % page_tokens
+        for place in range(start, start + count)
+    ]
 
 
 def _block(
-    block: DecoderBlock, x: torch.Tensor, cache: torch.Tensor, rows: torch.Tensor, tables: Sequence[torch.Tensor],
-    ends: Sequence[int], sizes: Sequence[int],
-) -> torch.Tensor:  # fmt: skip
-    """Return the rows ``x`` (tokens, width) after a block; ``rows`` are their places in ``cache``."""
+    block: DecoderBlock,
+    x: torch.Tensor,
+    cache: torch.Tensor,
+    rows: torch.Tensor,
+    tables: Sequence[torch.Tensor],
+    ends: Sequence[int],
+    sizes: Sequence[int],
+) -> torch.Tensor:
+    """Return the rows ``x`` (tokens, width) after a block; ``rows`` are their places in
+    ``cache``.
+    """
     split = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width))
     queries, keys, values = split.split((block.heads, block.kv_heads, block.kv_heads), dim=1)
     cache.flatten(1, 2)[:, rows] = torch.stack((keys, values))
@@ -150,34 +202,57 @@ def _block(
     return x + block.down(functional.gelu(block.up(block.norm2(x))))
 
 
-def _attended(queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, end: int) -> torch.Tensor:
-    """Return the attention of one request's last queries (tokens, heads, d) to its first ``end`` keys and values."""
+def _attended(
+    queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, end: int
+) -> torch.Tensor:
+    """Return the attention of one request's last queries (tokens, heads, d) to its first ``end``
+    keys and values.
+    """
     # Pages are copied together; a single page, such as a whole context, is read where it stands.
     held = cache[:, table[0]] if len(table) == 1 else cache[:, table].flatten(1, 2)
     keys, values = held[:, :end].transpose(1, 2).unsqueeze(1)
-    return causal_attention(queries.transpose(0, 1).unsqueeze(0), keys, values)[0].transpose(0, 1).flatten(1)
+    return (
+        causal_attention(queries.transpose(0, 1).unsqueeze(0), keys, values)[0]
+        .transpose(0, 1)
+        .flatten(1)
+    )
 
 
 def measure_step(
-    model: Decoder, *, requests: int = 1, tokens: int = 1, cached: int = 64, repeats: int = 5,
+    model: Decoder,
+    *,
+    requests: int = 1,
+    tokens: int = 1,
+    cached: int = 64,
+    repeats: int = 5,
     clock: Clock = time.perf_counter,
-) -> MeasuredStep:  # fmt: skip
-    """Return the median time of a step of ``model`` that takes ``tokens`` tokens of each of ``requests`` requests.
+) -> MeasuredStep:
+    """Return the median time of a step of ``model`` that takes ``tokens`` tokens of each of
+    ``requests`` requests.
 
-    Each request has ``cached`` tokens in its cache before, with one page for its whole text. The first
-    step of ``repeats`` and one is not counted; all take random tokens, and no text is kept. ``clock`` is that of
-    :class:`DecoderStep`. Lesson 23.
+    Each request has ``cached`` tokens in its cache before, with one page for its whole text. The
+    first step of ``repeats`` and one is not counted; all take random tokens, and no text is kept.
+    ``clock`` is that of :class:`DecoderStep`. Lesson 23.
     """
     one_of("model", model, Decoder, _A_DECODER)
     requests, tokens = whole_number("requests", requests), whole_number("tokens", tokens)
     cached, repeats = whole_number("cached", cached, at_least=0), whole_number("repeats", repeats)
     length = cached + tokens
     if length > model.context:
-        raise ValueError(f"cached={cached} and tokens={tokens} are {length} tokens; the model has a context of "
-                         f"{model.context}")  # fmt: skip
+        raise ValueError(
+            f"cached={cached} and tokens={tokens} are {length} tokens; the model has a context of "
+            f"{model.context}"
+        )
     cache = _new_cache(model, CacheMemory(requests, length))
-    batch = Batch(range(requests), [cached] * requests, [tokens] * requests, [[page] for page in range(requests)])
-    new = torch.randint(len(model.head.weight), (requests, tokens), generator=torch.Generator().manual_seed(0)).tolist()
+    batch = Batch(
+        range(requests),
+        [cached] * requests,
+        [tokens] * requests,
+        [[page] for page in range(requests)],
+    )
+    new = torch.randint(
+        len(model.head.weight), (requests, tokens), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     taken = []
     for _ in range(repeats + 1):
         begin = function("clock", clock, "such as time.perf_counter")()

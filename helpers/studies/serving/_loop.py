@@ -1,4 +1,8 @@
-"""The loop of a server: who joins, what each gets in a step, how long that takes, when each token came. Lesson 23."""
+"""The loop of a server: who joins, what each gets in a step, how long that takes, when each token
+came.
+
+Lesson 23.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ from helpers.studies.serving._steps import GpuStep, LineStep, Step
 class Served(Record):
     """What became of a request: its stays in slots, and when each token of its answer came.
 
-    ``stays`` has the slot, begin and end of each; there are two or more if the server had to stop it in between.
-    Without any it was refused, and its times are infinite. Lesson 23.
+    ``stays`` has the slot, begin and end of each; there are two or more if the server had to stop
+    it in between. Without any it was refused, and its times are infinite. Lesson 23.
     """
 
     request: Request
@@ -36,7 +40,9 @@ class Served(Record):
 
     @property
     def tpot_s(self) -> float:
-        """Time per output token: mean seconds from one token to the next, 0 for an answer of one token."""
+        """Time per output token: mean seconds from one token to the next, 0 for an answer of one
+        token.
+        """
         if not self.token_s:
             return math.inf
         return (self.token_s[-1] - self.token_s[0]) / max(1, len(self.token_s) - 1)
@@ -68,10 +74,11 @@ class Stretch(Record):
 class ServingReport(Record):
     """What a server made of its requests, in seconds of its own clock.
 
-    Tokens per second count from the first arrival to the last token, and ``mean_running`` is how many requests were in
-    slots on average over the same time. First tokens, times per token and gaps are those of the requests that were
-    served. ``refused`` requests found no slot in time, and how often one lost its pages is ``stopped``. ``requests``
-    are in the order in which they were given; they and the steps are not printed. Lesson 23.
+    Tokens per second count from the first arrival to the last token, and ``mean_running`` is how
+    many requests were in slots on average over the same time. First tokens, times per token and
+    gaps are those of the requests that were served. ``refused`` requests found no slot in time, and
+    how often one lost its pages is ``stopped``. ``requests`` are in the order in which they were
+    given; they and the steps are not printed. Lesson 23.
     """
 
     tokens_per_s: float
@@ -120,29 +127,31 @@ def serve(
 ) -> ServingReport:
     """Serve ``requests`` with at most ``slots`` at once, and report when every token came.
 
-    ``step`` takes a :class:`Batch`, what a step does for each request, and returns its seconds: a real one
-    (:class:`DecoderStep`) computes as well, a modelled one only says them. The clock is the sum of the steps; when
-    nobody is there, it jumps to the next arrival.
+    ``step`` takes a :class:`Batch`, what a step does for each request, and returns its seconds: a
+    real one (:class:`DecoderStep`) computes as well, a modelled one only says them. The clock is
+    the sum of the steps; when nobody is there, it jumps to the next arrival.
 
-    Before a step ``admit(slots, waiting)`` returns who is in which slot, and ``plan(unread)`` how many tokens each
-    running request gets, in the order in which they were admitted; :func:`admit` and :func:`read_alone` say what they
-    are given. A budget of 512 tokens is ``plan=lambda unread: serving.plan(unread, 512)``, static batching
-    ``admit=serving.admit_static, plan=serving.read_together``. A request gets a token as soon as its whole text has
-    been through a step. Modelled steps in which nobody reads, comes or leaves are taken at once, and neither is asked
-    between them.
+    Before a step ``admit(slots, waiting)`` returns who is in which slot, and ``plan(unread)`` how
+    many tokens each running request gets, in the order in which they were admitted; :func:`admit`
+    and :func:`read_alone` say what they are given. A budget of 512 tokens is
+    ``plan=lambda unread: serving.plan(unread, 512)``, static batching
+    ``admit=serving.admit_static, plan=serving.read_together``. A request gets a token as soon as
+    its whole text has been through a step. Modelled steps in which nobody reads, comes or leaves
+    are taken at once, and neither is asked between them.
 
-    With ``memory`` each request has a table of pages: those of its text when it is admitted, and another one whenever
-    the last is full. ``grow(table, free, tokens, page_tokens)`` and ``release(table, free)`` move them. When no page is
-    free, the request that was admitted last is stopped: it waits in front of all others, and its text is read again
-    (vLLM's preemption by recomputation). Without ``memory`` there is room for all.
+    With ``memory`` each request has a table of pages: those of its text when it is admitted, and
+    another one whenever the last is full. ``grow(table, free, tokens, page_tokens)`` and
+    ``release(table, free)`` move them. When no page is free, the request that was admitted last is
+    stopped: it waits in front of all others, and its text is read again (vLLM's preemption by
+    recomputation). Without ``memory`` there is room for all.
 
-    The first ``common`` tokens of all prompts are the same. What the first request that has read them leaves in the
-    cache is kept, whole pages of it, and used by all that are admitted later. Who has waited in vain for longer than
-    ``patience_s`` is refused.
+    The first ``common`` tokens of all prompts are the same. What the first request that has read
+    them leaves in the cache is kept, whole pages of it, and used by all that are admitted later.
+    Who has waited in vain for longer than ``patience_s`` is refused.
 
-    Raises TypeError or ValueError for arguments that are not accepted, for a request that does not fit into the memory,
-    and for what ``admit``, ``plan``, ``grow``, ``release`` or ``step`` return or do if a server cannot go on with it.
-    Lesson 23.
+    Raises TypeError or ValueError for arguments that are not accepted, for a request that does not
+    fit into the memory, and for what ``admit``, ``plan``, ``grow``, ``release`` or ``step`` return
+    or do if a server cannot go on with it. Lesson 23.
 
     >>> from helpers.studies.serving import LineStep
     >>> report = serve([Request(0.0, 4, 3)], LineStep(0.01, 0.001, 0.0), slots=1)
@@ -152,14 +161,26 @@ def serve(
     given = members("requests", requests, "Requests", kind=Request)
     if not given:
         raise ValueError("requests is empty; give at least one Request")
-    function("step", step, "a function of a Batch, such as gpu_step and fit_step return, or a DecoderStep")
+    function(
+        "step",
+        step,
+        "a function of a Batch, such as gpu_step and fit_step return, or a DecoderStep",
+    )
     for name, rule in {"admit": admit, "plan": plan, "grow": grow, "release": release}.items():
         function(name, rule, f"a function, such as serving.{name}")
     if memory is not None:
-        one_of("memory", memory, CacheMemory, "room for the caches, such as CacheMemory(pages=256, page_tokens=16)")
+        one_of(
+            "memory",
+            memory,
+            CacheMemory,
+            "room for the caches, such as CacheMemory(pages=256, page_tokens=16)",
+        )
     if not real("patience_s", patience_s) > 0:
         raise ValueError(f"patience_s={patience_s}; give seconds above 0")
-    slots, common = whole_number("slots", slots, at_most=10**6), whole_number("common", common, at_least=0)
+    slots, common = (
+        whole_number("slots", slots, at_most=10**6),
+        whole_number("common", common, at_least=0),
+    )
     server, taken = Server(given, slots, memory, common), []
     modelled = step if isinstance(step, LineStep | GpuStep) else None
     while server.coming or server.waiting or server.running:
@@ -174,7 +195,11 @@ def serve(
         if modelled and count > 1:
             ends_s = server.write(modelled.writing(batch, count), release)
         else:
-            ends_s = [server.advance(batch, number("the seconds of a step", step(batch), at_least=0), release)]
+            ends_s = [
+                server.advance(
+                    batch, number("the seconds of a step", step(batch), at_least=0), release
+                )
+            ]
         taken.append(Stretch(start_s, tuple(ends_s), sum(batch.tokens), len(batch.requests)))
     return _report(server.jobs, taken)
 
@@ -183,14 +208,17 @@ def _report(jobs: Sequence[Job], stretches: Sequence[Stretch]) -> ServingReport:
     served = tuple(Served(job.request, tuple(job.stays), tuple(job.token_s)) for job in jobs)
     answered = [each for each in served if each.token_s]
     seconds = stretches[-1].ends_s[-1] - min(each.request.arrival_s for each in served) or math.inf
-    first, each_s = (sorted(times) for times in zip(*((one.ttft_s, one.tpot_s) for one in answered), strict=True))
+    first, each_s = (
+        sorted(times) for times in zip(*((one.ttft_s, one.tpot_s) for one in answered), strict=True)
+    )
     return ServingReport(
         tokens_per_s=sum(len(each.token_s) for each in answered) / seconds,
         median_ttft_s=statistics.median(first),
         ttft_of_99_in_100_s=first[math.ceil(0.99 * len(first)) - 1],
         median_tpot_s=statistics.median(each_s),
         longest_gap_s=max(each.longest_gap_s for each in answered),
-        mean_running=sum(end_s - begin_s for each in served for _, begin_s, end_s in each.stays) / seconds,
+        mean_running=sum(end_s - begin_s for each in served for _, begin_s, end_s in each.stays)
+        / seconds,
         refused=len(served) - len(answered),
         stopped=sum(len(each.stays) - 1 for each in answered),
         requests=served,
@@ -199,27 +227,37 @@ def _report(jobs: Sequence[Job], stretches: Sequence[Stretch]) -> ServingReport:
 
 
 def promised_rate(
-    serve_at: Callable[[float], ServingReport], *, ttft_s: float, tpot_s: float, kept_share: float = 0.99,
-    between: tuple[float, float] = (0.01, 100.0), within: float = 0.01,
-) -> float:  # fmt: skip
-    """Return the largest rate, in requests per second, at which ``kept_share`` of the requests keep both limits.
+    serve_at: Callable[[float], ServingReport],
+    *,
+    ttft_s: float,
+    tpot_s: float,
+    kept_share: float = 0.99,
+    between: tuple[float, float] = (0.01, 100.0),
+    within: float = 0.01,
+) -> float:
+    """Return the largest rate, in requests per second, at which ``kept_share`` of the requests keep
+    both limits.
 
-    The limits are ``ttft_s`` to the first token and ``tpot_s`` per output token. ``serve_at(rate)`` serves requests
-    that arrive at a rate, and :func:`good_share` of its report is held to ``kept_share``. The search goes on
-    ``between`` two rates until it knows the rate to ``within`` this share. Give requests of one seed at all rates, so
-    that only their pace changes. Raises ValueError if the lower rate cannot be promised, or the upper one can.
-    Lesson 23.
+    The limits are ``ttft_s`` to the first token and ``tpot_s`` per output token. ``serve_at(rate)``
+    serves requests that arrive at a rate, and :func:`good_share` of its report is held to
+    ``kept_share``. The search goes on ``between`` two rates until it knows the rate to ``within``
+    this share. Give requests of one seed at all rates, so that only their pace changes. Raises
+    ValueError if the lower rate cannot be promised, or the upper one can. Lesson 23.
     """
     function("serve_at", serve_at, "a function of a rate that returns a ServingReport")
     low, high = (number("between", rate, above=0) for rate in between)
 
     def good(rate: float) -> bool:
         report = serve_at(rate)
-        kept = scheduling.good_share(report.ttfts_s, report.tpots_s, ttft_limit_s=ttft_s, tpot_limit_s=tpot_s)
+        kept = scheduling.good_share(
+            report.ttfts_s, report.tpots_s, ttft_limit_s=ttft_s, tpot_limit_s=tpot_s
+        )
         return kept >= kept_share
 
     if not good(low) or good(high):
-        raise ValueError(f"the rate is not between {low:g} and {high:g} requests per second; give other bounds")
+        raise ValueError(
+            f"the rate is not between {low:g} and {high:g} requests per second; give other bounds"
+        )
     while high > (1 + number("within", within, above=0)) * low:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if good(middle) else (low, middle)

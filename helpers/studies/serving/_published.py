@@ -6,7 +6,9 @@ from helpers.results import Record
 
 
 class Promise(Record):
-    """The longest time to the first token and the longest mean time per output token, for a share of all requests."""
+    """The longest time to the first token and the longest mean time per output token, for a share
+    of all requests.
+    """
 
     ttft_s: float
     tpot_s: float
@@ -14,7 +16,9 @@ class Promise(Record):
 
 
 class ServingRate(Record):
-    """A row of NVIDIA's table: tokens written per second on one GPU that never runs out of requests."""
+    """A row of NVIDIA's table: tokens written per second on one GPU that never runs out of
+    requests.
+    """
 
     prompt_tokens: int
     answer_tokens: int
@@ -29,8 +33,9 @@ MLPERF_SOURCE = (
 MLPERF_INTERACTIVE = Promise(ttft_s=0.5, tpot_s=0.03, kept_share=0.99)
 
 TENSORRT_LLM_SOURCE = (
-    "TensorRT-LLM, docs/source/performance/perf-overview.md (github.com/NVIDIA/TensorRT-LLM, commit "
-    "00f37686aa854010d68bcbd0f4ab000221541ca6): Llama 3.1 8B, weights in FP8, one GPU, requests at an infinite rate"
+    "TensorRT-LLM, docs/source/performance/perf-overview.md (github.com/NVIDIA/TensorRT-LLM, "
+    "commit 00f37686aa854010d68bcbd0f4ab000221541ca6): Llama 3.1 8B, weights in FP8, one GPU, "
+    "requests at an infinite rate"
 )
 TENSORRT_LLM = (
     ServingRate(128, 128, 27_911, 28_312),

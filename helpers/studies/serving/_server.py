@@ -1,4 +1,7 @@
-"""The state of a server: who waits, who runs in which slot, and whose tokens are in which pages. Lesson 23."""
+"""The state of a server: who waits, who runs in which slot, and whose tokens are in which pages.
+
+Lesson 23.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ Release = Callable[[list[int], list[int]], None]
 class CacheMemory(Record):
     """Room for keys and values: ``pages`` pages of ``page_tokens`` tokens each.
 
-    A server that reserves the longest context for each request has one page of that length a slot. Lesson 23.
+    A server that reserves the longest context for each request has one page of that length a slot.
+    Lesson 23.
 
     >>> CacheMemory(pages=30_517, page_tokens=16).tokens
     488272
@@ -40,14 +44,17 @@ class CacheMemory(Record):
 
 
 class Job:
-    """A request on its way through the server: the tokens in its cache, its pages, and what came out."""
+    """A request on its way through the server: the tokens in its cache, its pages, and what came
+    out.
+    """
 
     def __init__(self, number: int, request: Request) -> None:
         self.number, self.request = number, request
         self.slot, self.since_s = -1, 0.0
         self.text = request.prompt_tokens  # tokens of its prompt and of its answer so far
         self.cached = 0  # tokens of its text whose keys and values are in the cache
-        self.unread = self.text  # tokens to read before it writes; 0 where only the last one that it wrote is left
+        # tokens to read before it writes; 0 where only the last one that it wrote is left
+        self.unread = self.text
         self.shared: tuple[int, ...] = ()  # pages of the common beginning, which it does not own
         self.table: list[int] = []  # its own pages
         self.pages: tuple[int, ...] = ()  # all of them, in the order of its tokens
@@ -59,7 +66,9 @@ class Job:
 class Server:
     """Slots, memory and clock of a server between two steps."""
 
-    def __init__(self, requests: Sequence[Request], slots: int, memory: CacheMemory | None, common: int) -> None:
+    def __init__(
+        self, requests: Sequence[Request], slots: int, memory: CacheMemory | None, common: int
+    ) -> None:
         self.jobs = [Job(number, request) for number, request in enumerate(requests)]
         self.coming = deque(sorted(self.jobs, key=lambda job: job.request.arrival_s))
         self.waiting: deque[Job] = deque()
@@ -74,15 +83,21 @@ class Server:
     def _refuse_what_cannot_fit(self, common: int) -> None:
         shortest = min(job.request.prompt_tokens for job in self.jobs)
         if common >= shortest:
-            raise ValueError(f"common={common}, and a prompt has {shortest} tokens; give at most {shortest - 1}, since "
-                             "a prompt's last token is read for the first token of the answer")  # fmt: skip
+            raise ValueError(
+                f"common={common}, and a prompt has {shortest} tokens; give at most "
+                f"{shortest - 1}, since a prompt's last token is read for the first token of the "
+                "answer"
+            )
         longest = max(job.request.prompt_tokens + job.request.answer_tokens for job in self.jobs)
         if self.memory and longest > self.memory.tokens:
-            raise ValueError(f"a request has {longest} tokens, and the memory room for {self.memory.tokens}; give "
-                             "CacheMemory more pages")  # fmt: skip
+            raise ValueError(
+                f"a request has {longest} tokens, and the memory room for {self.memory.tokens}; "
+                "give CacheMemory more pages"
+            )
 
     def receive(self, patience_s: float) -> None:
-        """Let those in who have arrived, and drop those who have waited for longer than ``patience_s`` for a slot.
+        """Let those in who have arrived, and drop those who have waited for longer than
+        ``patience_s`` for a slot.
 
         If nobody is there, the clock moves to the next arrival.
         """
@@ -91,11 +106,17 @@ class Server:
         while self.coming and self.coming[0].request.arrival_s <= self.now_s:
             self.waiting.append(self.coming.popleft())
         if patience_s < math.inf:
-            patient = (job for job in self.waiting if job.stays or self.now_s - job.request.arrival_s <= patience_s)
+            patient = (
+                job
+                for job in self.waiting
+                if job.stays or self.now_s - job.request.arrival_s <= patience_s
+            )
             self.waiting = deque(patient)
 
     def fill(self, admit: Admit, grow: Grow) -> None:
-        """Let ``admit`` put waiting requests into free slots, as many as the memory can take with their text."""
+        """Let ``admit`` put waiting requests into free slots, as many as the memory can take with
+        their text.
+        """
         if not self.waiting or len(self.running) == len(self.slots):
             return
         fitting = {job.number: job for job in self._fitting(islice(self.waiting, len(self.slots)))}
@@ -107,11 +128,15 @@ class Server:
             old in (None, number) for number, old in zip(slots, before, strict=False)
         )
         if not kept or len({*joined}) < len(joined) or not fitting.keys() >= {*joined}:
-            raise ValueError(f"admit({short(before)}, {short(list(fitting))}) gave {short(slots)}; give as many slots, "
-                             "each with the request that is in it, a waiting one, each once, or None")  # fmt: skip
+            raise ValueError(
+                f"admit({short(before)}, {short(list(fitting))}) gave {short(slots)}; give as many "
+                "slots, each with the request that is in it, a waiting one, each once, or None"
+            )
         if not joined and not self.running:
-            raise ValueError(f"admit lets nobody in, although all {len(slots)} slots are free and requests "
-                             f"{short(list(fitting))} wait")  # fmt: skip
+            raise ValueError(
+                f"admit lets nobody in, although all {len(slots)} slots are free and requests "
+                f"{short(list(fitting))} wait"
+            )
         self.slots = slots
         for number, job in fitting.items():
             if number in joined:
@@ -135,7 +160,12 @@ class Server:
     def _begin(self, job: Job, slot: int, grow: Grow) -> None:
         self.waiting.remove(job)
         self.running.append(job)
-        job.slot, job.since_s, job.cached, job.shared = slot, self.now_s, self._known(), self.common_pages or ()
+        job.slot, job.since_s, job.cached, job.shared = (
+            slot,
+            self.now_s,
+            self._known(),
+            self.common_pages or (),
+        )
         job.unread = job.text - job.cached
         self._grow(job, job.text, grow)
 
@@ -148,41 +178,64 @@ class Server:
         grown = grow(job.table, self.free, own, page)
         enough = len(job.table) * page >= own
         if len(self.free) + len(job.table) != before or bool(grown) != enough:
-            raise ValueError(f"grow gave {grown!r:.40} and left {len(job.table)} pages of {page} tokens for {own} "
-                             f"tokens and {len(self.free)} free ones of {before} in all; it moves pages from free to "
-                             "table, and says whether they hold the tokens")  # fmt: skip
+            raise ValueError(
+                f"grow gave {grown!r:.40} and left {len(job.table)} pages of {page} tokens for "
+                f"{own} tokens and {len(self.free)} free ones of {before} in all; it moves pages "
+                "from free to table, and says whether they hold the tokens"
+            )
         job.pages = (*job.shared, *job.table)
         job.room = len(job.pages) * page
         return enough
 
     def next_batch(self, plan: Plan, grow: Grow, release: Release) -> Batch:
-        """Return what ``plan`` chooses for the next step, with a page for each token; who finds none is stopped."""
+        """Return what ``plan`` chooses for the next step, with a page for each token; who finds
+        none is stopped.
+        """
         unread = [job.unread for job in self.running]
         tokens = list(plan(unread))
         most = [left or 1 for left in unread]
-        if len(tokens) != len(most) or any(not 0 <= n <= left for n, left in zip(tokens, most, strict=True)):
-            raise ValueError(f"plan({short(unread)}) gave {short(tokens)}; give a number for each request, from 0 to "
-                             "what it has not read, or to 1 for one that writes")  # fmt: skip
+        if len(tokens) != len(most) or any(
+            not 0 <= n <= left for n, left in zip(tokens, most, strict=True)
+        ):
+            raise ValueError(
+                f"plan({short(unread)}) gave {short(tokens)}; give a number for each request, from "
+                "0 to what it has not read, or to 1 for one that writes"
+            )
         chosen = [(job, n) for job, n in zip(self.running, tokens, strict=True) if n]
         if not chosen:
-            raise ValueError(f"plan({short(unread)}) gave nobody a token, so the server would stand still for ever; a "
-                             "budget must be larger than the number of requests that write")  # fmt: skip
+            raise ValueError(
+                f"plan({short(unread)}) gave nobody a token, so the server would stand still for "
+                "ever; a budget must be larger than the number of requests that write"
+            )
         if self.memory is not None:
             chosen = self._with_pages(chosen, grow, release)
-        return Batch([job.number for job, _ in chosen], [job.cached for job, _ in chosen], [n for _, n in chosen],
-                     [job.pages for job, _ in chosen])  # fmt: skip
+        return Batch(
+            [job.number for job, _ in chosen],
+            [job.cached for job, _ in chosen],
+            [n for _, n in chosen],
+            [job.pages for job, _ in chosen],
+        )
 
-    def _with_pages(self, chosen: list[tuple[Job, int]], grow: Grow, release: Release) -> list[tuple[Job, int]]:
-        """Return those of ``chosen`` for whose tokens there are pages; the last admitted are stopped for the others."""
+    def _with_pages(
+        self, chosen: list[tuple[Job, int]], grow: Grow, release: Release
+    ) -> list[tuple[Job, int]]:
+        """Return those of ``chosen`` for whose tokens there are pages; the last admitted are
+        stopped for the others.
+        """
         stopped: set[Job] = set()
         for job, n in chosen:
-            while job.cached + n > job.room and job not in stopped and not self._grow(job, job.cached + n, grow):
+            while (
+                job.cached + n > job.room
+                and job not in stopped
+                and not self._grow(job, job.cached + n, grow)
+            ):
                 stopped.add(self.running[-1])
                 self._stop(self.running[-1], release)
         return [(job, n) for job, n in chosen if job not in stopped] if stopped else chosen
 
     def writing_steps(self, batch: Batch) -> int:
-        """Return for how many steps all requests write, and nobody ends or needs a page before the last one.
+        """Return for how many steps all requests write, and nobody ends or needs a page before the
+        last one.
 
         It is 1 if somebody reads. Arrivals are not looked at.
         """
@@ -190,10 +243,13 @@ class Server:
         if len(batch.requests) < len(jobs) or any(job.unread for job in jobs):
             return 1
         steps = min(job.request.answer_tokens - len(job.token_s) for job in jobs)
-        return steps if self.memory is None else min(steps, min(job.room - job.cached for job in jobs))
+        return (
+            steps if self.memory is None else min(steps, min(job.room - job.cached for job in jobs))
+        )
 
     def write(self, seconds: np.ndarray, release: Release) -> list[float]:
-        """Move the clock by steps in which all running requests write, up to an arrival for whom a slot is free.
+        """Move the clock by steps in which all running requests write, up to an arrival for whom a
+        slot is free.
 
         Return when each of these steps ended.
         """
@@ -210,7 +266,8 @@ class Server:
         return ends_s
 
     def advance(self, batch: Batch, seconds: float, release: Release) -> float:
-        """Move the clock by the step, and give a token to each request whose whole text has been through it.
+        """Move the clock by the step, and give a token to each request whose whole text has been
+        through it.
 
         Return when the step ended.
         """
@@ -249,6 +306,8 @@ class Server:
             pages = len(self.free) + len(job.table)
             release(job.table, self.free)
             if job.table or len(self.free) != pages:
-                raise ValueError(f"release left {len(job.table)} pages in the table and {len(self.free)} free ones; it "
-                                 f"moves all pages of the table to free, which are {pages} then")  # fmt: skip
+                raise ValueError(
+                    f"release left {len(job.table)} pages in the table and {len(self.free)} free "
+                    f"ones; it moves all pages of the table to free, which are {pages} then"
+                )
             job.pages, job.room = (), 0

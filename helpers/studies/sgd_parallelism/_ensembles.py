@@ -1,6 +1,8 @@
-"""Parallelism over models: an ensemble trained in a loop, stacked into one (vmap), and by several processes.
+"""Parallelism over models: an ensemble trained in a loop, stacked into one (vmap), and by several
+processes.
 
-The members never need one another: nothing is synchronised until their answers are averaged. Lesson 04.
+The members never need one another: nothing is synchronised until their answers are averaged. Lesson
+04.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from helpers.studies.sgd_parallelism._stacking import rows, stack_weights, unsta
 
 
 class Overheads(Record):
-    """What a step costs beyond its work: of one network in a loop, and of a whole stack. Lesson 04."""
+    """What a step costs beyond its work: of one network in a loop, and of a whole stack.
+
+    Lesson 04.
+    """
 
     net_s: float
     stack_s: float
@@ -32,10 +37,12 @@ class Overheads(Record):
 
 
 class CrossoverPoint(Record):
-    """One size of network: a step of the whole ensemble in a loop, stacked, and by the processes of a pool.
+    """One size of network: a step of the whole ensemble in a loop, stacked, and by the processes of
+    a pool.
 
-    Ratios are over the loop, below 1 where it is faster; ``verdict`` is that of :func:`helpers.timing.compare` on the
-    stacked one. What was not modelled or not run in processes is None. Lesson 04.
+    Ratios are over the loop, below 1 where it is faster; ``verdict`` is that of
+    :func:`helpers.timing.compare` on the stacked one. What was not modelled or not run in processes
+    is None. Lesson 04.
     """
 
     nets: int
@@ -62,14 +69,21 @@ class Crossover(Record):
 
 
 def make_ensemble(
-    nets: int, *, hidden: int, inputs: int = 784, outputs: int = 10, layers: int = 2, seed: int = 0,
+    nets: int,
+    *,
+    hidden: int,
+    inputs: int = 784,
+    outputs: int = 10,
+    layers: int = 2,
+    seed: int = 0,
     device: str | torch.device | None = None,
-) -> list[nn.Module]:  # fmt: skip
-    """Return ``nets`` networks (:class:`.models.BasicFCModel`) that differ in their first weights alone.
+) -> list[nn.Module]:
+    """Return ``nets`` networks (:class:`.models.BasicFCModel`) that differ in their first weights
+    alone.
 
-    They go from ``inputs`` values to ``outputs`` logits in ``layers`` linear layers, ``hidden`` wide between them;
-    ``seed`` draws the weights. ``device`` is by default CUDA if there is one. The caller's random numbers stay as they
-    are. Lesson 04.
+    They go from ``inputs`` values to ``outputs`` logits in ``layers`` linear layers, ``hidden``
+    wide between them; ``seed`` draws the weights. ``device`` is by default CUDA if there is one.
+    The caller's random numbers stay as they are. Lesson 04.
     """
     nets, seed = whole_number("nets", nets, at_least=1), random_seed(seed)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -80,14 +94,20 @@ def make_ensemble(
 
 
 def train_in_loop(
-    models: Sequence[nn.Module], data: Any, *, rate: float | Sequence[float], steps: int, batch_size: int | None = 64,
+    models: Sequence[nn.Module],
+    data: Any,
+    *,
+    rate: float | Sequence[float],
+    steps: int,
+    batch_size: int | None = 64,
     seed: int = 0,
-) -> list[nn.Module]:  # fmt: skip
-    """Return trained copies of ``models``: in every step each takes its SGD update, one network after another.
+) -> list[nn.Module]:
+    """Return trained copies of ``models``: in every step each takes its SGD update, one network
+    after another.
 
-    All take ``steps`` on the same batches; ``data``, ``batch_size`` and ``seed`` are those of :func:`train_stale`.
-    ``rate`` is one for all or one a network, as in a search for hyper-parameters. Raises TypeError or ValueError for
-    what is not accepted. Lesson 04.
+    All take ``steps`` on the same batches; ``data``, ``batch_size`` and ``seed`` are those of
+    :func:`train_stale`. ``rate`` is one for all or one a network, as in a search for
+    hyper-parameters. Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
     team, examples, rates = _prepared(models, data, rate)
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
@@ -97,14 +117,21 @@ def train_in_loop(
 
 
 def train_stacked(
-    models: Sequence[nn.Module], data: Any, *, rate: float | Sequence[float], steps: int, batch_size: int | None = 64,
+    models: Sequence[nn.Module],
+    data: Any,
+    *,
+    rate: float | Sequence[float],
+    steps: int,
+    batch_size: int | None = 64,
     seed: int = 0,
-) -> list[nn.Module]:  # fmt: skip
-    """Return what :func:`train_in_loop` returns, to rounding, computed by one operator for all networks at a time.
+) -> list[nn.Module]:
+    """Return what :func:`train_in_loop` returns, to rounding, computed by one operator for all
+    networks at a time.
 
-    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_in_loop`. The
-    weights are stacked along a new first dimension, and ``torch.vmap`` turns each matrix product of a network into one
-    batched product. The networks must be of one structure and hold no buffers, whose change cannot be batched.
+    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
+    :func:`train_in_loop`. The weights are stacked along a new first dimension, and ``torch.vmap``
+    turns each matrix product of a network into one batched product. The networks must be of one
+    structure and hold no buffers, whose change cannot be batched.
 
     Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
@@ -118,23 +145,36 @@ def train_stacked(
 
 
 def train_in_processes(
-    pool: RankPool, models: Sequence[nn.Module], data: Any, *, rate: float | Sequence[float], steps: int,
-    batch_size: int | None = 64, seed: int = 0,
-) -> tuple[list[nn.Module], float]:  # fmt: skip
-    """Return what :func:`train_in_loop` returns, each process training a share, and the slowest one's seconds a step.
+    pool: RankPool,
+    models: Sequence[nn.Module],
+    data: Any,
+    *,
+    rate: float | Sequence[float],
+    steps: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
+) -> tuple[list[nn.Module], float]:
+    """Return what :func:`train_in_loop` returns, each process training a share, and the slowest
+    one's seconds a step.
 
-    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_in_loop`. ``pool``
-    is a :class:`helpers.ranks.Ranks`; rank r of W trains models r, r + W, ... in a loop. Sending models and data
-    there and back is outside the time; after they have come the ranks wait for one another once. A rank computes on its
-    GPU where the pool has one for each (nccl), else on the CPU. The results are on the models' own device.
+    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
+    :func:`train_in_loop`. ``pool`` is a :class:`helpers.ranks.Ranks`; rank r of W trains models r,
+    r + W, ... in a loop. Sending models and data there and back is outside the time; after they
+    have come the ranks wait for one another once. A rank computes on its GPU where the pool has one
+    for each (nccl), else on the CPU. The results are on the models' own device.
 
     Raises what :func:`train_in_loop` and the pool raise.
     """
     team, examples, rates = _prepared(models, data, rate)
     device = problems.device_of(team[0])
     settings = {"steps": steps, "batch_size": batch_size, "seed": seed}
-    answers = pool.run(_train_share, [model.cpu() for model in team], Examples(*(part.cpu() for part in examples)),
-                       rates.tolist(), settings)  # fmt: skip
+    answers = pool.run(
+        _train_share,
+        [model.cpu() for model in team],
+        Examples(*(part.cpu() for part in examples)),
+        rates.tolist(),
+        settings,
+    )
     trained: list[nn.Module] = list(team)
     for rank, (weights, _) in enumerate(answers):
         for place, state in zip(range(rank, len(team), len(answers)), weights, strict=True):
@@ -143,7 +183,12 @@ def train_in_processes(
 
 
 def _train_share(
-    rank: int, world_size: int, models: list[nn.Module], examples: Examples, rates: list[float], settings: dict
+    rank: int,
+    world_size: int,
+    models: list[nn.Module],
+    examples: Examples,
+    rates: list[float],
+    settings: dict,
 ) -> tuple[list[dict[str, Tensor]], float]:
     """Train this rank's share in a loop; return its weights, on the CPU, and the seconds a step."""
     share, device = models[rank::world_size], torch.device("cpu")
@@ -165,7 +210,9 @@ def loop_step(models: Sequence[nn.Module], batch: Examples, rates: Tensor) -> No
         problems.descend(model, slopes, rate)
 
 
-def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Examples, rates: Tensor) -> None:
+def stacked_step(
+    template: nn.Module, stacked: dict[str, Tensor], batch: Examples, rates: Tensor
+) -> None:
     """Take one SGD step of all networks in place, each operator once for all."""
 
     def loss(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
@@ -174,7 +221,8 @@ def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Example
     weights = {name: weight.requires_grad_() for name, weight in stacked.items()}
     with torch.enable_grad():
         losses = vmap(loss, in_dims=(0, None, None))(weights, batch.inputs, batch.targets)
-        # Each loss depends on its own network's weights alone: the gradient of the sum is every network's own.
+        # Each loss depends on its own network's weights alone: the gradient of the sum is every
+        # network's own.
         slopes = torch.autograd.grad(losses.sum(), list(weights.values()))
     with torch.no_grad():
         for weight, slope in zip(weights.values(), slopes, strict=True):
@@ -182,44 +230,75 @@ def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Example
 
 
 def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module]) -> float:
-    """Return the largest difference of two weights that correspond, over the largest weight: 0 when all are equal.
+    """Return the largest difference of two weights that correspond, over the largest weight: 0 when
+    all are equal.
 
     Raises ValueError when the two lists do not correspond. Lesson 04.
     """
     models = members("models", models, "models, each a torch.nn.Module", kind=nn.Module)
     others = members("others", others, "models, each a torch.nn.Module", kind=nn.Module)
-    weights, likewise = ([list(model.parameters()) for model in given] for given in (models, others))
-    if [[a.shape for a in each] for each in weights] != [[b.shape for b in each] for each in likewise]:
-        raise ValueError("the two lists do not correspond; give as many models in each, of the same weights")
-    pairs = [pair for each, other in zip(weights, likewise, strict=True) for pair in zip(each, other, strict=True)]
+    weights, likewise = (
+        [list(model.parameters()) for model in given] for given in (models, others)
+    )
+    if [[a.shape for a in each] for each in weights] != [
+        [b.shape for b in each] for each in likewise
+    ]:
+        raise ValueError(
+            "the two lists do not correspond; give as many models in each, of the same weights"
+        )
+    pairs = [
+        pair
+        for each, other in zip(weights, likewise, strict=True)
+        for pair in zip(each, other, strict=True)
+    ]
     if not pairs:
         raise ValueError("these models have no weights to compare; give at least one that has")
     scale = max(float(a.detach().abs().max()) for a, _ in pairs)
-    return max(float((a.detach() - b.detach().to(a)).abs().max()) for a, b in pairs) / scale if scale else 0.0
+    return (
+        max(float((a.detach() - b.detach().to(a)).abs().max()) for a, b in pairs) / scale
+        if scale
+        else 0.0
+    )
 
 
 def sweep_crossover(
-    data: Any, *, nets: int = 64, sizes: Sequence[tuple[int, int]] = ((16, 32), (64, 64), (256, 256)),
-    layers: int = 2, pool: RankPool | None = None, budget_s: float = 1.0,
+    data: Any,
+    *,
+    nets: int = 64,
+    sizes: Sequence[tuple[int, int]] = ((16, 32), (64, 64), (256, 256)),
+    layers: int = 2,
+    pool: RankPool | None = None,
+    budget_s: float = 1.0,
     device: str | torch.device | None = None,
-) -> Crossover:  # fmt: skip
-    """Return the time of a training step of ``nets`` networks, in a loop and stacked, for ``sizes`` (hidden, batch).
+) -> Crossover:
+    """Return the time of a training step of ``nets`` networks, in a loop and stacked, for ``sizes``
+    (hidden, batch).
 
-    The networks have ``layers`` linear layers and learn ``data`` (as in :func:`train_stale`) on ``device``, by default
-    CUDA if there is one. The two are run in turns by :func:`helpers.timing.compare`, ``budget_s`` for each size. With
-    ``pool`` (a :class:`helpers.ranks.Ranks`) the time of its processes stands beside, whose thread setting is the
-    pool's own. ``modelled_ratio`` is left to who has a model. Nothing here is true of every machine: draw it.
+    The networks have ``layers`` linear layers and learn ``data`` (as in :func:`train_stale`) on
+    ``device``, by default CUDA if there is one. The two are run in turns by
+    :func:`helpers.timing.compare`, ``budget_s`` for each size. With ``pool`` (a
+    :class:`helpers.ranks.Ranks`) the time of its processes stands beside, whose thread setting is
+    the pool's own. ``modelled_ratio`` is left to who has a model. Nothing here is true of every
+    machine: draw it.
 
     Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     examples = problems.examples_of(data, device)
     inputs = examples.inputs[0].numel()
-    outputs = examples.targets.shape[1] if examples.targets.is_floating_point() else int(examples.targets.max()) + 1
+    outputs = (
+        examples.targets.shape[1]
+        if examples.targets.is_floating_point()
+        else int(examples.targets.max()) + 1
+    )
     points = []
     for hidden, batch_size in console.track(list(sizes), "sizes", unit="size"):
-        models = make_ensemble(nets, hidden=hidden, inputs=inputs, outputs=outputs, layers=layers, device=device)
-        batch = chosen(examples, next(problems.batch_indices(len(examples.inputs), batch_size, seed=0)))
+        models = make_ensemble(
+            nets, hidden=hidden, inputs=inputs, outputs=outputs, layers=layers, device=device
+        )
+        batch = chosen(
+            examples, next(problems.batch_indices(len(examples.inputs), batch_size, seed=0))
+        )
         points.append(_point(models, batch, hidden=hidden, pool=pool, budget_s=budget_s))
     return Crossover(str(device), torch.get_num_threads(), tuple(points))
 
@@ -231,15 +310,19 @@ def _point(
     rates = torch.full((len(models),), 1e-6, device=batch.inputs.device)
     stacked = stack_weights(models)
     found = timing.compare(
-        {"loop": lambda: loop_step(models, batch, rates),
-         "stacked": lambda: stacked_step(models[0], stacked, batch, rates)},
+        {
+            "loop": lambda: loop_step(models, batch, rates),
+            "stacked": lambda: stacked_step(models[0], stacked, batch, rates),
+        },
         budget_s=budget_s,
-    )  # fmt: skip
+    )
     loop, row = found.candidate("loop"), found.candidate("stacked")
     processes_s = None
     if pool is not None:
         steps = max(3, round(budget_s / loop.median_s))
-        _, processes_s = train_in_processes(pool, models, batch, rate=1e-6, steps=steps, batch_size=None)
+        _, processes_s = train_in_processes(
+            pool, models, batch, rate=1e-6, steps=steps, batch_size=None
+        )
     return derived(
         CrossoverPoint,
         row,
@@ -256,19 +339,26 @@ def _point(
     )
 
 
-def measure_overheads(*, layers: int = 2, nets: int = 4, budget_s: float = 0.3, device: Any = None) -> Overheads:
+def measure_overheads(
+    *, layers: int = 2, nets: int = 4, budget_s: float = 0.3, device: Any = None
+) -> Overheads:
     """Return what a step costs that computes next to nothing: networks one wide on one example.
 
-    There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there is one), timed for
-    ``budget_s`` in each way. What is left is Python, autograd and the launches: of one network in a loop, and of one
-    stack whatever its size. Raises ValueError for a number that is not accepted. Lesson 04.
+    There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there
+    is one), timed for ``budget_s`` in each way. What is left is Python, autograd and the launches:
+    of one network in a loop, and of one stack whatever its size. Raises ValueError for a number
+    that is not accepted. Lesson 04.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     models = make_ensemble(nets, hidden=1, inputs=1, outputs=2, layers=layers, device=device)
-    batch = Examples(torch.zeros(1, 1, device=device), torch.zeros(1, dtype=torch.int64, device=device))
+    batch = Examples(
+        torch.zeros(1, 1, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    )
     rates, stacked = torch.full((nets,), 1e-6, device=device), stack_weights(models)
     loop = timing.measure(lambda: loop_step(models, batch, rates), budget_s=budget_s)
-    stack = timing.measure(lambda: stacked_step(models[0], stacked, batch, rates), budget_s=budget_s)
+    stack = timing.measure(
+        lambda: stacked_step(models[0], stacked, batch, rates), budget_s=budget_s
+    )
     return Overheads(loop.median_s / nets, stack.median_s, loop.stable and stack.stable)
 
 
@@ -280,7 +370,9 @@ def _prepared(
         raise ValueError("models is empty; give at least one, such as make_ensemble(4, hidden=16)")
     rates = [rate] * len(team) if isinstance(rate, int | float) else list(rate)
     if len(rates) != len(team):
-        raise ValueError(f"{len(rates)} rates for {len(team)} models; give one for all, or one each")
+        raise ValueError(
+            f"{len(rates)} rates for {len(team)} models; give one for all, or one each"
+        )
     weight = problems.trainable(team[0])[0]
     values = [number("rate", value, above=0) for value in rates]
     return team, problems.examples_of(data, weight.device), weight.detach().new_tensor(values)

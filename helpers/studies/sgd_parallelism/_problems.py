@@ -1,4 +1,5 @@
-"""What the experiments of lesson 04 train: examples, batches in a fixed order, a loss, a gradient, a known optimum.
+"""What the experiments of lesson 04 train: examples, batches in a fixed order, a loss, a gradient,
+a known optimum.
 
 Lesson 04.
 """
@@ -22,11 +23,17 @@ from helpers.training._loop import iterable, seeded
 
 _MOST_NUMBERS = 2**27  # of a problem's inputs, in float64 a gigabyte
 BLOWN_UP = 3  # times the first loss
-_DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
+_DATA_ACCEPTED = (
+    "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
+)
 
 
 class Examples(NamedTuple):
-    """All examples of a problem: inputs (N, ...) and targets, whole numbers (N,) or values (N, outputs). Lesson 04."""
+    """All examples of a problem: inputs (N, ...) and targets, whole numbers (N,) or values (N,
+    outputs).
+
+    Lesson 04.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -36,9 +43,9 @@ class Examples(NamedTuple):
 class LeastSquares:
     """A least-squares problem whose answer is known: ``loss(w) = |inputs w - targets|^2 / (2 N)``.
 
-    ``examples`` are float64, inputs (N, features) and targets (N, 1); ``optimum`` (features,) is where the loss is
-    ``optimum_loss``, its least. ``curvatures`` are the eigenvalues of the Hessian ``inputs^T inputs / N``, the largest
-    first. Lesson 04.
+    ``examples`` are float64, inputs (N, features) and targets (N, 1); ``optimum`` (features,) is
+    where the loss is ``optimum_loss``, its least. ``curvatures`` are the eigenvalues of the Hessian
+    ``inputs^T inputs / N``, the largest first. Lesson 04.
     """
 
     examples: Examples
@@ -47,7 +54,9 @@ class LeastSquares:
     curvatures: tuple[float, ...]
 
     def model(self) -> nn.Module:
-        """Return the linear model (float64, no bias) with all weights 0, to be trained on ``examples``."""
+        """Return the linear model (float64, no bias) with all weights 0, to be trained on
+        ``examples``.
+        """
         with torch.random.fork_rng(devices=[]):
             linear = nn.Linear(len(self.curvatures), 1, bias=False, dtype=torch.float64)
         nn.init.zeros_(linear.weight)
@@ -55,22 +64,35 @@ class LeastSquares:
 
 
 def least_squares(
-    examples: int = 256, features: int = 16, *, condition: float = 10.0, noise: float = 0.0, seed: int = 0
+    examples: int = 256,
+    features: int = 16,
+    *,
+    condition: float = 10.0,
+    noise: float = 0.0,
+    seed: int = 0,
 ) -> LeastSquares:
-    """Return a least-squares problem whose largest curvature is 1 and whose smallest is ``1 / condition``.
+    """Return a least-squares problem whose largest curvature is 1 and whose smallest is
+    ``1 / condition``.
 
-    The inputs, N ``examples`` of ``features`` each, are ``sqrt(N) U diag(s) V^T`` with orthonormal U and V drawn by
-    ``seed`` and s^2 evenly spaced, so the curvatures s^2 are known by construction. The targets are ``inputs @ w`` for
-    a drawn w, plus ``noise`` times standard normal values, whose part outside the span of U is what no weights can
-    explain: the optimum's loss.
+    The inputs, N ``examples`` of ``features`` each, are ``sqrt(N) U diag(s) V^T`` with orthonormal
+    U and V drawn by ``seed`` and s^2 evenly spaced, so the curvatures s^2 are known by
+    construction. The targets are ``inputs @ w`` for a drawn w, plus ``noise`` times standard normal
+    values, whose part outside the span of U is what no weights can explain: the optimum's loss.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     features = whole_number("features", features, at_least=1, at_most=math.isqrt(_MOST_NUMBERS))
-    examples = whole_number("examples", examples, at_least=features, at_most=_MOST_NUMBERS // features)
-    condition, noise = number("condition", condition, at_least=1), number("noise", noise, at_least=0)
+    examples = whole_number(
+        "examples", examples, at_least=features, at_most=_MOST_NUMBERS // features
+    )
+    condition, noise = (
+        number("condition", condition, at_least=1),
+        number("noise", noise, at_least=0),
+    )
     if features == 1 and condition != 1:
-        raise ValueError(f"condition={condition:g}: give 1 for one feature (it is largest over smallest)")
+        raise ValueError(
+            f"condition={condition:g}: give 1 for one feature (it is largest over smallest)"
+        )
     generator = torch.Generator().manual_seed(random_seed(seed))
     draw = functools.partial(torch.randn, generator=generator, dtype=torch.float64)
     left, _ = torch.linalg.qr(draw(examples, features))
@@ -94,8 +116,8 @@ def least_squares(
 def examples_of(data: Any, device: torch.device) -> Examples:
     """Return all examples of ``data``, a pair of tensors or a loader, on ``device``.
 
-    A loader is read once, in the order of its seed 0, and its generator is as it was afterwards. Raises TypeError or
-    ValueError for data that is not accepted.
+    A loader is read once, in the order of its seed 0, and its generator is as it was afterwards.
+    Raises TypeError or ValueError for data that is not accepted.
     """
     if _is_pair(data):
         found = Examples(*data)
@@ -114,13 +136,19 @@ def examples_of(data: Any, device: torch.device) -> Examples:
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(item, Tensor) for item in value)
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(isinstance(item, Tensor) for item in value)
+    )
 
 
 def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterator[Tensor | None]:
-    """Yield the indices of one batch after another without end, each epoch in a new order that ``seed`` decides.
+    """Yield the indices of one batch after another without end, each epoch in a new order that
+    ``seed`` decides.
 
-    The rest of an epoch that fills no batch is left out. None for ``batch_size`` yields None: every example, always.
+    The rest of an epoch that fills no batch is left out. None for ``batch_size`` yields None: every
+    example, always.
 
     Raises ValueError for a batch larger than the data.
     """
@@ -128,7 +156,10 @@ def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterat
         yield from itertools.repeat(None)
     batch_size = whole_number("batch_size", batch_size, at_least=1)
     if batch_size > examples:
-        raise ValueError(f"batch_size={batch_size} is above the {examples} examples; give at most {examples}, or None")
+        raise ValueError(
+            f"batch_size={batch_size} is above the {examples} examples; give at most {examples}, "
+            "or None"
+        )
     generator = torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(examples, generator=generator)
@@ -144,7 +175,8 @@ def chosen(examples: Examples, indices: Tensor | None) -> Examples:
 
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss of a batch: cross-entropy for whole-number targets, else half the squared error.
+    """Return the mean loss of a batch: cross-entropy for whole-number targets, else half the
+    squared error.
 
     Half the squared error is summed over the outputs of an example, ``|outputs - targets|^2 / 2``.
 
@@ -154,23 +186,30 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets)
     if outputs.shape != targets.shape:
         raise ValueError(
-            f"the model gives outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}; "
-            "give targets of the outputs' shape, or whole-number labels"
+            f"the model gives outputs of shape {tuple(outputs.shape)} for targets of "
+            f"{tuple(targets.shape)}; give targets of the outputs' shape, or whole-number labels"
         )
     return (outputs - targets).square().flatten(1).sum(1).mean() / 2
 
 
 def own_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of ``model`` in training mode for an experiment: the model itself stays as it is.
+    """Return a copy of ``model`` in training mode for an experiment: the model itself stays as it
+    is.
 
     Raises TypeError for what is no module, ValueError for one without a trainable parameter.
     """
     if not isinstance(model, nn.Module):
-        given = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        given = (
+            f"the class {model.__name__}"
+            if isinstance(model, type)
+            else f"a {type(model).__name__}"
+        )
         raise TypeError(f"model is {given}; give a model, such as BasicFCModel()")
     copied = copy.deepcopy(model).train()
     if not trainable(copied):
-        raise ValueError(f"{type(model).__name__} has no trainable parameter; set requires_grad_(True) on some")
+        raise ValueError(
+            f"{type(model).__name__} has no trainable parameter; set requires_grad_(True) on some"
+        )
     return copied
 
 
@@ -200,10 +239,14 @@ def descend(model: nn.Module, gradients: Sequence[Tensor], rate: float) -> None:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return a hash of the bytes of all trainable parameters: two models with one digest are equal bit for bit."""
+    """Return a hash of the bytes of all trainable parameters: two models with one digest are equal
+    bit for bit.
+    """
     digest = hashlib.sha256()
     for parameter in trainable(model):
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()[:16]
 
 
@@ -213,12 +256,15 @@ def parameter_bytes(model: nn.Module) -> int:
 
 
 class Training:
-    """A training of lesson 04: a copy of the model, all examples, a stream of batches, and the losses so far.
+    """A training of lesson 04: a copy of the model, all examples, a stream of batches, and the
+    losses so far.
 
     Raises TypeError or ValueError for an argument that is not accepted.
     """
 
-    def __init__(self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int) -> None:
+    def __init__(
+        self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int
+    ) -> None:
         self.rate, self.seed = number("rate", rate, above=0), random_seed(seed)
         self.model = own_copy(model)
         self.examples = examples_of(data, device_of(self.model))
@@ -249,9 +295,11 @@ class Training:
 
 
 def has_diverged(losses: Sequence[float], first_loss: float, final_loss: float) -> bool:
-    """Return True when a training blew up: a loss not finite or above 3 times the first, or the final above the first.
+    """Return True when a training blew up: a loss not finite or above 3 times the first, or the
+    final above the first.
 
-    A network that blew up may come back to the loss of guessing and stay there, so the end alone does not tell.
+    A network that blew up may come back to the loss of guessing and stay there, so the end alone
+    does not tell.
     """
     if not all(math.isfinite(loss) for loss in (*losses, final_loss)):
         return True

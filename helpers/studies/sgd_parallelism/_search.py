@@ -1,4 +1,5 @@
-"""Searches over learning rates: many small networks at once, and the updates until each has learned.
+"""Searches over learning rates: many small networks at once, and the updates until each has
+learned.
 
 Lesson 04.
 """
@@ -26,11 +27,13 @@ _EXAMPLES_OF_LOSS = 1000
 
 
 class RateSearch(Record):
-    """Trainings of one network at several ``rates``, by several seeds, until the loss falls below ``goal``.
+    """Trainings of one network at several ``rates``, by several seeds, until the loss falls below
+    ``goal``.
 
-    ``steps[seed][place]`` is the step after which the loss was first seen below the goal at ``rates[place]``, infinite
-    where it was not. The first half of the seeds chooses ``best_rate``, the other half gives ``mean_steps`` and its
-    ``standard_error``, so that the choice flatters nothing. Lesson 04.
+    ``steps[seed][place]`` is the step after which the loss was first seen below the goal at
+    ``rates[place]``, infinite where it was not. The first half of the seeds chooses ``best_rate``,
+    the other half gives ``mean_steps`` and its ``standard_error``, so that the choice flatters
+    nothing. Lesson 04.
     """
 
     batch_size: int
@@ -43,25 +46,39 @@ class RateSearch(Record):
 
 
 def search_rates(
-    descend: Descent, model: nn.Module, data: Any, *, batch_size: int, rates: Sequence[float] = RATES, seeds: int = 16,
-    goal: float = 0.5, most_steps: int = 400, seed: int = 1,
-) -> RateSearch:  # fmt: skip
-    """Return the steps that copies of ``model`` need at each of ``rates`` until their loss is below ``goal``.
+    descend: Descent,
+    model: nn.Module,
+    data: Any,
+    *,
+    batch_size: int,
+    rates: Sequence[float] = RATES,
+    seeds: int = 16,
+    goal: float = 0.5,
+    most_steps: int = 400,
+    seed: int = 1,
+) -> RateSearch:
+    """Return the steps that copies of ``model`` need at each of ``rates`` until their loss is below
+    ``goal``.
 
-    ``model`` has two linear layers with a ReLU between them, ``data`` is a pair of tensors (images, labels) or a loader
-    of such batches. ``descend(gradient, weights, rates, steps)`` yields the weights after each step. All copies descend
-    at once, so ``weights`` is (seeds, rates, parameters) and the rates are (rates, 1). Every step draws ``batch_size``
-    images for each of the ``seeds``, by ``seed``, with replacement. Every second step looks at the mean loss of the
-    first 1,000 images. A copy is given up when its loss is three times the first one, or after 40 steps still not below
-    it. The search ends a while after the first rate at which all seeds are below the goal, at the latest after
-    ``most_steps``.
+    ``model`` has two linear layers with a ReLU between them, ``data`` is a pair of tensors (images,
+    labels) or a loader of such batches. ``descend(gradient, weights, rates, steps)`` yields the
+    weights after each step. All copies descend at once, so ``weights`` is (seeds, rates,
+    parameters) and the rates are (rates, 1). Every step draws ``batch_size`` images for each of the
+    ``seeds``, by ``seed``, with replacement. Every second step looks at the mean loss of the first
+    1,000 images. A copy is given up when its loss is three times the first one, or after 40 steps
+    still not below it. The search ends a while after the first rate at which all seeds are below
+    the goal, at the latest after ``most_steps``.
 
-    Raises TypeError or ValueError for an argument that is not accepted, and ValueError where at no rate all seeds of
-    the first half come below the goal, or not all of the second half at the best one. Lesson 04.
+    Raises TypeError or ValueError for an argument that is not accepted, and ValueError where at no
+    rate all seeds of the first half come below the goal, or not all of the second half at the best
+    one. Lesson 04.
     """
     rates = numbers("rates", rates, above=0)
     seeds = whole_number("seeds", seeds, at_least=2)
-    batch_size, most_steps = whole_number("batch_size", batch_size), whole_number("most_steps", most_steps)
+    batch_size, most_steps = (
+        whole_number("batch_size", batch_size),
+        whole_number("most_steps", most_steps),
+    )
     goal = number("goal", goal, above=0)
     images, labels = problems.examples_of(data, torch.device("cpu"))
     networks = _Networks(model, images.flatten(1), labels, seeds=seeds, rates=len(rates))
@@ -85,39 +102,53 @@ def search_rates(
         losses = torch.full_like(first, math.inf)
         losses[going] = networks.losses(weights[going])
         first[losses < goal] = step
-        going &= (losses >= goal) & (losses < (begun if step > _PATIENCE else problems.BLOWN_UP * begun))
+        going &= (losses >= goal) & (
+            losses < (begun if step > _PATIENCE else problems.BLOWN_UP * begun)
+        )
         done = first.isfinite().all(0)
         if done.any() and step > _GOES_ON * first[:, done].amax(0).min():
             break
     choosing, counted = first[: seeds // 2], first[seeds // 2 :]
     means = choosing.mean(0)
     if not means.isfinite().any():
-        raise ValueError(f"at none of the rates {rates} do the choosing seeds come below a loss of {goal:g} in "
-                         f"{most_steps} steps; give more steps, or other rates")  # fmt: skip
+        raise ValueError(
+            f"at none of the rates {rates} do the choosing seeds come below a loss of {goal:g} in "
+            f"{most_steps} steps; give more steps, or other rates"
+        )
     best = int(means.argmin())
     if not counted[:, best].isfinite().all():
-        raise ValueError(f"at the best rate, {rates[best]:g}, not all seeds that count came below a loss of {goal:g}; "
-                         "give smaller rates, or other seeds")  # fmt: skip
+        raise ValueError(
+            f"at the best rate, {rates[best]:g}, not all seeds that count came below a loss of "
+            f"{goal:g}; give smaller rates, or other seeds"
+        )
     return RateSearch(
         batch_size=batch_size,
         goal=goal,
         rates=tuple(rates),
         best_rate=rates[best],
         mean_steps=counted[:, best].mean().item(),
-        standard_error=counted[:, best].std().item() / math.sqrt(len(counted)) if len(counted) > 1 else math.nan,
+        standard_error=counted[:, best].std().item() / math.sqrt(len(counted))
+        if len(counted) > 1
+        else math.nan,
         steps=tuple(tuple(row) for row in first.tolist()),
     )
 
 
 class _Networks:
-    """Copies of a network of two layers, their weights in one tensor, and the gradients of all of them at once."""
+    """Copies of a network of two layers, their weights in one tensor, and the gradients of all of
+    them at once.
+    """
 
-    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, *, seeds: int, rates: int) -> None:
+    def __init__(
+        self, model: nn.Module, images: Tensor, labels: Tensor, *, seeds: int, rates: int
+    ) -> None:
         parameters = list(problems.own_copy(model).parameters())
         shapes = [tuple(parameter.shape) for parameter in parameters]
         if [len(shape) for shape in shapes] != [2, 1, 2, 1] or shapes[0][1] != images.shape[1]:
-            raise ValueError(f"the parameters have the shapes {shapes}; give a model of two linear layers for images "
-                             f"of {images.shape[1]} values, such as BasicFCModel(196, 32, 10, 2)")  # fmt: skip
+            raise ValueError(
+                f"the parameters have the shapes {shapes}; give a model of two linear layers for "
+                f"images of {images.shape[1]} values, such as BasicFCModel(196, 32, 10, 2)"
+            )
         self.images, self.labels = images, labels
         self.hidden, self.inputs = shapes[0]
         self.outputs = shapes[2][0]
@@ -126,20 +157,28 @@ class _Networks:
         self.start = flat.expand(seeds, rates, -1).contiguous()
 
     def _layers(self, weights: Tensor) -> tuple[Tensor, ...]:
-        """Return the weights and biases (..., outputs, inputs) and (..., 1, outputs) of both layers."""
+        """Return the weights and biases (..., outputs, inputs) and (..., 1, outputs) of both
+        layers.
+        """
         first, first_bias, second, second_bias = weights.split(self.sizes, dim=-1)
-        return (first.unflatten(-1, (self.hidden, self.inputs)), first_bias[..., None, :],
-                second.unflatten(-1, (self.outputs, self.hidden)), second_bias[..., None, :])  # fmt: skip
+        return (
+            first.unflatten(-1, (self.hidden, self.inputs)),
+            first_bias[..., None, :],
+            second.unflatten(-1, (self.outputs, self.hidden)),
+            second_bias[..., None, :],
+        )
 
     def gradient(self, weights: Tensor, drawn: Tensor) -> Tensor:
-        """Return the gradients (seeds, rates, parameters) of the mean loss of the images ``drawn`` (seeds, batch).
+        """Return the gradients (seeds, rates, parameters) of the mean loss of the images ``drawn``
+        (seeds, batch).
 
         The copies of one seed see the same images, so their first layers are one product.
         """
         seeds, rates, _ = weights.shape
         batch = drawn.shape[1]
         first, first_bias, second, second_bias = self._layers(weights)
-        images, labels = self.images[drawn], self.labels[drawn]  # (seeds, batch, inputs), (seeds, batch)
+        # (seeds, batch, inputs), (seeds, batch)
+        images, labels = self.images[drawn], self.labels[drawn]
         side_by_side = first.reshape(seeds, rates * self.hidden, self.inputs)
         sums = images @ side_by_side.transpose(1, 2)  # (seeds, batch, rates * hidden)
         sums = sums.view(seeds, batch, rates, self.hidden).transpose(1, 2) + first_bias
@@ -155,33 +194,46 @@ class _Networks:
         return torch.cat([of_first, below.sum(-2), of_second, slopes.sum(-2)], dim=-1)
 
     def losses(self, weights: Tensor) -> Tensor:
-        """Return the mean loss (networks,) over the first 1,000 images of networks with ``weights`` (networks, ...)."""
+        """Return the mean loss (networks,) over the first 1,000 images of networks with ``weights``
+        (networks, ...).
+        """
         images, labels = self.images[:_EXAMPLES_OF_LOSS], self.labels[:_EXAMPLES_OF_LOSS]
         first, first_bias, second, second_bias = self._layers(weights)
-        sums = (images @ first.reshape(-1, self.inputs).T).view(len(images), -1, self.hidden).transpose(0, 1)
-        logits = (sums + first_bias).relu() @ second.transpose(-1, -2) + second_bias  # (networks, images, outputs)
+        sums = (
+            (images @ first.reshape(-1, self.inputs).T)
+            .view(len(images), -1, self.hidden)
+            .transpose(0, 1)
+        )
+        # (networks, images, outputs)
+        logits = (sums + first_bias).relu() @ second.transpose(-1, -2) + second_bias
         right = logits.gather(-1, labels.expand(len(weights), -1)[..., None])[..., 0]
         return (logits.logsumexp(-1) - right).mean(1)
 
 
 def noise_scale(model: nn.Module, data: Any) -> float:
-    """Return the variance of the gradients of single examples over the squared length of their mean.
+    """Return the variance of the gradients of single examples over the squared length of their
+    mean.
 
-    The variance is summed over the parameters, and the squared length is freed from the part that the noise adds to it.
-    A batch of about this size is the critical one. Source: McCandlish and others, "An Empirical Model of Large-Batch
-    Training" (2018), its simple noise scale. ``data`` is a pair of tensors (inputs, labels) or a loader, of two
-    examples at least.
+    The variance is summed over the parameters, and the squared length is freed from the part that
+    the noise adds to it. A batch of about this size is the critical one. Source: McCandlish and
+    others, "An Empirical Model of Large-Batch Training" (2018), its simple noise scale. ``data`` is
+    a pair of tensors (inputs, labels) or a loader, of two examples at least.
 
     It is infinite where the mean of so few examples is not longer than its own noise.
     """
     copied = problems.own_copy(model)
     examples = problems.examples_of(data, problems.device_of(copied))
-    weights = {name: weight.detach() for name, weight in copied.named_parameters() if weight.requires_grad}
+    weights = {
+        name: weight.detach() for name, weight in copied.named_parameters() if weight.requires_grad
+    }
 
     def loss(weights: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
-        return problems.loss_of(torch.func.functional_call(copied, weights, (image[None],)), target[None])
+        return problems.loss_of(
+            torch.func.functional_call(copied, weights, (image[None],)), target[None]
+        )
 
-    rows = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, *examples)  # (examples, ...) each
+    # (examples, ...) each
+    rows = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, *examples)
     count = len(examples.targets)
     squares = sum(float(row.square().sum(dtype=torch.float64)) for row in rows.values())
     of_mean = sum(float(row.mean(0).double().square().sum()) for row in rows.values())
@@ -191,7 +243,10 @@ def noise_scale(model: nn.Module, data: Any) -> float:
 
 
 class NoisePoint(Record):
-    """How noisy the gradient is at a moment of a training: the loss there, and its noise scale. Lesson 04."""
+    """How noisy the gradient is at a moment of a training: the loss there, and its noise scale.
+
+    Lesson 04.
+    """
 
     step: int
     loss: float
@@ -199,15 +254,22 @@ class NoisePoint(Record):
 
 
 def follow_noise(
-    model: nn.Module, data: Any, *, rate: float = 0.4, batch_size: int = 256, steps: int = 55, every: int = 5,
+    model: nn.Module,
+    data: Any,
+    *,
+    rate: float = 0.4,
+    batch_size: int = 256,
+    steps: int = 55,
+    every: int = 5,
     seed: int = 3,
-) -> list[NoisePoint]:  # fmt: skip
-    """Return the noise of the gradient after each ``every`` updates while a copy of ``model`` learns by plain SGD.
+) -> list[NoisePoint]:
+    """Return the noise of the gradient after each ``every`` updates while a copy of ``model``
+    learns by plain SGD.
 
-    ``data`` is a pair of tensors (inputs, labels) or a loader; the noise is that of all its examples, and the loss that
-    of the first 1,000. The copy of ``model`` takes ``steps`` at ``rate``, and each step draws ``batch_size`` of the
-    examples with replacement, by ``seed``. Raises TypeError or ValueError for an argument that is not accepted.
-    Lesson 04.
+    ``data`` is a pair of tensors (inputs, labels) or a loader; the noise is that of all its
+    examples, and the loss that of the first 1,000. The copy of ``model`` takes ``steps`` at
+    ``rate``, and each step draws ``batch_size`` of the examples with replacement, by ``seed``.
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     copied, rate = problems.own_copy(model), number("rate", rate, above=0)
     examples = problems.examples_of(data, problems.device_of(copied))
@@ -217,7 +279,9 @@ def follow_noise(
     points = []
     for step in range(steps + 1):
         if step % every == 0:
-            loss, _ = problems.gradient(copied, problems.Examples(*(part[:_EXAMPLES_OF_LOSS] for part in examples)))
+            loss, _ = problems.gradient(
+                copied, problems.Examples(*(part[:_EXAMPLES_OF_LOSS] for part in examples))
+            )
             points.append(NoisePoint(step, loss, noise_scale(copied, examples)))
         drawn = torch.randint(len(examples.targets), (batch_size,), generator=generator)
         _, slopes = problems.gradient(copied, problems.chosen(examples, drawn))

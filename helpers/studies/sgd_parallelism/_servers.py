@@ -1,7 +1,8 @@
-"""A parameter server: workers that fetch weights, compute, and send gradients without waiting for one another.
+"""A parameter server: workers that fetch weights, compute, and send gradients without waiting for
+one another.
 
-Twice: on a simulated clock, where every claim is exact, and with real threads, where staleness is what this machine
-makes of it. Lesson 04.
+Twice: on a simulated clock, where every claim is exact, and with real threads, where staleness is
+what this machine makes of it. Lesson 04.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ from torch import Tensor, nn
 
 from helpers.checks import boolean, choice, numbers, whole_number
 from helpers.results import Record
-from helpers.studies.sgd_parallelism._problems import Training, descend, gradient, own_copy, trainable
+from helpers.studies.sgd_parallelism._problems import (
+    Training,
+    descend,
+    gradient,
+    own_copy,
+    trainable,
+)
 
 
 class WorkerShare(Record):
-    """What one worker did: its updates, and how many updates of others came between its fetch and its update.
+    """What one worker did: its updates, and how many updates of others came between its fetch and
+    its update.
 
     Lesson 04.
     """
@@ -38,9 +46,10 @@ class WorkerShare(Record):
 class ServerRun(Record):
     """A training through a parameter server, or by threads on shared weights.
 
-    ``staleness`` of an update is the number of updates that came between the fetch of its weights and itself;
-    ``staleness_counts`` says how often each occurred. ``simulated_s`` is the simulated clock at the last update, None
-    for a real run. ``losses`` are those of the batches in the order in which their gradients were applied. Lesson 04.
+    ``staleness`` of an update is the number of updates that came between the fetch of its weights
+    and itself; ``staleness_counts`` says how often each occurred. ``simulated_s`` is the simulated
+    clock at the last update, None for a real run. ``losses`` are those of the batches in the order
+    in which their gradients were applied. Lesson 04.
     """
 
     how: str
@@ -69,25 +78,31 @@ def simulate_server(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> ServerRun:
-    """Train a copy of ``model`` through a parameter server on a simulated clock; the same bits in every run.
+    """Train a copy of ``model`` through a parameter server on a simulated clock; the same bits in
+    every run.
 
-    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. ``compute_s`` has one entry a
-    worker: how long it takes to compute a gradient. A worker fetches the weights and the next batch, works that long,
-    sends its gradient, which is applied at once, and fetches again. Fetching and sending take no time; of workers that
-    finish together the lower number goes first. Learning is real, only the clock is not.
+    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. ``compute_s``
+    has one entry a worker: how long it takes to compute a gradient. A worker fetches the weights
+    and the next batch, works that long, sends its gradient, which is applied at once, and fetches
+    again. Fetching and sending take no time; of workers that finish together the lower number goes
+    first. Learning is real, only the clock is not.
 
-    So of W equally fast workers each gradient is W - 1 updates old once all have finished their first, and the run is
-    that of ``train_stale(..., delay=W - 1, steps=updates + W - 1)`` bit for bit. One worker is plain SGD. Of workers
-    of unequal speed the slow one's gradients are the stalest.
+    So of W equally fast workers each gradient is W - 1 updates old once all have finished their
+    first, and the run is that of ``train_stale(..., delay=W - 1, steps=updates + W - 1)`` bit for
+    bit. One worker is plain SGD. Of workers of unequal speed the slow one's gradients are the
+    stalest.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     durations_s = numbers("compute_s", compute_s, above=0)
     if not durations_s:
-        raise ValueError("compute_s is empty; give one time in seconds for each worker, such as (1.0, 1.0)")
+        raise ValueError(
+            "compute_s is empty; give one time in seconds for each worker, such as (1.0, 1.0)"
+        )
     updates = whole_number("updates", updates, at_least=1)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
-    # An event: when a gradient is ready, whose it is, at which version its weights were fetched, and the gradient.
+    # An event: when a gradient is ready, whose it is, at which version its weights were fetched,
+    # and the gradient.
     events: list[tuple[float, int, int, float, tuple[Tensor, ...]]] = []
     now_s = 0.0
     for worker, duration_s in enumerate(durations_s):
@@ -96,23 +111,36 @@ def simulate_server(
         now_s, worker, version, loss, slopes = heapq.heappop(events)
         if not run.apply(worker, version, loss, slopes):
             break
-        heapq.heappush(events, (now_s + durations_s[worker], worker, len(run.losses), *run.gradient(run.model)))
-    return run.result("parameter server, simulated clock", workers=len(durations_s), simulated_s=now_s)
+        heapq.heappush(
+            events, (now_s + durations_s[worker], worker, len(run.losses), *run.gradient(run.model))
+        )
+    return run.result(
+        "parameter server, simulated clock", workers=len(durations_s), simulated_s=now_s
+    )
 
 
 def run_server(
-    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int, batch_size: int | None = 64, seed: int = 0
+    model: nn.Module,
+    data: Any,
+    *,
+    workers: int,
+    rate: float,
+    updates: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
 ) -> ServerRun:
-    """Train a copy of ``model`` through a parameter server whose ``workers`` are threads of this process.
+    """Train a copy of ``model`` through a parameter server whose ``workers`` are threads of this
+    process.
 
-    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each worker has weights of its
-    own. It copies the server's under a lock, computes a gradient without it, and takes the lock again to apply it,
-    until ``updates`` have been applied in all. Which gradient is applied when, and so the staleness and the last digits
-    of the loss, differ from run to run; nothing here is a claim about time. One worker is plain SGD, bit for bit.
-    PyTorch's operators let go of Python's lock, so the threads do compute at once.
+    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each worker
+    has weights of its own. It copies the server's under a lock, computes a gradient without it, and
+    takes the lock again to apply it, until ``updates`` have been applied in all. Which gradient is
+    applied when, and so the staleness and the last digits of the loss, differ from run to run;
+    nothing here is a claim about time. One worker is plain SGD, bit for bit. PyTorch's operators
+    let go of Python's lock, so the threads do compute at once.
 
-    Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
-    Lesson 04.
+    Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker
+    passes unchanged. Lesson 04.
     """
     workers, updates = whole_number("workers", workers), whole_number("updates", updates)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
@@ -139,22 +167,31 @@ def run_server(
 
 
 def run_hogwild(
-    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int, batch_size: int | None = 64, seed: int = 0
+    model: nn.Module,
+    data: Any,
+    *,
+    workers: int,
+    rate: float,
+    updates: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
 ) -> ServerRun:
-    """Train a copy of ``model`` by threads that read and write one set of weights with no lock (Hogwild).
+    """Train a copy of ``model`` by threads that read and write one set of weights with no lock
+    (Hogwild).
 
-    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each of the ``workers`` computes
-    on the shared weights while others change them, and adds its update in place: a gradient may be that of weights
-    which never stood there together, and an addition may be lost
-    (:func:`helpers.studies.sgd_parallelism._servers.count_lost_updates`).
-    ``updates`` are made in all, shared evenly. ``staleness`` counts the updates that others began between a worker's
-    read and its write. Runs differ; that the loss still falls is what is to be seen, and no time is claimed. Source:
-    Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent" (2011),
-    whose proof asks for sparse updates: those of a dense network are not. On CUDA the threads share one stream, in
-    which kernels follow one another: gradients are stale there, and no addition is lost.
+    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each of the
+    ``workers`` computes on the shared weights while others change them, and adds its update in
+    place: a gradient may be that of weights which never stood there together, and an addition may
+    be lost (:func:`helpers.studies.sgd_parallelism._servers.count_lost_updates`). ``updates`` are
+    made in all, shared evenly. ``staleness`` counts the updates that others began between a
+    worker's read and its write. Runs differ; that the loss still falls is what is to be seen, and
+    no time is claimed. Source: Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to
+    Parallelizing Stochastic Gradient Descent" (2011), whose proof asks for sparse updates: those of
+    a dense network are not. On CUDA the threads share one stream, in which kernels follow one
+    another: gradients are stale there, and no addition is lost.
 
-    Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
-    Lesson 04.
+    Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker
+    passes unchanged. Lesson 04.
     """
     workers = whole_number("workers", workers, at_least=1)
     updates = whole_number("updates", updates, at_least=workers)
@@ -185,7 +222,9 @@ def run_hogwild(
 
 
 def run_threads(work: Callable[[int], None], workers: int) -> None:
-    """Call ``work(worker)`` in one thread a worker, all begun together; raise the first exception of any."""
+    """Call ``work(worker)`` in one thread a worker, all begun together; raise the first exception
+    of any.
+    """
     failures: list[BaseException] = []
     start = threading.Barrier(workers)
 
@@ -196,7 +235,9 @@ def run_threads(work: Callable[[int], None], workers: int) -> None:
         except BaseException as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=guarded, args=(worker,), daemon=True) for worker in range(workers)]
+    threads = [
+        threading.Thread(target=guarded, args=(worker,), daemon=True) for worker in range(workers)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -206,7 +247,9 @@ def run_threads(work: Callable[[int], None], workers: int) -> None:
 
 
 class _Run(Training):
-    """A training by several workers: the server's model, and which worker's update was how stale."""
+    """A training by several workers: the server's model, and which worker's update was how
+    stale.
+    """
 
     def __init__(self, model: nn.Module, data: Any, **settings: Any) -> None:
         super().__init__(model, data, **settings)
@@ -217,7 +260,9 @@ class _Run(Training):
         return gradient(model, self.next_batch())
 
     def apply(self, worker: int, version: int, loss: float, slopes: tuple[Tensor, ...]) -> bool:
-        """Apply a gradient and note its staleness; False, and the end, at a loss that is not finite."""
+        """Apply a gradient and note its staleness; False, and the end, at a loss that is not
+        finite.
+        """
         self.note_update(worker, len(self.losses) - version, loss)
         if not self._stopped:
             descend(self.model, slopes, self.rate)
@@ -236,7 +281,9 @@ class _Run(Training):
                 own.copy_(theirs)
 
     def sharing_replica(self) -> nn.Module:
-        """Return a module of its own whose trainable parameters lie in the memory of this run's model."""
+        """Return a module of its own whose trainable parameters lie in the memory of this run's
+        model.
+        """
         replica = own_copy(self.model)
         for own, shared in zip(trainable(replica), trainable(self.model), strict=True):
             own.data = shared.data
@@ -265,7 +312,10 @@ HOW = ("in place", "read, then write")
 
 
 class AdditionOutcome(Record):
-    """One value that additions of 1 can leave behind, and in how many of the interleavings. Lesson 04."""
+    """One value that additions of 1 can leave behind, and in how many of the interleavings.
+
+    Lesson 04.
+    """
 
     final_value: int
     lost_updates: int
@@ -273,7 +323,10 @@ class AdditionOutcome(Record):
 
 
 class Interleavings(Record):
-    """Every order in which the reads and writes of workers can follow one another, counted. Lesson 04."""
+    """Every order in which the reads and writes of workers can follow one another, counted.
+
+    Lesson 04.
+    """
 
     workers: int
     interleavings: int
@@ -297,15 +350,18 @@ class LostUpdates(Record):
 
 
 def interleave_additions(workers: int) -> Interleavings:
-    """Return what ``workers`` additions of 1 to a shared 0 can leave, over all orders of their reads and writes.
+    """Return what ``workers`` additions of 1 to a shared 0 can leave, over all orders of their
+    reads and writes.
 
-    An addition is a read, and later a write of what was read plus 1. Two workers have 6 interleavings, of which 2
-    leave 2 and 4 leave 1. Every interleaving is run; for n workers there are (2 n)! / 2^n. Raises ValueError for more
-    than 4 workers (5 have 113,400). Lesson 04.
+    An addition is a read, and later a write of what was read plus 1. Two workers have 6
+    interleavings, of which 2 leave 2 and 4 leave 1. Every interleaving is run; for n workers there
+    are (2 n)! / 2^n. Raises ValueError for more than 4 workers (5 have 113,400). Lesson 04.
     """
     workers = whole_number("workers", workers, at_least=1)
     if workers > 4:
-        raise ValueError(f"workers={workers} have too many interleavings to run each; give at most 4")
+        raise ValueError(
+            f"workers={workers} have too many interleavings to run each; give at most 4"
+        )
     order = [worker for worker in range(workers) for _ in range(2)]
     finals = Counter(_final_value(steps, workers) for steps in set(itertools.permutations(order)))
     total = finals.total()
@@ -313,12 +369,17 @@ def interleave_additions(workers: int) -> Interleavings:
         workers=workers,
         interleavings=total,
         lossless_share=finals[workers] / total,
-        outcomes=tuple(AdditionOutcome(value, workers - value, count) for value, count in sorted(finals.items())),
+        outcomes=tuple(
+            AdditionOutcome(value, workers - value, count)
+            for value, count in sorted(finals.items())
+        ),
     )
 
 
 def _final_value(steps: Sequence[int], workers: int) -> int:
-    """Run one interleaving: the first time a worker's number stands in it is its read, the second its write."""
+    """Run one interleaving: the first time a worker's number stands in it is its read, the second
+    its write.
+    """
     shared, read = 0, [-1] * workers
     for worker in steps:
         if read[worker] < 0:
@@ -329,15 +390,22 @@ def _final_value(steps: Sequence[int], workers: int) -> int:
 
 
 def count_lost_updates(
-    workers: int, additions: int = 200, *, how: str = "in place", with_lock: bool = False, elements: int = 100_000
+    workers: int,
+    additions: int = 200,
+    *,
+    how: str = "in place",
+    with_lock: bool = False,
+    elements: int = 100_000,
 ) -> LostUpdates:
-    """Return how many additions ``workers`` threads lose that add 1 to one shared tensor, ``additions`` times each.
+    """Return how many additions ``workers`` threads lose that add 1 to one shared tensor,
+    ``additions`` times each.
 
-    ``how="in place"`` is ``shared.add_(1)``, as Hogwild adds: PyTorch computes it outside Python's lock, so two threads
-    can read an element before either writes it, and one addition is lost. ``how="read, then write"`` is
-    ``shared.copy_(shared + 1)``: the two are far apart, and far more is lost. ``with_lock=True`` puts a lock around
-    each addition, and none is lost. How many are lost without it is luck; it may be none. The tensor has ``elements``
-    int64 numbers on the CPU, where the threads are.
+    ``how="in place"`` is ``shared.add_(1)``, as Hogwild adds: PyTorch computes it outside Python's
+    lock, so two threads can read an element before either writes it, and one addition is lost.
+    ``how="read, then write"`` is ``shared.copy_(shared + 1)``: the two are far apart, and far more
+    is lost. ``with_lock=True`` puts a lock around each addition, and none is lost. How many are
+    lost without it is luck; it may be none. The tensor has ``elements`` int64 numbers on the CPU,
+    where the threads are.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """

@@ -1,4 +1,5 @@
-"""Two workers on one machine: threads that share layers, and processes that share examples, against one core.
+"""Two workers on one machine: threads that share layers, and processes that share examples, against
+one core.
 
 Lesson 04.
 """
@@ -22,10 +23,12 @@ Train = Callable[..., Any]
 
 
 class SharingTimes(Record):
-    """One training step of a network: on one core, with its layers shared by threads, its examples by processes.
+    """One training step of a network: on one core, with its layers shared by threads, its examples
+    by processes.
 
-    The times are the shortest of all rounds, in which the three took turns. ``largest_difference`` is that of two
-    weights that correspond, of the processes and of one process after equally many steps. Lesson 04.
+    The times are the shortest of all rounds, in which the three took turns. ``largest_difference``
+    is that of two weights that correspond, of the processes and of one process after equally many
+    steps. Lesson 04.
     """
 
     width: int
@@ -48,15 +51,24 @@ class SharingTimes(Record):
 
 
 def measure_sharing(
-    train: Train, ranks: Ranks, model: nn.Module, data: Any, *, batch_size: int = 256, steps: int = 5, rounds: int = 5
+    train: Train,
+    ranks: Ranks,
+    model: nn.Module,
+    data: Any,
+    *,
+    batch_size: int = 256,
+    steps: int = 5,
+    rounds: int = 5,
 ) -> SharingTimes:
-    """Return the time of a training step of ``model`` on one core, by threads, and by the processes of ``ranks``.
+    """Return the time of a training step of ``model`` on one core, by threads, and by the processes
+    of ``ranks``.
 
-    ``train(rank, world_size, model, images, labels, steps)`` takes so many steps on its rank's share of the images and
-    leaves the model with the new weights; with one rank it exchanges nothing. It is called in each of three ways in
-    turns, ``rounds`` times, on a batch of the first ``batch_size`` examples of ``data`` and a fresh copy of ``model``:
-    here with one thread, here with as many threads as there are ranks, and on the ranks. Starting and sending are
-    outside the time. The number of threads is afterwards as it was. Lesson 04.
+    ``train(rank, world_size, model, images, labels, steps)`` takes so many steps on its rank's
+    share of the images and leaves the model with the new weights; with one rank it exchanges
+    nothing. It is called in each of three ways in turns, ``rounds`` times, on a batch of the first
+    ``batch_size`` examples of ``data`` and a fresh copy of ``model``: here with one thread, here
+    with as many threads as there are ranks, and on the ranks. Starting and sending are outside the
+    time. The number of threads is afterwards as it was. Lesson 04.
     """
     batch_size, steps = whole_number("batch_size", batch_size), whole_number("steps", steps)
     rounds = whole_number("rounds", rounds)
@@ -77,7 +89,9 @@ def measure_sharing(
         alone_s=shortest["alone"].step_s,
         layers_shared_s=shortest["layers"].step_s,
         examples_shared_s=shortest["examples"].step_s,
-        largest_difference=float((shortest["examples"].weights - shortest["alone"].weights).abs().max()),
+        largest_difference=float(
+            (shortest["examples"].weights - shortest["alone"].weights).abs().max()
+        ),
     )
 
 
@@ -86,7 +100,9 @@ class _Round(NamedTuple):
     step_s: float
 
 
-def _timed(rank: int, world_size: int, train: Train, model: nn.Module, batch: problems.Examples, steps: int) -> _Round:
+def _timed(
+    rank: int, world_size: int, train: Train, model: nn.Module, batch: problems.Examples, steps: int
+) -> _Round:
     """Train a copy of ``model`` on this rank's share."""
     copied = problems.own_copy(model)
     if world_size > 1:

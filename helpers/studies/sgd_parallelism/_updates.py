@@ -1,8 +1,10 @@
-"""Parallelism over update iterations: gradients that are applied ``delay`` updates after the weights they belong to.
+"""Parallelism over update iterations: gradients that are applied ``delay`` updates after the
+weights they belong to.
 
-A stale gradient is what every scheme that does not wait produces: a pipeline without flush, a parameter server, threads
-on shared weights. Here staleness is a plain queue, the same in every run bit for bit, so that delay and rate can be
-told apart from luck. And local SGD, whose workers train alone for some steps and then average their weights. Lesson 04.
+A stale gradient is what every scheme that does not wait produces: a pipeline without flush, a
+parameter server, threads on shared weights. Here staleness is a plain queue, the same in every run
+bit for bit, so that delay and rate can be told apart from luck. And local SGD, whose workers train
+alone for some steps and then average their weights. Lesson 04.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ _MOST_DELAY = 1000  # of a polynomial whose roots are found in seconds
 
 
 class StaleRun(Record):
-    """One training with stale gradients: ``losses`` are those of each batch before its update was computed.
+    """One training with stale gradients: ``losses`` are those of each batch before its update was
+    computed.
 
-    ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a batch. ``diverged``
-    is what :func:`problems.has_diverged` says; a loss that is not finite ends the run, so ``steps`` may be smaller than
-    asked. ``weights`` is a hash of the final weights' bytes. Lesson 04.
+    ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a
+    batch. ``diverged`` is what :func:`problems.has_diverged` says; a loss that is not finite ends
+    the run, so ``steps`` may be smaller than asked. ``weights`` is a hash of the final weights'
+    bytes. Lesson 04.
     """
 
     delay: int
@@ -48,17 +52,26 @@ class StaleRun(Record):
 
 
 def train_stale(
-    model: nn.Module, data: Any, *, delay: int, rate: float, steps: int, batch_size: int | None = 64, seed: int = 0
+    model: nn.Module,
+    data: Any,
+    *,
+    delay: int,
+    rate: float,
+    steps: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
 ) -> StaleRun:
-    """Train a copy of ``model`` by SGD with gradients that are ``delay`` updates old; return the loss curve.
+    """Train a copy of ``model`` by SGD with gradients that are ``delay`` updates old; return the
+    loss curve.
 
-    Step t computes the gradient of batch t at the weights of now and puts it at the end of a queue; when more than
-    ``delay`` stand in the queue the oldest is applied: ``w[t+1] = w[t] - rate * gradient(w[t-delay], batch[t-delay])``.
-    So the first ``delay`` steps change nothing, ``steps - delay`` updates are made, and delay 0 is plain SGD, bit for
-    bit. ``data`` is a pair of tensors (inputs, targets) or a loader, which is read once; ``batch_size=None`` takes all
-    examples in every step (no noise). The loss is cross-entropy for whole-number targets, else half the squared error.
-    ``seed`` decides the order of the examples (and what the model draws): the same call gives the same bits. ``model``
-    stays as it is.
+    Step t computes the gradient of batch t at the weights of now and puts it at the end of a queue;
+    when more than ``delay`` stand in the queue the oldest is applied:
+    ``w[t+1] = w[t] - rate * gradient(w[t-delay], batch[t-delay])``. So the first ``delay`` steps
+    change nothing, ``steps - delay`` updates are made, and delay 0 is plain SGD, bit for bit.
+    ``data`` is a pair of tensors (inputs, targets) or a loader, which is read once;
+    ``batch_size=None`` takes all examples in every step (no noise). The loss is cross-entropy for
+    whole-number targets, else half the squared error. ``seed`` decides the order of the examples
+    (and what the model draws): the same call gives the same bits. ``model`` stays as it is.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
@@ -77,28 +90,37 @@ def train_stale(
             if len(waiting) > delay:
                 problems.descend(training.model, waiting.popleft(), training.rate)
                 updates += 1
-    return StaleRun(delay=delay, steps=len(training.losses), updates=updates, largest_loss=max(training.losses),
-                    **training.summary())  # fmt: skip
+    return StaleRun(
+        delay=delay,
+        steps=len(training.losses),
+        updates=updates,
+        largest_loss=max(training.losses),
+        **training.summary(),
+    )
 
 
 def stability_limit(delay: int) -> float:
-    """Return the largest ``rate * curvature`` at which delayed gradient descent on a quadratic is stable.
+    """Return the largest ``rate * curvature`` at which delayed gradient descent on a quadratic is
+    stable.
 
-    ``w[t+1] = w[t] - a w[t-delay]`` goes to 0 from every start if and only if ``0 < a < 2 sin(pi / (2 (2 delay + 1)))``
-    (equal to ``2 cos(delay pi / (2 delay + 1))``): 2 without delay, 1 at delay 1, 0.618 at 2, about ``pi / (2 delay +
-    1)`` for a long one. Sources: Levin and May, "A note on difference-delay equations", Theoretical Population Biology
-    9 (1976); for delayed SGD, Yang et al., "PipeMare: Asynchronous Pipeline Parallel DNN Training" (2019), its lemma on
-    fixed delays. Lesson 04.
+    ``w[t+1] = w[t] - a w[t-delay]`` goes to 0 from every start if and only if
+    ``0 < a < 2 sin(pi / (2 (2 delay + 1)))`` (equal to ``2 cos(delay pi / (2 delay + 1))``): 2
+    without delay, 1 at delay 1, 0.618 at 2, about ``pi / (2 delay + 1)`` for a long one. Sources:
+    Levin and May, "A note on difference-delay equations", Theoretical Population Biology 9 (1976);
+    for delayed SGD, Yang et al., "PipeMare: Asynchronous Pipeline Parallel DNN Training" (2019),
+    its lemma on fixed delays. Lesson 04.
     """
     delay = whole_number("delay", delay, at_least=0, at_most=_MOST_STEPS)
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
 
 
 def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
-    """Return by what factor the distance to the optimum of a quadratic changes a step in the long run; above 1: grows.
+    """Return by what factor the distance to the optimum of a quadratic changes a step in the long
+    run; above 1: grows.
 
-    The largest modulus of the roots of ``z^(delay+1) - z^delay + rate * curvature``, found numerically: it knows
-    nothing of :func:`stability_limit`, and where it passes 1 is that limit. Lesson 04.
+    The largest modulus of the roots of ``z^(delay+1) - z^delay + rate * curvature``, found
+    numerically: it knows nothing of :func:`stability_limit`, and where it passes 1 is that limit.
+    Lesson 04.
     """
     delay = whole_number("delay", delay, at_least=0, at_most=_MOST_DELAY)
     coefficients = np.zeros(delay + 2)
@@ -108,13 +130,17 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     return float(np.abs(np.roots(coefficients)).max())
 
 
-def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, start: float = 1.0) -> list[float]:
-    """Return w[0] to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``, started at ``start``.
+def descend_quadratic(
+    curvature: float, *, rate: float, delay: int, steps: int, start: float = 1.0
+) -> list[float]:
+    """Return w[0] to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``,
+    started at ``start``.
 
     >>> descend_quadratic(1.0, rate=0.5, delay=1, steps=3)
     [1.0, 1.0, 0.5, 0.0]
 
-    The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 04.
+    The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps.
+    Lesson 04.
     """
     curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
     delay = whole_number("delay", delay, at_least=0)
@@ -130,12 +156,14 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
 
 
 class LocalRun(Record):
-    """A training by local SGD: how often the workers synchronised, what that moved, and how well they learnt.
+    """A training by local SGD: how often the workers synchronised, what that moved, and how well
+    they learnt.
 
-    ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring all-reduce of the weights,
-    one a synchronisation. They are not carried, because the workers run in one process. ``largest_distance`` is the
-    greatest Euclidean distance of a worker's weights from their mean just before a synchronisation. ``losses`` are the
-    workers' mean batch losses, step by step. Lesson 04.
+    ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring
+    all-reduce of the weights, one a synchronisation. They are not carried, because the workers run
+    in one process. ``largest_distance`` is the greatest Euclidean distance of a worker's weights
+    from their mean just before a synchronisation. ``losses`` are the workers' mean batch losses,
+    step by step. Lesson 04.
     """
 
     workers: int
@@ -169,15 +197,17 @@ def train_local(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> LocalRun:
-    """Train copies of ``model`` on ``workers`` parts of the data and average them every ``synchronise_every`` steps.
+    """Train copies of ``model`` on ``workers`` parts of the data and average them every
+    ``synchronise_every`` steps.
 
-    ``data`` is as in :func:`train_stale`; ``rate`` is that of SGD and ``seed`` orders the batches. Worker i takes
-    examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a step, and after each
-    ``synchronise_every`` steps every worker goes on from the mean of their weights; the end synchronises too, so there
-    are ``ceil(steps / synchronise_every)`` synchronisations. Synchronising after every step is data parallelism: the
-    mean of weights that one step changed is one step with the mean gradient. The workers run one after another in this
-    process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges Fast and
-    Communicates Little" (2018).
+    ``data`` is as in :func:`train_stale`; ``rate`` is that of SGD and ``seed`` orders the batches.
+    Worker i takes examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a
+    step, and after each ``synchronise_every`` steps every worker goes on from the mean of their
+    weights; the end synchronises too, so there are ``ceil(steps / synchronise_every)``
+    synchronisations. Synchronising after every step is data parallelism: the mean of weights that
+    one step changed is one step with the mean gradient. The workers run one after another in this
+    process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD
+    Converges Fast and Communicates Little" (2018).
 
     Raises TypeError or ValueError for an argument that is not accepted.
     """
@@ -186,11 +216,19 @@ def train_local(
     training = problems.Training(model, data, rate=rate, batch_size=None, seed=seed)
     examples = training.examples
     if len(examples.inputs) < workers:
-        raise ValueError(f"{len(examples.inputs)} examples are fewer than {workers} workers; give each at least one")
+        raise ValueError(
+            f"{len(examples.inputs)} examples are fewer than {workers} workers; give each at least "
+            "one"
+        )
     team = [training.model, *(problems.own_copy(model) for _ in range(workers - 1))]
-    shards = [problems.Examples(*(part[worker::workers] for part in examples)) for worker in range(workers)]
-    streams = [problems.batch_indices(len(shard.inputs), batch_size, seed=seed + worker)
-               for worker, shard in enumerate(shards)]  # fmt: skip
+    shards = [
+        problems.Examples(*(part[worker::workers] for part in examples))
+        for worker in range(workers)
+    ]
+    streams = [
+        problems.batch_indices(len(shard.inputs), batch_size, seed=seed + worker)
+        for worker, shard in enumerate(shards)
+    ]
     synchronisations, largest_distance, is_finite = 0, 0.0, True
     for step in range(1, steps + 1):
         loss = 0.0
@@ -205,8 +243,13 @@ def train_local(
         if not is_finite:
             break
     elements = sum(weight.numel() for weight in problems.trainable(training.model))
-    ring = collective("all_reduce", "ring", world_size=workers, length=elements,
-                      element_bytes=problems.parameter_bytes(training.model) // elements)  # fmt: skip
+    ring = collective(
+        "all_reduce",
+        "ring",
+        world_size=workers,
+        length=elements,
+        element_bytes=problems.parameter_bytes(training.model) // elements,
+    )
     return LocalRun(
         workers=workers,
         synchronise_every=every,
@@ -219,26 +262,47 @@ def train_local(
 
 
 def sweep_local(
-    model: nn.Module, data: Any, *, workers: int, every: Sequence[int], rate: float, steps: int,
-    batch_size: int | None = 64, seed: int = 0,
-) -> LocalSweep:  # fmt: skip
+    model: nn.Module,
+    data: Any,
+    *,
+    workers: int,
+    every: Sequence[int],
+    rate: float,
+    steps: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
+) -> LocalSweep:
     """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
 
-    ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size``, ``seed`` and what is raised are those of
-    :func:`train_local`. Lesson 04.
+    ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size``, ``seed`` and what is
+    raised are those of :func:`train_local`. Lesson 04.
     """
     if not every:
-        raise ValueError("every is empty; give at least one number of steps between synchronisations")
+        raise ValueError(
+            "every is empty; give at least one number of steps between synchronisations"
+        )
     examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
-    return LocalSweep(tuple(
-        train_local(model, examples, workers=workers, synchronise_every=interval, rate=rate, steps=steps,
-                    batch_size=batch_size, seed=seed)
-        for interval in console.track(list(every), "intervals", unit="run")
-    ))  # fmt: skip
+    return LocalSweep(
+        tuple(
+            train_local(
+                model,
+                examples,
+                workers=workers,
+                synchronise_every=interval,
+                rate=rate,
+                steps=steps,
+                batch_size=batch_size,
+                seed=seed,
+            )
+            for interval in console.track(list(every), "intervals", unit="run")
+        )
+    )
 
 
 def _average(team: Sequence[nn.Module]) -> float:
-    """Give every member the mean of all weights; return the greatest distance that one had from it."""
+    """Give every member the mean of all weights; return the greatest distance that one had from
+    it.
+    """
     squares = [0.0] * len(team)
     with torch.no_grad():
         for weights in zip(*(problems.trainable(member) for member in team), strict=True):

@@ -1,4 +1,5 @@
-"""Parallelism within a layer: a matrix product split by rows, by columns, over the inner dimension; threads; lanes.
+"""Parallelism within a layer: a matrix product split by rows, by columns, over the inner dimension;
+threads; lanes.
 
 Lesson 04.
 """
@@ -19,7 +20,11 @@ from helpers.results import Record, row_of
 
 WAYS = ("rows", "columns", "inner")
 
-_COMBINE = {"rows": "concatenate the rows", "columns": "concatenate the columns", "inner": "sum the partial products"}
+_COMBINE = {
+    "rows": "concatenate the rows",
+    "columns": "concatenate the columns",
+    "inner": "sum the partial products",
+}
 
 
 class ProductPart(Record):
@@ -35,10 +40,11 @@ class ProductPart(Record):
 class ProductSplit(Record):
     """A product (m, k) @ (k, n) split ``by`` rows of a, columns of b, or the inner dimension k.
 
-    ``combine`` is what makes one whole output of the parts'; ``received_bytes`` is what one place must receive for it,
-    the other parts' outputs, and ``additions`` are those of the sum. ``elementwise_before_combining`` tells whether an
-    activation may run on each part first: it may on a slice of the output, and not on a term of a sum.
-    ``copied_bytes`` are read by more than one part, beyond the first reading. Lesson 04.
+    ``combine`` is what makes one whole output of the parts'; ``received_bytes`` is what one place
+    must receive for it, the other parts' outputs, and ``additions`` are those of the sum.
+    ``elementwise_before_combining`` tells whether an activation may run on each part first: it may
+    on a slice of the output, and not on a term of a sum. ``copied_bytes`` are read by more than one
+    part, beyond the first reading. Lesson 04.
     """
 
     by: str
@@ -55,10 +61,11 @@ class ProductSplit(Record):
 
 
 class ThreadPoint(Record):
-    """One number of CPU threads: the time of a call, and the speedup over the sweep's first number of threads.
+    """One number of CPU threads: the time of a call, and the speedup over the sweep's first number
+    of threads.
 
-    ``efficiency_share`` is the speedup over the ratio of the two numbers of threads. ``stable`` and ``reason`` are the
-    measurement's. Lesson 04.
+    ``efficiency_share`` is the speedup over the ratio of the two numbers of threads. ``stable`` and
+    ``reason`` are the measurement's. Lesson 04.
     """
 
     threads: int
@@ -71,7 +78,10 @@ class ThreadPoint(Record):
 
 
 class ThreadSweep(Record):
-    """A function timed with several numbers of threads. ``stable`` when every point is. Lesson 04."""
+    """A function timed with several numbers of threads.
+
+    ``stable`` when every point is. Lesson 04.
+    """
 
     name: str
     cores: int
@@ -80,20 +90,35 @@ class ThreadSweep(Record):
 
 
 def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 4) -> ProductSplit:
-    """Return what splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts`` means: bytes, MACs, what is combined.
+    """Return what splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts`` means: bytes,
+    MACs, what is combined.
 
-    Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column, inner element)
-    larger where the size does not divide. ``itemsize`` is the bytes of a number. Raises ValueError for a way that is
-    not known, or more parts than there are rows (columns, inner elements). Lesson 04.
+    Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column,
+    inner element) larger where the size does not divide. ``itemsize`` is the bytes of a number.
+    Raises ValueError for a way that is not known, or more parts than there are rows (columns, inner
+    elements). Lesson 04.
     """
-    m, k, n = (whole_number(name, size, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n")))
+    m, k, n = (
+        whole_number(name, size, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n"))
+    )
     itemsize = whole_number("itemsize", itemsize, at_least=1)
     sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
     work = []
     for part, size in enumerate(sizes):
-        rows, inner, columns = {"rows": (size, k, n), "columns": (m, k, size), "inner": (m, size, n)}[by]
-        work.append(ProductPart(part, rows * inner * itemsize, inner * columns * itemsize, rows * columns * itemsize,
-                                rows * inner * columns))  # fmt: skip
+        rows, inner, columns = {
+            "rows": (size, k, n),
+            "columns": (m, k, size),
+            "inner": (m, size, n),
+        }[by]
+        work.append(
+            ProductPart(
+                part,
+                rows * inner * itemsize,
+                inner * columns * itemsize,
+                rows * columns * itemsize,
+                rows * inner * columns,
+            )
+        )
     read = sum(part.a_bytes + part.b_bytes for part in work)
     return ProductSplit(
         by=by,
@@ -111,14 +136,16 @@ def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 
 
 
 def partial_products(a: Tensor, b: Tensor, *, by: str, parts: int) -> list[Tensor]:
-    """Return the product of each part of ``a @ b``, a (m, k) and b (k, n), computed one after another.
+    """Return the product of each part of ``a @ b``, a (m, k) and b (k, n), computed one after
+    another.
 
-    >>> [part.tolist() for part in partial_products(torch.ones(1, 4), torch.ones(4, 1), by="inner", parts=2)]
+    >>> terms = partial_products(torch.ones(1, 4), torch.ones(4, 1), by="inner", parts=2)
+    >>> [term.tolist() for term in terms]
     [[[2.0]], [[2.0]]]
 
-    ``by`` and ``parts`` are as in :func:`model_split`. Split by rows they are row slices of the output, by columns its
-    column slices, and over the inner dimension terms whose sum is the output. Raises what :func:`model_split` raises,
-    and ValueError for other shapes. Lesson 04.
+    ``by`` and ``parts`` are as in :func:`model_split`. Split by rows they are row slices of the
+    output, by columns its column slices, and over the inner dimension terms whose sum is the
+    output. Raises what :func:`model_split` raises, and ValueError for other shapes. Lesson 04.
     """
     m, k, n = _shape(a, b)
     sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
@@ -130,7 +157,8 @@ def partial_products(a: Tensor, b: Tensor, *, by: str, parts: int) -> list[Tenso
 
 
 def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
-    """Return the whole product of the parts' products: concatenated by rows or by columns, or summed.
+    """Return the whole product of the parts' products: concatenated by rows or by columns, or
+    summed.
 
     Lesson 04.
     """
@@ -141,19 +169,29 @@ def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
 
 
 def sweep_threads(
-    fn: Callable[[], Any], *, threads: Sequence[int] | None = None, name: str = "fn", budget_s: float = 0.5
+    fn: Callable[[], Any],
+    *,
+    threads: Sequence[int] | None = None,
+    name: str = "fn",
+    budget_s: float = 0.5,
 ) -> ThreadSweep:
-    """Return the time of a call of ``fn`` with each number of CPU ``threads``, by default 1, 2, 4 ... and all cores.
+    """Return the time of a call of ``fn`` with each number of CPU ``threads``, by default 1, 2, 4
+    ... and all cores.
 
-    ``speedup`` is the median with the first number of threads over the median; give 1 first. ``budget_s`` is for each
-    number; ``name`` is what ``fn`` is called in the table. The number of threads is afterwards as it was. More threads
-    than free cores may be far slower: what comes back is this machine now, to be drawn and not to be relied on.
+    ``speedup`` is the median with the first number of threads over the median; give 1 first.
+    ``budget_s`` is for each number; ``name`` is what ``fn`` is called in the table. The number of
+    threads is afterwards as it was. More threads than free cores may be far slower: what comes back
+    is this machine now, to be drawn and not to be relied on.
 
-    Raises ValueError for a number of threads that is not accepted, and what :func:`helpers.timing.measure` raises.
-    Lesson 04.
+    Raises ValueError for a number of threads that is not accepted, and what
+    :func:`helpers.timing.measure` raises. Lesson 04.
     """
     cores = os.cpu_count() or 1
-    counts = _thread_counts(cores) if threads is None else [whole_number("threads", t, at_least=1) for t in threads]
+    counts = (
+        _thread_counts(cores)
+        if threads is None
+        else [whole_number("threads", t, at_least=1) for t in threads]
+    )
     if not counts:
         raise ValueError("threads is empty; give numbers of threads, such as (1, 2, 4)")
     timings = []
@@ -162,21 +200,34 @@ def sweep_threads(
             timings.append(timing.measure(fn, budget_s=budget_s, device="cpu"))
     alone_s = timings[0].median_s * counts[0]
     points = tuple(
-        ThreadPoint(count, found.median_s, found.minimum_s, timings[0].median_s / found.median_s,
-                    alone_s / (count * found.median_s), found.stable, found.reason)
+        ThreadPoint(
+            count,
+            found.median_s,
+            found.minimum_s,
+            timings[0].median_s / found.median_s,
+            alone_s / (count * found.median_s),
+            found.stable,
+            found.reason,
+        )
         for count, found in zip(counts, timings, strict=True)
-    )  # fmt: skip
-    return ThreadSweep(name=name, cores=cores, stable=all(point.stable for point in points), points=points)
+    )
+    return ThreadSweep(
+        name=name, cores=cores, stable=all(point.stable for point in points), points=points
+    )
 
 
 def _thread_counts(cores: int) -> list[int]:
-    powers = itertools.takewhile(lambda count: count < cores, (2**exponent for exponent in itertools.count()))
+    powers = itertools.takewhile(
+        lambda count: count < cores, (2**exponent for exponent in itertools.count())
+    )
     return [*powers, cores]
 
 
 def _shape(a: Tensor, b: Tensor) -> tuple[int, int, int]:
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} have no product; give (m, k) and (k, n)")
+        raise ValueError(
+            f"shapes {tuple(a.shape)} and {tuple(b.shape)} have no product; give (m, k) and (k, n)"
+        )
     return a.shape[0], a.shape[1], b.shape[1]
 
 
@@ -185,11 +236,14 @@ def _sizes(lengths: dict[str, int], by: str, parts: int) -> list[int]:
     length, parts = lengths[by], whole_number("parts", parts, at_least=1)
     if parts > length:
         what = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
-        raise ValueError(f"parts={parts} is more than the {length} {what} to split; give at most {length}")
+        raise ValueError(
+            f"parts={parts} is more than the {length} {what} to split; give at most {length}"
+        )
     return [length // parts + (part < length % parts) for part in range(parts)]
 
 
-# SIMD: what one instruction does. Two C++ loops compiled with one lane and with many, counted and run.
+# SIMD: what one instruction does. Two C++ loops compiled with one lane and with many, counted and
+# run.
 
 DECLARATIONS = {
     "scaled_add": "void scaled_add(float a, const float* x, float* y, int64_t n)",
@@ -207,10 +261,11 @@ FLAGS = {
 
 
 class LaneCount(Record):
-    """The arithmetic that a compiler put into one function, counted in its program, each instruction once.
+    """The arithmetic that a compiler put into one function, counted in its program, each
+    instruction once.
 
-    ``one_lane`` instructions multiply or add one number, ``packed`` ones ``lanes`` (the widest register of
-    ``vector_bits``, over the 32 bits of a float). Lesson 04.
+    ``one_lane`` instructions multiply or add one number, ``packed`` ones ``lanes`` (the widest
+    register of ``vector_bits``, over the 32 bits of a float). Lesson 04.
     """
 
     function: str
@@ -236,13 +291,16 @@ class LaneCensus(Record):
 
 
 def compile_lanes() -> dict[str, native.Library]:
-    """Return ``lanes.cpp`` compiled three ways (:data:`FLAGS`): one lane, vectors, vectors with sums reordered.
+    """Return ``lanes.cpp`` compiled three ways (:data:`FLAGS`): one lane, vectors, vectors with
+    sums reordered.
 
-    ``scaled_add`` has independent iterations, so the compiler puts several into one instruction. ``total`` adds into
-    one number, and the sum's order is part of the program's meaning: it may not be changed unless a flag allows it.
-    Where the compiler cannot, nothing happens and nothing is said: count (:func:`count_lanes`).
+    ``scaled_add`` has independent iterations, so the compiler puts several into one instruction.
+    ``total`` adds into one number, and the sum's order is part of the program's meaning: it may not
+    be changed unless a flag allows it. Where the compiler cannot, nothing happens and nothing is
+    said: count (:func:`count_lanes`).
 
-    Raises what :func:`helpers.native.compile_cpp` raises, MissingToolError without a compiler. Lesson 04.
+    Raises what :func:`helpers.native.compile_cpp` raises, MissingToolError without a compiler.
+    Lesson 04.
     """
     source = native.read_source(__package__, "lanes.cpp")
     return {variant: native.compile_cpp(source, flags=flags) for variant, flags in FLAGS.items()}
@@ -251,11 +309,15 @@ def compile_lanes() -> dict[str, native.Library]:
 def count_lanes(libraries: dict[str, native.Library] | None = None) -> LaneCensus:
     """Return how many arithmetic instructions of each width stand in each function of each variant.
 
-    Raises NativeError for a processor that is not x86-64, MissingToolError without a compiler or a disassembler.
-    Lesson 04.
+    Raises NativeError for a processor that is not x86-64, MissingToolError without a compiler or a
+    disassembler. Lesson 04.
     """
     libraries = compile_lanes() if libraries is None else libraries
-    rows = [_counted(function, variant, library) for function in DECLARATIONS for variant, library in libraries.items()]
+    rows = [
+        _counted(function, variant, library)
+        for function in DECLARATIONS
+        for variant, library in libraries.items()
+    ]
     return LaneCensus(compiler=next(iter(libraries.values())).compiler, rows=tuple(rows))
 
 
@@ -277,13 +339,18 @@ def _counted(function: str, variant: str, library: native.Library) -> LaneCount:
 
 
 def lane_calls(
-    function: str, n: int = 4096, *, variants: Sequence[str] = ("one lane", "vectors", "vectors, sums reordered")
+    function: str,
+    n: int = 4096,
+    *,
+    variants: Sequence[str] = ("one lane", "vectors", "vectors, sums reordered"),
 ) -> dict[str, Callable[[], object]]:
-    """Return one call for each of ``variants`` of ``function`` on ``n`` floats, for :func:`helpers.timing.compare`.
+    """Return one call for each of ``variants`` of ``function`` on ``n`` floats, for
+    :func:`helpers.timing.compare`.
 
-    The default, 4,096 floats an array, stays in the first caches, so that arithmetic and not memory is timed.
-    ``scaled_add`` is given a = 0, which leaves y as it is however often it is called. ``ctypes`` takes about as long
-    as some hundred additions. Raises what :func:`compile_lanes` raises, ValueError for another function. Lesson 04.
+    The default, 4,096 floats an array, stays in the first caches, so that arithmetic and not memory
+    is timed. ``scaled_add`` is given a = 0, which leaves y as it is however often it is called.
+    ``ctypes`` takes about as long as some hundred additions. Raises what :func:`compile_lanes`
+    raises, ValueError for another function. Lesson 04.
     """
     choice("function", function, DECLARATIONS)
     n = whole_number("n", n, at_least=1)
@@ -293,13 +360,16 @@ def lane_calls(
     for variant in variants:
         choice("variant", variant, libraries)
         raw = libraries[variant].function(DECLARATIONS[function]).raw
-        arguments = (0.0, x.data_ptr(), y.data_ptr(), n) if function == "scaled_add" else (x.data_ptr(), n)
+        arguments = (
+            (0.0, x.data_ptr(), y.data_ptr(), n) if function == "scaled_add" else (x.data_ptr(), n)
+        )
         calls[variant] = _keeping(raw, arguments, (x, y))
     return calls
 
 
 def _keeping(raw: Callable[..., object], arguments: tuple, tensors: tuple) -> Callable[[], object]:
-    def call(_alive: tuple = tensors) -> object:  # the default keeps the tensors whose addresses are handed over
+    # the default keeps the tensors whose addresses are handed over
+    def call(_alive: tuple = tensors) -> object:
         return raw(*arguments)
 
     return call

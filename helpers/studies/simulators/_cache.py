@@ -2,12 +2,14 @@
 
 A stream of accesses is byte addresses in program order, each a read or a write.
 
-Each level is set-associative, replaces the least recently used line, writes back and allocates on a write. A miss
-asks the next level for the line; a dirty line that is replaced is written to the next level, after the miss was
-served. The levels are neither inclusive nor exclusive: a line that leaves an outer level may stay in an inner one. A
-line written back whole takes its place in the next level without being read first.
+Each level is set-associative, replaces the least recently used line, writes back and allocates on a
+write. A miss asks the next level for the line; a dirty line that is replaced is written to the next
+level, after the miss was served. The levels are neither inclusive nor exclusive: a line that leaves
+an outer level may stay in an inner one. A line written back whole takes its place in the next level
+without being read first.
 
-Simulated are these rules, not a processor: no prefetching, no virtual memory, no other program. Lesson 01.
+Simulated are these rules, not a processor: no prefetching, no virtual memory, no other program.
+Lesson 01.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ _MOST_ACCESSES = 2**25
 
 @dataclass(frozen=True, eq=False)
 class AddressStream:
-    """Accesses in program order: ``addresses`` in bytes (int64), ``writes`` (True: it writes), ``access_bytes`` each.
+    """Accesses in program order: ``addresses`` in bytes (int64), ``writes`` (True: it writes),
+    ``access_bytes`` each.
 
-    Any sequence of whole numbers serves as ``addresses``; ``writes`` may be one bool for all. Raises TypeError or
-    ValueError for what is no such stream. Lesson 01.
+    Any sequence of whole numbers serves as ``addresses``; ``writes`` may be one bool for all.
+    Raises TypeError or ValueError for what is no such stream. Lesson 01.
     """
 
     addresses: np.ndarray
@@ -41,17 +44,25 @@ class AddressStream:
     def __post_init__(self) -> None:
         addresses = np.asarray(self.addresses)
         if addresses.ndim != 1 or (addresses.size and addresses.dtype.kind not in "iu"):
-            raise TypeError("addresses are whole numbers in one row (bytes from the start of memory), not "
-                            f"{addresses.dtype} of shape {addresses.shape}")  # fmt: skip
+            raise TypeError(
+                "addresses are whole numbers in one row (bytes from the start of memory), not "
+                f"{addresses.dtype} of shape {addresses.shape}"
+            )
         writes = np.asarray(self.writes)
         if writes.dtype != bool or (writes.ndim and writes.shape != addresses.shape):
-            raise TypeError(f"writes is one bool, or one for each of the {addresses.size:,} addresses, not "
-                            f"{writes.dtype} of shape {writes.shape}")  # fmt: skip
+            raise TypeError(
+                f"writes is one bool, or one for each of the {addresses.size:,} addresses, not "
+                f"{writes.dtype} of shape {writes.shape}"
+            )
         whole_number("access_bytes", self.access_bytes)
         if addresses.size and int(addresses.min()) < 0:
-            raise ValueError(f"an address is 0 or more; the smallest given is {int(addresses.min())}")
+            raise ValueError(
+                f"an address is 0 or more; the smallest given is {int(addresses.min())}"
+            )
         if addresses.size and int(addresses.max()) > _LAST_ADDRESS - self.access_bytes:
-            raise ValueError(f"addresses are below 2^63; the largest given is {int(addresses.max())}")
+            raise ValueError(
+                f"addresses are below 2^63; the largest given is {int(addresses.max())}"
+            )
         object.__setattr__(self, "addresses", addresses.astype(np.int64, copy=False))
         object.__setattr__(self, "writes", np.broadcast_to(writes, addresses.shape))
 
@@ -61,8 +72,8 @@ class AddressStream:
     def lines(self, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers of the lines touched, and whether each touch writes.
 
-        An access that crosses the border of a line touches both lines, so there may be more touches than accesses.
-        Lesson 01.
+        An access that crosses the border of a line touches both lines, so there may be more touches
+        than accesses. Lesson 01.
         """
         first = self.addresses // line_bytes
         touched = (self.addresses + self.access_bytes - 1) // line_bytes - first + 1
@@ -83,7 +94,10 @@ def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
         require_stream(stream)
     widths = sorted({stream.access_bytes for stream in streams})
     if len(widths) != 1:
-        raise ValueError(f"streams of one access width can be joined; these have {widths or 'none'} bytes an access")
+        raise ValueError(
+            f"streams of one access width can be joined; these have {widths or 'none'} bytes an "
+            "access"
+        )
     return AddressStream(
         np.concatenate([stream.addresses for stream in streams]),
         np.concatenate([stream.writes for stream in streams]),
@@ -91,19 +105,24 @@ def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
     )
 
 
-def sequential(count: int, *, element_bytes: int = 4, start: int = 0, writes: bool = False) -> AddressStream:
+def sequential(
+    count: int, *, element_bytes: int = 4, start: int = 0, writes: bool = False
+) -> AddressStream:
     """Return accesses to ``count`` elements one after another, from the byte ``start``.
 
     An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 01.
     """
     boolean("writes", writes)
-    return strided(count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes)
+    return strided(
+        count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes
+    )
 
 
 def strided(
     count: int, *, stride_bytes: int, element_bytes: int = 4, start: int = 0, writes: bool = False
 ) -> AddressStream:
-    """Return accesses to ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``.
+    """Return accesses to ``count`` elements, each ``stride_bytes`` behind the one before, from the
+    byte ``start``.
 
     >>> strided(3, stride_bytes=256).addresses.tolist()
     [0, 256, 512]
@@ -114,14 +133,19 @@ def strided(
     whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
     whole_number("start", start, at_least=0, at_most=_LAST_ADDRESS - stride_bytes * count)
-    return AddressStream(start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes)
+    return AddressStream(
+        start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes
+    )
 
 
-def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1, seed: int = 0) -> AddressStream:
-    """Return the loads of a pointer chase: each step of ``working_set_bytes`` once a lap, in one random order.
+def pointer_chase(
+    working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1, seed: int = 0
+) -> AddressStream:
+    """Return the loads of a pointer chase: each step of ``working_set_bytes`` once a lap, in one
+    random order.
 
-    A load reads 8 bytes, the address of the next. A step is ``step_bytes``; there are ``laps`` laps, and ``seed``
-    decides the order. Raises ValueError for a working set without a whole step.
+    A load reads 8 bytes, the address of the next. A step is ``step_bytes``; there are ``laps``
+    laps, and ``seed`` decides the order. Raises ValueError for a working set without a whole step.
     """
     whole_number("step_bytes", step_bytes, at_least=8)
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
@@ -133,14 +157,19 @@ def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1
 
 def _require_few(accesses: int, what: str) -> None:
     if accesses > _MOST_ACCESSES:
-        raise ValueError(f"{what} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give less")
+        raise ValueError(
+            f"{what} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give "
+            "less"
+        )
 
 
 def require_stream(given: object) -> None:
     """Raise TypeError unless ``given`` is an address stream."""
     if not isinstance(given, AddressStream):
-        raise TypeError(f"this takes an address stream, such as sequential(100) or AddressStream(addresses), not "
-                        f"{type(given).__name__} {given!r:.40}")  # fmt: skip
+        raise TypeError(
+            "this takes an address stream, such as sequential(100) or AddressStream(addresses), "
+            f"not {type(given).__name__} {given!r:.40}"
+        )
 
 
 def list_of(name: str, given: object, what: str) -> list:
@@ -148,7 +177,9 @@ def list_of(name: str, given: object, what: str) -> list:
     try:
         return list(given)  # type: ignore[call-overload]  # what has no members raises
     except TypeError:
-        raise TypeError(f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}") from None
+        raise TypeError(
+            f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}"
+        ) from None
 
 
 _COMPILED_FROM = 200_000  # touches; for fewer, numba's compilation takes longer than Python
@@ -157,10 +188,12 @@ _ABSENT, _CLEAN, _DIRTY = 0, 1, 2
 
 
 class CacheLevel(Record):
-    """One level of cache: ``ways`` lines a set; None makes it fully associative, one set of all lines.
+    """One level of cache: ``ways`` lines a set; None makes it fully associative, one set of all
+    lines.
 
-    A line belongs to the set of its number modulo the number of sets, which need not be a power of two.
-    Raises ValueError for a line that is no power of two bytes, or a size that is not whole sets. Lesson 01.
+    A line belongs to the set of its number modulo the number of sets, which need not be a power of
+    two. Raises ValueError for a line that is no power of two bytes, or a size that is not whole
+    sets. Lesson 01.
     """
 
     size_bytes: int
@@ -171,15 +204,21 @@ class CacheLevel(Record):
         whole_number("size_bytes", self.size_bytes)
         whole_number("line_bytes", self.line_bytes)
         if self.line_bytes & (self.line_bytes - 1):
-            raise ValueError(f"line_bytes is a power of two (32, 64, 128, ...); got {self.line_bytes}")
+            raise ValueError(
+                f"line_bytes is a power of two (32, 64, 128, ...); got {self.line_bytes}"
+            )
         if self.size_bytes % self.line_bytes:
-            raise ValueError(f"size_bytes is whole lines of {self.line_bytes} bytes; {self.size_bytes:,} is not")
+            raise ValueError(
+                f"size_bytes is whole lines of {self.line_bytes} bytes; {self.size_bytes:,} is not"
+            )
         if self.ways is None:
             return
         whole_number("ways", self.ways)
         if self.lines % self.ways:
-            raise ValueError(f"{self.lines:,} lines do not divide into sets of {self.ways} ways; give a ways that "
-                             "divides the number of lines, or None for one set of all")  # fmt: skip
+            raise ValueError(
+                f"{self.lines:,} lines do not divide into sets of {self.ways} ways; give a ways "
+                "that divides the number of lines, or None for one set of all"
+            )
 
     @property
     def lines(self) -> int:
@@ -193,10 +232,11 @@ class CacheLevel(Record):
 
 
 class LevelCounts(Record):
-    """What one level did. ``reads`` and ``writes`` are touches of its lines, by the program or by the level before.
+    """What one level did.
 
-    ``read_bytes`` came from the next level (memory behind the last), ``written_bytes`` went to it; ``dirty_lines``
-    are still to be written when the stream ends. Lesson 01.
+    ``reads`` and ``writes`` are touches of its lines, by the program or by the level before.
+    ``read_bytes`` came from the next level (memory behind the last), ``written_bytes`` went to it;
+    ``dirty_lines`` are still to be written when the stream ends. Lesson 01.
     """
 
     level: str
@@ -216,8 +256,9 @@ class LevelCounts(Record):
 
 
 class CacheRun(Record):
-    """A stream through a hierarchy. ``asked_bytes`` is what the program asked for; the rest moved at memory's side.
+    """A stream through a hierarchy.
 
+    ``asked_bytes`` is what the program asked for; the rest moved at memory's side.
     ``split_accesses`` crossed the border of a line and touched two or more of them. Lesson 01.
     """
 
@@ -230,7 +271,10 @@ class CacheRun(Record):
 
 
 class ChasePoint(Record):
-    """The mean latency of a load of a random pointer chase through ``working_set_bytes``. Lesson 01."""
+    """The mean latency of a load of a random pointer chase through ``working_set_bytes``.
+
+    Lesson 01.
+    """
 
     working_set_bytes: int
     latency_s: float
@@ -238,7 +282,11 @@ class ChasePoint(Record):
 
 
 class LatencyCurve(Record):
-    """The latency of a simulated machine by working set; ``levels`` and ``latencies_s`` are the machine. Lesson 01."""
+    """The latency of a simulated machine by working set; ``levels`` and ``latencies_s`` are the
+    machine.
+
+    Lesson 01.
+    """
 
     latencies_s: tuple[float, ...]
     levels: tuple[CacheLevel, ...] = field(repr=False)
@@ -246,23 +294,34 @@ class LatencyCurve(Record):
 
 
 def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> CacheRun:
-    """Return what the ``levels``, nearest first and empty at first, do with ``stream``: exact counts.
+    """Return what the ``levels``, nearest first and empty at first, do with ``stream``: exact
+    counts.
 
-    A million accesses take under a second with numba (after its compilation, once a process); without it, several
-    seconds where most of them miss. Raises TypeError or ValueError for no stream, no level, or a level whose lines are
-    shorter than those of the level before. Lesson 01.
+    A million accesses take under a second with numba (after its compilation, once a process);
+    without it, several seconds where most of them miss. Raises TypeError or ValueError for no
+    stream, no level, or a level whose lines are shorter than those of the level before. Lesson 01.
     """
     require_stream(stream)
     levels = _checked(levels)
     lines, writes = stream.lines(levels[0].line_bytes)
-    split = int(np.count_nonzero(stream.addresses % levels[0].line_bytes + stream.access_bytes > levels[0].line_bytes))
+    split = int(
+        np.count_nonzero(
+            stream.addresses % levels[0].line_bytes + stream.access_bytes > levels[0].line_bytes
+        )
+    )
     counted: list[LevelCounts] = []
     for index, level in enumerate(levels):
         whole_lines_come_back = index > 0 and levels[index - 1].line_bytes == level.line_bytes
-        done = _walk(_without_repetitions(lines, writes), sets=level.sets, ways=level.lines // level.sets,
-                        fetches_before_writing=not whole_lines_come_back)  # fmt: skip
+        done = _walk(
+            _without_repetitions(lines, writes),
+            sets=level.sets,
+            ways=level.lines // level.sets,
+            fetches_before_writing=not whole_lines_come_back,
+        )
         counted.append(_counts(f"L{index + 1}", level, writes, done))
-        outward = 1 if index + 1 == len(levels) else levels[index + 1].line_bytes // level.line_bytes
+        outward = (
+            1 if index + 1 == len(levels) else levels[index + 1].line_bytes // level.line_bytes
+        )
         lines, writes = done.next_lines // outward, done.next_writes
     return CacheRun(
         accesses=len(stream),
@@ -275,31 +334,49 @@ def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> Cach
 
 
 def simulate_latency(
-    levels: Sequence[CacheLevel], latencies_s: Sequence[float], working_sets_bytes: Sequence[int], *, seed: int = 0
+    levels: Sequence[CacheLevel],
+    latencies_s: Sequence[float],
+    working_sets_bytes: Sequence[int],
+    *,
+    seed: int = 0,
 ) -> LatencyCurve:
-    """Return the mean latency of a warm random pointer chase, one load a line, for each of ``working_sets_bytes``.
+    """Return the mean latency of a warm random pointer chase, one load a line, for each of
+    ``working_sets_bytes``.
 
-    ``levels`` are the caches, the nearest first; ``latencies_s`` are seconds from a load to its value when it hits in
-    each, and last when it goes to memory: one more than there are levels. A chase, in an order by ``seed``, walks two
-    laps, and the second counts: its hits and misses are exact, and its time is their latencies' sum, for each load
-    waits for the one before.
+    ``levels`` are the caches, the nearest first; ``latencies_s`` are seconds from a load to its
+    value when it hits in each, and last when it goes to memory: one more than there are levels. A
+    chase, in an order by ``seed``, walks two laps, and the second counts: its hits and misses are
+    exact, and its time is their latencies' sum, for each load waits for the one before.
 
-    Raises ValueError for latencies that are too few or do not grow, and as :func:`simulate_caches`. Lesson 01.
+    Raises ValueError for latencies that are too few or do not grow, and as :func:`simulate_caches`.
+    Lesson 01.
     """
     levels = _checked(levels)
     latencies = tuple(numbers("latencies_s", latencies_s))
     sizes = list_of("working_sets_bytes", working_sets_bytes, "sizes in bytes")
-    if len(latencies) != len(levels) + 1 or list(latencies) != sorted(latencies) or not latencies[0] > 0:
-        raise ValueError(f"give {len(levels) + 1} latencies in seconds, from the nearest level's to memory's, each "
-                         f"above 0 and not below the one before; got {latencies}")  # fmt: skip
+    if (
+        len(latencies) != len(levels) + 1
+        or list(latencies) != sorted(latencies)
+        or not latencies[0] > 0
+    ):
+        raise ValueError(
+            f"give {len(levels) + 1} latencies in seconds, from the nearest level's to memory's, "
+            f"each above 0 and not below the one before; got {latencies}"
+        )
     points = tuple(_chase_point(levels, latencies, size, seed) for size in sizes)
     return LatencyCurve(latencies_s=latencies, levels=levels, points=points)
 
 
-def _chase_point(levels: Sequence[CacheLevel], latencies_s: Sequence[float], size_bytes: int, seed: int) -> ChasePoint:
+def _chase_point(
+    levels: Sequence[CacheLevel], latencies_s: Sequence[float], size_bytes: int, seed: int
+) -> ChasePoint:
     step = levels[0].line_bytes
     served = [
-        _served(simulate_caches(pointer_chase(size_bytes, step_bytes=step, laps=laps, seed=seed), levels))
+        _served(
+            simulate_caches(
+                pointer_chase(size_bytes, step_bytes=step, laps=laps, seed=seed), levels
+            )
+        )
         for laps in (1, 2)
     ]
     second_lap = served[1] - served[0]
@@ -312,7 +389,9 @@ def _chase_point(levels: Sequence[CacheLevel], latencies_s: Sequence[float], siz
 
 
 def _served(run: CacheRun) -> np.ndarray:
-    """Return how many loads each level served, memory last: every miss of a level is a touch of the next."""
+    """Return how many loads each level served, memory last: every miss of a level is a touch of the
+    next.
+    """
     return np.array([*(level.hits for level in run.levels), run.levels[-1].misses])
 
 
@@ -320,28 +399,43 @@ def _counts(name: str, level: CacheLevel, writes: np.ndarray, done: _Walk) -> Le
     written = int(np.count_nonzero(writes))
     fetches = done.next_writes.size - done.write_backs
     return LevelCounts(
-        level=name, size_bytes=level.size_bytes, line_bytes=level.line_bytes, ways=level.lines // level.sets,
-        reads=writes.size - written, writes=written, hits=writes.size - done.misses, misses=done.misses,
-        miss_share=done.misses / writes.size if writes.size else 0.0, evictions=done.evictions,
-        write_backs=done.write_backs, dirty_lines=done.dirty_lines,
-        read_bytes=fetches * level.line_bytes, written_bytes=done.write_backs * level.line_bytes,
-    )  # fmt: skip
+        level=name,
+        size_bytes=level.size_bytes,
+        line_bytes=level.line_bytes,
+        ways=level.lines // level.sets,
+        reads=writes.size - written,
+        writes=written,
+        hits=writes.size - done.misses,
+        misses=done.misses,
+        miss_share=done.misses / writes.size if writes.size else 0.0,
+        evictions=done.evictions,
+        write_backs=done.write_backs,
+        dirty_lines=done.dirty_lines,
+        read_bytes=fetches * level.line_bytes,
+        written_bytes=done.write_backs * level.line_bytes,
+    )
 
 
 def _checked(levels: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
     given = tuple(levels) if isinstance(levels, Sequence) else ()
     if not given or not all(isinstance(level, CacheLevel) for level in given):
-        raise TypeError("levels is a list of CacheLevel, the one nearest to the processor first: "
-                        f"[CacheLevel(32 * 1024, ways=8), ...]; got {levels!r:.80}")  # fmt: skip
+        raise TypeError(
+            "levels is a list of CacheLevel, the one nearest to the processor first: "
+            f"[CacheLevel(32 * 1024, ways=8), ...]; got {levels!r:.80}"
+        )
     lines = [level.line_bytes for level in given]
     if lines != sorted(lines):
-        raise ValueError(f"a level's lines are at least as long as those of the level before; got {lines} bytes")
+        raise ValueError(
+            f"a level's lines are at least as long as those of the level before; got {lines} bytes"
+        )
     return given
 
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """What a level did with its touches: counts, and in order the lines that it asked of (wrote to) the next level."""
+    """What a level did with its touches: counts, and in order the lines that it asked of (wrote to)
+    the next level.
+    """
 
     misses: int
     evictions: int
@@ -353,7 +447,9 @@ class _Walk:
 
 @dataclass(frozen=True, eq=False)
 class _Touches:
-    """Lines touched, no line twice in a row; whether the first touch of each run wrote, and whether any did."""
+    """Lines touched, no line twice in a row; whether the first touch of each run wrote, and whether
+    any did.
+    """
 
     lines: np.ndarray
     first_writes: np.ndarray
@@ -371,27 +467,40 @@ def _without_repetitions(lines: np.ndarray, writes: np.ndarray) -> _Touches:
 def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
     """Return what a level of ``sets`` x ``ways`` lines does with ``touches``, empty at first.
 
-    A line stands in the set of its number modulo ``sets``. A miss asks the next level for the line (a missed write
-    only if ``fetches_before_writing``), then writes the line that it replaces to the next level if that is dirty.
-    numba walks where it is installed and the touches are many, else Python; both do the same.
+    A line stands in the set of its number modulo ``sets``. A miss asks the next level for the line
+    (a missed write only if ``fetches_before_writing``), then writes the line that it replaces to
+    the next level if that is dirty. numba walks where it is installed and the touches are many,
+    else Python; both do the same.
     """
     compiled_walk = _compiled_walk() if touches.lines.size >= _COMPILED_FROM else None
     if compiled_walk is None:
         return _walk_in_python(touches, sets, ways, fetches_before_writing)
     numbers, lines = _numbered(touches.lines)
     counts, next_lines, next_writes = compiled_walk(
-        numbers, lines % sets, touches.first_writes, touches.any_writes, sets, ways, fetches_before_writing
+        numbers,
+        lines % sets,
+        touches.first_writes,
+        touches.any_writes,
+        sets,
+        ways,
+        fetches_before_writing,
     )
     misses, evictions, write_backs, dirty_lines = (int(count) for count in counts)
     return _Walk(misses, evictions, write_backs, dirty_lines, lines[next_lines], next_writes)
 
 
 def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
-    held: dict[int, OrderedDict[int, bool]] = defaultdict(OrderedDict)  # a set's lines, oldest first: is it dirty?
+    # a set's lines, oldest first: is it dirty?
+    held: dict[int, OrderedDict[int, bool]] = defaultdict(OrderedDict)
     misses = evictions = write_backs = 0
     next_lines: list[int] = []
     next_writes: list[bool] = []
-    runs = zip(touches.lines.tolist(), touches.first_writes.tolist(), touches.any_writes.tolist(), strict=True)
+    runs = zip(
+        touches.lines.tolist(),
+        touches.first_writes.tolist(),
+        touches.any_writes.tolist(),
+        strict=True,
+    )
     for line, wrote_first, wrote in runs:
         lines = held[line % sets]
         if line in lines:
@@ -417,7 +526,9 @@ def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writ
 
 
 def _numbered(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lines as numbers from 0, and the line of each number; some numbers may stand for no line touched."""
+    """Return the lines as numbers from 0, and the line of each number; some numbers may stand for
+    no line touched.
+    """
     low, high = int(lines.min()), int(lines.max())
     if high - low < 4 * lines.size:
         return lines - low, np.arange(low, high + 1)
@@ -427,7 +538,9 @@ def _numbered(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def _compiled_walk() -> Callable[..., tuple] | None:
-    """Return the walk compiled by numba, None where numba is not installed; compiled once a process."""
+    """Return the walk compiled by numba, None where numba is not installed; compiled once a
+    process.
+    """
     try:
         import numba
     except ImportError:
@@ -436,12 +549,17 @@ def _compiled_walk() -> Callable[..., tuple] | None:
 
 
 def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_before_writing):
-    """The walk for numba: each set's lines are a doubly linked list by age, so a step costs the same for any ways."""
+    """The walk for numba: each set's lines are a doubly linked list by age, so a step costs the
+    same for any ways.
+    """
     state = np.zeros(set_of.size, np.uint8)
     newer, older = np.full(set_of.size, -1, np.int64), np.full(set_of.size, -1, np.int64)
     newest, oldest = np.full(sets, -1, np.int64), np.full(sets, -1, np.int64)
     held = np.zeros(sets, np.int64)
-    next_lines, next_writes = np.empty(2 * numbers.size, np.int64), np.empty(2 * numbers.size, np.bool_)
+    next_lines, next_writes = (
+        np.empty(2 * numbers.size, np.int64),
+        np.empty(2 * numbers.size, np.bool_),
+    )
     sent = misses = evictions = write_backs = 0
     for touch in range(numbers.size):
         line = numbers[touch]
@@ -485,4 +603,8 @@ def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_
             newer[newest[own]] = line
         newest[own] = line
     dirty_lines = np.sum(state == _DIRTY)
-    return (misses, evictions, write_backs, dirty_lines), next_lines[:sent].copy(), next_writes[:sent].copy()
+    return (
+        (misses, evictions, write_backs, dirty_lines),
+        next_lines[:sent].copy(),
+        next_writes[:sent].copy(),
+    )

@@ -1,11 +1,13 @@
-"""The traffic of matrix products on a GPU: counted by running a reader's kernel on recorders, and modelled by formulas.
+"""The traffic of matrix products on a GPU: counted by running a reader's kernel on recorders, and
+modelled by formulas.
 
-A kernel is a function of the thread's place and of the matrices A, B and C. Where CUDA C++ writes ``__syncthreads()``
-the kernel writes ``yield``: every thread of a block reaches the barrier before any goes on. What a GPU would let pass
-in silence is refused here: an index outside a matrix, a value that nobody wrote, a race between two threads.
+A kernel is a function of the thread's place and of the matrices A, B and C. Where CUDA C++ writes
+``__syncthreads()`` the kernel writes ``yield``: every thread of a block reaches the barrier before
+any goes on. What a GPU would let pass in silence is refused here: an index outside a matrix, a
+value that nobody wrote, a race between two threads.
 
-Counted is what the threads ask for, one element an access: before any cache, and before the hardware joins the
-accesses of neighbouring threads. Lesson 02.
+Counted is what the threads ask for, one element an access: before any cache, and before the
+hardware joins the accesses of neighbouring threads. Lesson 02.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class AccessTally:
 
 @dataclass(eq=False)
 class RunningThread:
-    """The thread that runs now, as (block row, block column, thread row, thread column), and the barriers passed."""
+    """The thread that runs now, as (block row, block column, thread row, thread column), and the
+    barriers passed.
+    """
 
     thread: tuple[int, int, int, int] = (0, 0, 0, 0)
     barriers: int = 0
@@ -55,9 +59,14 @@ def named(thread: tuple[int, int, int, int]) -> str:
 
 
 class Matrix:
-    """A matrix that counts its reads and writes, one element each: ``matrix[row, column]``. Lesson 02."""
+    """A matrix that counts its reads and writes, one element each: ``matrix[row, column]``.
 
-    def __init__(self, name: str, values: np.ndarray, tally: AccessTally, running: RunningThread) -> None:
+    Lesson 02.
+    """
+
+    def __init__(
+        self, name: str, values: np.ndarray, tally: AccessTally, running: RunningThread
+    ) -> None:
         self._name, self._tally, self._running = name, tally, running
         self._values = [float(value) for value in values.ravel()]
         self.shape: tuple[int, int] = values.shape
@@ -75,8 +84,10 @@ class Matrix:
         try:
             self._values[place] = float(value)
         except (TypeError, ValueError):
-            raise KernelError(f"{self._running.named()} writes {value!r:.40} to {self._element(place)}; an element is "
-                              "one number") from None  # fmt: skip
+            raise KernelError(
+                f"{self._running.named()} writes {value!r:.40} to {self._element(place)}; an "
+                "element is one number"
+            ) from None
 
     def values(self) -> np.ndarray:
         """Return the values as an array, uncounted; NaN where nothing was written."""
@@ -87,11 +98,15 @@ class Matrix:
         try:
             row, column = map(operator.index, index)  # type: ignore[call-overload]  # what is no pair raises
         except (TypeError, ValueError):
-            raise KernelError(f"{self._running.named()} uses {self._name}[{index!r}]; an element has two whole "
-                              f"numbers, {self._name}[row, column]") from None  # fmt: skip
+            raise KernelError(
+                f"{self._running.named()} uses {self._name}[{index!r}]; an element has two whole "
+                f"numbers, {self._name}[row, column]"
+            ) from None
         if not (0 <= row < rows and 0 <= column < columns):
-            raise KernelError(f"{self._running.named()} uses {self._name}[{row}, {column}], outside its {rows} rows "
-                              f"and {columns} columns; let a thread without work skip it")  # fmt: skip
+            raise KernelError(
+                f"{self._running.named()} uses {self._name}[{row}, {column}], outside its {rows} "
+                f"rows and {columns} columns; let a thread without work skip it"
+            )
         return row * columns + column
 
     def _element(self, place: int) -> str:
@@ -102,20 +117,26 @@ class Matrix:
 
     def _check_write(self, place: int) -> None:
         """Raise KernelError when the running thread may not write the element."""
-        raise KernelError(f"{self._running.named()} writes {self._element(place)}, which is an input; write to C")
+        raise KernelError(
+            f"{self._running.named()} writes {self._element(place)}, which is an input; write to C"
+        )
 
 
 class OutputMatrix(Matrix):
     """C: empty at first, and each element belongs to the one thread that writes it."""
 
-    def __init__(self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread
+    ) -> None:
         super().__init__(name, np.full(shape, np.nan), tally, running)
         self._owners: dict[int, tuple[int, int, int, int]] = {}
 
     def _check_read(self, place: int) -> None:
         if place not in self._owners:
-            raise KernelError(f"{self._running.named()} reads {self._element(place)}, which nothing was written to; "
-                              "a GPU's memory is not zero at first")  # fmt: skip
+            raise KernelError(
+                f"{self._running.named()} reads {self._element(place)}, which nothing was written "
+                "to; a GPU's memory is not zero at first"
+            )
         self._check_owner(place, "reads")
 
     def _check_write(self, place: int) -> None:
@@ -125,16 +146,23 @@ class OutputMatrix(Matrix):
     def _check_owner(self, place: int, verb: str) -> None:
         if self._owners[place] != self._running.thread:
             owner = named(self._owners[place])
-            raise KernelError(f"race: {self._running.named()} {verb} {self._element(place)}, which {owner} writes as "
-                              "well; give every element one thread")  # fmt: skip
+            raise KernelError(
+                f"race: {self._running.named()} {verb} {self._element(place)}, which {owner} "
+                "writes as well; give every element one thread"
+            )
 
 
 class SharedMatrix(Matrix):
-    """A block's shared matrix: empty at first; two threads meet at an element only with a barrier between them."""
+    """A block's shared matrix: empty at first; two threads meet at an element only with a barrier
+    between them.
+    """
 
-    def __init__(self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread
+    ) -> None:
         super().__init__(name, np.full(shape, np.nan), tally, running)
-        nobody = (-1, None)  # the barriers passed, and the thread (None: nobody; "several": more than one)
+        # the barriers passed, and the thread (None: nobody; "several": more than one)
+        nobody = (-1, None)
         self._written: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
         self._read: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
 
@@ -142,9 +170,15 @@ class SharedMatrix(Matrix):
         barriers, writer = self._written[place]
         now, thread = self._running.barriers, self._running.thread
         if writer is None:
-            early = "" if now else "; if another thread writes it, put a yield before the reading, as the barrier"
-            raise KernelError(f"{self._running.named()} reads {self._element(place)}, which nothing was written to; "
-                              f"shared memory is not zero at first{early}")  # fmt: skip
+            early = (
+                ""
+                if now
+                else "; if another thread writes it, put a yield before the reading, as the barrier"
+            )
+            raise KernelError(
+                f"{self._running.named()} reads {self._element(place)}, which nothing was written "
+                f"to; shared memory is not zero at first{early}"
+            )
         if barriers == now and writer != thread:
             raise self._race("reads", place, writer, "wrote")
         read_at, reader = self._read[place]
@@ -152,7 +186,10 @@ class SharedMatrix(Matrix):
 
     def _check_write(self, place: int) -> None:
         now, thread = self._running.barriers, self._running.thread
-        for (barriers, other), verb in ((self._written[place], "wrote"), (self._read[place], "read")):
+        for (barriers, other), verb in (
+            (self._written[place], "wrote"),
+            (self._read[place], "read"),
+        ):
             if barriers == now and other != thread:
                 raise self._race("writes", place, other, verb)
         self._written[place] = (now, thread)
@@ -160,17 +197,23 @@ class SharedMatrix(Matrix):
     def _race(self, verb: str, place: int, other: Any, other_verb: str) -> KernelError:
         who = "more than one thread" if other == "several" else f"thread ({other[2]}, {other[3]})"
         two_write = (verb, other_verb) == ("writes", "wrote")
-        cure = "let one thread write it, or put a yield between the two" if two_write else "put a yield there"
-        return KernelError(f"race: {self._running.named()} {verb} {self._element(place)}, which {who} {other_verb} "
-                           f"with no barrier in between; {cure}")  # fmt: skip
+        cure = (
+            "let one thread write it, or put a yield between the two"
+            if two_write
+            else "put a yield there"
+        )
+        return KernelError(
+            f"race: {self._running.named()} {verb} {self._element(place)}, which {who} "
+            f"{other_verb} with no barrier in between; {cure}"
+        )
 
 
 @dataclass(eq=False)
 class Thread:
     """A thread's place, and its block's shared memory: what a kernel gets first. Lesson 02.
 
-    ``block_row``, ``block_column``, ``thread_row`` and ``thread_column`` are CUDA's ``blockIdx.y``, ``blockIdx.x``,
-    ``threadIdx.y`` and ``threadIdx.x``; a block has ``tile`` x ``tile`` threads.
+    ``block_row``, ``block_column``, ``thread_row`` and ``thread_column`` are CUDA's ``blockIdx.y``,
+    ``blockIdx.x``, ``threadIdx.y`` and ``threadIdx.x``; a block has ``tile`` x ``tile`` threads.
     """
 
     block_row: int
@@ -191,7 +234,10 @@ class Thread:
         return self.block_column * self.tile + self.thread_column
 
     def shared(self, name: str, rows: int, columns: int) -> SharedMatrix:
-        """Return the block's shared matrix ``name``; every thread of a block gets the same one. Lesson 02."""
+        """Return the block's shared matrix ``name``; every thread of a block gets the same one.
+
+        Lesson 02.
+        """
         return self._block.shared(name, (rows, columns))
 
 
@@ -204,23 +250,36 @@ class Block:
     matrices: dict[str, SharedMatrix] = field(default_factory=dict)
 
     def shared(self, name: str, shape: tuple[int, int]) -> SharedMatrix:
-        """Return the matrix ``name``, made at the first call. Raises KernelError for a second shape or no shape."""
+        """Return the matrix ``name``, made at the first call.
+
+        Raises KernelError for a second shape or no shape.
+        """
         if not all(isinstance(side, int) and side > 0 for side in shape):
-            raise KernelError(f"shared matrix {name!r} has {shape} rows and columns; give two whole numbers above 0")
+            raise KernelError(
+                f"shared matrix {name!r} has {shape} rows and columns; give two whole numbers "
+                "above 0"
+            )
         found = self.matrices.setdefault(name, SharedMatrix(name, shape, self.tally, self.running))
         if found.shape != shape:
-            raise KernelError(f"{self.running.named()} asks for shared {name!r} with {shape} rows and columns; another "
-                              f"thread asked for {found.shape}")  # fmt: skip
+            raise KernelError(
+                f"{self.running.named()} asks for shared {name!r} with {shape} rows and columns; "
+                f"another thread asked for {found.shape}"
+            )
         return found
 
     @property
     def elements(self) -> int:
         """The elements of shared memory that the block holds."""
-        return sum(rows * columns for rows, columns in (matrix.shape for matrix in self.matrices.values()))
+        return sum(
+            rows * columns for rows, columns in (matrix.shape for matrix in self.matrices.values())
+        )
 
 
-def run_block(kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple[Matrix, ...], block: Block) -> int:
-    """Run the ``tile`` x ``tile`` threads of the block at ``place`` from barrier to barrier; return the barriers.
+def run_block(
+    kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple[Matrix, ...], block: Block
+) -> int:
+    """Run the ``tile`` x ``tile`` threads of the block at ``place`` from barrier to barrier; return
+    the barriers.
 
     Raises KernelError when some threads end while others wait at a barrier.
     """
@@ -240,9 +299,13 @@ def run_block(kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple
             if _reaches_a_barrier(steps):
                 still.append((thread, steps))
         if still and len(still) < threads:
-            ended = next(thread for thread, _ in waiting if thread not in {waiter for waiter, _ in still})
-            raise KernelError(f"{named(still[0][0])} waits at a barrier, and {named(ended)} has ended; every "
-                              "thread of a block passes every barrier: let no if or return skip a yield")  # fmt: skip
+            ended = next(
+                thread for thread, _ in waiting if thread not in {waiter for waiter, _ in still}
+            )
+            raise KernelError(
+                f"{named(still[0][0])} waits at a barrier, and {named(ended)} has ended; every "
+                "thread of a block passes every barrier: let no if or return skip a yield"
+            )
         waiting = still
         block.running.barriers += bool(still)
     return block.running.barriers
@@ -264,9 +327,10 @@ _MOST_STEPS = 2**24
 
 
 class ProductTraffic(Record):
-    """Elements that all threads of a product read and write, by memory space; bytes are of float32. Lesson 02.
+    """Elements that all threads of a product read and write, by memory space; bytes are of float32.
 
     ``shared_block_bytes`` is the shared memory of one block, ``barriers`` what one block passes.
+    Lesson 02.
     """
 
     m: int
@@ -299,31 +363,39 @@ class ProductTraffic(Record):
         return self.macs / self.global_bytes
 
 
-def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0) -> ProductTraffic:
-    """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact counts.
+def count_traffic(
+    kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0
+) -> ProductTraffic:
+    """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact
+    counts.
 
-    ``a`` is (``m``, ``k``), ``b`` (k, ``n``), ``c`` (m, n); as many blocks of ``tile`` x ``tile`` threads run, one
-    after another, as cover c. ``thread`` is a :class:`Thread` (``thread.row``, ``thread.column``,
-    ``thread.shared(name, rows, columns)``). A kernel with barriers is a generator and writes ``yield`` where CUDA C++
-    has ``__syncthreads()``. An exact product is checked, for ``a`` and ``b`` are small whole numbers drawn from
-    ``seed``.
+    ``a`` is (``m``, ``k``), ``b`` (k, ``n``), ``c`` (m, n); as many blocks of ``tile`` x ``tile``
+    threads run, one after another, as cover c. ``thread`` is a :class:`Thread` (``thread.row``,
+    ``thread.column``, ``thread.shared(name, rows, columns)``). A kernel with barriers is a
+    generator and writes ``yield`` where CUDA C++ has ``__syncthreads()``. An exact product is
+    checked, for ``a`` and ``b`` are small whole numbers drawn from ``seed``.
 
-    Raises KernelError for a wrong element of c, an index outside a matrix, a read of what nobody wrote, a race between
-    two threads or a barrier that some threads do not reach, naming the thread; ValueError for sizes below 1 or a
-    product of over 2^24 multiply-adds; an exception in the kernel passes unchanged. Lesson 02.
+    Raises KernelError for a wrong element of c, an index outside a matrix, a read of what nobody
+    wrote, a race between two threads or a barrier that some threads do not reach, naming the
+    thread; ValueError for sizes below 1 or a product of over 2^24 multiply-adds; an exception in
+    the kernel passes unchanged. Lesson 02.
     """
     _check_sizes(m, n, k, tile)
     function("kernel", kernel, "a function of (thread, a, b, c)")
     if m * n * k > _MOST_STEPS:
-        raise ValueError(f"{m} x {n} x {k} is {m * n * k:,} multiply-adds, and at most {_MOST_STEPS:,} are simulated; "
-                         "the counts of a small product show the same")  # fmt: skip
+        raise ValueError(
+            f"{m} x {n} x {k} is {m * n * k:,} multiply-adds, and at most {_MOST_STEPS:,} are "
+            "simulated; the counts of a small product show the same"
+        )
     generator, running, to_global, to_shared = (
         np.random.default_rng(random_seed(seed)),
         RunningThread(),
         AccessTally(),
         AccessTally(),
     )
-    left, right = (generator.integers(1, _MOST_VALUES, shape).astype(float) for shape in ((m, k), (k, n)))
+    left, right = (
+        generator.integers(1, _MOST_VALUES, shape).astype(float) for shape in ((m, k), (k, n))
+    )
     a, b = Matrix("A", left, to_global, running), Matrix("B", right, to_global, running)
     c = OutputMatrix("C", (m, n), to_global, running)
     places = [(row, column) for row in range(-(-m // tile)) for column in range(-(-n // tile))]
@@ -334,45 +406,79 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
         elements = max(elements, block.elements)
     _check_product(left @ right, c.values())
     return ProductTraffic(
-        m=m, n=n, k=k, tile=tile, blocks=len(places), threads=len(places) * tile**2, barriers=barriers,
-        shared_block_bytes=ELEMENT_BYTES * elements, global_reads=to_global.reads, global_writes=to_global.writes,
-        shared_reads=to_shared.reads, shared_writes=to_shared.writes, macs=m * n * k,
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        tile=tile,
+        blocks=len(places),
+        threads=len(places) * tile**2,
+        barriers=barriers,
+        shared_block_bytes=ELEMENT_BYTES * elements,
+        global_reads=to_global.reads,
+        global_writes=to_global.writes,
+        shared_reads=to_shared.reads,
+        shared_writes=to_shared.writes,
+        macs=m * n * k,
+    )
 
 
 def naive_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
-    """Return the modelled traffic of a kernel that reads all it needs from global memory, a thread an element of c.
+    """Return the modelled traffic of a kernel that reads all it needs from global memory, a thread
+    an element of c.
 
-    For an ``m`` x ``k`` by ``k`` x ``n`` product in blocks of ``tile`` x ``tile`` threads that is 2 m n k global reads
-    and m n global writes.
+    For an ``m`` x ``k`` by ``k`` x ``n`` product in blocks of ``tile`` x ``tile`` threads that is 2
+    m n k global reads and m n global writes.
     """
     _check_sizes(m, n, k, tile)
     blocks = -(-m // tile) * -(-n // tile)
     return ProductTraffic(
-        m=m, n=n, k=k, tile=tile, blocks=blocks, threads=blocks * tile**2, barriers=0, shared_block_bytes=0,
-        global_reads=2 * m * n * k, global_writes=m * n, shared_reads=0, shared_writes=0, macs=m * n * k,
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        tile=tile,
+        blocks=blocks,
+        threads=blocks * tile**2,
+        barriers=0,
+        shared_block_bytes=0,
+        global_reads=2 * m * n * k,
+        global_writes=m * n,
+        shared_reads=0,
+        shared_writes=0,
+        macs=m * n * k,
+    )
 
 
 def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
-    """Return the modelled traffic of a kernel that takes tiles of A and B through shared memory, a thread an element.
+    """Return the modelled traffic of a kernel that takes tiles of A and B through shared memory, a
+    thread an element.
 
     >>> naive_traffic(4, 4, 4, tile=2).global_reads, tiled_traffic(4, 4, 4, tile=2).global_reads
     (128, 64)
 
-    A is ``m`` x ``k``, B ``k`` x ``n``, and a block has ``tile`` x ``tile`` threads. Each of the ceil(n / tile) columns
-    of blocks reads all of A once, each of the ceil(m / tile) rows of blocks all of B: k (m ceil(n / tile) + n ceil(m /
-    tile)) global reads, which is 2 m n k / tile where tile divides m and n. In each of ceil(k / tile) steps every
-    thread, with work or without, writes 2 elements of shared memory, reads 2 tile, and passes 2 barriers. Lesson 02.
+    A is ``m`` x ``k``, B ``k`` x ``n``, and a block has ``tile`` x ``tile`` threads. Each of the
+    ceil(n / tile) columns of blocks reads all of A once, each of the ceil(m / tile) rows of blocks
+    all of B: k (m ceil(n / tile) + n ceil(m / tile)) global reads, which is 2 m n k / tile where
+    tile divides m and n. In each of ceil(k / tile) steps every thread, with work or without, writes
+    2 elements of shared memory, reads 2 tile, and passes 2 barriers. Lesson 02.
     """
     _check_sizes(m, n, k, tile)
     down, across, steps = -(-m // tile), -(-n // tile), -(-k // tile)
     threads = down * across * tile**2
     return ProductTraffic(
-        m=m, n=n, k=k, tile=tile, blocks=down * across, threads=threads, barriers=2 * steps,
-        shared_block_bytes=2 * tile**2 * ELEMENT_BYTES, global_reads=k * (m * across + n * down), global_writes=m * n,
-        shared_reads=threads * steps * 2 * tile, shared_writes=threads * steps * 2, macs=m * n * k,
-    )  # fmt: skip
+        m=m,
+        n=n,
+        k=k,
+        tile=tile,
+        blocks=down * across,
+        threads=threads,
+        barriers=2 * steps,
+        shared_block_bytes=2 * tile**2 * ELEMENT_BYTES,
+        global_reads=k * (m * across + n * down),
+        global_writes=m * n,
+        shared_reads=threads * steps * 2 * tile,
+        shared_writes=threads * steps * 2,
+        macs=m * n * k,
+    )
 
 
 def _check_sizes(m: int, n: int, k: int, tile: int) -> None:
@@ -388,5 +494,7 @@ def _check_product(expected: np.ndarray, found: np.ndarray) -> None:
     row, column = (int(index) for index in wrong[0])
     value = found[row, column]
     what = "never written" if np.isnan(value) else f"{value:g}"
-    raise KernelError(f"C[{row}, {column}] is {what}, and A @ B has {expected[row, column]:g} there; {len(wrong):,} of "
-                      f"{expected.size:,} elements are wrong")  # fmt: skip
+    raise KernelError(
+        f"C[{row}, {column}] is {what}, and A @ B has {expected[row, column]:g} there; "
+        f"{len(wrong):,} of {expected.size:,} elements are wrong"
+    )

@@ -18,7 +18,8 @@ SCOPES = ("layer", "model")
 
 
 class PrunedLayer(Record):
-    """A pruned layer's weights, without its bias, as counted: ``zeros`` are equal to zero, ``kept`` are not.
+    """A pruned layer's weights, without its bias, as counted: ``zeros`` are equal to zero, ``kept``
+    are not.
 
     Lesson 15.
     """
@@ -32,7 +33,11 @@ class PrunedLayer(Record):
 
 
 class Pruning(Record):
-    """What :func:`prune` did, in all and by layer; a weight that several layers share is counted once. Lesson 15."""
+    """What :func:`prune` did, in all and by layer; a weight that several layers share is counted
+    once.
+
+    Lesson 15.
+    """
 
     pattern: str
     scope: str
@@ -44,16 +49,21 @@ class Pruning(Record):
 
 
 def weight_matrix(layer: nn.Module) -> Tensor:
-    """Return a linear layer's or a convolution's weights as the matrix of the product that computes it.
+    """Return a linear layer's or a convolution's weights as the matrix of the product that computes
+    it.
 
-    Its shape is (outputs, inputs): one row a neuron. A convolution's rows hold the input channels of the first place of
-    the kernel, then those of the next, so that four neighbours are four channels at one place. It is without a gradient
-    and, for a linear layer, the weights themselves and no copy.
+    Its shape is (outputs, inputs): one row a neuron. A convolution's rows hold the input channels
+    of the first place of the kernel, then those of the next, so that four neighbours are four
+    channels at one place. It is without a gradient and, for a linear layer, the weights themselves
+    and no copy.
 
     Raises TypeError for another layer.
     """
     if not _is_prunable(layer):
-        raise TypeError(f"a {type(layer).__name__} has no matrix of weights; give a convolution or a linear layer")
+        raise TypeError(
+            f"a {type(layer).__name__} has no matrix of weights; give a convolution or a linear "
+            "layer"
+        )
     return layer.weight.detach().movedim(1, -1).flatten(1)
 
 
@@ -66,26 +76,30 @@ def prune(
     block: Sequence[int] | None = None,
     layers: Iterable[str] | None = None,
 ) -> tuple[nn.Module, Pruning]:
-    """Return a copy of ``model`` with the ``share`` of its weights that are nearest to zero removed, and a report.
+    """Return a copy of ``model`` with the ``share`` of its weights that are nearest to zero
+    removed, and a report.
 
-    The model itself is not touched. ``pattern`` says what is removed together, and ranked by its mean magnitude:
+    The model itself is not touched. ``pattern`` says what is removed together, and ranked by its
+    mean magnitude:
 
     * "unstructured": single weights.
-    * "2:4": the two smallest of every four neighbours in a row of :func:`weight_matrix`; its share is 0.5.
+    * "2:4": the two smallest of every four neighbours in a row of :func:`weight_matrix`; its share
+      is 0.5.
     * "blocks": blocks of that matrix, of ``block`` = (outputs, inputs).
-    * "neurons": rows of it, each with its bias: the neuron's output is zero. A neuron of the last layer is an output of
-      the model, so ``layers`` says in which ones.
+    * "neurons": rows of it, each with its bias: the neuron's output is zero. A neuron of the last
+      layer is an output of the model, so ``layers`` says in which ones.
 
-    With ``scope`` "layer" each layer loses the share, with "model" the smallest of all layers go. Of n, round(share x
-    n) are removed: zeros that are there already go first, and of equals those that stand first. Pruned are linear
-    layers and convolutions (not transposed ones), or those of them that ``layers`` names; biases stay, but for neurons.
-    A weight that several layers share is pruned once.
+    With ``scope`` "layer" each layer loses the share, with "model" the smallest of all layers go.
+    Of n, round(share x n) are removed: zeros that are there already go first, and of equals those
+    that stand first. Pruned are linear layers and convolutions (not transposed ones), or those of
+    them that ``layers`` names; biases stay, but for neurons. A weight that several layers share is
+    pruned once.
 
     The zeros stay in training, because their gradient is zero; in a copy of the copy they do not.
 
-    Raises TypeError or ValueError for an argument that is not accepted, a pattern that does not fit a layer (4, or the
-    block, does not divide its inputs), and a model without a layer to prune; ModelError for a model that cannot be
-    copied, or whose weights have no values.
+    Raises TypeError or ValueError for an argument that is not accepted, a pattern that does not fit
+    a layer (4, or the block, does not divide its inputs), and a model without a layer to prune;
+    ModelError for a model that cannot be copied, or whose weights have no values.
     """
     steps.check_model(model)
     share = number("share", share)
@@ -95,14 +109,22 @@ def prune(
     _check_fit(parts, pattern, tile)
     with torch.no_grad():
         sizes = [weight_matrix(layer).abs() for layer in parts.values()]
-        removed = [_two_of_four(each) for each in sizes] if pattern == "2:4" else _smallest(sizes, share, tile, scope)
+        removed = (
+            [_two_of_four(each) for each in sizes]
+            if pattern == "2:4"
+            else _smallest(sizes, share, tile, scope)
+        )
         for layer, rows in zip(parts.values(), removed, strict=True):
             _remove(layer.weight, rows.view(layer.weight.movedim(1, -1).shape).movedim(-1, 1))
             if pattern == "neurons" and layer.bias is not None:
                 _remove(layer.bias, rows[:, 0])
     counted = tuple(_counted(name, layer) for name, layer in parts.items())
-    weights, zeros = (sum(getattr(each, field) for each in counted) for field in ("weights", "zeros"))
-    return pruned, Pruning(pattern, scope, weights, weights - zeros, zeros, zeros / weights, counted)
+    weights, zeros = (
+        sum(getattr(each, field) for each in counted) for field in ("weights", "zeros")
+    )
+    return pruned, Pruning(
+        pattern, scope, weights, weights - zeros, zeros, zeros / weights, counted
+    )
 
 
 def _is_prunable(layer: nn.Module) -> TypeGuard[_ConvNd | nn.Linear]:
@@ -110,17 +132,28 @@ def _is_prunable(layer: nn.Module) -> TypeGuard[_ConvNd | nn.Linear]:
 
 
 def _tile(share: float, pattern: Any, scope: Any, block: Any) -> tuple[int, int | None]:
-    """Return the rows and columns of what is removed together, None for all columns; check what ``prune`` is told."""
+    """Return the rows and columns of what is removed together, None for all columns; check what
+    ``prune`` is told.
+    """
     if not 0 <= share <= 1:
         raise ValueError(f"share={share:g}; give a number from 0 to 1 (0.9 keeps one in ten)")
     choice("pattern", pattern, PATTERNS)
     choice("scope", scope, SCOPES)
     if pattern == "2:4" and (share != 0.5 or scope != "layer"):
-        raise ValueError("pattern='2:4' removes two of every four weights, in each layer: give share=0.5 and no scope")
+        raise ValueError(
+            "pattern='2:4' removes two of every four weights, in each layer: give share=0.5 and no "
+            "scope"
+        )
     if (block is not None) != (pattern == "blocks"):
-        raise ValueError("block is the outputs and inputs of pattern='blocks', such as block=(4, 4); give it there, "
-                         f"and only there: pattern={pattern!r}, block={short(block)}")  # fmt: skip
-    return checked_block(block) if pattern == "blocks" else (1, {"unstructured": 1, "2:4": 4}.get(pattern))
+        raise ValueError(
+            "block is the outputs and inputs of pattern='blocks', such as block=(4, 4); give it "
+            f"there, and only there: pattern={pattern!r}, block={short(block)}"
+        )
+    return (
+        checked_block(block)
+        if pattern == "blocks"
+        else (1, {"unstructured": 1, "2:4": 4}.get(pattern))
+    )
 
 
 def checked_block(block: Any) -> tuple[int, int]:
@@ -133,14 +166,24 @@ def checked_block(block: Any) -> tuple[int, int]:
 
 def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | nn.Linear]:
     """Return the layers to prune by their names, one for each weight."""
-    known = {name or type(layer).__name__: layer
-             for name, layer in model.named_modules(remove_duplicate=False) if _is_prunable(layer)}  # fmt: skip
+    known = {
+        name or type(layer).__name__: layer
+        for name, layer in model.named_modules(remove_duplicate=False)
+        if _is_prunable(layer)
+    }
     if not known:
-        raise ValueError(f"{type(model).__name__} has no convolution and no linear layer; give a model that has one")
+        raise ValueError(
+            f"{type(model).__name__} has no convolution and no linear layer; give a model that has "
+            "one"
+        )
     if layers is None and pattern == "neurons":
-        raise ValueError("pattern='neurons' needs layers, because a neuron of the last one is an output of the model; "
-                         f"give some of {short(list(known))}")  # fmt: skip
-    names = list(known) if layers is None else members("layers", layers, "names of layers", kind=str)
+        raise ValueError(
+            "pattern='neurons' needs layers, because a neuron of the last one is an output of the "
+            f"model; give some of {short(list(known))}"
+        )
+    names = (
+        list(known) if layers is None else members("layers", layers, "names of layers", kind=str)
+    )
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         what = f"{short(unknown[0])}, which is no layer to prune" if unknown else "none"
@@ -149,38 +192,62 @@ def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | 
     for name in names:
         weight = known[name]._parameters.get("weight")
         if weight is None:
-            raise steps.ModelError(f"the weight of {name} is computed from other tensors (a parametrization, or "
-                                   "torch.nn.utils.prune); make it a parameter again first")  # fmt: skip
+            raise steps.ModelError(
+                f"the weight of {name} is computed from other tensors (a parametrization, or "
+                "torch.nn.utils.prune); make it a parameter again first"
+            )
         if weight.is_meta or not weight.numel():
-            raise steps.ModelError(f"the weight of {name} has no values ({tuple(weight.shape)} on {weight.device}); "
-                                   "give a model with values")  # fmt: skip
+            raise steps.ModelError(
+                f"the weight of {name} has no values ({tuple(weight.shape)} on {weight.device}); "
+                "give a model with values"
+            )
         first.setdefault(id(weight), name)
     return {name: known[name] for name in first.values()}
 
 
 def _check_fit(layers: dict[str, Any], pattern: str, tile: tuple[int, int | None]) -> None:
-    """Raise ValueError, naming those that fit, where the tile does not divide a layer's outputs and its inputs."""
+    """Raise ValueError, naming those that fit, where the tile does not divide a layer's outputs and
+    its inputs.
+    """
     rows, columns = tile
-    fit = [name for name, layer in layers.items()
-           if layer.weight.shape[0] % rows == 0 and layer.weight.shape[1] % (columns or 1) == 0]  # fmt: skip
+    fit = [
+        name
+        for name, layer in layers.items()
+        if layer.weight.shape[0] % rows == 0 and layer.weight.shape[1] % (columns or 1) == 0
+    ]
     wrong = next((name for name in layers if name not in fit), None)
     if wrong is not None:
         outputs, inputs = layers[wrong].weight.shape[:2]
-        advice = f"give layers={short(fit)}, where it does" if fit else "it does so in none of these layers"
-        raise ValueError(f"pattern={pattern!r} goes by {rows} x {columns} weights (outputs x inputs), which does not "
-                         f"divide the {outputs} x {inputs} of {wrong}; {advice}")  # fmt: skip
+        advice = (
+            f"give layers={short(fit)}, where it does"
+            if fit
+            else "it does so in none of these layers"
+        )
+        raise ValueError(
+            f"pattern={pattern!r} goes by {rows} x {columns} weights (outputs x inputs), which "
+            f"does not divide the {outputs} x {inputs} of {wrong}; {advice}"
+        )
 
 
 def _two_of_four(sizes: Tensor) -> Tensor:
-    """Return which weights go: of each group of four in a row the two smallest, of equals the first."""
+    """Return which weights go: of each group of four in a row the two smallest, of equals the
+    first.
+    """
     groups = sizes.unflatten(1, (-1, 4))
     smallest = groups.argsort(dim=2, stable=True)[:, :, :2]
     return torch.zeros_like(groups, dtype=torch.bool).scatter_(2, smallest, True).flatten(1)
 
 
-def _smallest(sizes: list[Tensor], share: float, tile: tuple[int, int | None], scope: str) -> list[Tensor]:
-    """Return which weights of each matrix go: the share of its tiles, or of all tiles, with the smallest mean."""
-    means = [tiled(each, (tile[0], tile[1] or each.shape[1])).mean((2, 3), dtype=torch.float64) for each in sizes]
+def _smallest(
+    sizes: list[Tensor], share: float, tile: tuple[int, int | None], scope: str
+) -> list[Tensor]:
+    """Return which weights of each matrix go: the share of its tiles, or of all tiles, with the
+    smallest mean.
+    """
+    means = [
+        tiled(each, (tile[0], tile[1] or each.shape[1])).mean((2, 3), dtype=torch.float64)
+        for each in sizes
+    ]
     ranked = [each.flatten().to(means[0].device) for each in means]
     groups = [torch.cat(ranked)] if scope == "model" else ranked
     lowest = torch.cat([_lowest(group, round(share * len(group))) for group in groups])
@@ -195,7 +262,9 @@ def _smallest(sizes: list[Tensor], share: float, tile: tuple[int, int | None], s
 
 
 def tiled(matrix: Tensor, tile: tuple[int, int]) -> Tensor:
-    """Return a view of the matrix as (tiles down, tiles across, rows of a tile, columns of a tile)."""
+    """Return a view of the matrix as (tiles down, tiles across, rows of a tile, columns of a
+    tile).
+    """
     (rows, columns), (down, across) = matrix.shape, tile
     return matrix.reshape(rows // down, down, columns // across, across).transpose(1, 2)
 

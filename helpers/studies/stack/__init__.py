@@ -1,4 +1,5 @@
-"""The levels of one call, from Python to the instruction: operators, library primitives, generated kernels.
+"""The levels of one call, from Python to the instruction: operators, library primitives, generated
+kernels.
 
 Lesson 15.
 """

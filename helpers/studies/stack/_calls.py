@@ -1,4 +1,6 @@
-"""The levels of one call as data: what PyTorch dispatched, which library computed, and by which instructions."""
+"""The levels of one call as data: what PyTorch dispatched, which library computed, and by which
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ _VECTOR_BITS = {"x": 128, "y": 256, "z": 512}
 
 
 class OperatorCount(Record):
-    """How often one operator was dispatched; None where the call does not run in that mode. Lesson 15."""
+    """How often one operator was dispatched; None where the call does not run in that mode.
+
+    Lesson 15.
+    """
 
     operator: str
     with_autograd: int | None
@@ -42,12 +47,13 @@ class Gap(Record):
 
 
 class GeneratedKernel(Record):
-    """A kernel that oneDNN generated, by the name of its generator, with all that it may run and may not.
+    """A kernel that oneDNN generated, by the name of its generator, with all that it may run and
+    may not.
 
-    ``listing`` are its instructions, ``census`` counts them; both are None where no disassembler read them.
-    ``multiply_adds`` are the fused ones of floating-point numbers, ``dot_products`` those that sum products of short
-    numbers (bf16 and int8: vdpbf16ps, vpdpbusd, vpmaddubsw, AMX's tdp...), ``vector_bits`` is the widest vector
-    register that they name (0: none). Lesson 15.
+    ``listing`` are its instructions, ``census`` counts them; both are None where no disassembler
+    read them. ``multiply_adds`` are the fused ones of floating-point numbers, ``dot_products``
+    those that sum products of short numbers (bf16 and int8: vdpbf16ps, vpdpbusd, vpmaddubsw, AMX's
+    tdp...), ``vector_bits`` is the widest vector register that they name (0: none). Lesson 15.
     """
 
     name: str
@@ -70,7 +76,9 @@ class GeneratedKernel(Record):
         """Instructions that sum products of short numbers."""
         if self.census is None:
             return None
-        return sum(kind.count for kind in self.census.kinds if _DOT_PRODUCT.fullmatch(kind.mnemonic))
+        return sum(
+            kind.count for kind in self.census.kinds if _DOT_PRODUCT.fullmatch(kind.mnemonic)
+        )
 
     @property
     def vector_bits(self) -> int | None:
@@ -87,12 +95,13 @@ class GeneratedKernel(Record):
 class StackTrace(Record):
     """The levels of one call, from the operators to the instructions; each table is one of them.
 
-    ``computed_by`` names the libraries and what they did, or says that none was called; ``not_followed`` is what of
-    the call cannot be seen, and why. ``operators`` counts the dispatched ones in each of three modes;
-    ``with_autograd``, ``without_autograd`` and ``in_inference_mode`` have them in their order, ``nested`` each with
-    those that it calls in turn (the profiler's record, with autograd as the call leaves it). ``primitives`` are the
-    libraries' calls in their order; MKL's instructions are its own, oneDNN's ``kernels`` are those that it generated
-    for this call. ``log`` is what the libraries printed. Lesson 15.
+    ``computed_by`` names the libraries and what they did, or says that none was called;
+    ``not_followed`` is what of the call cannot be seen, and why. ``operators`` counts the
+    dispatched ones in each of three modes; ``with_autograd``, ``without_autograd`` and
+    ``in_inference_mode`` have them in their order, ``nested`` each with those that it calls in turn
+    (the profiler's record, with autograd as the call leaves it). ``primitives`` are the libraries'
+    calls in their order; MKL's instructions are its own, oneDNN's ``kernels`` are those that it
+    generated for this call. ``log`` is what the libraries printed. Lesson 15.
     """
 
     function: str
@@ -111,25 +120,32 @@ class StackTrace(Record):
 
 
 def trace_calls(function: Callable[..., Any], *inputs: Any, timeout_s: float = 60.0) -> StackTrace:
-    """Follow ``function(*inputs)`` from the operators that PyTorch dispatches to the instructions of its kernels.
+    """Follow ``function(*inputs)`` from the operators that PyTorch dispatches to the instructions
+    of its kernels.
 
-    A fresh process makes the call five times on copies, in an empty working folder: first with the logs of oneDNN and
-    MKL on, then with autograd, without it, in inference mode, and under the profiler. So nothing of the caller's
-    changes and nothing that the function prints is shown. Of the caller's settings only the number of threads and the
-    environment go along: set default types, autocast and ``torch.backends`` inside the function. ``timeout_s`` is for
-    all five calls.
+    A fresh process makes the call five times on copies, in an empty working folder: first with the
+    logs of oneDNN and MKL on, then with autograd, without it, in inference mode, and under the
+    profiler. So nothing of the caller's changes and nothing that the function prints is shown. Of
+    the caller's settings only the number of threads and the environment go along: set default
+    types, autocast and ``torch.backends`` inside the function. ``timeout_s`` is for all five calls.
 
-    Libraries without such a log (Accelerate, OpenBLAS, FBGEMM, those of a GPU) and PyTorch's own loops are not told
-    apart. Operators that the function runs in threads of its own are not counted.
+    Libraries without such a log (Accelerate, OpenBLAS, FBGEMM, those of a GPU) and PyTorch's own
+    loops are not told apart. Operators that the function runs in threads of its own are not
+    counted.
 
-    Raises TypeError for what is no function or cannot be sent to another process, RuntimeError with the traceback
-    when the call raises, TimeoutError when it takes longer, and ValueError for a log in another form than those known.
-    Lesson 15.
+    Raises TypeError for what is no function or cannot be sent to another process, RuntimeError with
+    the traceback when the call raises, TimeoutError when it takes longer, and ValueError for a log
+    in another form than those known. Lesson 15.
     """
     packed = processes.packed(function, inputs, caller="trace_calls")
     with storage.temporary_folder("stack-") as folder:
         seen: Followed = isolation.run_limited(
-            follow, packed, str(folder), torch.get_num_threads(), timeout_s=timeout_s, variables=VARIABLES
+            follow,
+            packed,
+            str(folder),
+            torch.get_num_threads(),
+            timeout_s=timeout_s,
+            variables=VARIABLES,
         ).unwrap()
     libraries, primitives = read_log(seen.log)
     kernels, unread = _read_kernels(seen.kernels)
@@ -167,13 +183,17 @@ def _counted(seen: Followed) -> tuple[OperatorCount, ...]:
     names = dict.fromkeys(name for count in counts.values() for name in count)
     failed = {mode for mode in MODES if isinstance(seen.operators[mode], str)}
     return tuple(
-        OperatorCount(name, *(None if mode in failed else counts[mode][name] for mode in MODES)) for name in names
+        OperatorCount(name, *(None if mode in failed else counts[mode][name] for mode in MODES))
+        for name in names
     )
 
 
 def _computed_by(seen: Followed, primitives: Sequence[Primitive]) -> str:
     if primitives:
-        named = {library: Counter(p.name for p in primitives if p.library == library) for library in (ONEDNN, MKL)}
+        named = {
+            library: Counter(p.name for p in primitives if p.library == library)
+            for library in (ONEDNN, MKL)
+        }
         parts = [
             f"{library} ({', '.join(f'{name} x {count}' for name, count in names.items())})"
             for library, names in named.items()
@@ -187,8 +207,16 @@ def _computed_by(seen: Followed, primitives: Sequence[Primitive]) -> str:
 
 def _gaps(seen: Followed, libraries: Sequence[CalledLibrary], unread: str) -> tuple[Gap, ...]:
     is_there = {ONEDNN: seen.has_onednn, MKL: seen.has_mkl}
-    found = [Gap(f"operators {mode}", why) for mode, why in seen.operators.items() if isinstance(why, str)]
-    found += [Gap(name, "this PyTorch is built without it") for name, there in is_there.items() if not there]
+    found = [
+        Gap(f"operators {mode}", why)
+        for mode, why in seen.operators.items()
+        if isinstance(why, str)
+    ]
+    found += [
+        Gap(name, "this PyTorch is built without it")
+        for name, there in is_there.items()
+        if not there
+    ]
     found += [
         Gap(f"libraries and kernels on {device}", _ELSEWHERE)
         for device in seen.devices

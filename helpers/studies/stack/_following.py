@@ -1,4 +1,7 @@
-"""The fresh process's side: call the function once a level, and note what each level shows. Lesson 15."""
+"""The fresh process's side: call the function once a level, and note what each level shows.
+
+Lesson 15.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,12 @@ from helpers.native import MachineCode
 from helpers.results import Record
 from helpers.steps import described
 
-VARIABLES = {"ONEDNN_VERBOSE": "1", "ONEDNN_VERBOSE_TIMESTAMP": "0", "ONEDNN_JIT_DUMP": "1", "MKL_VERBOSE": "1"}
+VARIABLES = {
+    "ONEDNN_VERBOSE": "1",
+    "ONEDNN_VERBOSE_TIMESTAMP": "0",
+    "ONEDNN_JIT_DUMP": "1",
+    "MKL_VERBOSE": "1",
+}
 MODES = {
     "with autograd": torch.enable_grad,
     "without autograd": torch.no_grad,
@@ -35,7 +43,11 @@ _DUMP = re.compile(r"dnnl_dump_cpu_(?P<name>.+)\.(?P<number>\d+)\.bin")
 
 
 class DispatchedOperator(Record):
-    """One call of an operator: its name, its arguments, and how many other operators' calls it stands in. Lesson 15."""
+    """One call of an operator: its name, its arguments, and how many other operators' calls it
+    stands in.
+
+    Lesson 15.
+    """
 
     name: str
     inputs: str
@@ -44,7 +56,9 @@ class DispatchedOperator(Record):
 
 @dataclass(frozen=True)
 class Followed:
-    """What the fresh process saw; ``operators`` holds for each of :data:`MODES` the calls, or why there are none."""
+    """What the fresh process saw; ``operators`` holds for each of :data:`MODES` the calls, or why
+    there are none.
+    """
 
     log: str
     kernels: tuple[MachineCode, ...]
@@ -56,9 +70,11 @@ class Followed:
 
 
 def follow(packed: bytes, folder: str, threads: int) -> Followed:
-    """Unpack a call and make it five times in ``folder``, each time on fresh copies; return what was seen.
+    """Unpack a call and make it five times in ``folder``, each time on fresh copies; return what
+    was seen.
 
-    The first time only the libraries log and write their kernels, which they do not do again for the same sizes.
+    The first time only the libraries log and write their kernels, which they do not do again for
+    the same sizes.
     """
     torch.set_num_threads(threads)
     os.chdir(folder)
@@ -100,7 +116,9 @@ def _try(packed: bytes, *modes: contextlib.AbstractContextManager[Any]) -> str:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes every operator that the dispatcher hands on below autograd, and the devices of its tensors."""
+    """Notes every operator that the dispatcher hands on below autograd, and the devices of its
+    tensors.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,10 +127,15 @@ class _Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # wrapping the dispatch for torch.compile imports torch._dynamo, which takes seconds
+        # wrapping the dispatch for torch.compile imports torch._dynamo, which takes seconds
+        return False
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         returned = function(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -127,11 +150,17 @@ def _nested(packed: bytes) -> tuple[DispatchedOperator, ...]:
     function, inputs = pickle.loads(packed)
     with profile(record_shapes=True) as profiled:
         function(*inputs)
-    events = [event for event in profiled.function_events if "::" in event.name and not event.is_async]
+    events = [
+        event for event in profiled.function_events if "::" in event.name and not event.is_async
+    ]
     events.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
     known = set(map(id, events))
     return tuple(
-        DispatchedOperator(event.name, _shapes(event.input_shapes), sum(id(above) in known for above in _above(event)))
+        DispatchedOperator(
+            event.name,
+            _shapes(event.input_shapes),
+            sum(id(above) in known for above in _above(event)),
+        )
         for event in events
     )
 
@@ -154,7 +183,9 @@ def _kernels(folder: Path) -> tuple[MachineCode, ...]:
 
 @contextlib.contextmanager
 def _diverted_output(path: Path) -> Iterator[None]:
-    """Let C code print into the file ``path`` and Python into nothing, so that neither breaks the other's lines."""
+    """Let C code print into the file ``path`` and Python into nothing, so that neither breaks the
+    other's lines.
+    """
     sys.stdout.flush()
     own = os.dup(1)
     try:

@@ -12,7 +12,8 @@ from helpers.results import Record
 ONEDNN, MKL = "oneDNN", "MKL"
 
 _MKL_HEADER = (
-    r"MKL_VERBOSE (?P<version>\D.*?) for .*?architecture (?P<instruction_set>.*?)(?i: enabled)?(?i: processors?), "
+    r"MKL_VERBOSE (?P<version>\D.*?) for .*?architecture (?P<instruction_set>.*?)(?i: "
+    r"enabled)?(?i: processors?), "
 )
 _STATEMENTS = {  # what a line states of its library: the groups are fields of Library
     ONEDNN: (
@@ -32,7 +33,10 @@ _UNKNOWN = "unknown"
 
 
 class CalledLibrary(Record):
-    """A library that was called: what it states of itself, and how many of its primitives ran. Lesson 15."""
+    """A library that was called: what it states of itself, and how many of its primitives ran.
+
+    Lesson 15.
+    """
 
     name: str
     version: str
@@ -43,9 +47,10 @@ class CalledLibrary(Record):
 class Primitive(Record):
     """One call of a library, as its log states it, with the library's own time.
 
-    ``problem`` are the sizes in the library's words (of MKL the arguments that are no addresses), ``tensors`` the
-    number format and memory layout of each tensor (oneDNN alone: ``aBcd8b`` is a layout in blocks of 8 channels),
-    ``implementation`` what oneDNN chose, such as ``jit:avx2``; "" where the log does not say. Lesson 15.
+    ``problem`` are the sizes in the library's words (of MKL the arguments that are no addresses),
+    ``tensors`` the number format and memory layout of each tensor (oneDNN alone: ``aBcd8b`` is a
+    layout in blocks of 8 channels), ``implementation`` what oneDNN chose, such as ``jit:avx2``; ""
+    where the log does not say. Lesson 15.
     """
 
     library: str
@@ -57,10 +62,12 @@ class Primitive(Record):
 
 
 def read_log(log: str) -> tuple[tuple[CalledLibrary, ...], tuple[Primitive, ...]]:
-    """Return the libraries that a verbose log shows at work, and their primitives in the log's order.
+    """Return the libraries that a verbose log shows at work, and their primitives in the log's
+    order.
 
-    ``log`` is what a program prints under ``ONEDNN_VERBOSE=1`` and ``MKL_VERBOSE=1``; lines of others are passed over.
-    The forms are those that oneDNN 3 and MKL 2020 to 2024 write (oneDNN's names its fields in a line of its own).
+    ``log`` is what a program prints under ``ONEDNN_VERBOSE=1`` and ``MKL_VERBOSE=1``; lines of
+    others are passed over. The forms are those that oneDNN 3 and MKL 2020 to 2024 write (oneDNN's
+    names its fields in a line of its own).
 
     Raises TypeError for what is no text, ValueError for a call in another form.
     """
@@ -80,7 +87,10 @@ def read_log(log: str) -> tuple[tuple[CalledLibrary, ...], tuple[Primitive, ...]
             primitives.append(_of_mkl(match["name"], line))
     calls = Counter(primitive.library for primitive in primitives)
     unsaid = {"version": _UNKNOWN, "instruction_set": _UNKNOWN}
-    libraries = (CalledLibrary(name=name, calls=count, **(unsaid | stated[name])) for name, count in calls.items())
+    libraries = (
+        CalledLibrary(name=name, calls=count, **(unsaid | stated[name]))
+        for name, count in calls.items()
+    )
     return tuple(libraries), tuple(primitives)
 
 
@@ -99,7 +109,9 @@ def _of_onednn(values: list[str], fields: list[str], line: str) -> Primitive:
 
 
 def _tensor(descriptor: str) -> str:
-    """Return ``src f32 abcd`` for ``src:f32:a:blocked:abcd::f0``, "" for none, another form as it stands."""
+    """Return ``src f32 abcd`` for ``src:f32:a:blocked:abcd::f0``, "" for none, another form as it
+    stands.
+    """
     if _NO_TENSOR.match(descriptor):
         return ""
     match = _TENSOR.fullmatch(descriptor)
@@ -110,7 +122,9 @@ def _of_mkl(name: str, line: str) -> Primitive:
     match = _MKL_FORM.match(line)
     if match is None:
         raise _another_form(MKL, line)
-    arguments = [argument for argument in match["arguments"].split(",") if not _ADDRESS.fullmatch(argument)]
+    arguments = [
+        argument for argument in match["arguments"].split(",") if not _ADDRESS.fullmatch(argument)
+    ]
     return Primitive(
         library=MKL,
         name=name,
@@ -122,5 +136,7 @@ def _of_mkl(name: str, line: str) -> Primitive:
 
 
 def _another_form(library: str, line: str) -> ValueError:
-    return ValueError(f"this is not the form of {library}'s log that is known here: {short(line)}; give a whole log, "
-                      "written by oneDNN 3 or MKL 2020 to 2024")  # fmt: skip
+    return ValueError(
+        f"this is not the form of {library}'s log that is known here: {short(line)}; give a whole "
+        "log, written by oneDNN 3 or MKL 2020 to 2024"
+    )

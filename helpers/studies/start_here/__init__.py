@@ -1,4 +1,8 @@
-"""The figures of the first lesson: two programs and their model, a copy after a pause, training runs. Lesson 00."""
+"""The figures of the first lesson: two programs and their model, a copy after a pause, training
+runs.
+
+Lesson 00.
+"""
 
 from helpers import _faces as faces
 

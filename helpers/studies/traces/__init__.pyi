@@ -25,4 +25,8 @@ from ._tracing import (
     takes_float64 as takes_float64,
     trace_step as trace_step,
 )
-from .figures import draw_queue as draw_queue, draw_timeline as draw_timeline, explore_launches as explore_launches
+from .figures import (
+    draw_queue as draw_queue,
+    draw_timeline as draw_timeline,
+    explore_launches as explore_launches,
+)

@@ -1,4 +1,6 @@
-"""What a compiler writes for a function, counted, and what the function reads and writes without a compiler."""
+"""What a compiler writes for a function, counted, and what the function reads and writes without a
+compiler.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _PRODUCT = re.compile(r"extern_kernels\.\w+\(|torch\.ops\.mkldnn\.")
 
 
 class Program(Record):
-    """What Inductor wrote: its C++ kernels, their loops, the buffers that it makes and the library's products.
+    """What Inductor wrote: its C++ kernels, their loops, the buffers that it makes and the
+    library's products.
 
-    ``kernels`` are the names, ``source`` the C++ of the first kernel from its function on, without the preamble.
-    ``loop`` is the body of its first loop, with short names for types. Lesson 13.
+    ``kernels`` are the names, ``source`` the C++ of the first kernel from its function on, without
+    the preamble. ``loop`` is the body of its first loop, with short names for types. Lesson 13.
     """
 
     kernels: tuple[str, ...]
@@ -36,7 +39,9 @@ class Program(Record):
 
     @property
     def loop(self) -> str:
-        """The first loop, from its head to its last store, without casts of integers and long names of types."""
+        """The first loop, from its head to its last store, without casts of integers and long names
+        of types.
+        """
         lines = self.source.splitlines()
         first = next(place for place, line in enumerate(lines) if "for(" in line)
         last = max(place for place, line in enumerate(lines) if ".store(" in line or "] = " in line)
@@ -47,7 +52,10 @@ class Program(Record):
 
 
 class Passes(Record):
-    """The operators of a function, and how often they read and write a tensor of its input's size. Lesson 13."""
+    """The operators of a function, and how often they read and write a tensor of its input's size.
+
+    Lesson 13.
+    """
 
     operators: int
     reads: float
@@ -55,10 +63,12 @@ class Passes(Record):
 
 
 def missing_compiler(device: str | torch.device = "cpu") -> str:
-    """Return a sentence on what Inductor lacks here for programs on ``device``, "" if it lacks nothing.
+    """Return a sentence on what Inductor lacks here for programs on ``device``, "" if it lacks
+    nothing.
 
-    It needs a C++ compiler, and on a CUDA device Triton as well. For a CPU it writes vectors, which PyTorch 2.13 also
-    does for a processor that has none of AVX2 or of another kind that it knows: no compiler takes this. Lesson 13.
+    It needs a C++ compiler, and on a CUDA device Triton as well. For a CPU it writes vectors, which
+    PyTorch 2.13 also does for a processor that has none of AVX2 or of another kind that it knows:
+    no compiler takes this. Lesson 13.
     """
     tools: dict[str, Callable[[], object]] = {"C++ compiler": native.find_compiler}
     if torch.device(device).type == "cuda":
@@ -69,7 +79,10 @@ def missing_compiler(device: str | torch.device = "cpu") -> str:
         except native.MissingToolError as error:
             return f"No {name}: {error}"
     if torch.device(device).type == "cpu" and not _has_vectors():
-        return "No vectors: the programs that torch.compile writes for this processor need AVX2 or the like."
+        return (
+            "No vectors: the programs that torch.compile writes for this processor need AVX2 or "
+            "the like."
+        )
     return ""
 
 
@@ -80,10 +93,11 @@ def _has_vectors() -> bool:
 
 
 def write_program(function: Callable[..., object], *inputs: torch.Tensor) -> Program:
-    """Compile ``function`` for ``inputs`` with Inductor, run it once, and return the program that it wrote.
+    """Compile ``function`` for ``inputs`` with Inductor, run it once, and return the program that
+    it wrote.
 
-    What was compiled before in this process is compiled again at its next call. Raises RuntimeError if Inductor wrote
-    no C++ kernel. Lesson 13.
+    What was compiled before in this process is compiled again at its next call. Raises RuntimeError
+    if Inductor wrote no C++ kernel. Lesson 13.
     """
     from torch._inductor.utils import run_and_get_code
 
@@ -93,8 +107,8 @@ def write_program(function: Callable[..., object], *inputs: torch.Tensor) -> Pro
     kernels = _KERNEL.findall(program)
     if not kernels:
         raise RuntimeError(
-            f"Inductor wrote no C++ kernel for inputs on {inputs[0].device}; give a function of at least one "
-            "element-wise operator, on a CPU"
+            f"Inductor wrote no C++ kernel for inputs on {inputs[0].device}; give a function of at "
+            "least one element-wise operator, on a CPU"
         )
     sources = [_function(text) for _, text in kernels]
     return Program(
@@ -117,7 +131,9 @@ class _Counting(TorchDispatchMode):
         super().__init__()
         self.operators = self.read_bytes = self.written_bytes = 0
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = operator(*args, **(kwargs or {}))
         self.operators += 1
         self.read_bytes += _bytes((args, kwargs))
@@ -130,7 +146,8 @@ def _bytes(values: object) -> int:
 
 
 def count_passes(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Passes:
-    """Return the operators that ``function(x)`` calls, and the bytes that they read and write in sizes of ``x``.
+    """Return the operators that ``function(x)`` calls, and the bytes that they read and write in
+    sizes of ``x``.
 
     >>> count_passes(lambda x: torch.relu(x + 1), torch.ones(8)).reads
     2.0
@@ -139,4 +156,6 @@ def count_passes(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tens
     """
     with _Counting() as counting:
         function(x)
-    return Passes(counting.operators, counting.read_bytes / x.nbytes, counting.written_bytes / x.nbytes)
+    return Passes(
+        counting.operators, counting.read_bytes / x.nbytes, counting.written_bytes / x.nbytes
+    )

@@ -22,15 +22,18 @@ _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[Call]:
-    """Return the operators' calls of a trace file in the order in which they begin, an outer call before its inner.
+    """Return the operators' calls of a trace file in the order in which they begin, an outer call
+    before its inner.
 
-    A call is a dictionary: "name", "ts" (its beginning) and "dur" (its duration), both in microseconds, "label", the
-    ``record_function`` around it ("" without one), and "args", the types and shapes of its inputs if the profiler noted
-    them. Calls of autograd's nodes are among them. Lesson 13.
+    A call is a dictionary: "name", "ts" (its beginning) and "dur" (its duration), both in
+    microseconds, "label", the ``record_function`` around it ("" without one), and "args", the types
+    and shapes of its inputs if the profiler noted them. Calls of autograd's nodes are among them.
+    Lesson 13.
     """
     events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
     calls = sorted(
-        (event for event in events if event.get("cat") == "cpu_op"), key=lambda call: (call["ts"], -call["dur"])
+        (event for event in events if event.get("cat") == "cpu_op"),
+        key=lambda call: (call["ts"], -call["dur"]),
     )
     labels = _outermost(event for event in events if event.get("cat") == "user_annotation")
     begins = [label["ts"] for label in labels]
@@ -42,7 +45,9 @@ def read_calls(path: str | os.PathLike[str]) -> list[Call]:
 
 
 def _outermost(labels: Iterable[Call]) -> list[Call]:
-    """Return the labels that lie in no other, in their order; the optimizer sets one of its own inside the script's."""
+    """Return the labels that lie in no other, in their order; the optimizer sets one of its own
+    inside the script's.
+    """
     outer: list[Call] = []
     for label in sorted(labels, key=lambda label: (label["ts"], -label["dur"])):
         if not outer or label["ts"] >= outer[-1]["ts"] + outer[-1]["dur"]:
@@ -51,19 +56,24 @@ def _outermost(labels: Iterable[Call]) -> list[Call]:
 
 
 def read_kernels(path: str | os.PathLike[str]) -> list[Call]:
-    """Return what a GPU ran, kernels, copies and fills of memory, from a trace file in the order of their beginnings.
+    """Return what a GPU ran, kernels, copies and fills of memory, from a trace file in the order of
+    their beginnings.
 
-    They are dictionaries as in :func:`read_calls`. The list is empty for a trace without a GPU. Lesson 13.
+    They are dictionaries as in :func:`read_calls`. The list is empty for a trace without a GPU.
+    Lesson 13.
     """
     events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
-    return sorted((event for event in events if event.get("cat") in _ON_GPU), key=lambda kernel: kernel["ts"])
+    return sorted(
+        (event for event in events if event.get("cat") in _ON_GPU), key=lambda kernel: kernel["ts"]
+    )
 
 
 def idle_share(kernels: Sequence[Call]) -> float:
-    """Return the part of the time, from the first kernel to the end of the last, in which no kernel runs.
+    """Return the part of the time, from the first kernel to the end of the last, in which no kernel
+    runs.
 
-    Kernels come in the order of their beginnings, and two that run at the same time count once. Raises ValueError for
-    no kernels and for kernels that take no time.
+    Kernels come in the order of their beginnings, and two that run at the same time count once.
+    Raises ValueError for no kernels and for kernels that take no time.
 
     >>> idle_share([{"ts": 0, "dur": 2}, {"ts": 1, "dur": 2}, {"ts": 8, "dur": 2}])
     0.5
@@ -79,19 +89,26 @@ def idle_share(kernels: Sequence[Call]) -> float:
         idle_us += max(0.0, kernel["ts"] - end)
         end = max(end, kernel["ts"] + kernel["dur"])
     if end == begin:
-        raise ValueError("the kernels take no time; give a trace whose times have fractions of a microsecond")
+        raise ValueError(
+            "the kernels take no time; give a trace whose times have fractions of a microsecond"
+        )
     return idle_us / (end - begin)
 
 
-def trace_step(step: Callable[[int], object], *, read: Callable[[Path], list[Call]] = read_calls) -> list[Call]:
-    """Return what ``read`` finds in the trace of one step, after two warm ones that are not in the trace.
+def trace_step(
+    step: Callable[[int], object], *, read: Callable[[Path], list[Call]] = read_calls
+) -> list[Call]:
+    """Return what ``read`` finds in the trace of one step, after two warm ones that are not in the
+    trace.
 
     These are the calls of operators, or with :func:`read_kernels` what the GPU ran. Lesson 13.
     """
     for index in range(_WARM_STEPS):
         step(index)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read at its first use: the profiler writes lines of its own else
-    with profile(record_shapes=True, acc_events=True) as recording:  # of the CPU, and of a GPU where there is one
+    # read at its first use: the profiler writes lines of its own else
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    # of the CPU, and of a GPU where there is one
+    with profile(record_shapes=True, acc_events=True) as recording:
         step(_WARM_STEPS)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the last kernels end within the trace
@@ -101,7 +118,8 @@ def trace_step(step: Callable[[int], object], *, read: Callable[[Path], list[Cal
 
 
 def own_times(calls: Sequence[Call]) -> dict[str, float]:
-    """Return the microseconds of each name's calls without the calls inside them, the longest first.
+    """Return the microseconds of each name's calls without the calls inside them, the longest
+    first.
 
     Lesson 13.
     """
@@ -118,7 +136,10 @@ def own_times(calls: Sequence[Call]) -> dict[str, float]:
 
 
 def takes_float64(call: Call) -> bool:
-    """Return whether an input of a call is a float64 tensor with a shape; a Python number is none. Lesson 13."""
+    """Return whether an input of a call is a float64 tensor with a shape; a Python number is none.
+
+    Lesson 13.
+    """
     given = call["args"]
     types, shapes = given.get("Input type", []), given.get("Input Dims", [])
     return any(kind == "double" and shape for kind, shape in zip(types, shapes, strict=True))

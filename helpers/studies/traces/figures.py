@@ -14,51 +14,74 @@ from helpers.studies.traces._tracing import Call
 _MERGED = 0.002  # of the figure's time: bars that are nearer to each other are drawn as one
 
 
-def draw_timeline(bars: Sequence[Call], gaps: Sequence[tuple[float, float]], *, title: str) -> Figure:
-    """Return a timeline of ``bars``, calls of which none lies in another, above the ``gaps`` between them.
+def draw_timeline(
+    bars: Sequence[Call], gaps: Sequence[tuple[float, float]], *, title: str
+) -> Figure:
+    """Return a timeline of ``bars``, calls of which none lies in another, above the ``gaps``
+    between them.
 
-    It has the ``title``. A gap is its start and its end in the trace's microseconds. A bar has the colour of the label
-    around its call, and neighbours of one label that are too near to be told apart are drawn as one. Lesson 13.
+    It has the ``title``. A gap is its start and its end in the trace's microseconds. A bar has the
+    colour of the label around its call, and neighbours of one label that are too near to be told
+    apart are drawn as one. Lesson 13.
     """
     begins, ends = bars[0]["ts"], bars[-1]["ts"] + bars[-1]["dur"]
     spans: list[Span] = []
     for bar in bars:
         start, end, kind = bar["ts"] - begins, bar["ts"] + bar["dur"] - begins, bar["label"]
-        if spans and kind == spans[-1].kind and start / 1e6 - spans[-1].end < _MERGED * (ends - begins) / 1e6:
+        if (
+            spans
+            and kind == spans[-1].kind
+            and start / 1e6 - spans[-1].end < _MERGED * (ends - begins) / 1e6
+        ):
             start = spans.pop().start * 1e6
         spans.append(Span("operators", start / 1e6, end / 1e6, kind))
     drawn_gaps = [
-        Span("gaps", (start - begins) / 1e6, (end - begins) / 1e6, "waiting, no operator runs") for start, end in gaps
+        Span("gaps", (start - begins) / 1e6, (end - begins) / 1e6, "waiting, no operator runs")
+        for start, end in gaps
     ]
     return plotting.gantt(spans + drawn_gaps, title=title, xlabel="time since the first operator")
 
 
 def draw_queue(queues: Mapping[str, Queue], *, title: str, until: float | None = None) -> Figure:
-    """Return a timeline of ``queues``, by name, under ``title``, with a lane for the CPU and one for the GPU of each.
+    """Return a timeline of ``queues``, by name, under ``title``, with a lane for the CPU and one
+    for the GPU of each.
 
     The axis ends at ``until`` microseconds, or behind the last kernel. Lesson 13.
     """
     spans = []
     for name, queue in queues.items():
-        spans += [Span(f"CPU, {name}", start / 1e6, end / 1e6, "sending, a launch") for start, end in queue.launches_us]
         spans += [
-            Span(f"GPU, {name}", start / 1e6, end / 1e6, "computing, a kernel") for start, end in queue.kernels_us
+            Span(f"CPU, {name}", start / 1e6, end / 1e6, "sending, a launch")
+            for start, end in queue.launches_us
+        ]
+        spans += [
+            Span(f"GPU, {name}", start / 1e6, end / 1e6, "computing, a kernel")
+            for start, end in queue.kernels_us
         ]
     return plotting.gantt(spans, title=title, until=None if until is None else until / 1e6)
 
 
 def explore_launches() -> None:
-    """Display the idle share of a GPU as a figure to turn: time of a kernel, time of a launch, kernels between waits.
+    """Display the idle share of a GPU as a figure to turn: time of a kernel, time of a launch,
+    kernels between waits.
 
     The formulas are those of :func:`run_queue` for kernels of one length. Lesson 13.
     """
     plotting.explore(
         title="How long is a GPU idle?",
-        alt="Two curves of a GPU's idle share over the time of a kernel: without waits, and with a wait now and then.",
+        alt="Two curves of a GPU's idle share over the time of a kernel: without waits, and with a "
+        "wait now and then.",
         inputs=[
-            Slider("kernel", "µs per kernel", [1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200], 2),
+            Slider(
+                "kernel",
+                "µs per kernel",
+                [1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200],
+                2,
+            ),
             Slider("launch", "µs per launch", [0.5, 1, 2, 3, 4, 5, 6, 8, 10], 5),
-            Slider("kernels", "kernels between waits", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], 10),
+            Slider(
+                "kernels", "kernels between waits", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], 10
+            ),
         ],
         formulas={
             "never": "100 * max(0, 1 - kernel / launch)",

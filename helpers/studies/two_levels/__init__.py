@@ -1,4 +1,8 @@
-"""Nodes of ranks with a fast link inside and a slow one between: sums in two levels, published times. Lesson 07."""
+"""Nodes of ranks with a fast link inside and a slow one between: sums in two levels, published
+times.
+
+Lesson 07.
+"""
 
 from helpers import _faces as faces
 

@@ -18,4 +18,8 @@ from ._published import (
     ExchangeRate as ExchangeRate,
 )
 from ._rings import Ring as Ring
-from .figures import draw_sizes as draw_sizes, draw_steps as draw_steps, explore_leaving as explore_leaving
+from .figures import (
+    draw_sizes as draw_sizes,
+    draw_steps as draw_steps,
+    explore_leaving as explore_leaving,
+)

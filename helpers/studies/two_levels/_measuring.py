@@ -1,4 +1,6 @@
-"""A reader's sum in two levels on four real ranks: its results, its bytes, and its times beside those of one ring."""
+"""A reader's sum in two levels on four real ranks: its results, its bytes, and its times beside
+those of one ring.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _STABLE_SHARE = 0.1  # the two fastest of the repeats agree to this share
 
 
 class RankSum(Record):
-    """What a sum in two levels has left on one rank, and the bytes that the rank has sent inside its node and outside.
+    """What a sum in two levels has left on one rank, and the bytes that the rank has sent inside
+    its node and outside.
 
     ``smallest`` and ``largest`` are the least and the greatest element of ``elements``. Lesson 07.
     """
@@ -39,7 +42,8 @@ class RankSum(Record):
 class ComparedAllReduces(Record):
     """The times of one ring through all ranks and of two levels, for a tensor of ``size_bytes``.
 
-    The slowest rank counts, in the fastest of the repeats. ``stable`` says whether the two fastest agree. Lesson 07.
+    The slowest rank counts, in the fastest of the repeats. ``stable`` says whether the two fastest
+    agree. Lesson 07.
     """
 
     size_bytes: int
@@ -49,15 +53,23 @@ class ComparedAllReduces(Record):
     stable: bool
 
 
-def sum_on_ranks(ranks: RankPool, hierarchical_all_reduce: HierarchicalSum, elements: int) -> tuple[RankSum, ...]:
-    """Return what ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors of ones, tens, and so on.
+def sum_on_ranks(
+    ranks: RankPool, hierarchical_all_reduce: HierarchicalSum, elements: int
+) -> tuple[RankSum, ...]:
+    """Return what ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors of ones,
+    tens, and so on.
 
-    It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with a tensor of so many float32 ``elements``
-    and the :class:`Ring` of each level. Nothing sleeps. Raises ValueError unless there are four ranks, and
-    :class:`helpers.ranks.RankError` where a rank raises, waits forever or returns no 1-D tensor. Lesson 07.
+    It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with a tensor of so many
+    float32 ``elements`` and the :class:`Ring` of each level. Nothing sleeps. Raises ValueError
+    unless there are four ranks, and :class:`helpers.ranks.RankError` where a rank raises, waits
+    forever or returns no 1-D tensor. Lesson 07.
     """
     _refuse_others(ranks)
-    return tuple(ranks.run(_sum, hierarchical_all_reduce, whole_number("elements", elements), timeout_s=_TIMEOUT_S))
+    return tuple(
+        ranks.run(
+            _sum, hierarchical_all_reduce, whole_number("elements", elements), timeout_s=_TIMEOUT_S
+        )
+    )
 
 
 def compare_all_reduces(
@@ -69,16 +81,26 @@ def compare_all_reduces(
     slow: Link,
     repeats: int = 5,
 ) -> tuple[ComparedAllReduces, ...]:
-    """Return the times of one ring and of ``hierarchical_all_reduce`` for float32 tensors of each of ``sizes_bytes``.
+    """Return the times of one ring and of ``hierarchical_all_reduce`` for float32 tensors of each
+    of ``sizes_bytes``.
 
-    Messages inside a node sleep as long as ``fast`` would need, those between the nodes as long as ``slow`` would. In
-    the ring each rank has one neighbour in the other node, so that all its steps last as long as ``slow`` needs. Both
-    take turns, ``repeats`` times. Raises ValueError unless there are four ``ranks``. Lesson 07.
+    Messages inside a node sleep as long as ``fast`` would need, those between the nodes as long as
+    ``slow`` would. In the ring each rank has one neighbour in the other node, so that all its steps
+    last as long as ``slow`` needs. Both take turns, ``repeats`` times. Raises ValueError unless
+    there are four ``ranks``. Lesson 07.
     """
     _refuse_others(ranks)
     counts = [whole_number("size_bytes", size) // _ELEMENT_BYTES for size in sizes_bytes]
     repeats = whole_number("repeats", repeats, at_least=2)
-    times = ranks.run(_times, hierarchical_all_reduce, counts, fast, slow, repeats, timeout_s=_TIMEOUT_S * len(counts))
+    times = ranks.run(
+        _times,
+        hierarchical_all_reduce,
+        counts,
+        fast,
+        slow,
+        repeats,
+        timeout_s=_TIMEOUT_S * len(counts),
+    )
     return tuple(
         _compared(_ELEMENT_BYTES * count, [rank_times[place] for rank_times in times])
         for place, count in enumerate(counts)
@@ -87,17 +109,30 @@ def compare_all_reduces(
 
 def _refuse_others(ranks: RankPool) -> None:
     if ranks.world_size != _RANKS:
-        raise ValueError(f"two nodes of two need {_RANKS} ranks, not {ranks.world_size}: Ranks({_RANKS})")
+        raise ValueError(
+            f"two nodes of two need {_RANKS} ranks, not {ranks.world_size}: Ranks({_RANKS})"
+        )
 
 
-def _sum(rank: int, _world_size: int, hierarchical_all_reduce: HierarchicalSum, elements: int) -> RankSum:
+def _sum(
+    rank: int, _world_size: int, hierarchical_all_reduce: HierarchicalSum, elements: int
+) -> RankSum:
     with node_rings() as (inside, outside):
         total = hierarchical_all_reduce(torch.full((elements,), 10.0**rank), inside, outside)
         if not isinstance(total, torch.Tensor) or total.dim() != 1:
-            given = f"of {total.dim()} dimensions" if isinstance(total, torch.Tensor) else f"a {type(total).__name__}"
-            raise TypeError(f"hierarchical_all_reduce must return a 1-D tensor, as inside.all_gather does, not {given}")
+            given = (
+                f"of {total.dim()} dimensions"
+                if isinstance(total, torch.Tensor)
+                else f"a {type(total).__name__}"
+            )
+            raise TypeError(
+                "hierarchical_all_reduce must return a 1-D tensor, as inside.all_gather does, not "
+                f"{given}"
+            )
         least, most = total.aminmax()
-        return RankSum(rank, len(total), least.item(), most.item(), inside.sent_bytes, outside.sent_bytes)
+        return RankSum(
+            rank, len(total), least.item(), most.item(), inside.sent_bytes, outside.sent_bytes
+        )
 
 
 def _times(
@@ -109,16 +144,23 @@ def _times(
     slow: Link,
     repeats: int,
 ) -> list[list[tuple[float, ...]]]:
-    """Return, for each count of elements and each repeat, this rank's seconds of the ring and of the two levels."""
+    """Return, for each count of elements and each repeat, this rank's seconds of the ring and of
+    the two levels.
+    """
     with node_rings(fast, slow) as (inside, outside):
-        programs = (Ring(slow).all_reduce, lambda tensor: hierarchical_all_reduce(tensor, inside, outside))
+        programs = (
+            Ring(slow).all_reduce,
+            lambda tensor: hierarchical_all_reduce(tensor, inside, outside),
+        )
         return [_taken_s(programs, torch.full((count,), 10.0**rank), repeats) for count in counts]
 
 
 def _taken_s(
     programs: Sequence[Callable[[torch.Tensor], object]], tensor: torch.Tensor, repeats: int
 ) -> list[tuple[float, ...]]:
-    """Return the seconds of each program in each of ``repeats`` rounds, after a round that also connects the ranks."""
+    """Return the seconds of each program in each of ``repeats`` rounds, after a round that also
+    connects the ranks.
+    """
     rounds = []
     for _ in range(1 + repeats):
         taken_s = []
@@ -133,7 +175,10 @@ def _taken_s(
 
 def _compared(size_bytes: int, times: list[list[tuple[float, ...]]]) -> ComparedAllReduces:
     """Return the comparison of one size from the times of each rank: a pair for each repeat."""
-    rows = [[max(taken) for taken in zip(*together, strict=True)] for together in zip(*times, strict=True)]
+    rows = [
+        [max(taken) for taken in zip(*together, strict=True)]
+        for together in zip(*times, strict=True)
+    ]
     ring, two_levels = (sorted(column) for column in zip(*rows, strict=True))
     stable = all(column[1] <= (1 + _STABLE_SHARE) * column[0] for column in (ring, two_levels))
     return ComparedAllReduces(size_bytes, ring[0], two_levels[0], ring[0] / two_levels[0], stable)

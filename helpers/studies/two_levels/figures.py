@@ -1,4 +1,6 @@
-"""The figures of lesson 07: a sum in two levels step by step, its times by size, and the price of leaving a node."""
+"""The figures of lesson 07: a sum in two levels step by step, its times by size, and the price of
+leaving a node.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,19 @@ import numpy as np
 
 from helpers import plotting
 from helpers.plotting import MEASURED, MODELLED, Curves, Series, Slider
-from helpers.studies._paper import DATA, EMPTY, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
+from helpers.studies._paper import (
+    DATA,
+    EMPTY,
+    INK,
+    QUIET,
+    SENDING,
+    arrow,
+    box,
+    keys,
+    paper,
+    tint,
+    write,
+)
 from helpers.studies.two_levels._rings import NODES
 
 if TYPE_CHECKING:
@@ -30,18 +44,34 @@ _LINE = "#882255"
 
 
 def draw_steps() -> Figure:
-    """Return the vectors of four GPUs in two nodes before, between and after the steps of a sum in two levels.
+    """Return the vectors of four GPUs in two nodes before, between and after the steps of a sum in
+    two levels.
 
-    GPU 0 begins with ones, GPU 1 with tens, GPU 2 with hundreds and GPU 3 with thousands. Each vector is drawn as two
-    halves, with the value of their elements. Lesson 07.
+    GPU 0 begins with ones, GPU 1 with tens, GPU 2 with hundreds and GPU 3 with thousands. Each
+    vector is drawn as two halves, with the value of their elements. Lesson 07.
     """
     wide = _LEFT_IN + len(_STEPS) * 2 * _CELL_IN + (len(_STEPS) - 1) * _GAP_IN + 0.25
     high = _row_top(NODES[-1][-1]) + _ROW_IN + 0.75
     drawn, axes = paper(wide, high, title="A sum in two levels, step by step")
     for number, node in enumerate(NODES):
         top = _row_top(node[0]) - 0.08
-        box(axes, 0.08, top, wide - 0.16, _row_top(node[-1]) + _ROW_IN + 0.08 - top, colour="none", edge=QUIET)
-        write(axes, 0.2, (_row_top(node[0]) + _row_top(node[-1]) + _ROW_IN) / 2, f"node {number}", size=10, turned=True)
+        box(
+            axes,
+            0.08,
+            top,
+            wide - 0.16,
+            _row_top(node[-1]) + _ROW_IN + 0.08 - top,
+            colour="none",
+            edge=QUIET,
+        )
+        write(
+            axes,
+            0.2,
+            (_row_top(node[0]) + _row_top(node[-1]) + _ROW_IN) / 2,
+            f"node {number}",
+            size=10,
+            turned=True,
+        )
         for rank in node:
             write(axes, _LEFT_IN - 0.12, _row_top(rank) + _ROW_IN / 2, f"GPU {rank}", ha="right")
     states = vectors()
@@ -53,23 +83,40 @@ def draw_steps() -> Figure:
             for half, value in enumerate(halves):
                 corner = left + half * _CELL_IN, _row_top(rank)
                 colour = EMPTY if value is None else _colour(value)
-                box(axes, *corner, _CELL_IN, _ROW_IN, "" if value is None else f"{value:,}", colour=colour, edge=QUIET)
+                box(
+                    axes,
+                    *corner,
+                    _CELL_IN,
+                    _ROW_IN,
+                    "" if value is None else f"{value:,}",
+                    colour=colour,
+                    edge=QUIET,
+                )
         if place:
             _draw_messages(axes, place, left - _GAP_IN / 2)
-    names = {"one GPU's": _ONE_TERM, "a node's sum": _NODE_SUM, "the whole sum": _WHOLE_SUM, "not here": EMPTY}
+    names = {
+        "one GPU's": _ONE_TERM,
+        "a node's sum": _NODE_SUM,
+        "the whole sum": _WHOLE_SUM,
+        "not here": EMPTY,
+    }
     keys(axes, _LEFT_IN, high - 0.36, {name: (colour, QUIET) for name, colour in names.items()})
     return drawn
 
 
 def vectors() -> list[list[list[int | None]]]:
-    """Return the values of both halves on each GPU at each step, None for a half that a GPU does not have."""
+    """Return the values of both halves on each GPU at each step, None for a half that a GPU does
+    not have.
+    """
     values = {rank: 10**rank for node in NODES for rank in node}
     node_sums = {rank: sum(values[other] for other in node) for node in NODES for rank in node}
     total = sum(values.values())
     share = {rank: position for node in NODES for position, rank in enumerate(node)}
 
     def own(results: Mapping[int, int]) -> list[list[int | None]]:
-        return [[results[rank] if half == share[rank] else None for half in range(2)] for rank in values]
+        return [
+            [results[rank] if half == share[rank] else None for half in range(2)] for rank in values
+        ]
 
     return [
         [[value] * 2 for value in values.values()],
@@ -87,19 +134,42 @@ def draw_sizes(
 ) -> Figure:
     """Return a plot of the times of all-reduces over the bytes of their tensors.
 
-    ``published`` has the seconds for each size in bytes by a name, and is drawn as points. ``bounds`` has two modelled
-    times for each size, drawn as the space between them, and ``line`` the seconds of a latency and a bandwidth.
-    Lesson 07.
+    ``published`` has the seconds for each size in bytes by a name, and is drawn as points.
+    ``bounds`` has two modelled times for each size, drawn as the space between them, and ``line``
+    the seconds of a latency and a bandwidth. Lesson 07.
     """
-    drawn, axes = plotting.figure(title="Time of an all-reduce on one and on four nodes of B200", height_in=4.4)
+    drawn, axes = plotting.figure(
+        title="Time of an all-reduce on one and on four nodes of B200", height_in=4.4
+    )
     sizes = sorted(bounds)
     low, high = np.array([bounds[size] for size in sizes]).T
-    axes.fill_between(sizes, low, high, color=MODELLED, alpha=0.35, label="between the bounds of four nodes (modelled)")
-    axes.plot(sorted(line), [line[size] for size in sorted(line)], color=_LINE, label="a latency and a rate (modelled)")
+    axes.fill_between(
+        sizes,
+        low,
+        high,
+        color=MODELLED,
+        alpha=0.35,
+        label="between the bounds of four nodes (modelled)",
+    )
+    axes.plot(
+        sorted(line),
+        [line[size] for size in sorted(line)],
+        color=_LINE,
+        label="a latency and a rate (modelled)",
+    )
     for (name, times), marker in zip(published.items(), "os^v", strict=False):
-        axes.plot(list(times), list(times.values()), marker, ms=6, color=MEASURED, markeredgecolor=INK,
-                  label=f"{name} (published)")  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="bytes of the tensor", ylabel="time of the all-reduce")
+        axes.plot(
+            list(times),
+            list(times.values()),
+            marker,
+            ms=6,
+            color=MEASURED,
+            markeredgecolor=INK,
+            label=f"{name} (published)",
+        )
+    axes.set(
+        xscale="log", yscale="log", xlabel="bytes of the tensor", ylabel="time of the all-reduce"
+    )
     axes.set_xscale("log", base=2)
     axes.set_xticks([2**power for power in (15, 20, 25, 30, 34)])
     plotting.unit_axis(axes, "x", "B", binary=True)
@@ -109,14 +179,17 @@ def draw_sizes(
 
 
 def explore_leaving() -> None:
-    """Display the price of leaving a node as a figure to turn: by the rates of both links, the GPUs and the nodes.
+    """Display the price of leaving a node as a figure to turn: by the rates of both links, the GPUs
+    and the nodes.
 
-    An all-reduce in two levels, inside and outside one after the other, and an all-to-all are compared with themselves
-    in a single node, for the same bytes on each GPU. Only bytes take time. Lesson 07.
+    An all-reduce in two levels, inside and outside one after the other, and an all-to-all are
+    compared with themselves in a single node, for the same bytes on each GPU. Only bytes take time.
+    Lesson 07.
     """
     plotting.explore(
         title="How many times as long as in one node?",
-        alt="Two curves over the nodes: an all-to-all becomes far longer than in one node, an all-reduce hardly.",
+        alt="Two curves over the nodes: an all-to-all becomes far longer than in one node, an "
+        "all-reduce hardly.",
         inputs=[
             Slider("nodes", "nodes", [2, 3, 4, 6, 8, 12, 16, 32, 64], 2),
             Slider("gpus", "GPUs per node", [2, 4, 8, 16, 32, 72], 8),
@@ -156,7 +229,9 @@ def _colour(value: int) -> str:
 
 
 def _draw_messages(axes: Axes, place: int, x: float) -> None:
-    """Draw who exchanges messages before the column ``place``: inside the nodes, or between partners."""
+    """Draw who exchanges messages before the column ``place``: inside the nodes, or between
+    partners.
+    """
     inside = place != 2
     pairs = NODES if inside else tuple(zip(*NODES, strict=True))
     for position, (first, second) in enumerate(pairs):

@@ -1,4 +1,8 @@
-"""What a training step keeps in memory: a Llama-like model, the recipes that train it, and their figures. Lesson 11."""
+"""What a training step keeps in memory: a Llama-like model, the recipes that train it, and their
+figures.
+
+Lesson 11.
+"""
 
 from helpers import _faces as faces
 

@@ -4,4 +4,8 @@ from ._models import (
     MixedAdam as MixedAdam,
     add_lora as add_lora,
 )
-from .figures import draw_alive as draw_alive, draw_per_pair as draw_per_pair, explore_memory as explore_memory
+from .figures import (
+    draw_alive as draw_alive,
+    draw_per_pair as draw_per_pair,
+    explore_memory as explore_memory,
+)

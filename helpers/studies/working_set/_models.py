@@ -1,4 +1,6 @@
-"""A Llama-like language model without positions, a mixed-precision Adam, and LoRA: what lesson 11 takes apart."""
+"""A Llama-like language model without positions, a mixed-precision Adam, and LoRA: what lesson 11
+takes apart.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,32 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class Attention(nn.Module):
     """Self-attention with ``heads`` heads: (batch, tokens, width) in and out.
 
-    ``attend`` takes queries, keys and values (batch, heads, tokens, width / heads) and returns what each token attends
-    to, in the same shape. Lesson 11.
+    ``attend`` takes queries, keys and values (batch, heads, tokens, width / heads) and returns what
+    each token attends to, in the same shape. Lesson 11.
     """
 
     def __init__(self, width: int, heads: int, attend: Attend) -> None:
         super().__init__()
         self.heads, self.attend = heads, attend
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return what each token of ``x`` attends to."""
         projected = (layer(x) for layer in (self.query, self.key, self.value))
-        heads = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected]  # (b, heads, n, d)
+        # (b, heads, n, d)
+        heads = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected]
         return self.out(self.attend(*heads).transpose(1, 2).flatten(2))  # (b, n, width)
 
 
 class LanguageModel(nn.Module):
     """Token ids (batch, tokens + 1) to the mean loss of predicting each next token.
 
-    Its ``layers`` blocks come from ``make_block()`` and map (batch, tokens, width) to the same shape. Positions are
-    left out, because they save next to nothing. With ``checkpointing`` only the input of each block is saved. The
-    logits are float32, whatever the parameters are. Lesson 11.
+    Its ``layers`` blocks come from ``make_block()`` and map (batch, tokens, width) to the same
+    shape. Positions are left out, because they save next to nothing. With ``checkpointing`` only
+    the input of each block is saved. The logits are float32, whatever the parameters are. Lesson
+    11.
     """
 
     def __init__(
@@ -55,7 +61,10 @@ class LanguageModel(nn.Module):
         self.checkpointing = boolean("checkpointing", checkpointing)
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(make_block() for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, vocabulary, bias=False)
+        self.norm, self.head = (
+            nn.LayerNorm(width, bias=False),
+            nn.Linear(width, vocabulary, bias=False),
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of the next tokens."""
@@ -67,11 +76,12 @@ class LanguageModel(nn.Module):
 
 
 class MixedAdam(torch.optim.Optimizer):
-    """Adam for parameters and gradients in bfloat16: a float32 copy of each parameter and two float32 averages.
+    """Adam for parameters and gradients in bfloat16: a float32 copy of each parameter and two
+    float32 averages.
 
-    The update is made on the copy and then rounded into the parameter, because a small update would vanish in bfloat16
-    (Micikevicius and others, Mixed Precision Training, 2018). Adam's correction of the first averages is left
-    out, since it takes no memory. Lesson 11.
+    The update is made on the copy and then rounded into the parameter, because a small update would
+    vanish in bfloat16 (Micikevicius and others, Mixed Precision Training, 2018). Adam's correction
+    of the first averages is left out, since it takes no memory. Lesson 11.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 1e-4) -> None:
@@ -105,7 +115,9 @@ class _LowRank(nn.Module):
     def __init__(self, frozen: nn.Linear, rank: int) -> None:
         super().__init__()
         self.frozen = frozen.requires_grad_(False)
-        linear = functools.partial(nn.Linear, bias=False, dtype=frozen.weight.dtype, device=frozen.weight.device)
+        linear = functools.partial(
+            nn.Linear, bias=False, dtype=frozen.weight.dtype, device=frozen.weight.device
+        )
         self.down, self.up = linear(frozen.in_features, rank), linear(rank, frozen.out_features)
         nn.init.zeros_(self.up.weight)  # at first the layer computes what it did
 
@@ -114,7 +126,8 @@ class _LowRank(nn.Module):
 
 
 def add_lora(model: LanguageModel, rank: int) -> LanguageModel:
-    """Freeze ``model`` and add two thin matrices of ``rank`` to each linear layer of its blocks; return the model.
+    """Freeze ``model`` and add two thin matrices of ``rank`` to each linear layer of its blocks;
+    return the model.
 
     Hu and others, LoRA, 2021. The model is changed. Lesson 11.
     """

@@ -15,12 +15,18 @@ _STACK = ("#332288", "#8C510A", "#999933", COLOURS["data"], COLOURS["waiting"])
 
 
 def draw_alive(
-    alive_bytes: Mapping[str, Sequence[int]], *, phases: Sequence[str], title: str, plain_sum: float | None = None
+    alive_bytes: Mapping[str, Sequence[int]],
+    *,
+    phases: Sequence[str],
+    title: str,
+    plain_sum: float | None = None,
 ) -> Figure:
-    """Return a stack of the bytes alive over the operators of a step, a layer for each kind of tensor, under ``title``.
+    """Return a stack of the bytes alive over the operators of a step, a layer for each kind of
+    tensor, under ``title``.
 
-    ``alive_bytes`` has, for each kind, the bytes at each operator, and ``phases`` the phase of each operator
-    ("forward", "backward", ...). ``plain_sum`` is a level to compare the peak with. Lesson 11.
+    ``alive_bytes`` has, for each kind, the bytes at each operator, and ``phases`` the phase of each
+    operator ("forward", "backward", ...). ``plain_sum`` is a level to compare the peak with. Lesson
+    11.
     """
     drawn, axes = plotting.figure(title=title)
     totals = [sum(at_once) for at_once in zip(*alive_bytes.values(), strict=True)]
@@ -33,14 +39,18 @@ def draw_alive(
         axes.text(start + 1, 0.95 * top, f"{phase} pass")
     axes.plot(totals.index(peak), peak, "v", color=_INK, label=f"peak {units.text(peak, 'B')}")
     if plain_sum is not None:
-        axes.axhline(plain_sum, color=_INK, linestyle="--", linewidth=1.2, label="the sum of the ledger")
+        axes.axhline(
+            plain_sum, color=_INK, linestyle="--", linewidth=1.2, label="the sum of the ledger"
+        )
     axes.set(ylim=(0, top), xlabel="operator of the step", ylabel="bytes alive")
     plotting.unit_axis(axes, "y", "B")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=11, frameon=False)
     return drawn
 
 
-def draw_per_pair(tokens: Sequence[int], *, matrix: Sequence[float], rest: Sequence[float]) -> Figure:
+def draw_per_pair(
+    tokens: Sequence[int], *, matrix: Sequence[float], rest: Sequence[float]
+) -> Figure:
     """Return two curves over the ``tokens`` of a sequence, in bytes that a block saves.
 
     ``matrix`` has those of its score matrices, and ``rest`` those of all else. Lesson 11.
@@ -54,15 +64,16 @@ def draw_per_pair(tokens: Sequence[int], *, matrix: Sequence[float], rest: Seque
         xlabel="tokens",
         ylabel="saved by one block",
     )
-    drawn.axes[0].set_xticks([size for size in tokens if not math.log2(size) % 1])  # all would run into each other
+    # all would run into each other
+    drawn.axes[0].set_xticks([size for size in tokens if not math.log2(size) % 1])
     return drawn
 
 
 def explore_memory() -> None:
     """Display the peak of a training step as a figure to turn, against the memory of five GPUs.
 
-    The peak is the larger of two moments. When the backward pass begins, the saved activations are alive, and when it
-    ends, all gradients are. Shapes are those of the published models. Lesson 11.
+    The peak is the larger of two moments. When the backward pass begins, the saved activations are
+    alive, and when it ends, all gradients are. Shapes are those of the published models. Lesson 11.
     """
     plotting.explore(
         title="The peak of a training step: which moment is fullest?",
@@ -72,10 +83,42 @@ def explore_memory() -> None:
                 "model",
                 "model",
                 {
-                    "Llama 2 7B": {"N": 6.738e9, "L": 32, "h": 4096, "f": 11008, "a": 32, "kv": 4096, "V": 32000},
-                    "Llama 3 8B": {"N": 8.03e9, "L": 32, "h": 4096, "f": 14336, "a": 32, "kv": 1024, "V": 128256},
-                    "Llama 2 13B": {"N": 13.016e9, "L": 40, "h": 5120, "f": 13824, "a": 40, "kv": 5120, "V": 32000},
-                    "Llama 2 70B": {"N": 68.977e9, "L": 80, "h": 8192, "f": 28672, "a": 64, "kv": 1024, "V": 32000},
+                    "Llama 2 7B": {
+                        "N": 6.738e9,
+                        "L": 32,
+                        "h": 4096,
+                        "f": 11008,
+                        "a": 32,
+                        "kv": 4096,
+                        "V": 32000,
+                    },
+                    "Llama 3 8B": {
+                        "N": 8.03e9,
+                        "L": 32,
+                        "h": 4096,
+                        "f": 14336,
+                        "a": 32,
+                        "kv": 1024,
+                        "V": 128256,
+                    },
+                    "Llama 2 13B": {
+                        "N": 13.016e9,
+                        "L": 40,
+                        "h": 5120,
+                        "f": 13824,
+                        "a": 40,
+                        "kv": 5120,
+                        "V": 32000,
+                    },
+                    "Llama 2 70B": {
+                        "N": 68.977e9,
+                        "L": 80,
+                        "h": 8192,
+                        "f": 28672,
+                        "a": 64,
+                        "kv": 1024,
+                        "V": 32000,
+                    },
                 },
                 "Llama 2 7B",
             ),
@@ -90,15 +133,27 @@ def explore_memory() -> None:
                 },
                 "Adam, mixed precision",
             ),
-            Menu("saved", "saved", {"all activations": {"all": 1}, "inputs of blocks": {"all": 0}}, "all activations"),
-            Menu("attention", "attention", {"fused": {"matrix": 0}, "plain": {"matrix": 1}}, "fused"),
+            Menu(
+                "saved",
+                "saved",
+                {"all activations": {"all": 1}, "inputs of blocks": {"all": 0}},
+                "all activations",
+            ),
+            Menu(
+                "attention", "attention", {"fused": {"matrix": 0}, "plain": {"matrix": 1}}, "fused"
+            ),
             Slider("tokens", "tokens", [256, 512, 1024, 2048, 4096, 8192, 16384, 32768], 4096),
             Slider("sequences", "sequences", [1, 2, 4, 8, 16], 1),
         ],
         formulas={
             "n": "tokens * sequences",
-            "block": "2 * (6 * model.h + 2 * model.kv + 4 * model.f + attention.matrix * model.a * tokens)",
-            "activations": "n * model.L * (block * saved.all + 2 * model.h * (1 - saved.all)) / 1e9",
+            "block": (
+                "2 * (6 * model.h + 2 * model.kv + 4 * model.f + attention.matrix * model.a * "
+                "tokens)"
+            ),
+            "activations": (
+                "n * model.L * (block * saved.all + 2 * model.h * (1 - saved.all)) / 1e9"
+            ),
             "loss": "12 * model.V * n / 1e9",
             "kept": "model.N * recipe.kept / 1e9",
             "gradients": "model.N * recipe.gradients / 1e9",

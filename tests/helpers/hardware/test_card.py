@@ -1,4 +1,6 @@
-"""The card against oracles we did not write (lscpu, getconf, psutil, torch), and on machines made of files."""
+"""The card against oracles we did not write (lscpu, getconf, psutil, torch), and on machines made
+of files.
+"""
 
 import getpass
 import json
@@ -16,7 +18,14 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.hardware import Cache, Gpu, MachineCard, _card as card, _machine as machine, machine_card
+from helpers.hardware import (
+    Cache,
+    Gpu,
+    MachineCard,
+    _card as card,
+    _machine as machine,
+    machine_card,
+)
 from helpers.results import from_dict
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -31,26 +40,52 @@ def write(root: Path, files: dict[str, object]) -> Path:
     return root
 
 
-def processor(cpu: int, core: str, caches: dict[int, tuple[int, str, str, int, int, str]]) -> dict[str, object]:
-    """Files of one processor: its core's siblings, and caches by index (level, type, size, line, ways, sharing)."""
+def processor(
+    cpu: int, core: str, caches: dict[int, tuple[int, str, str, int, int, str]]
+) -> dict[str, object]:
+    """Files of one processor: its core's siblings, and caches by index (level, type, size, line,
+    ways, sharing).
+    """
     folder = f"sys/devices/system/cpu/cpu{cpu}"
-    names = ("level", "type", "size", "coherency_line_size", "ways_of_associativity", "shared_cpu_list")
+    names = (
+        "level",
+        "type",
+        "size",
+        "coherency_line_size",
+        "ways_of_associativity",
+        "shared_cpu_list",
+    )
     files: dict[str, object] = {f"{folder}/topology/thread_siblings_list": core}
     for index, values in caches.items():
-        files |= {f"{folder}/cache/index{index}/{name}": value for name, value in zip(names, values, strict=True)}
+        files |= {
+            f"{folder}/cache/index{index}/{name}": value
+            for name, value in zip(names, values, strict=True)
+        }
     return files
 
 
 def hybrid(root: Path) -> Path:
-    """Two large cores with two threads each (0-3), four small ones that share a second level (4-7)."""
+    """Two large cores with two threads each (0-3), four small ones that share a second level
+    (4-7).
+    """
     files: dict[str, object] = {"sys/devices/system/cpu/online": "0-7"}
     for cpu in range(8):
         core = f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" if cpu < 4 else str(cpu)
         first = (1, "Data", "48K", 64, 12, core) if cpu < 4 else (1, "Data", "32K", 64, 8, core)
-        second = (2, "Unified", "1280K", 64, 10, core) if cpu < 4 else (2, "Unified", "2048K", 64, 16, "4-7")
-        files |= processor(cpu, core, {0: first, 2: second, 3: (3, "Unified", "12M", 64, 12, "0-7")})
-        files[f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq"] = 4_700_000 if cpu < 4 else 3_600_000
-        files[f"sys/devices/system/cpu/cpu{cpu}/cpufreq/base_frequency"] = 2_100_000 if cpu < 4 else 1_600_000
+        second = (
+            (2, "Unified", "1280K", 64, 10, core)
+            if cpu < 4
+            else (2, "Unified", "2048K", 64, 16, "4-7")
+        )
+        files |= processor(
+            cpu, core, {0: first, 2: second, 3: (3, "Unified", "12M", 64, 12, "0-7")}
+        )
+        files[f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq"] = (
+            4_700_000 if cpu < 4 else 3_600_000
+        )
+        files[f"sys/devices/system/cpu/cpu{cpu}/cpufreq/base_frequency"] = (
+            2_100_000 if cpu < 4 else 1_600_000
+        )
     return write(root, files)
 
 
@@ -68,7 +103,11 @@ V1_NO_LIMIT = 9223372036854771712
 
 
 def lscpu_caches() -> dict[tuple[int, str], dict[str, str]]:
-    listing = json.loads(subprocess.run(["lscpu", "-C", "-J", "-B"], capture_output=True, text=True, check=True).stdout)
+    listing = json.loads(
+        subprocess.run(
+            ["lscpu", "-C", "-J", "-B"], capture_output=True, text=True, check=True
+        ).stdout
+    )
     return {(int(row["level"]), row["type"].lower()): row for row in listing["caches"]}
 
 
@@ -98,7 +137,9 @@ def test_caches_are_those_of_lscpu_and_a_wrong_kilobyte_is_seen(monkeypatch):
 @on_linux
 @pytest.mark.skipif(shutil.which("lscpu") is None, reason="no lscpu")
 def test_processor_and_cores_are_those_of_lscpu():
-    listing = json.loads(subprocess.run(["lscpu", "-J"], capture_output=True, text=True, check=True).stdout)
+    listing = json.loads(
+        subprocess.run(["lscpu", "-J"], capture_output=True, text=True, check=True).stdout
+    )
     pairs = {row["field"].rstrip(":"): row["data"] for row in listing["lscpu"]}
     this = machine_card()
     assert this.architecture == pairs["Architecture"]
@@ -110,11 +151,17 @@ def test_processor_and_cores_are_those_of_lscpu():
 
 @on_linux
 @pytest.mark.skipif(shutil.which("getconf") is None, reason="no getconf")
-@pytest.mark.parametrize(("name", "level", "kind"), [("LEVEL1_DCACHE", 1, "data"), ("LEVEL2_CACHE", 2, "unified")])
+@pytest.mark.parametrize(
+    ("name", "level", "kind"), [("LEVEL1_DCACHE", 1, "data"), ("LEVEL2_CACHE", 2, "unified")]
+)
 def test_caches_are_those_of_getconf(name, level, kind):
     done = subprocess.run(["getconf", f"{name}_SIZE"], capture_output=True, text=True, check=False)
     answer = int(done.stdout.strip() or 0) if done.stdout.strip() != "undefined" else 0
-    sizes = {cache.size_bytes for cache in machine_card().caches or () if (cache.level, cache.kind) == (level, kind)}
+    sizes = {
+        cache.size_bytes
+        for cache in machine_card().caches or ()
+        if (cache.level, cache.kind) == (level, kind)
+    }
     if not answer or not sizes:
         pytest.skip("getconf or /sys does not know this cache")
     assert answer in sizes
@@ -128,7 +175,9 @@ def test_caches_and_extensions_are_those_of_torch():
         pytest.skip("torch or /sys does not know this processor")
     sizes = {cache.size_bytes for cache in this.caches}
     assert {known["l1d_cache_size"], known["l2_cache_size"]} <= sizes
-    assert this.extensions == machine.extensions_among({name for name, has in known.items() if has is True})
+    assert this.extensions == machine.extensions_among(
+        {name for name, has in known.items() if has is True}
+    )
 
 
 def test_cores_and_memory_are_those_of_psutil():
@@ -167,11 +216,21 @@ def test_takes_under_50_ms():
 
 
 def many_processors(root: Path) -> Path:
-    files: dict[str, object] = {"sys/devices/system/cpu/online": "0-255", "proc/cpuinfo": cpuinfo(256)}
+    files: dict[str, object] = {
+        "sys/devices/system/cpu/online": "0-255",
+        "proc/cpuinfo": cpuinfo(256),
+    }
     for cpu in range(256):
         core, quad = f"{cpu % 128},{cpu % 128 + 128}", f"{cpu // 16 * 16}-{cpu // 16 * 16 + 15}"
-        files |= processor(cpu, core, {0: (1, "Data", "32K", 64, 8, core), 2: (2, "Unified", "1024K", 64, 8, core),
-                                       3: (3, "Unified", "32768K", 64, 16, quad)})  # fmt: skip
+        files |= processor(
+            cpu,
+            core,
+            {
+                0: (1, "Data", "32K", 64, 8, core),
+                2: (2, "Unified", "1024K", 64, 8, core),
+                3: (3, "Unified", "32768K", 64, 16, quad),
+            },
+        )
     return write(root, files)
 
 
@@ -186,7 +245,11 @@ def test_256_processors_are_counted(tmp_path):
 def test_256_processors_are_read_in_under_50_ms(tmp_path):
     root = many_processors(tmp_path)
     assert (
-        min(seconds(lambda: machine.linux_card(root, allowed_cores=256), time.process_time) for _ in range(7)) < 0.050
+        min(
+            seconds(lambda: machine.linux_card(root, allowed_cores=256), time.process_time)
+            for _ in range(7)
+        )
+        < 0.050
     )
 
 
@@ -196,8 +259,13 @@ def seconds(function, clock=time.perf_counter) -> float:
     return clock() - start
 
 
-def cpuinfo(count: int, *, flags: str = "fpu sse2 avx2 fma f16c avx512f avx512_vnni amx_tile") -> str:
-    record = "processor\t: {}\nvendor_id\t: GenuineIntel\nmodel name\t: A Processor @ 2.00GHz\nflags\t\t: {}\n"
+def cpuinfo(
+    count: int, *, flags: str = "fpu sse2 avx2 fma f16c avx512f avx512_vnni amx_tile"
+) -> str:
+    record = (
+        "processor\t: {}\nvendor_id\t: GenuineIntel\nmodel name\t: A Processor @ "
+        "2.00GHz\nflags\t\t: {}\n"
+    )
     return "\n".join(record.format(cpu, flags) for cpu in range(count))
 
 
@@ -208,13 +276,18 @@ def test_a_card_survives_json_and_holds_no_name_of_the_machine_or_its_user():
     this = machine_card()
     assert from_dict(MachineCard, json.loads(this.to_json())) == this
     for text in (this.to_json(), str(this), this._repr_html_()):
-        for private in {socket.gethostname(), getpass.getuser(), str(Path.home())} - {"localhost", "/"}:
+        for private in {socket.gethostname(), getpass.getuser(), str(Path.home())} - {
+            "localhost",
+            "/",
+        }:
             assert not re.search(rf"(?<![\w-]){re.escape(private)}(?![\w-])", text)
 
 
 def test_an_empty_card_says_unknown_and_never_0():
     empty = machine.linux_card(Path("/nonexistent"), allowed_cores=None)
-    assert [name for name, value in empty.to_dict().items() if value not in (None, [])] == ["architecture"]
+    assert [name for name, value in empty.to_dict().items() if value not in (None, [])] == [
+        "architecture"
+    ]
     bare = MachineCard()
     assert not re.search(r"\b0\b", str(bare))
     assert str(bare).count("unknown") >= 12
@@ -225,9 +298,16 @@ def test_an_empty_card_says_unknown_and_never_0():
 
 def test_a_card_prints_binary_sizes_in_aligned_columns(tmp_path):
     gpu = Gpu("Tesla T4", "CUDA", 40, 15 * GIB, 4 * MIB, "7.5", 1.59e9, "550.54")
-    text = str(machine.replace(machine.linux_card(hybrid(tmp_path), allowed_cores=8), gpus=(gpu,), notes=("a note",)))
+    text = str(
+        machine.replace(
+            machine.linux_card(hybrid(tmp_path), allowed_cores=8), gpus=(gpu,), notes=("a note",)
+        )
+    )
     assert "L2 unified  1.25 MiB  2          64 B  10    2" in text
-    assert "GPU 0         Tesla T4 (CUDA): 40 multiprocessors, memory 15 GiB, L2 4 MiB, capability 7.5" in text
+    assert (
+        "GPU 0         Tesla T4 (CUDA): 40 multiprocessors, memory 15 GiB, L2 4 MiB, capability 7.5"
+        in text
+    )
     assert "clock         base 2.10 GHz, maximum 4.70 GHz" in text
     assert text.splitlines()[-1] == "  note          a note"
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -268,10 +348,12 @@ def test_the_table_holds_the_caches_as_plain_numbers(tmp_path):
 def test_a_hybrid_processor_has_a_row_for_each_sort_of_cache(tmp_path):
     this = machine.linux_card(hybrid(tmp_path), allowed_cores=8)
     assert this.caches == (
-        Cache(1, "data", 48 * KIB, 64, 12, 2, 2), Cache(1, "data", 32 * KIB, 64, 8, 1, 4),
-        Cache(2, "unified", 2 * MIB, 64, 16, 4, 1), Cache(2, "unified", 1280 * KIB, 64, 10, 2, 2),
+        Cache(1, "data", 48 * KIB, 64, 12, 2, 2),
+        Cache(1, "data", 32 * KIB, 64, 8, 1, 4),
+        Cache(2, "unified", 2 * MIB, 64, 16, 4, 1),
+        Cache(2, "unified", 1280 * KIB, 64, 10, 2, 2),
         Cache(3, "unified", 12 * MIB, 64, 12, 8, 1),
-    )  # fmt: skip
+    )
     assert (this.physical_cores, this.logical_cores) == (6, 8)
     assert (this.base_hz, this.maximum_hz) == (2.1e9, 4.7e9)
 
@@ -280,7 +362,13 @@ def test_an_offline_processor_counts_nowhere(tmp_path):
     root = write(hybrid(tmp_path), {"sys/devices/system/cpu/online": "0-2,4-7"})
     folder = root / "sys/devices/system/cpu"
     for index in (0, 2):
-        write(folder, {f"cpu2/cache/index{index}/shared_cpu_list": 2, "cpu2/topology/thread_siblings_list": 2})
+        write(
+            folder,
+            {
+                f"cpu2/cache/index{index}/shared_cpu_list": 2,
+                "cpu2/topology/thread_siblings_list": 2,
+            },
+        )
     assert machine.read_cores(root) == (6, 7)
     first = machine.read_caches(root)[0][0]
     assert (first.size_bytes, first.instances, first.shared_by) == (48 * KIB, 2, 2)
@@ -294,13 +382,26 @@ def test_an_l3_for_each_complex_of_an_amd_processor(tmp_path):
     for cpu in range(16):
         half = "0-7" if cpu < 8 else "8-15"
         files |= processor(cpu, str(cpu), {3: (3, "Unified", "32768K", 64, 16, half)})
-    assert machine.read_caches(write(tmp_path, files))[0] == (Cache(3, "unified", 32 * MIB, 64, 16, 8, 2),)
+    assert machine.read_caches(write(tmp_path, files))[0] == (
+        Cache(3, "unified", 32 * MIB, 64, 16, 8, 2),
+    )
 
 
 def test_arm_without_a_model_name(tmp_path):
-    record = "processor\t: {}\nFeatures\t: fp asimd asimdhp asimddp{}\nCPU implementer\t: 0x41\nCPU part\t: {}\n"
-    text = "\n".join([record.format(0, "", "0xd05"), record.format(1, " sve bf16", "0xd0b"), "Hardware\t: A Board"])
-    this = machine.linux_card(write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=2, architecture="aarch64")
+    record = (
+        "processor\t: {}\nFeatures\t: fp asimd asimdhp asimddp{}\nCPU implementer\t: 0x41\nCPU "
+        "part\t: {}\n"
+    )
+    text = "\n".join(
+        [
+            record.format(0, "", "0xd05"),
+            record.format(1, " sve bf16", "0xd0b"),
+            "Hardware\t: A Board",
+        ]
+    )
+    this = machine.linux_card(
+        write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=2, architecture="aarch64"
+    )
     assert (this.model, this.vendor) == ("Cortex-A55 + Cortex-A76", "ARM")
     assert this.extensions == ("NEON", "FP16", "dot product")  # what both sorts of core have
     assert (this.physical_cores, this.logical_cores, this.caches) == (None, 2, None)
@@ -315,7 +416,10 @@ def test_an_arm_part_we_do_not_know_is_given_as_it_is(tmp_path):
 
 def test_extensions_none_and_unknown_differ(tmp_path):
     assert (
-        machine.linux_card(write(tmp_path, {"proc/cpuinfo": cpuinfo(1, flags="fpu")}), allowed_cores=1).extensions == ()
+        machine.linux_card(
+            write(tmp_path, {"proc/cpuinfo": cpuinfo(1, flags="fpu")}), allowed_cores=1
+        ).extensions
+        == ()
     )
     assert machine.linux_card(tmp_path / "none", allowed_cores=1).extensions is None
 
@@ -331,7 +435,9 @@ def test_a_cache_without_sharing_has_an_unknown_number_of_instances(tmp_path):
     (root / "sys/devices/system/cpu/cpu5/cache/index3/shared_cpu_list").unlink()
     assert machine.read_caches(root)[0][-1].instances == 1  # another processor tells
     for cpu in range(8):
-        (root / f"sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list").unlink(missing_ok=True)
+        (root / f"sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list").unlink(
+            missing_ok=True
+        )
     assert machine.read_caches(root)[0][-1] == Cache(3, "unified", 12 * MIB, 64, 12, None, None)
 
 
@@ -371,7 +477,11 @@ def test_garbage_in_any_file_never_raises_and_never_becomes_0(tmp_path):
         "sys/fs/cgroup/a/cpu.max": "1 1",
     }
     root = write(cgroup(hybrid(tmp_path), "0::/a", V2, {}), files)
-    paths = [path for path in root.rglob("*") if path.is_file() and not re.search(r"/cpu[1-35-7]/", str(path))]
+    paths = [
+        path
+        for path in root.rglob("*")
+        if path.is_file() and not re.search(r"/cpu[1-35-7]/", str(path))
+    ]
     assert len(paths) > 40
     for path in paths:
         before = path.read_bytes()
@@ -383,7 +493,10 @@ def test_garbage_in_any_file_never_raises_and_never_becomes_0(tmp_path):
                 *this.to_dict().values(),
                 *(value for cache in this.caches or () for value in cache.to_dict().values()),
             ]
-            assert not [value for value in values if value == 0 and value is not False], (path, garbage)
+            assert not [value for value in values if value == 0 and value is not False], (
+                path,
+                garbage,
+            )
             str(this)
         path.write_bytes(before)
 
@@ -437,7 +550,10 @@ def test_the_smallest_limit_up_a_version_2_hierarchy(tmp_path):
 
 def test_a_container_with_its_own_version_2_namespace(tmp_path):
     root = cgroup(
-        tmp_path, "0::/", V2, {"sys/fs/cgroup/memory.max": 512 * MIB, "sys/fs/cgroup/cpu.max": "200000 100000"}
+        tmp_path,
+        "0::/",
+        V2,
+        {"sys/fs/cgroup/memory.max": 512 * MIB, "sys/fs/cgroup/cpu.max": "200000 100000"},
     )
     assert (machine.read_memory_limit(root), machine.read_quota(root)) == (512 * MIB, 2.0)
 
@@ -446,20 +562,32 @@ def test_a_container_with_its_own_version_2_namespace(tmp_path):
 def test_a_container_that_sees_only_its_own_version_1_group(tmp_path, path):
     membership = f"4:memory:{path}\n3:cpu,cpuacct:{path}\n1:name=systemd:/"
     mounts = V1_MEMORY.format("/docker/abc") + "\n" + V1_CPU.format("/docker/abc")
-    root = cgroup(tmp_path, membership, mounts, {
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": 3 * GIB, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 50000,
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
-    })  # fmt: skip
+    root = cgroup(
+        tmp_path,
+        membership,
+        mounts,
+        {
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 3 * GIB,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 50000,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
+        },
+    )
     assert (machine.read_memory_limit(root), machine.read_quota(root)) == (3 * GIB, 0.5)
 
 
 def test_version_1_without_limits_and_with_one_above_what_is_visible(tmp_path):
     folder = "sys/fs/cgroup/memory/x"
-    root = cgroup(tmp_path, "4:memory:/x\n2:cpu,cpuacct:/x", V1_MEMORY.format("/") + "\n" + V1_CPU.format("/"), {
-        f"{folder}/memory.limit_in_bytes": V1_NO_LIMIT, "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": -1,
-        "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": 100000,
-        f"{folder}/memory.stat": f"cache 1\nhierarchical_memory_limit {V1_NO_LIMIT}",
-    })  # fmt: skip
+    root = cgroup(
+        tmp_path,
+        "4:memory:/x\n2:cpu,cpuacct:/x",
+        V1_MEMORY.format("/") + "\n" + V1_CPU.format("/"),
+        {
+            f"{folder}/memory.limit_in_bytes": V1_NO_LIMIT,
+            "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": -1,
+            "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": 100000,
+            f"{folder}/memory.stat": f"cache 1\nhierarchical_memory_limit {V1_NO_LIMIT}",
+        },
+    )
     assert (machine.read_memory_limit(root), machine.read_quota(root)) == (None, None)
     assert "memory limit  none seen" in str(machine.linux_card(root, allowed_cores=2))
     write(root, {f"{folder}/memory.stat": f"cache 1\nhierarchical_memory_limit {2 * GIB}"})
@@ -472,7 +600,10 @@ def test_both_versions_at_once_take_the_smaller(tmp_path):
         tmp_path,
         "4:memory:/a\n0::/b",
         mounts,
-        {"sys/fs/cgroup/memory/a/memory.limit_in_bytes": 7 * GIB, "sys/fs/cgroup/unified/b/memory.max": 6 * GIB},
+        {
+            "sys/fs/cgroup/memory/a/memory.limit_in_bytes": 7 * GIB,
+            "sys/fs/cgroup/unified/b/memory.max": 6 * GIB,
+        },
     )
     assert machine.read_memory_limit(root) == 6 * GIB
 
@@ -481,17 +612,33 @@ def test_both_versions_at_once_take_the_smaller(tmp_path):
 
 
 def properties(**changes) -> types.SimpleNamespace:
-    values = {"name": "NVIDIA H200", "multi_processor_count": 132, "total_memory": 140 * GIB, "L2_cache_size": 60 * MIB,
-              "major": 9, "minor": 0, "clock_rate": 1_980_000}  # fmt: skip
+    values = {
+        "name": "NVIDIA H200",
+        "multi_processor_count": 132,
+        "total_memory": 140 * GIB,
+        "L2_cache_size": 60 * MIB,
+        "major": 9,
+        "minor": 0,
+        "clock_rate": 1_980_000,
+    }
     return types.SimpleNamespace(**{**values, **changes})
 
 
 @pytest.mark.parametrize(
     ("line", "version"),
     [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
         (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build  (dvs-builder@U16)",
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 "
+                "UTC 2023"
+            ),
+            "535.104.05",
+        ),
+        (
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build "
+                " (dvs-builder@U16)"
+            ),
             "565.57.01",
         ),
         ("NVRM version: something else", None),
@@ -532,7 +679,10 @@ def test_a_driver_that_does_not_answer_is_noted_and_the_gpus_are_unknown(monkeyp
     monkeypatch.setattr(torch.cuda, "get_device_properties", fail)
     this = machine_card()
     assert this.gpus is None
-    assert this.notes[-1] == "the GPU driver does not answer: Cannot re-initialize CUDA in forked subprocess."
+    assert (
+        this.notes[-1]
+        == "the GPU driver does not answer: Cannot re-initialize CUDA in forked subprocess."
+    )
     assert "GPU           unknown" in str(this)
 
 
@@ -550,7 +700,11 @@ def number(value: int) -> bytes:
 
 
 def test_an_apple_processor_from_sysctl():
-    answers = {"hw.nperflevels": number(2), "hw.cachelinesize": number(128), "machdep.cpu.brand_string": b"Apple M2\0"}
+    answers = {
+        "hw.nperflevels": number(2),
+        "hw.cachelinesize": number(128),
+        "machdep.cpu.brand_string": b"Apple M2\0",
+    }
     for level, (l1, l2, cores) in enumerate([(128 * KIB, 16 * MIB, 4), (64 * KIB, 4 * MIB, 4)]):
         answers |= {
             f"hw.perflevel{level}.{name}": number(value)
@@ -565,9 +719,11 @@ def test_an_apple_processor_from_sysctl():
     this = machine.macos_card(answers.get, MachineCard(extensions=("NEON",)))
     assert (this.model, this.vendor, this.extensions) == ("Apple M2", "Apple", ("NEON",))
     assert this.caches == (
-        Cache(1, "data", 128 * KIB, 128, None, 1, 4), Cache(1, "data", 64 * KIB, 128, None, 1, 4),
-        Cache(2, "unified", 16 * MIB, 128, None, 4, 1), Cache(2, "unified", 4 * MIB, 128, None, 4, 1),
-    )  # fmt: skip
+        Cache(1, "data", 128 * KIB, 128, None, 1, 4),
+        Cache(1, "data", 64 * KIB, 128, None, 1, 4),
+        Cache(2, "unified", 16 * MIB, 128, None, 4, 1),
+        Cache(2, "unified", 4 * MIB, 128, None, 4, 1),
+    )
 
 
 def test_an_intel_mac_has_one_sort_of_core_and_a_silent_sysctl_leaves_all_unknown():
@@ -584,7 +740,10 @@ def test_the_portable_card_agrees_and_does_without_psutil(monkeypatch):
     assert portable.logical_cores >= this.allowed_cores
     monkeypatch.setitem(sys.modules, "psutil", None)
     bare = machine._portable_card({})
-    assert (bare.ram_bytes, bare.notes) == (None, ("the memory is unknown: psutil is not installed",))
+    assert (bare.ram_bytes, bare.notes) == (
+        None,
+        ("the memory is unknown: psutil is not installed",),
+    )
 
 
 def test_the_card_is_read_where_pytorch_does_not_load():
@@ -595,5 +754,7 @@ from helpers.hardware._machine import linux_card
 from helpers.hardware import Cache, MachineCard
 print(MachineCard.__name__, Cache.__name__, callable(linux_card))
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert run.stdout.split() == ["MachineCard", "Cache", "True"]

@@ -1,4 +1,6 @@
-"""Cache sizes read off latency curves: exact on simulated hierarchies, near the system's answer on this machine's."""
+"""Cache sizes read off latency curves: exact on simulated hierarchies, near the system's answer on
+this machine's.
+"""
 
 import random
 from collections import OrderedDict
@@ -7,7 +9,11 @@ import numpy as np
 import pytest
 
 from helpers.hardware import LatencyPoint, find_change_points, machine_card
-from helpers.hardware.limits import _chase as chase, _levels as changepoints, _levels as probe_levels
+from helpers.hardware.limits import (
+    _chase as chase,
+    _levels as changepoints,
+    _levels as probe_levels,
+)
 from helpers.studies.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20
@@ -25,7 +31,9 @@ def sizes_to(most: int, per_octave: int = 4) -> tuple[int, ...]:
 
 
 def least_recently_used(size: int, working_set: int, *, in_a_cycle: bool) -> float:
-    """The share of hits of an LRU cache: in a cycle all or nothing, at random the part that the cache holds."""
+    """The share of hits of an LRU cache: in a cycle all or nothing, at random the part that the
+    cache holds.
+    """
     return float(working_set <= size) if in_a_cycle else min(1.0, size / working_set)
 
 
@@ -98,17 +106,23 @@ def test_a_size_between_two_points_is_known_to_one_step(factor, in_a_cycle):
 def test_noise_adds_time_and_moves_nothing_far(seed):
     caches, memory_s = HIERARCHIES["desktop"]
     noise = np.random.default_rng(seed)
-    points = [LatencyPoint(point.working_set_bytes, point.latency_s * (1 + 0.02 * abs(noise.normal())))
-              for point in curve(caches, memory_s, sizes_to(128 * MIB), in_a_cycle=True)]  # fmt: skip
+    points = [
+        LatencyPoint(point.working_set_bytes, point.latency_s * (1 + 0.02 * abs(noise.normal())))
+        for point in curve(caches, memory_s, sizes_to(128 * MIB), in_a_cycle=True)
+    ]
     disturbed = random.Random(seed).randrange(len(points) - 2)
-    points[disturbed] = LatencyPoint(points[disturbed].working_set_bytes, 5 * points[disturbed].latency_s)
+    points[disturbed] = LatencyPoint(
+        points[disturbed].working_set_bytes, 5 * points[disturbed].latency_s
+    )
     assert find_change_points(points) == tuple(size for size, _ in caches)
 
 
 def test_a_simulated_lru_hierarchy_counted_access_by_access_gives_its_sizes():
     lines = (64, 512)
     sizes = [round(2 ** (step / 2)) for step in range(8, 24)]
-    points = [LatencyPoint(64 * size, mean_latency(size, lines, (1e-9, 4e-9, 16e-9))) for size in sizes]
+    points = [
+        LatencyPoint(64 * size, mean_latency(size, lines, (1e-9, 4e-9, 16e-9))) for size in sizes
+    ]
     assert find_change_points(points) == tuple(64 * line for line in lines)
 
 
@@ -164,15 +178,24 @@ def test_the_caches_of_one_core_are_where_the_system_says_within_a_factor_of_two
         pytest.skip("nothing to walk with, or no caches of one core that the system names")
     sizes = sizes_to(8 * caches[1].size_bytes)
     buffer = chase.chase_buffer(sizes[-1])
-    if not chase.huge_pages(buffer):  # lines of small pages crowd some sets of L2 before it is full; L1's not
+    # lines of small pages crowd some sets of L2 before it is full; L1's not
+    if not chase.huge_pages(buffer):
         caches = caches[:1]
     least_s = dict.fromkeys(sizes, float("inf"))
-    for _ in range(32):  # other programs only add to a time, so that the minima repeat on a busy machine too
+    # other programs only add to a time, so that the minima repeat on a busy machine too
+    for _ in range(32):
         for size in sizes:
             chase.link(buffer, size)
-            least_s[size] = min(least_s[size], chase.walk_s(walker.walk, buffer, runs=3, run_s=1e-4))
+            least_s[size] = min(
+                least_s[size], chase.walk_s(walker.walk, buffer, runs=3, run_s=1e-4)
+            )
         found = find_change_points([LatencyPoint(size, each_s) for size, each_s in least_s.items()])
-        shown = all(any(cache.size_bytes / 2 <= size <= 2 * cache.size_bytes for size in found) for cache in caches)
+        shown = all(
+            any(cache.size_bytes / 2 <= size <= 2 * cache.size_bytes for size in found)
+            for cache in caches
+        )
         if shown:
             break
-    assert shown, f"the system names {[cache.size_bytes for cache in caches]}, and the curve shows {found}"
+    assert shown, (
+        f"the system names {[cache.size_bytes for cache in caches]}, and the curve shows {found}"
+    )

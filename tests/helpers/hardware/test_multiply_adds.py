@@ -1,7 +1,9 @@
-"""The peak of a core: its program counted instruction by instruction, its rate held to clock x lanes x units.
+"""The peak of a core: its program counted instruction by instruction, its rate held to clock x
+lanes x units.
 
-Wrong programs are planted and must be told from the right one: one chain, which waits for its own result; vectors of
-half the width; numbers in the place of vectors; sums that the compiler may leave out.
+Wrong programs are planted and must be told from the right one: one chain, which waits for its own
+result; vectors of half the width; numbers in the place of vectors; sums that the compiler may leave
+out.
 """
 
 import ctypes
@@ -16,13 +18,19 @@ from helpers.hardware.limits import _multiply_adds as multiply_adds
 from tests import cores
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
-on_x86 = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="a census is of x86-64")
+on_x86 = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="a census is of x86-64"
+)
 
 CHAINS = 24 if platform.machine().lower() in ("arm64", "aarch64") else 12
-LEAST, MOST = 0.8, 1.2  # of clock x lanes x units: the clock of a shared core changes between two measurements
+# of clock x lanes x units: the clock of a shared core changes between two measurements
+LEAST, MOST = 0.8, 1.2
 TURNS = 9
 # A census runs nothing, so it is of a processor with all forms, whatever this one has.
-ALL_FORMS = (*(flag for flag in multiply_adds._FLAGS if flag != "-march=native"), "-march=sapphirerapids")
+ALL_FORMS = (
+    *(flag for flag in multiply_adds._FLAGS if flag != "-march=native"),
+    "-march=sapphirerapids",
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +67,14 @@ def counted(name, text):
 @on_x86
 @pytest.mark.parametrize("bits", [256, 512])
 def test_a_form_is_one_multiply_add_a_chain_on_whole_vectors_and_keeps_its_sums_in_registers(bits):
-    for name in (f"{kind}_in_{bits}" for kind in ("float32", "float64", *(["float16"] if bits == 512 else []))):
+    for name in (
+        f"{kind}_in_{bits}"
+        for kind in ("float32", "float64", *(["float16"] if bits == 512 else []))
+    ):
         packed, scalar, widest, moved = counted(name, multiply_adds.source())
         assert (packed, scalar, widest) == (CHAINS, 0, bits)
-        assert moved < CHAINS  # what is pushed and the two factors; a sum that is spilled is moved at every step
+        # what is pushed and the two factors; a sum that is spilled is moved at every step
+        assert moved < CHAINS
 
 
 @on_x86
@@ -75,15 +87,23 @@ def test_numbers_in_the_place_of_vectors_and_sums_that_may_be_left_out_are_seen(
 
 
 @on_x86
-@pytest.mark.parametrize("name", ["bfloat16_in_512", "bfloat16_in_256", "int8_in_512", "int8_in_256"])
+@pytest.mark.parametrize(
+    "name", ["bfloat16_in_512", "bfloat16_in_256", "int8_in_512", "int8_in_256"]
+)
 def test_a_dot_product_is_one_instruction_a_chain(name):
     library = native.compile_cpp(multiply_adds.source(), flags=ALL_FORMS)
     kinds = {row.mnemonic: row.count for row in native.census(library, function=name).kinds}
-    assert sum(count for kind, count in kinds.items() if kind in ("vdpbf16ps", "vpdpbusd")) == CHAINS
+    assert (
+        sum(count for kind, count in kinds.items() if kind in ("vdpbf16ps", "vpdpbusd")) == CHAINS
+    )
 
 
 LANES = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 16, "int8": 8}  # bits of a number
-TILE = {"bfloat16_in_tiles": 16 * 16 * 32, "float16_in_tiles": 16 * 16 * 32, "int8_in_tiles": 16 * 16 * 64}
+TILE = {
+    "bfloat16_in_tiles": 16 * 16 * 32,
+    "float16_in_tiles": 16 * 16 * 32,
+    "int8_in_tiles": 16 * 16 * 64,
+}
 
 
 def test_every_form_counts_the_multiply_adds_that_its_instructions_make(forms):
@@ -116,7 +136,9 @@ def test_a_form_that_the_system_refuses_has_no_rate_and_the_fastest_of_the_other
 
 
 def test_a_processor_without_known_multiply_adds_is_refused(planted):
-    with pytest.raises(native.CompilationError, match="no multiply-adds of this processor are known"):
+    with pytest.raises(
+        native.CompilationError, match="no multiply-adds of this processor are known"
+    ):
         planted("#if defined(__x86_64__)", "#if 0", 1)
     assert "defined(__aarch64__)" in multiply_adds.source()
 
@@ -139,8 +161,11 @@ def ratio_to(core, forms):
         clock_hz = max(clock_hz, cores.clock_hz())
         rate = max(rate, multiply_adds.core_flops(forms, "float32", threads=1))
     modelled = clock_hz * core.lanes * core.units * 2
-    print(f"{core.name}: {rate / 1e9:.0f} GFLOP/s measured, {modelled / 1e9:.0f} = {clock_hz / 1e9:.2f} GHz x "
-          f"{core.lanes} lanes x {core.units} units x 2; ratio {rate / modelled:.2f}")  # fmt: skip
+    print(
+        f"{core.name}: {rate / 1e9:.0f} GFLOP/s measured, {modelled / 1e9:.0f} = "
+        f"{clock_hz / 1e9:.2f} GHz x {core.lanes} lanes x {core.units} units x 2; ratio "
+        f"{rate / modelled:.2f}"
+    )
     return rate / modelled
 
 
@@ -165,7 +190,9 @@ def test_a_chain_that_waits_for_itself_is_told_from_the_peak(core, planted):
 @pytest.mark.timed
 def test_half_the_width_is_told_from_the_peak(core, forms, monkeypatch):
     names = ("float32_in_256", "float32_in_128", "float32_in_32")
-    narrow = [name for name in names if name in forms and int(name.rpartition("_")[2]) < 32 * core.lanes]
+    narrow = [
+        name for name in names if name in forms and int(name.rpartition("_")[2]) < 32 * core.lanes
+    ]
     assert narrow
     monkeypatch.setitem(multiply_adds.FORMS, "float32", narrow)
     assert ratio_to(core, {name: forms[name] for name in narrow}) < LEAST
@@ -196,6 +223,7 @@ def test_cores_are_known_by_family_and_model(vendor, family, model, units_by_lan
 
 
 def test_an_unknown_core_is_named():
-    text = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"  # Skylake-X: one unit or two
+    # Skylake-X: one unit or two
+    text = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
     assert cores.core_of(text) == "GenuineIntel, family 6, model 85, part -0x1"
     assert cores.core_of("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n").units == 4

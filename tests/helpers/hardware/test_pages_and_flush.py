@@ -1,4 +1,6 @@
-"""Buffers in pages of a stated size, and lines thrown out of every cache: what lesson 01 tests a chase with."""
+"""Buffers in pages of a stated size, and lines thrown out of every cache: what lesson 01 tests a
+chase with.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,7 +16,9 @@ SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 compiles = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
 
-@pytest.mark.skipif(not SETTING.exists() or "[never]" in SETTING.read_text(), reason="no huge pages on demand")
+@pytest.mark.skipif(
+    not SETTING.exists() or "[never]" in SETTING.read_text(), reason="no huge pages on demand"
+)
 def test_a_buffer_has_the_pages_that_it_asks_for():
     large, small = hardware.chase_buffer(8 * MIB), hardware.chase_buffer(8 * MIB, huge=False)
     assert (hardware.huge_pages(large), hardware.huge_pages(small)) == (True, False)
@@ -35,7 +39,9 @@ def test_a_flush_changes_no_value():
 
 
 def test_a_buffer_with_gaps_is_refused():
-    with pytest.raises(ValueError, match=r"strides \(128,\) has gaps, but it must be contiguous: give a copy"):
+    with pytest.raises(
+        ValueError, match=r"strides \(128,\) has gaps, but it must be contiguous: give a copy"
+    ):
         hardware.flush_caches(np.zeros(64)[::16])
 
 
@@ -46,7 +52,9 @@ def test_without_a_compiler_a_flush_says_so(monkeypatch):
 
 
 def flushed_over_held(flush) -> float:
-    """Return the time of a walk through 256 KiB after ``flush``, over the time of the same walk without it."""
+    """Return the time of a walk through 256 KiB after ``flush``, over the time of the same walk
+    without it.
+    """
     buffer, walk = chase.chase_buffer(256 * KIB), chase.find_walker().walk
     chase.link(buffer, buffer.nbytes)
     held_s, flushed_s = [], []

@@ -1,9 +1,10 @@
-"""The probe's chase and triads beside compiled C that is written here, on the same memory, in turns, minimum of 9.
+"""The probe's chase and triads beside compiled C that is written here, on the same memory, in
+turns, minimum of 9.
 
-C keeps its own time. What disagrees goes on, up to twelve times as long: other programs only add to a time, so that the
-two minima of all turns come closer to those of a quiet machine with every turn. Where a run is longer than a turn of
-the scheduler, both sides are timed by the thread's processor time: a run in which no other program gets between may
-never come.
+C keeps its own time. What disagrees goes on, up to twelve times as long: other programs only add to
+a time, so that the two minima of all turns come closer to those of a quiet machine with every turn.
+Where a run is longer than a turn of the scheduler, both sides are timed by the thread's processor
+time: a run in which no other program gets between may never come.
 """
 
 import ctypes
@@ -33,10 +34,14 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None or os.name != "posix
 
 KIB, MIB = 2**10, 2**20
 CPU = torch.device("cpu")
-INSIDE = {"L2": 128 * KIB, "L3": 2 * MIB, "DRAM": 128 * MIB}  # where the system names no caches of its own
+# where the system names no caches of its own
+INSIDE = {"L2": 128 * KIB, "L3": 2 * MIB, "DRAM": 128 * MIB}
 CACHES = levels.card_levels(machine_card())
-INSIDE |= {each.name: levels.triad_bytes(CACHES, index, 1) // 64 * 64
-           for index, each in enumerate(CACHES) if each.name in INSIDE}  # fmt: skip
+INSIDE |= {
+    each.name: levels.triad_bytes(CACHES, index, 1) // 64 * 64
+    for index, each in enumerate(CACHES)
+    if each.name in INSIDE
+}
 INSIDE["DRAM"] = max(INSIDE["DRAM"], levels.largest_bytes(CACHES, 1, None))
 RUNS, TRIES = 9, 12
 C = """#include <time.h>
@@ -65,7 +70,7 @@ extern "C" double stream_triad(float* __restrict__ a, const float* __restrict__ 
     }
     return now() - begin;
 }
-"""
+"""  # noqa: E501
 
 
 @dataclass
@@ -95,7 +100,10 @@ def assert_within(tolerance: float, ours: Callable[[], float], theirs: Callable[
         within = 1 - tolerance <= all_turns.ratio <= 1 + tolerance
         if within:
             break
-    assert within, f"ours over C's is {all_turns.ratio:.3f} in all turns, and in each {RUNS} of them {', '.join(seen)}"
+    assert within, (
+        f"ours over C's is {all_turns.ratio:.3f} in all turns, and in each {RUNS} of them "
+        f"{', '.join(seen)}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +115,22 @@ def library():
 
 @pytest.fixture(scope="module")
 def compiled(library):
-    return (library.function("double follow(const uint64_t* lines, uint64_t* place, int64_t steps)").raw,
-            library.function("double stream_triad(float* a, const float* b, const float* c, float s, int64_t n, "
-                             "int64_t repeats, bool by_line)").raw)  # fmt: skip
+    return (
+        library.function(
+            "double follow(const uint64_t* lines, uint64_t* place, int64_t steps)"
+        ).raw,
+        library.function(
+            "double stream_triad(float* a, const float* b, const float* c, float s, int64_t n, "
+            "int64_t repeats, bool by_line)"
+        ).raw,
+    )
 
 
 @pytest.fixture
 def processor_time(library, monkeypatch):
-    """Ours and C's are timed by this thread's processor time: waiting for memory counts, for other programs not."""
+    """Ours and C's are timed by this thread's processor time: waiting for memory counts, for other
+    programs not.
+    """
     count = library.function("void count_processor_time(bool on)")
     for module in (chase, probe_repeats):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=time.thread_time))
@@ -171,12 +187,16 @@ def test_a_walk_that_a_prefetcher_follows_is_seen(compiled):
 @pytest.mark.timed
 @pytest.mark.usefixtures("processor_time")
 def test_the_latency_of_the_probe_is_that_of_its_walk(compiled):
-    """walk_s divides by the steps: ten times the steps is ten times the time, and the same latency."""
+    """walk_s divides by the steps: ten times the steps is ten times the time, and the same
+    latency.
+    """
     buffer = chase.chase_buffer(64 * KIB)
     chase.link(buffer, buffer.nbytes)
     walks = Walks(compiled[0], buffer, 40_000)
     walk = walks.walk
-    assert_within(0.15, lambda: chase.walk_s(walk, buffer, runs=3), lambda: walks.theirs() / walks.steps)
+    assert_within(
+        0.15, lambda: chase.walk_s(walk, buffer, runs=3), lambda: walks.theirs() / walks.steps
+    )
 
 
 def triad_in_c(stream_triad, arrays, repeats: int) -> Callable[[], float]:
@@ -184,7 +204,9 @@ def triad_in_c(stream_triad, arrays, repeats: int) -> Callable[[], float]:
 
     def run() -> float:
         pointers = a.data_ptr(), b.data_ptr(), c.data_ptr()
-        best_s = min(stream_triad(*pointers, 1.0, len(a), repeats, by_line) for by_line in (False, True))
+        best_s = min(
+            stream_triad(*pointers, 1.0, len(a), repeats, by_line) for by_line in (False, True)
+        )
         return best_s / (repeats * 12 * len(a))
 
     return run
@@ -205,8 +227,14 @@ def test_the_operators_triad_moves_the_bytes_of_one_in_c(compiled):
 def test_the_compiled_triad_moves_the_bytes_of_one_in_c(level, compiled):
     size = {"L1": 16 * KIB, **INSIDE}[level]
     ours = bandwidth.compiled_triad(1)
-    theirs = triad_in_c(compiled[1], bandwidth.arrays(bandwidth.pool(size, CPU), size, 3), max(5, 20 * MIB // size))
-    assert_within(0.15 if level == "L1" else 0.1, lambda: 1 / ours(size), lambda: min(theirs() for _ in range(10)))
+    theirs = triad_in_c(
+        compiled[1], bandwidth.arrays(bandwidth.pool(size, CPU), size, 3), max(5, 20 * MIB // size)
+    )
+    assert_within(
+        0.15 if level == "L1" else 0.1,
+        lambda: 1 / ours(size),
+        lambda: min(theirs() for _ in range(10)),
+    )
 
 
 @pytest.mark.timed
@@ -216,7 +244,9 @@ def test_a_triad_counted_as_two_arrays_is_seen(compiled):
     triad = bandwidth.operators(pool, INSIDE["L3"])["triad"]
     theirs = triad_in_c(compiled[1], bandwidth.arrays(pool, INSIDE["L3"], 3), 10)
     for _ in range(TRIES):
-        turns = in_turns(lambda: fastest_s(triad.fn, CPU, budget_s=0) / (triad.moved_bytes * 2 / 3), theirs)
+        turns = in_turns(
+            lambda: fastest_s(triad.fn, CPU, budget_s=0) / (triad.moved_bytes * 2 / 3), theirs
+        )
         if turns.ratio > 1.1:
             break
     assert turns.ratio > 1.1, f"a triad counted as two arrays passes for one of three: {turns}"
@@ -225,7 +255,9 @@ def test_a_triad_counted_as_two_arrays_is_seen(compiled):
 # --- what is exact
 
 
-@pytest.mark.parametrize(("size", "line"), [(128, 64), (4096, 64), (100 * 64 + 63, 64), (64 * KIB, 128)])
+@pytest.mark.parametrize(
+    ("size", "line"), [(128, 64), (4096, 64), (100 * 64 + 63, 64), (64 * KIB, 128)]
+)
 def test_the_links_are_one_cycle_over_every_line(size, line):
     buffer = chase.chase_buffer(128 * KIB)
     chase.link(buffer, size, line_bytes=line, seed=3)
@@ -254,10 +286,17 @@ def test_every_walker_ends_where_a_loop_in_python_ends(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(ModuleNotFoundError("No module named 'numba'"), "numba is not installed"),
-     (ImportError("Numba needs NumPy 2.3 or less"), "numba does not load (Numba needs NumPy 2.3 or less)")],
-)  # fmt: skip
-def test_a_numba_that_is_missing_and_one_that_does_not_load_are_told_apart(error, words, monkeypatch):
+    [
+        (ModuleNotFoundError("No module named 'numba'"), "numba is not installed"),
+        (
+            ImportError("Numba needs NumPy 2.3 or less"),
+            "numba does not load (Numba needs NumPy 2.3 or less)",
+        ),
+    ],
+)
+def test_a_numba_that_is_missing_and_one_that_does_not_load_are_told_apart(
+    error, words, monkeypatch
+):
     def refuse(reason):
         raise error
 
@@ -277,8 +316,10 @@ def test_a_working_set_that_cannot_be_linked_is_refused(size):
 def test_huge_pages_are_read_from_the_mapping_that_holds_the_buffer(tmp_path):
     buffer = chase.chase_buffer(4 * MIB)
     begin = buffer.ctypes.data
-    text = ("1000-2000 rw-p 0 0:0 0\nAnonHugePages:      4096 kB\n"
-            f"{begin:x}-{begin + 6 * MIB:x} rw-p 0 0:0 0\nSize: 6144 kB\nAnonHugePages:      {{}} kB\n")  # fmt: skip
+    text = (
+        f"1000-2000 rw-p 0 0:0 0\nAnonHugePages:      4096 kB\n{begin:x}-{begin + 6 * MIB:x} rw-p "
+        f"0 0:0 0\nSize: 6144 kB\nAnonHugePages:      {{}} kB\n"
+    )
     for kilobytes, answer in ((4096, True), (2048, False), (0, False)):
         (tmp_path / "smaps").write_text(text.format(kilobytes))
         assert chase.huge_pages(buffer, maps=tmp_path / "smaps") is answer
@@ -299,7 +340,12 @@ def test_operators_compute_what_they_say_inside_their_working_set():
     size = 960 * 4
     operators = bandwidth.operators(pool, size)
     assert {name: each.moved_bytes for name, each in operators.items()} == {
-        "read": size, "write": size, "copy": size, "triad": size, "scale": 2 * size}  # fmt: skip
+        "read": size,
+        "write": size,
+        "copy": size,
+        "triad": size,
+        "scale": 2 * size,
+    }
     assert tuple(operators) == bandwidth.KERNELS
     assert operators["read"].fn().item() == 960
     pool[:960] = torch.arange(960.0)
@@ -319,7 +365,9 @@ def test_operators_compute_what_they_say_inside_their_working_set():
 def test_a_team_of_threads_computes_the_triad_on_arrays_of_its_own(threads, monkeypatch):
     made = []
     arrays = bandwidth.arrays
-    monkeypatch.setattr(bandwidth, "arrays", lambda *arguments: made.append(arrays(*arguments)) or made[-1])
+    monkeypatch.setattr(
+        bandwidth, "arrays", lambda *arguments: made.append(arrays(*arguments)) or made[-1]
+    )
     assert bandwidth.compiled_triad(threads)(threads * 12 * KIB) > 0
     assert len(made) == threads
     assert all(len(a) == KIB and a.eq(2).all() for a, _, _ in made)

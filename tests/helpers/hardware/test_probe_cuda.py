@@ -1,4 +1,6 @@
-"""The probe of a GPU without one: its chase compiled and counted, its logic on the CPU and on a simulated GPU."""
+"""The probe of a GPU without one: its chase compiled and counted, its logic on the CPU and on a
+simulated GPU.
+"""
 
 import dataclasses
 import math
@@ -24,8 +26,15 @@ from helpers.native._tools import MissingToolError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")
-SMALL = probe_cpu.ProbePlan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
-                       products=library.Budget(size_s=0, call_s=0.001))  # fmt: skip
+SMALL = probe_cpu.ProbePlan(
+    latency_s=0,
+    whole_s=0,
+    per_octave=2,
+    kernel_s=0,
+    most_bytes=4 * MIB,
+    types=("float32",),
+    products=library.Budget(size_s=0, call_s=0.001),
+)
 
 
 def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
@@ -42,7 +51,9 @@ def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
     given = cubin_file.resources(cubin_file.read(cubin.image), "chase").parameter_bytes
     driver._check_size(parse_signature(chase_cuda.DECLARATION), given)
     with pytest.raises(ValueError, match="bytes of parameters"):
-        driver._check_size(parse_signature(chase_cuda.DECLARATION.replace(", uint64_t steps", "")), given)
+        driver._check_size(
+            parse_signature(chase_cuda.DECLARATION.replace(", uint64_t steps", "")), given
+        )
 
 
 def test_the_cycle_that_a_gpu_walks_is_the_hosts():
@@ -57,7 +68,9 @@ def test_the_cycle_that_a_gpu_walks_is_the_hosts():
 
 
 class SimulatedGpu:
-    """A GPU whose one cache holds ``lines`` lines (LRU): a hit takes 10 ns, a miss 100 ns, on a clock of its own."""
+    """A GPU whose one cache holds ``lines`` lines (LRU): a hit takes 10 ns, a miss 100 ns, on a
+    clock of its own.
+    """
 
     compiler = "a compiler"
 
@@ -92,7 +105,9 @@ class SimulatedGpu:
 
 
 def test_a_gpus_walk_is_not_over_lines_that_its_cache_still_holds(monkeypatch):
-    """The first walk of a small buffer brings it into the cache; of a large one no walk may see a line again."""
+    """The first walk of a small buffer brings it into the cache; of a large one no walk may see a
+    line again.
+    """
     gpu, line = SimulatedGpu(lines=80_000), 128
     monkeypatch.setattr(chase_cuda.native, "gpu_architecture", lambda device: "sm_90")
     monkeypatch.setattr(chase_cuda.native, "compile_cuda", lambda source, *, architecture: gpu)
@@ -115,9 +130,15 @@ def test_a_gpus_walk_is_not_over_lines_that_its_cache_still_holds(monkeypatch):
 
 
 def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
-    """Its logic alone, on the CPU in place of a GPU, with a walk whose latency is known; no figure of a GPU."""
+    """Its logic alone, on the CPU in place of a GPU, with a walk whose latency is known; no figure
+    of a GPU.
+    """
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB, GIB))
-    monkeypatch.setattr(probe_cuda, "machine_card", lambda: MachineCard(gpus=(Gpu("a GPU", "CUDA", None, GIB, MIB),)))
+    monkeypatch.setattr(
+        probe_cuda,
+        "machine_card",
+        lambda: MachineCard(gpus=(Gpu("a GPU", "CUDA", None, GIB, MIB),)),
+    )
 
     def walk_s(buffer):
         size = 8 * len(buffer)
@@ -125,20 +146,33 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
 
     monkeypatch.setattr(chase_cuda, "cuda_walk", lambda device: (walk_s, "a compiler"))
     monkeypatch.setattr(library, "launch_s", lambda device: 2e-5)
-    monkeypatch.setattr(library, "bus_bytes_per_s", lambda device, *, to_device: 2e9 if to_device else 1e9)
+    monkeypatch.setattr(
+        library, "bus_bytes_per_s", lambda device, *, to_device: 2e9 if to_device else 1e9
+    )
     on_cpu = type("Cpu", (), {"type": "cpu", "index": 0, "__str__": lambda self: "cuda:0"})()
     plan = dataclasses.replace(SMALL, per_octave=2, least_bytes=16 * KIB)
     for name in ("curve_stage", "triad_stage", "product_stage"):
         stage = getattr(probe_cpu, name)
-        monkeypatch.setattr(probe_cpu, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu)))
+        monkeypatch.setattr(
+            probe_cpu, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu))
+        )
     monkeypatch.setattr(library, "call_overhead_s", lambda device, **_: 1e-5)
     monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
     linked_on = chase_cuda.linked_on
-    monkeypatch.setattr(chase_cuda, "linked_on", lambda device, *given, **how: linked_on(CPU, *given, **how))
+    monkeypatch.setattr(
+        chase_cuda, "linked_on", lambda device, *given, **how: linked_on(CPU, *given, **how)
+    )
     limits = probe_cuda.measure_cuda(on_cpu, plan)
     assert [(level.name, level.size_bytes, level.latency_s) for level in limits.memory_levels] == [
-        ("L1", 64 * KIB, 1e-8), ("L2", MIB, 5e-8), ("device memory", GIB, 2e-7)]  # fmt: skip
-    assert (limits.device, limits.chase, limits.versions["chase"]) == ("cuda:0", "CUDA C++", "a compiler")
+        ("L1", 64 * KIB, 1e-8),
+        ("L2", MIB, 5e-8),
+        ("device memory", GIB, 2e-7),
+    ]
+    assert (limits.device, limits.chase, limits.versions["chase"]) == (
+        "cuda:0",
+        "CUDA C++",
+        "a compiler",
+    )
     rates = (limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s)
     assert rates == pytest.approx((2e9, 1e9))
     assert (limits.launch_s, limits.call_overhead_s) == (2e-5, 1e-5)

@@ -27,12 +27,16 @@ class SelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Blocks that add to what they are given, each recomputed in backward where ``checkpointed``."""
+    """Blocks that add to what they are given, each recomputed in backward where
+    ``checkpointed``.
+    """
 
     def __init__(self, *, checkpointed: bool = False, blocks: int = 4, width: int = 64) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width))
+            nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width)
+            )
             for _ in range(blocks)
         )
         self.checkpointed = checkpointed
@@ -70,7 +74,12 @@ class Picks(nn.Module):
     def forward(self, x):
         h = self.linear(x)
         gathered = h.gather(1, torch.zeros(4, 3, 32, dtype=torch.long))
-        return h[:, self.which] * 2 + gathered.sum() + h.max(1).values.sum() + h.masked_fill(h > 0, 1.0).sum()
+        return (
+            h[:, self.which] * 2
+            + gathered.sum()
+            + h.max(1).values.sum()
+            + h.masked_fill(h > 0, 1.0).sum()
+        )
 
 
 class Branches(nn.Module):
@@ -99,7 +108,9 @@ class Raises(nn.Module):
 
 @dataclass(frozen=True)
 class Configuration:
-    """A model and an input shape of the project's table of peaks; a lighter stand-in for tests where it is heavy."""
+    """A model and an input shape of the project's table of peaks; a lighter stand-in for tests
+    where it is heavy.
+    """
 
     name: str
     make: Callable[[], nn.Module]
@@ -123,7 +134,9 @@ def _two_vision_layers() -> nn.Module:
 
 
 def _narrow_alexnet() -> nn.Module:
-    """Return AlexNet with its two large layers narrow: the weights of the others are 16 times fewer."""
+    """Return AlexNet with its two large layers narrow: the weights of the others are 16 times
+    fewer.
+    """
     network = _vision("alexnet")()
     network.classifier = nn.Sequential(
         nn.Dropout(), nn.Linear(9216, 64), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(64, 10)
@@ -134,11 +147,23 @@ def _narrow_alexnet() -> nn.Module:
 CONFIGURATIONS = (
     Configuration("LeNet b64", LeNet, (64, 1, 28, 28)),
     Configuration("LeNet b512", LeNet, (512, 1, 28, 28)),
-    Configuration("AlexNet b16", _vision("alexnet"), (16, 3, 224, 224), (_narrow_alexnet, (4, 3, 224, 224))),
-    Configuration("AlexNet b128", _vision("alexnet"), (128, 3, 224, 224), (_narrow_alexnet, (16, 3, 64, 64))),
-    Configuration("ResNet-50 b8", _vision("resnet50"), (8, 3, 224, 224), (_vision("resnet18"), (2, 3, 96, 96))),
-    Configuration("ViT-B/16 b4", _vision("vit_b_16"), (4, 3, 224, 224), (_two_vision_layers, (4, 3, 64, 64))),
-    Configuration("LSTM b32", lambda: nn.LSTM(64, 128, 2, bidirectional=True, batch_first=True), (32, 50, 64)),
+    Configuration(
+        "AlexNet b16", _vision("alexnet"), (16, 3, 224, 224), (_narrow_alexnet, (4, 3, 224, 224))
+    ),
+    Configuration(
+        "AlexNet b128", _vision("alexnet"), (128, 3, 224, 224), (_narrow_alexnet, (16, 3, 64, 64))
+    ),
+    Configuration(
+        "ResNet-50 b8", _vision("resnet50"), (8, 3, 224, 224), (_vision("resnet18"), (2, 3, 96, 96))
+    ),
+    Configuration(
+        "ViT-B/16 b4", _vision("vit_b_16"), (4, 3, 224, 224), (_two_vision_layers, (4, 3, 64, 64))
+    ),
+    Configuration(
+        "LSTM b32", lambda: nn.LSTM(64, 128, 2, bidirectional=True, batch_first=True), (32, 50, 64)
+    ),
     Configuration("MHA b8", lambda: SelfAttention(512, 8, weights=False), (8, 196, 512)),
-    Configuration("MHA with weights b8", lambda: SelfAttention(512, 8, weights=True), (8, 196, 512)),
+    Configuration(
+        "MHA with weights b8", lambda: SelfAttention(512, 8, weights=True), (8, 196, 512)
+    ),
 )

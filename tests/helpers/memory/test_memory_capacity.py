@@ -1,4 +1,6 @@
-"""The largest batch: the search alone, on the estimate, and against a process that is really limited."""
+"""The largest batch: the search alone, on the estimate, and against a process that is really
+limited.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,18 @@ GROWTH = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 1000)), min_size=
 @repeatable(examples=150)
 @given(st.integers(0, 2000), GROWTH, st.data(), st.integers(1, BATCHES))
 def test_the_search_finds_the_last_that_fits(fixed, growth, data, smallest):
-    """A peak grows by another number of bytes per example in each stretch of batches, by none in some."""
+    """A peak grows by another number of bytes per example in each stretch of batches, by none in
+    some.
+    """
     steps = [step for length, step in growth for _ in range(length)]
-    peaks = [*itertools.accumulate(itertools.islice(itertools.cycle(steps), BATCHES), initial=fixed)]
+    peaks = [
+        *itertools.accumulate(itertools.islice(itertools.cycle(steps), BATCHES), initial=fixed)
+    ]
     limit = data.draw(st.integers(0, peaks[-1] + 10) | st.sampled_from(peaks))
     fitting = [batch for batch in range(smallest, BATCHES + 1) if peaks[batch] <= limit]
-    assert largest_below(peaks.__getitem__, limit, BATCHES, smallest=smallest) == max(fitting, default=0)
+    assert largest_below(peaks.__getitem__, limit, BATCHES, smallest=smallest) == max(
+        fitting, default=0
+    )
 
 
 def test_the_search_takes_few_steps_on_a_straight_line():
@@ -66,7 +74,10 @@ def test_a_model_that_cannot_run_one_example_begins_at_two():
     found = max_batch_size(normalised(), (32, 4), 100_000)
     assert found.smallest_batch_size == 2
     assert found.peak_bytes <= 100_000 < found.next_peak_bytes
-    assert found.next_peak_bytes == estimate_peak_memory(normalised(), (found.batch_size + 1, 4)).peak_bytes
+    assert (
+        found.next_peak_bytes
+        == estimate_peak_memory(normalised(), (found.batch_size + 1, 4)).peak_bytes
+    )
     assert max_batch_size(normalised(), (32, 4), 100).batch_size == 0
     assert max_batch_size(normalised(), (32, 4), 100_000, training=False).smallest_batch_size == 1
 
@@ -89,7 +100,9 @@ def test_a_model_that_runs_the_callers_batch_only_begins_there():
     assert (found.smallest_batch_size, found.batch_size) == (7, 50)
 
 
-@pytest.mark.parametrize(("given", "at_most", "named"), [(7, 50, 7), (1, 50, 1), (0, 50, 1), (7, 1, 1)])
+@pytest.mark.parametrize(
+    ("given", "at_most", "named"), [(7, 50, 7), (1, 50, 1), (0, 50, 1), (7, 1, 1)]
+)
 def test_the_error_is_that_of_the_callers_batch(given, at_most, named):
     with pytest.raises(ModelError, match=f"a batch of {named} "):
         max_batch_size(Needs(99), (given, 4), 10**6, at_most=at_most)
@@ -115,13 +128,17 @@ class Packed(nn.GRU):
     """Runs on sequences of the lengths given."""
 
     def forward(self, x, lengths, *, in_order):
-        return super().forward(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=in_order))
+        return super().forward(
+            pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=in_order)
+        )
 
 
 @pytest.mark.parametrize(("mask", "batch"), [(torch.ones(3), 3), (torch.tensor([1.0, 1, 0]), 2)])
 def test_a_mask_keeps_the_values_that_were_given(mask, batch):
     peaks = [
-        estimate_peak_memory(Masked(8, 8), (torch.zeros(size, 8), torch.ones(size).bool())).peak_bytes
+        estimate_peak_memory(
+            Masked(8, 8), (torch.zeros(size, 8), torch.ones(size).bool())
+        ).peak_bytes
         for size in (batch, batch + 1)
     ]
     found = max_batch_size(Masked(8, 8), (torch.zeros(3, 8), mask.bool()), peaks[1] - 1)
@@ -131,7 +148,11 @@ def test_a_mask_keeps_the_values_that_were_given(mask, batch):
 @pytest.mark.parametrize(("lengths", "in_order"), [([2, 7, 3], False), ([7, 3, 2], True)])
 def test_lengths_are_repeated(lengths, in_order):
     def given(lengths):
-        return {"x": torch.zeros(len(lengths), 7, 4), "lengths": torch.tensor(lengths), "in_order": in_order}
+        return {
+            "x": torch.zeros(len(lengths), 7, 4),
+            "lengths": torch.tensor(lengths),
+            "in_order": in_order,
+        }
 
     doubled = [length for length in lengths for _ in range(2)]
     peak = estimate_peak_memory(Packed(4, 4), given(doubled)).peak_bytes
@@ -141,12 +162,16 @@ def test_lengths_are_repeated(lengths, in_order):
 
 @pytest.mark.parametrize("memory_bytes", [-1, math.nan, math.inf, "-2 GB", True])
 def test_a_limit_that_is_none(memory_bytes):
-    with pytest.raises((TypeError, ValueError), match=r"memory_bytes=.*; give a finite number, 0 or more"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"memory_bytes=.*; give a finite number, 0 or more"
+    ):
         fits(nn.Linear(4, 4), (1, 4), memory_bytes)
 
 
 @pytest.mark.parametrize("search", [fits, max_batch_size])
-@pytest.mark.parametrize(("text", "told"), [("24", "has no unit; write"), ("24 Gb", "write a capital B for bytes")])
+@pytest.mark.parametrize(
+    ("text", "told"), [("24", "has no unit; write"), ("24 Gb", "write a capital B for bytes")]
+)
 def test_a_limit_in_words_needs_a_unit_of_bytes(search, text, told):
     with pytest.raises(ValueError, match=told):
         search(nn.Linear(4, 4), (1, 4), text)
@@ -173,7 +198,9 @@ def test_without_a_limit_it_is_the_memory_of_the_device(monkeypatch, options, ca
 def test_a_limit_must_be_given_where_the_memory_is_not_known(monkeypatch, target):
     card = SimpleNamespace(ram_bytes=None, memory_limit_bytes=None, gpus=None)
     monkeypatch.setattr(hardware, "machine_card", lambda: card)
-    with pytest.raises(ValueError, match=f"the memory of '{target}.*' is not known here; give memory_bytes"):
+    with pytest.raises(
+        ValueError, match=f"the memory of '{target}.*' is not known here; give memory_bytes"
+    ):
         fits(nn.Linear(4, 4), (1, 4), target=target)
 
 
@@ -199,11 +226,17 @@ def one_step(batch):
 
 @pytest.mark.slow
 def test_a_process_with_that_much_memory_runs_the_batch_and_not_a_larger_one():
-    """The limit counts all that the process takes, so the two runs stand 6 % to either side of it."""
+    """The limit counts all that the process takes, so the two runs stand 6 % to either side of
+    it.
+    """
     memory_bytes = 400_000_000
     found = max_batch_size(deep_network(), (1, WIDTH), memory_bytes)
     assert found.peak_bytes <= memory_bytes < found.next_peak_bytes
-    below = isolation.run_limited(one_step, int(0.94 * found.batch_size), memory_bytes=memory_bytes, timeout_s=120)
-    above = isolation.run_limited(one_step, int(1.06 * found.batch_size), memory_bytes=memory_bytes, timeout_s=120)
+    below = isolation.run_limited(
+        one_step, int(0.94 * found.batch_size), memory_bytes=memory_bytes, timeout_s=120
+    )
+    above = isolation.run_limited(
+        one_step, int(1.06 * found.batch_size), memory_bytes=memory_bytes, timeout_s=120
+    )
     assert below.status == "returned", below.message
     assert above.status == "out_of_memory", above.message

@@ -1,4 +1,6 @@
-"""Care for the caller: nothing of the model changes, also after an error, and every error is one clear sentence."""
+"""Care for the caller: nothing of the model changes, also after an error, and every error is one
+clear sentence.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,12 @@ def state(model):
         "identity": [id(parameter) for parameter in model.parameters()],
         "versions": [parameter._version for parameter in model.parameters()],
         "modes": [module.training for module in model.modules()],
-        "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
-        "global hooks": len(nn.modules.module._global_forward_hooks) + len(nn.modules.module._global_forward_pre_hooks),
+        "hooks": [
+            len(module._forward_hooks) + len(module._forward_pre_hooks)
+            for module in model.modules()
+        ],
+        "global hooks": len(nn.modules.module._global_forward_hooks)
+        + len(nn.modules.module._global_forward_pre_hooks),
         "gradients": [None if p.grad is None else p.grad.clone() for p in model.parameters()],
         "torch": torch.get_rng_state(),
         "numpy": np.random.get_state()[1].tolist(),
@@ -65,7 +71,9 @@ def assert_same(before, after):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("how", [{"training": False}, {"optimizer": Adam}], ids=["inference", "training"])
+@pytest.mark.parametrize(
+    "how", [{"training": False}, {"optimizer": Adam}], ids=["inference", "training"]
+)
 def test_the_model_comes_back_as_it_was(function, how):
     model, x = network(), torch.randn(4, 8)
     before, given = state(model), x.clone()
@@ -103,12 +111,18 @@ def test_the_callers_mode_does_not_matter():
 
 def test_a_view_counts_with_its_own_bytes():
     data = torch.zeros(1000, 4)
-    assert estimate_peak_memory(nn.ReLU(), data[:2], training=False).category_bytes["input"] == 2 * 4 * 4
+    assert (
+        estimate_peak_memory(nn.ReLU(), data[:2], training=False).category_bytes["input"]
+        == 2 * 4 * 4
+    )
 
 
 def test_the_same_tensor_twice_is_one_input():
     x = torch.zeros(2, 4)
-    assert estimate_peak_memory(nn.Bilinear(4, 4, 4), (x, x), training=False).category_bytes["input"] == x.nbytes
+    assert (
+        estimate_peak_memory(nn.Bilinear(4, 4, 4), (x, x), training=False).category_bytes["input"]
+        == x.nbytes
+    )
 
 
 def quantised():
@@ -125,7 +139,10 @@ def quantised():
         (lambda: torch.compile(nn.Linear(4, 4)), "compiled"),
         (quantised, "quantised"),
         (lambda: torch.jit.script(nn.Linear(4, 4)), "TorchScript"),
-        (lambda: nn.Linear(5, 5), r"forward pass raised RuntimeError: .*\(inputs of shape \(2, 4\)\)"),
+        (
+            lambda: nn.Linear(5, 5),
+            r"forward pass raised RuntimeError: .*\(inputs of shape \(2, 4\)\)",
+        ),
         (lambda: nn.Embedding(5, 4), "given float32 for its indices, which are int64 or int32"),
         (nn.Identity, "depends on no parameter"),
     ],
@@ -174,11 +191,31 @@ def test_inputs_that_are_none(inputs):
         ((nn.Linear(4, 4), (4, -1)), {}, ValueError, "negative"),
         ((lambda x: x, (4, 4)), {}, TypeError, "torch.nn.Module"),
         ((nn.Linear(4, 4), (4, 4)), {"optimizer": "Adam"}, TypeError, "torch.optim.Adam"),
-        ((nn.Linear(4, 4), (4, 4)), {"optimizer": Adam([torch.zeros(1)])}, TypeError, "torch.optim.Adam"),
-        ((nn.Linear(4, 4), (4, 4)), {"optimizer": Adam, "training": False}, ValueError, "inference"),
+        (
+            (nn.Linear(4, 4), (4, 4)),
+            {"optimizer": Adam([torch.zeros(1)])},
+            TypeError,
+            "torch.optim.Adam",
+        ),
+        (
+            (nn.Linear(4, 4), (4, 4)),
+            {"optimizer": Adam, "training": False},
+            ValueError,
+            "inference",
+        ),
         ((nn.Linear(4, 4), (4, 4)), {"optimizer": torch.optim.LBFGS}, ModelError, "several times"),
-        ((nn.Linear(4, 4), (4, 4)), {"optimizer": list}, TypeError, "must give a torch.optim.Optimizer"),
-        ((nn.Linear(4, 4), (4, 4)), {"loss": lambda outputs: outputs.sum().item()}, ModelError, "the loss looks at"),
+        (
+            (nn.Linear(4, 4), (4, 4)),
+            {"optimizer": list},
+            TypeError,
+            "must give a torch.optim.Optimizer",
+        ),
+        (
+            (nn.Linear(4, 4), (4, 4)),
+            {"loss": lambda outputs: outputs.sum().item()},
+            ModelError,
+            "the loss looks at",
+        ),
         ((nn.Linear(4, 4), (4, 4)), {"autocast": "bfloat16"}, TypeError, "dtype"),
     ],
 )
@@ -192,8 +229,12 @@ def test_only_one_profiler_can_run():
         fits(nn.Linear(4, 4), (4, 4), 1000)
 
 
-def test_an_operator_that_cannot_run_alone_is_named_and_what_needs_its_workspace_does_not_crash(monkeypatch):
-    """The backward of oneDNN's LSTM ends the process when it is given no workspace of its forward."""
+def test_an_operator_that_cannot_run_alone_is_named_and_what_needs_its_workspace_does_not_crash(
+    monkeypatch,
+):
+    """The backward of oneDNN's LSTM ends the process when it is given no workspace of its
+    forward.
+    """
     monkeypatch.setattr("helpers.memory._probing._machine_bytes", lambda: 0)
     estimate = estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8))
     assert any("cannot be run alone here" in sentence for sentence in estimate.uncertain)
@@ -230,14 +271,22 @@ class Noisy(nn.Linear):
 def test_a_generator_of_the_models_own_is_copied():
     model = Noisy()
     before = model.generator.get_state()
-    assert estimate_peak_memory(model, (8, 8)).peak_bytes == measure_peak_memory(model, (8, 8)).peak_bytes
+    assert (
+        estimate_peak_memory(model, (8, 8)).peak_bytes
+        == measure_peak_memory(model, (8, 8)).peak_bytes
+    )
     assert torch.equal(model.generator.get_state(), before)
 
 
 def test_a_nested_tensor_is_refused_with_what_to_do():
-    given = {"src": torch.randn(4, 10, 16), "src_key_padding_mask": torch.arange(10).expand(4, 10) > 6}
+    given = {
+        "src": torch.randn(4, 10, 16),
+        "src_key_padding_mask": torch.arange(10).expand(4, 10) > 6,
+    }
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    with pytest.raises(ModelError, match=r"give nn\.TransformerEncoder enable_nested_tensor=False, or measure"):
+    with pytest.raises(
+        ModelError, match=r"give nn\.TransformerEncoder enable_nested_tensor=False, or measure"
+    ):
         estimate_peak_memory(nn.TransformerEncoder(layer, 2), given, training=False)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     estimate = estimate_peak_memory(encoder, given, training=False)
@@ -246,7 +295,10 @@ def test_a_nested_tensor_is_refused_with_what_to_do():
 
 def test_a_view_of_what_an_operator_laid_out_its_own_way():
     model = nn.Sequential(nn.Linear(64, 64), nn.Unflatten(1, (1, 8, 8)), nn.Unfold(3))
-    assert estimate_peak_memory(model, (32, 64)).peak_bytes == measure_peak_memory(model, (32, 64)).peak_bytes
+    assert (
+        estimate_peak_memory(model, (32, 64)).peak_bytes
+        == measure_peak_memory(model, (32, 64)).peak_bytes
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -260,13 +312,20 @@ def test_parameters_that_were_made_in_inference_mode(training):
 def test_a_model_without_data_is_estimated_and_its_measurement_refused():
     with FakeTensorMode():
         model = nn.Linear(8, 8)
-    assert estimate_peak_memory(model, (8, 8)).peak_bytes == estimate_peak_memory(nn.Linear(8, 8), (8, 8)).peak_bytes
-    with pytest.raises(ModelError, match=r"were made under FakeTensorMode and have no data to run on; make them"):
+    assert (
+        estimate_peak_memory(model, (8, 8)).peak_bytes
+        == estimate_peak_memory(nn.Linear(8, 8), (8, 8)).peak_bytes
+    )
+    with pytest.raises(
+        ModelError, match=r"were made under FakeTensorMode and have no data to run on; make them"
+    ):
         measure_peak_memory(model, (8, 8))
 
 
 class Asks(nn.Linear):
-    """Asks whether another thread would wait: when its shape is looked up, and in its forward pass."""
+    """Asks whether another thread would wait: when its shape is looked up, and in its forward
+    pass.
+    """
 
     @property
     def example_shape(self):
@@ -280,8 +339,14 @@ class Asks(nn.Linear):
 
 @pytest.mark.parametrize(
     ("function", "options"),
-    [(estimate_peak_memory, {}), (measure_peak_memory, {}), (profile_layer_mem, {}), (profile_mem, {}),
-     (profile_layer_alexnet, {"inputs": (4, 8)}), (fits, {"memory_bytes": "1 MB"})],
-)  # fmt: skip
+    [
+        (estimate_peak_memory, {}),
+        (measure_peak_memory, {}),
+        (profile_layer_mem, {}),
+        (profile_mem, {}),
+        (profile_layer_alexnet, {"inputs": (4, 8)}),
+        (fits, {"memory_bytes": "1 MB"}),
+    ],
+)
 def test_threads_wait_for_each_other(function, options):
     function(Asks(8, 8), **options)

@@ -1,4 +1,6 @@
-"""Bytes per layer: the known networks to the byte, sharing and tying, and the totals against the timeline."""
+"""Bytes per layer: the known networks to the byte, sharing and tying, and the totals against the
+timeline.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,40 @@ import torch
 from memory_models import Adam, Residual, TinyLanguageModel
 from torch import nn
 
-from helpers.memory import estimate_peak_memory, profile_layer_alexnet, profile_layer_mem, profile_mem
+from helpers.memory import (
+    estimate_peak_memory,
+    profile_layer_alexnet,
+    profile_layer_mem,
+    profile_mem,
+)
 from helpers.models import LeNet
 
 # in, weights and biases, out of one image: worked out by hand
 LENET_BYTES = {
-    "conv1": (3136, 624, 13824), "relu1": (13824, 0, 13824), "pool1": (13824, 0, 3456), "conv2": (3456, 9664, 4096),
-    "pool2": (4096, 0, 1024), "fc1": (1024, 123360, 480), "fc2": (480, 29040, 240), "fc3": (240, 2440, 40),
-}  # fmt: skip
-LENET_SAVED = {  # the first that saves a tensor counts it; a pool keeps its places as 8-byte integers
-    "conv1": 0, "relu1": 13824, "pool1": 2 * 3456, "conv2": 3456, "relu2": 4096, "pool2": 2 * 1024, "flatten": 0,
-    "fc1": 1024, "relu3": 480, "fc2": 0, "relu4": 240, "fc3": 0,
-}  # fmt: skip
+    "conv1": (3136, 624, 13824),
+    "relu1": (13824, 0, 13824),
+    "pool1": (13824, 0, 3456),
+    "conv2": (3456, 9664, 4096),
+    "pool2": (4096, 0, 1024),
+    "fc1": (1024, 123360, 480),
+    "fc2": (480, 29040, 240),
+    "fc3": (240, 2440, 40),
+}
+# the first that saves a tensor counts it; a pool keeps its places as 8-byte integers
+LENET_SAVED = {
+    "conv1": 0,
+    "relu1": 13824,
+    "pool1": 2 * 3456,
+    "conv2": 3456,
+    "relu2": 4096,
+    "pool2": 2 * 1024,
+    "flatten": 0,
+    "fc1": 1024,
+    "relu3": 480,
+    "fc2": 0,
+    "relu4": 240,
+    "fc3": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +69,8 @@ def test_lenet_in_training_has_a_gradient_and_two_moments_a_parameter(lenet):
     for row in lenet.layers:
         parameters, tensors = row.weight_bytes + row.bias_bytes, 2 if row.weight_bytes else 0
         assert row.gradient_bytes == parameters
-        assert row.optimizer_state_bytes == 2 * parameters + 4 * tensors  # each parameter's step is one float
+        # each parameter's step is one float
+        assert row.optimizer_state_bytes == 2 * parameters + 4 * tensors
     assert lenet.parameter_bytes == lenet.gradient_bytes == 4 * 41_282
     assert lenet.saved_bytes == sum(LENET_SAVED.values())
 
@@ -66,7 +91,9 @@ def test_inference_saves_nothing():
     ],
 )
 def test_what_is_saved_is_what_is_alive_when_backward_begins(make, inputs):
-    """Two roads: hooks on what autograd saves, and the lives of tensors from forward to backward."""
+    """Two roads: hooks on what autograd saves, and the lives of tensors from forward to
+    backward.
+    """
     line = estimate_peak_memory(make(), inputs).timeline
     begin = next(event for event, each in enumerate(line.events) if each.phase == "backward")
     alive = sum(
@@ -74,11 +101,14 @@ def test_what_is_saved_is_what_is_alive_when_backward_begins(make, inputs):
         for tensor in line.tensors
         if tensor.category == "saved activation" and tensor.start_event < begin <= tensor.end_event
     )
-    assert profile_layer_mem(make(), inputs).saved_bytes == alive - 4  # the loss is alive, and saved by none
+    # the loss is alive, and saved by none
+    assert profile_layer_mem(make(), inputs).saved_bytes == alive - 4
 
 
 def test_checkpointing_saves_less_in_the_blocks():
-    plain, recomputed = (profile_layer_mem(Residual(checkpointed=each), (32, 64)) for each in (False, True))
+    plain, recomputed = (
+        profile_layer_mem(Residual(checkpointed=each), (32, 64)) for each in (False, True)
+    )
     assert recomputed.saved_bytes < plain.saved_bytes / 4
 
 
@@ -93,8 +123,16 @@ def test_a_shared_module_is_one_row_with_its_calls():
 
     found = rows(profile_layer_mem(Twice(), (2, 8)))
     assert (found["linear"].calls, found["linear"].input_bytes) == (2, 2 * 2 * 8 * 4)
-    assert found["linear"].weight_bytes == found["linear"].gradient_bytes - found["linear"].bias_bytes == 256
-    assert (found["unused"].calls, found["unused"].weight_bytes, found["unused"].gradient_bytes) == (0, 36, 0)
+    assert (
+        found["linear"].weight_bytes
+        == found["linear"].gradient_bytes - found["linear"].bias_bytes
+        == 256
+    )
+    assert (
+        found["unused"].calls,
+        found["unused"].weight_bytes,
+        found["unused"].gradient_bytes,
+    ) == (0, 36, 0)
     assert "" not in found
 
 
@@ -117,9 +155,17 @@ def test_alexnet_layer_by_layer():
     profile = profile_layer_alexnet()
     convolutions = [row for row in profile.layers if row.kind == "Conv2d"]
     linears = [row for row in profile.layers if row.kind == "Linear"]
-    assert [round(row.working_set_bytes / 1e6, 2) for row in convolutions] == [1.47, 1.98, 3.05, 3.97, 2.71]
+    assert [round(row.working_set_bytes / 1e6, 2) for row in convolutions] == [
+        1.47,
+        1.98,
+        3.05,
+        3.97,
+        2.71,
+    ]
     assert [round(row.working_set_bytes / 1e6, 2) for row in linears] == [151.06, 67.16, 16.41]
-    assert profile.layers[0].working_set_bytes == 4 * (3 * 224 * 224 + 64 * 3 * 11 * 11 + 64 + 64 * 55 * 55)
+    assert profile.layers[0].working_set_bytes == 4 * (
+        3 * 224 * 224 + 64 * 3 * 11 * 11 + 64 + 64 * 55 * 55
+    )
     assert profile.parameter_bytes == 4 * 61_100_840
     assert profile.batch_bytes == 4 * 3 * 224 * 224
 
@@ -134,7 +180,11 @@ def test_working_sets_of_another_model():
 def test_the_pie_adds_up_and_its_peak_is_the_estimate():
     profile = profile_mem(LeNet(), (64, 1, 28, 28), optimizer=Adam)
     shares = {share.category: share for share in profile.shares}
-    assert sum(share.size_bytes for share in profile.shares) == profile.whole_bytes >= profile.peak_bytes
+    assert (
+        sum(share.size_bytes for share in profile.shares)
+        == profile.whole_bytes
+        >= profile.peak_bytes
+    )
     assert sum(share.whole_share for share in profile.shares) == pytest.approx(1)
     assert sum(share.at_peak_bytes for share in profile.shares) == profile.peak_bytes
     assert shares["parameter"].size_bytes == shares["gradient"].size_bytes == 4 * 41_282

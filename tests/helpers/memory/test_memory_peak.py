@@ -1,4 +1,6 @@
-"""The estimate against the measurement, the measurement against arithmetic, and each of its parts left out."""
+"""The estimate against the measurement, the measurement against arithmetic, and each of its parts
+left out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from memory_models import CONFIGURATIONS, Adam, Picks, Residual, SelfAttention, 
 from torch import nn
 
 from helpers import steps
-from helpers.memory import _trace as records, _tracing as tracing, estimate_peak_memory, measure_peak_memory
+from helpers.memory import (
+    _trace as records,
+    _tracing as tracing,
+    estimate_peak_memory,
+    measure_peak_memory,
+)
 from helpers.memory._attribution import SavedNumbers
 from helpers.memory._trace import Usage
 from helpers.models import LeNet
@@ -24,9 +31,13 @@ def assert_exact(model, inputs, **how):
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "Adam"])
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize(
+    "configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name
+)
 def test_the_estimate_is_the_measurement_on_the_table(configuration, training):
-    """The heavy ones have a lighter stand-in here; ``make bench NAME=peak`` runs every one at its own size."""
+    """The heavy ones have a lighter stand-in here; ``make bench NAME=peak`` runs every one at its
+    own size.
+    """
     make, shape = configuration.light or (configuration.make, configuration.shape)
     estimate = assert_exact(make(), shape, training=training, optimizer=Adam if training else None)
     assert estimate.uncertain == ()
@@ -41,7 +52,9 @@ def small_network():
     [
         None,
         torch.optim.SGD,
-        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
+        lambda parameters: torch.optim.SGD(
+            parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
+        ),
         torch.optim.Adagrad,
         torch.optim.RMSprop,
         torch.optim.NAdam,
@@ -68,8 +81,14 @@ def test_an_optimizer_that_reads_its_own_numbers_is_estimated_and_says_so():
         (lambda: nn.LSTMCell(32, 48), (4, 32)),
         (
             lambda: nn.Sequential(
-                nn.ConvTranspose2d(8, 16, 4, 2, 1), nn.GroupNorm(4, 16), nn.SiLU(), nn.Conv2d(16, 16, 3, groups=16),
-                nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Dropout(),
+                nn.ConvTranspose2d(8, 16, 4, 2, 1),
+                nn.GroupNorm(4, 16),
+                nn.SiLU(),
+                nn.Conv2d(16, 16, 3, groups=16),
+                nn.BatchNorm2d(16),
+                nn.ReLU(inplace=True),
+                nn.Upsample(scale_factor=2, mode="bilinear"),
+                nn.Dropout(),
             ),
             (2, 8, 16, 16),
         ),
@@ -78,21 +97,26 @@ def test_an_optimizer_that_reads_its_own_numbers_is_estimated_and_says_so():
         (lambda: nn.Linear(64, 64), {"input": torch.zeros(3, 64)}),
         (lambda: nn.Bilinear(8, 8, 4), (torch.zeros(5, 8), torch.zeros(5, 8))),
     ],
-)  # fmt: skip
+)
 def test_other_models(make, inputs):
     assert_exact(make(), inputs, optimizer=Adam)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.complex64])
 def test_a_shape_is_of_the_models_type(dtype):
-    estimate = assert_exact(nn.Linear(4, 4, dtype=dtype), (2, 4), loss=lambda outputs: outputs.abs().sum())
+    estimate = assert_exact(
+        nn.Linear(4, 4, dtype=dtype), (2, 4), loss=lambda outputs: outputs.abs().sum()
+    )
     assert estimate.category_bytes["input"] == 2 * 4 * dtype.itemsize
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_complex_weights(bias):
     """Their backward multiplies by conjugate views, which the kernel copies first."""
-    model, x = nn.Linear(20, 30, bias=bias, dtype=torch.complex64), torch.zeros(2, 20, dtype=torch.complex64)
+    model, x = (
+        nn.Linear(20, 30, bias=bias, dtype=torch.complex64),
+        torch.zeros(2, 20, dtype=torch.complex64),
+    )
     assert_exact(model, x, optimizer=torch.optim.SGD, loss=lambda outputs: outputs.abs().sum())
 
 
@@ -113,12 +137,16 @@ def test_a_view_that_negates():
 
 def test_inference_takes_the_fast_path_of_the_encoder():
     estimate = assert_exact(TinyLanguageModel(), TOKENS, training=False)
-    assert "_transformer_encoder_layer_fwd" in {event.operator for event in estimate.timeline.events}
+    assert "_transformer_encoder_layer_fwd" in {
+        event.operator for event in estimate.timeline.events
+    }
 
 
 def test_a_loss_of_ones_own_that_holds_its_targets():
     assert_exact(
-        TinyLanguageModel(), TOKENS, loss=lambda logits: F.cross_entropy(logits.reshape(-1, 100), TOKENS.reshape(-1))
+        TinyLanguageModel(),
+        TOKENS,
+        loss=lambda logits: F.cross_entropy(logits.reshape(-1, 100), TOKENS.reshape(-1)),
     )
 
 
@@ -132,7 +160,8 @@ def test_a_model_that_keeps_tensors_of_its_own_between_steps():
     model.mask = torch.ones(64, 64)
     model(torch.zeros(64, 64))  # what it keeps now is a result of autograd
     estimate = assert_exact(model, (64, 64), optimizer=Adam)
-    assert estimate.category_bytes["other"] == 64 * 64 * 4  # the mask; at the peak the last result is a new one
+    # the mask; at the peak the last result is a new one
+    assert estimate.category_bytes["other"] == 64 * 64 * 4
 
 
 def test_a_function_with_a_backward_of_its_own_and_accumulated_gradients():
@@ -155,7 +184,8 @@ def test_a_function_with_a_backward_of_its_own_and_accumulated_gradients():
     assert_exact(Uses(64, 64), (64, 64), optimizer=Adam)
 
 
-# What the numbers must be, by arithmetic: float32, n elements; a loss and its gradient are 4 bytes each.
+# What the numbers must be, by arithmetic: float32, n elements; a loss and its gradient are 4 bytes
+# each.
 
 
 def test_inference_of_one_activation_by_hand():
@@ -166,11 +196,13 @@ def test_training_of_one_activation_by_hand():
     x = torch.zeros(64, 64, requires_grad=True)
     measured = measure_peak_memory(nn.ReLU(), x)
     assert measured.carried_bytes == 64 * 64 * 4
-    assert measured.step_bytes == 64 * 64 * 4 + 4 + 4 + 64 * 64 * 4  # output, loss, its gradient, input's gradient
+    # output, loss, its gradient, input's gradient
+    assert measured.step_bytes == 64 * 64 * 4 + 4 + 4 + 64 * 64 * 4
 
 
 def test_training_of_one_product_by_hand():
-    # y = x w.T, loss sum(y): backward makes w's gradient from an expanded 1, of which the product needs a copy
+    # y = x w.T, loss sum(y): backward makes w's gradient from an expanded 1, of which the product
+    # needs a copy
     measured = measure_peak_memory(nn.Linear(50, 30, bias=False), (20, 50))
     weight, x, y = 4 * 50 * 30, 4 * 20 * 50, 4 * 20 * 30
     assert measured.carried_bytes == weight + x
@@ -199,7 +231,8 @@ def test_without_accumulation_in_place_attention_would_be_off(monkeypatch):
     exact = assert_exact(model, (4, 32, 64))
     monkeypatch.setattr(records, "_in_place", lambda *_: None)
     out_of_place = estimate_peak_memory(model, (4, 32, 64))
-    assert len(out_of_place.timeline.tensors) == len(exact.timeline.tensors) + 2  # queries, keys, values: three sums
+    # queries, keys, values: three sums
+    assert len(out_of_place.timeline.tensors) == len(exact.timeline.tensors) + 2
 
 
 def test_without_the_numbers_that_a_product_keeps_it_would_be_eight_bytes_off(monkeypatch):
@@ -215,7 +248,9 @@ def test_without_the_numbers_that_a_product_keeps_it_would_be_eight_bytes_off(mo
 
 def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
     """The trace alone computes nothing: it is done without any real tensor of the step's size."""
-    monkeypatch.setattr("helpers.memory._probing.probed", lambda trace, device: pytest.fail("stop here"))
+    monkeypatch.setattr(
+        "helpers.memory._probing.probed", lambda trace, device: pytest.fail("stop here")
+    )
     trace = tracing.traced(steps.step(nn.Linear(1, 1), (10**12, 1)))
     assert max(trace.storage_bytes.values()) == 4 * 10**12
 
@@ -309,7 +344,10 @@ class Computes(nn.Linear):
 )
 def test_an_operator_that_takes_memory_by_its_values_is_named(function, named):
     assert named in " ".join(estimate_peak_memory(Computes(function), (16, 16)).uncertain)
-    assert estimate_peak_memory(Computes(lambda y: y.detach().cumprod(1) + y), (16, 16)).uncertain == ()
+    assert (
+        estimate_peak_memory(Computes(lambda y: y.detach().cumprod(1) + y), (16, 16)).uncertain
+        == ()
+    )
 
 
 class Pushes(nn.Linear):
@@ -338,7 +376,10 @@ class Halves(nn.Module):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_parameters_that_share_a_storage_count_once(training):
-    assert assert_exact(Halves(), (64, 64), training=training).category_bytes["parameter"] == 128 * 64 * 4
+    assert (
+        assert_exact(Halves(), (64, 64), training=training).category_bytes["parameter"]
+        == 128 * 64 * 4
+    )
 
 
 # Checkpointing and mixed precision: the saving is the measured one.
@@ -346,18 +387,24 @@ def test_parameters_that_share_a_storage_count_once(training):
 
 def test_checkpointing_saves_what_it_is_estimated_to_save():
     plain, recomputed = (
-        assert_exact(Residual(checkpointed=checkpointed), (512, 64)).peak_bytes for checkpointed in (False, True)
+        assert_exact(Residual(checkpointed=checkpointed), (512, 64)).peak_bytes
+        for checkpointed in (False, True)
     )
     assert recomputed < 0.65 * plain
 
 
 @pytest.mark.parametrize(("training", "share"), [(False, 0.9), (True, 0.65)])
 def test_mixed_precision_saves_what_it_is_estimated_to_save(training, share):
-    """Of the tensors: without bfloat16 instructions the library converts operands to float32 in a workspace."""
+    """Of the tensors: without bfloat16 instructions the library converts operands to float32 in a
+    workspace.
+    """
     full, mixed = (
-        assert_exact(Residual(), (512, 64), training=training, autocast=autocast) for autocast in (None, torch.bfloat16)
+        assert_exact(Residual(), (512, 64), training=training, autocast=autocast)
+        for autocast in (None, torch.bfloat16)
     )
-    tensors, halved = (one.peak_bytes - one.category_bytes.get("workspace", 0) for one in (full, mixed))
+    tensors, halved = (
+        one.peak_bytes - one.category_bytes.get("workspace", 0) for one in (full, mixed)
+    )
     assert halved < share * tensors
 
 
@@ -369,5 +416,11 @@ def test_on_cuda_within_one_per_cent(training):
     model, shape = LeNet().cuda(), (512, 1, 28, 28)
     how = {"training": training, "optimizer": Adam if training else None}
     estimate = estimate_peak_memory(model, shape, **how)
-    assert all(tensor.size_bytes % 512 == 0 for tensor in estimate.timeline.tensors if tensor.category != "workspace")
-    assert estimate.peak_bytes == pytest.approx(measure_peak_memory(model, shape, **how).peak_bytes, rel=0.01)
+    assert all(
+        tensor.size_bytes % 512 == 0
+        for tensor in estimate.timeline.tensors
+        if tensor.category != "workspace"
+    )
+    assert estimate.peak_bytes == pytest.approx(
+        measure_peak_memory(model, shape, **how).peak_bytes, rel=0.01
+    )

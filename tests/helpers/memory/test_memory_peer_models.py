@@ -1,4 +1,6 @@
-"""Models that we did not write, called as their users call them: transformers with masks and labels, timm."""
+"""Models that we did not write, called as their users call them: transformers with masks and
+labels, timm.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,16 @@ from helpers.memory import estimate_peak_memory, measure_peak_memory
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 100}
 GATED = SIZES | {"intermediate_size": 64, "num_key_value_heads": 2, "use_cache": False}
 SEQ2SEQ = {
-    "vocab_size": 100, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "use_cache": False,
-}  # fmt: skip
+    "vocab_size": 100,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "use_cache": False,
+}
 TOKENS = torch.arange(2 * 48).reshape(2, 48) % 100
 ONES = torch.ones_like(TOKENS)
 PADDED = ONES.clone()
@@ -22,12 +31,15 @@ PADDED[0, -5:] = 0
 
 
 def made(name, config, **sizes):
-    transformers = pytest.importorskip("transformers")  # here: every process of the tests reads this file
+    # here: every process of the tests reads this file
+    transformers = pytest.importorskip("transformers")
     return getattr(transformers, name)(getattr(transformers, config)(**sizes))
 
 
 def bert():
-    return made("BertForMaskedLM", "BertConfig", intermediate_size=64, max_position_embeddings=512, **SIZES)
+    return made(
+        "BertForMaskedLM", "BertConfig", intermediate_size=64, max_position_embeddings=512, **SIZES
+    )
 
 
 def llama():
@@ -44,7 +56,9 @@ def qwen_moe():
 
 
 def longformer():
-    return made("LongformerModel", "LongformerConfig", attention_window=8, intermediate_size=64, **SIZES)
+    return made(
+        "LongformerModel", "LongformerConfig", attention_window=8, intermediate_size=64, **SIZES
+    )
 
 
 def bart():
@@ -52,7 +66,15 @@ def bart():
 
 
 def swin():
-    return made("SwinModel", "SwinConfig", image_size=32, embed_dim=24, depths=[2], num_heads=[2], window_size=4)
+    return made(
+        "SwinModel",
+        "SwinConfig",
+        image_size=32,
+        embed_dim=24,
+        depths=[2],
+        num_heads=[2],
+        window_size=4,
+    )
 
 
 def of_timm(name, **options):
@@ -99,8 +121,16 @@ def test_training_is_exact(name):
 
 
 def test_experts_that_are_chosen_one_by_one_are_refused_with_what_measures_them():
-    model = made("MixtralForCausalLM", "MixtralConfig", num_local_experts=4, experts_implementation="eager", **GATED)
-    with pytest.raises(RuntimeError, match=r"looks at the values of a tensor .*measure_peak_memory"):
+    model = made(
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        num_local_experts=4,
+        experts_implementation="eager",
+        **GATED,
+    )
+    with pytest.raises(
+        RuntimeError, match=r"looks at the values of a tensor .*measure_peak_memory"
+    ):
         estimate_peak_memory(model, with_mask(ONES), training=False)
     assert measure_peak_memory(model, with_mask(ONES), training=False).peak_bytes > 0
 
@@ -117,4 +147,6 @@ class AsksWhetherItIsTraced(nn.Linear):
 def test_a_model_that_asks_whether_it_is_traced_is_told_no():
     inputs = (8, 16)
     estimate = estimate_peak_memory(AsksWhetherItIsTraced(16, 16), inputs)
-    assert estimate.peak_bytes == measure_peak_memory(AsksWhetherItIsTraced(16, 16), inputs).peak_bytes
+    assert (
+        estimate.peak_bytes == measure_peak_memory(AsksWhetherItIsTraced(16, 16), inputs).peak_bytes
+    )

@@ -8,7 +8,13 @@ from memory_models import Adam, Residual, SelfAttention
 from torch import nn
 
 from helpers import isolation
-from helpers.memory import estimate_peak_memory, fits, max_batch_size, measure_peak_memory, profile_layer_mem
+from helpers.memory import (
+    estimate_peak_memory,
+    fits,
+    max_batch_size,
+    measure_peak_memory,
+    profile_layer_mem,
+)
 from helpers.memory._trace import cuda_usage
 from helpers.models import LeNet
 
@@ -34,7 +40,9 @@ def test_on_meta_it_is_as_on_the_cpu_and_says_so(make, shape):
     for inputs in (shape, torch.zeros(shape), torch.zeros(shape, device="meta")):
         found = estimate_peak_memory(on_meta(make), inputs, optimizer=Adam)
         assert (found.timeline, found.device) == (expected.timeline, "cpu")
-        assert found.uncertain == ("the model is on meta and no target is given: a CPU was assumed",)
+        assert found.uncertain == (
+            "the model is on meta and no target is given: a CPU was assumed",
+        )
     assert estimate_peak_memory(on_meta(make), shape, optimizer=Adam, target="cpu") == expected
 
 
@@ -51,10 +59,15 @@ def test_tied_weights_on_meta_are_one():
 def test_a_model_on_meta_comes_back_as_it_was():
     model = on_meta(lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
     tensors = [*model.parameters(), *model.buffers()]
-    before = [(id(tensor), tensor._version, tensor.device, tensor.requires_grad) for tensor in tensors]
+    before = [
+        (id(tensor), tensor._version, tensor.device, tensor.requires_grad) for tensor in tensors
+    ]
     for function in (estimate_peak_memory, profile_layer_mem):
         function(model, (4, 8), optimizer=Adam)
-    assert [(id(t), t._version, t.device, t.requires_grad) for t in (*model.parameters(), *model.buffers())] == before
+    assert [
+        (id(t), t._version, t.device, t.requires_grad)
+        for t in (*model.parameters(), *model.buffers())
+    ] == before
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -65,7 +78,11 @@ def large():
 def parameters_and_peak():
     model = on_meta(large)
     estimate = estimate_peak_memory(model, torch.zeros(1, 256, dtype=torch.long), optimizer=Adam)
-    return sum(parameter.nbytes for parameter in model.parameters()), estimate.peak_bytes, estimate.uncertain[1:]
+    return (
+        sum(parameter.nbytes for parameter in model.parameters()),
+        estimate.peak_bytes,
+        estimate.uncertain[1:],
+    )
 
 
 def test_a_model_on_meta_is_estimated_in_a_fraction_of_its_memory():
@@ -80,7 +97,8 @@ def test_a_model_on_meta_is_estimated_in_a_fraction_of_its_memory():
 
 # CUDA without a CUDA device. float32; sizes worked out by hand and rounded up to 512.
 
-WEIGHT, X, Y, NUMBER = 6144, 4096, 2560, 512  # 4 * 50 * 30 = 6000, 4 * 20 * 50 = 4000, 4 * 20 * 30 = 2400, 4
+# 4 * 50 * 30 = 6000, 4 * 20 * 50 = 4000, 4 * 20 * 30 = 2400, 4
+WEIGHT, X, Y, NUMBER = 6144, 4096, 2560, 512
 
 
 def product():
@@ -93,13 +111,17 @@ def test_rounding_of_one_product_by_hand():
     assert inference.peak_bytes == WEIGHT + X + Y
     assert inference.device == "cuda:0"
     training = estimate_peak_memory(product(), (20, 50), target="cuda")
-    assert training.peak_bytes == WEIGHT + X + 2 * NUMBER + WEIGHT  # loss, its gradient, the weight's gradient
+    # loss, its gradient, the weight's gradient
+    assert training.peak_bytes == WEIGHT + X + 2 * NUMBER + WEIGHT
     assert training.timeline.event_table().live_bytes[0] == WEIGHT + X + Y
 
 
 @needs_no_cuda
 def test_a_tensor_of_512_bytes_takes_512_and_one_more_takes_1024():
-    peaks = [estimate_peak_memory(nn.ReLU(), (n,), training=False, target="cuda").peak_bytes for n in (1, 128, 129)]
+    peaks = [
+        estimate_peak_memory(nn.ReLU(), (n,), training=False, target="cuda").peak_bytes
+        for n in (1, 128, 129)
+    ]
     assert peaks == [2 * 512, 2 * 512, 2 * 1024]
 
 
@@ -109,9 +131,13 @@ def test_adam_on_cuda_updates_all_parameters_at_once_and_counts_its_steps_on_the
     estimate = estimate_peak_memory(model, (20, 50), optimizer=Adam, target="cuda")
     assert estimate.phase == "optimizer"
     assert estimate.category_bytes == {
-        "parameter": 2 * WEIGHT, "input": X, "optimizer state": 4 * WEIGHT, "gradient": 2 * WEIGHT,
-        "optimizer temporary": 2 * WEIGHT, "saved activation": NUMBER,
-    }  # fmt: skip
+        "parameter": 2 * WEIGHT,
+        "input": X,
+        "optimizer state": 4 * WEIGHT,
+        "gradient": 2 * WEIGHT,
+        "optimizer temporary": 2 * WEIGHT,
+        "saved activation": NUMBER,
+    }
     on_cpu = estimate_peak_memory(model, (20, 50), optimizer=Adam)
     assert on_cpu.category_bytes["optimizer state"] == 4 * 6000 + 2 * 4
 
@@ -122,7 +148,10 @@ def test_what_backward_keeps_on_the_host_takes_nothing_of_a_gpu():
         def forward(self, x):
             return super().forward(x) * 0.5
 
-    names = [tensor.name for tensor in estimate_peak_memory(Scaled(8, 8), (4, 8), target="cuda").timeline.tensors]
+    names = [
+        tensor.name
+        for tensor in estimate_peak_memory(Scaled(8, 8), (4, 8), target="cuda").timeline.tensors
+    ]
     assert "outside" not in names
     checkpointed = estimate_peak_memory(Residual(checkpointed=True), (4, 64), target="cuda")
     assert "outside" not in {tensor.name for tensor in checkpointed.timeline.tensors}
@@ -156,7 +185,12 @@ class FakeCuda:
 
     def __init__(self, monkeypatch):
         self.allocated, self.peak, self.calls = 1000, 5000, []
-        for name in ("synchronize", "reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
+        for name in (
+            "synchronize",
+            "reset_peak_memory_stats",
+            "memory_allocated",
+            "max_memory_allocated",
+        ):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
 
     def synchronize(self, device):
@@ -191,9 +225,20 @@ def test_usage_on_cuda_is_over_what_was_allocated_before(monkeypatch):
 
 @needs_no_cuda
 def test_a_cuda_device_that_is_not_here_is_not_touched(monkeypatch):
-    for name in ("synchronize", "current_device", "get_rng_state", "_lazy_init", "get_device_properties"):
+    for name in (
+        "synchronize",
+        "current_device",
+        "get_rng_state",
+        "_lazy_init",
+        "get_device_properties",
+    ):
         monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("touched"))
-    assert estimate_peak_memory(Residual(checkpointed=True), (4, 64), optimizer=Adam, target="cuda").peak_bytes > 0
+    assert (
+        estimate_peak_memory(
+            Residual(checkpointed=True), (4, 64), optimizer=Adam, target="cuda"
+        ).peak_bytes
+        > 0
+    )
 
 
 @pytest.mark.cuda
@@ -202,4 +247,6 @@ def test_a_target_that_is_here_is_probed_as_if_the_model_were_there():
         pytest.skip("no CUDA device")
     expected = estimate_peak_memory(LeNet().cuda(), (8, 1, 28, 28), optimizer=Adam)
     for model in (LeNet(), on_meta(LeNet)):
-        assert estimate_peak_memory(model, (8, 1, 28, 28), optimizer=Adam, target="cuda") == expected
+        assert (
+            estimate_peak_memory(model, (8, 1, 28, 28), optimizer=Adam, target="cuda") == expected
+        )

@@ -7,7 +7,13 @@ import torch
 from memory_models import Adam
 from torch import nn
 
-from helpers.memory import CATEGORIES, LiveTensor, MemoryTimeline, PeakEstimate, estimate_peak_memory
+from helpers.memory import (
+    CATEGORIES,
+    LiveTensor,
+    MemoryTimeline,
+    PeakEstimate,
+    estimate_peak_memory,
+)
 from helpers.memory._trace import recorded, usage
 from helpers.models import LeNet
 from helpers.results import from_dict
@@ -20,7 +26,14 @@ def estimate():
 
 def test_the_live_bytes_are_the_sum_over_the_table(estimate):
     table, events = estimate.timeline.table(), estimate.timeline.event_table()
-    assert list(table.columns) == ["name", "category", "layer", "size_bytes", "start_event", "end_event"]
+    assert list(table.columns) == [
+        "name",
+        "category",
+        "layer",
+        "size_bytes",
+        "start_event",
+        "end_event",
+    ]
     for event, live_bytes in enumerate(events.live_bytes):
         alive = table[(table.start_event <= event) & (table.end_event >= event)]
         assert alive.size_bytes.sum() == live_bytes
@@ -32,9 +45,14 @@ def test_what_is_alive_at_the_peak_adds_up(estimate):
     assert sum(estimate.category_bytes.values()) == estimate.peak_bytes
     assert sum(group.size_bytes for group in estimate.alive) == estimate.peak_bytes
     assert sum(group.peak_share for group in estimate.alive) == pytest.approx(1)
-    assert sum(tensor.size_bytes for tensor in estimate.timeline.alive_at(estimate.peak_event)) == estimate.peak_bytes
+    assert (
+        sum(tensor.size_bytes for tensor in estimate.timeline.alive_at(estimate.peak_event))
+        == estimate.peak_bytes
+    )
     assert set(estimate.category_bytes) <= set(CATEGORIES)
-    assert sum(group.tensors for group in estimate.alive) == len(estimate.timeline.alive_at(estimate.peak_event))
+    assert sum(group.tensors for group in estimate.alive) == len(
+        estimate.timeline.alive_at(estimate.peak_event)
+    )
 
 
 def test_phases_follow_each_other_and_lives_fit_into_them(estimate):
@@ -53,7 +71,11 @@ def test_phases_follow_each_other_and_lives_fit_into_them(estimate):
 
 
 def test_backward_operators_belong_to_their_layers(estimate):
-    layers = [event.layer for event in estimate.timeline.events if event.operator == "convolution_backward"]
+    layers = [
+        event.layer
+        for event in estimate.timeline.events
+        if event.operator == "convolution_backward"
+    ]
     assert layers == ["conv2", "conv1"]
     gradients = {
         (tensor.layer, tensor.name): tensor.size_bytes

@@ -1,4 +1,6 @@
-"""What a model asks of its masks and lengths, and how operators are run that are too large to run."""
+"""What a model asks of its masks and lengths, and how operators are run that are too large to
+run.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,17 @@ def compared(_, x, mask):
     return 100 if torch.equal(mask, torch.ones_like(mask)) else 300
 
 
-@pytest.mark.parametrize("asked", [converted, counted_at_run_time, written_in_place, from_a_buffer, selected, compared])
+@pytest.mark.parametrize(
+    "asked", [converted, counted_at_run_time, written_in_place, from_a_buffer, selected, compared]
+)
 @pytest.mark.parametrize("mask", [MASK, HALF], ids=["ones", "half"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_answer_is_that_of_a_real_run(asked, mask, training):
     given = (torch.zeros(4, 16), mask)
     estimate = estimate_peak_memory(Asks(asked), given, training=training)
-    assert estimate.peak_bytes == measure_peak_memory(Asks(asked), given, training=training).peak_bytes
+    assert (
+        estimate.peak_bytes == measure_peak_memory(Asks(asked), given, training=training).peak_bytes
+    )
     assert estimate.uncertain == ()
 
 
@@ -79,25 +85,36 @@ def test_the_answer_is_that_of_a_real_run(asked, mask, training):
         lambda _, x, mask: len(x[(x > 0)]),
         lambda _, x, mask: int(torch.randint(5, (1,), generator=torch.Generator())),
     ],
-    ids=["activations", "written from activations", "selected by activations", "drawn from its own generator"],
+    ids=[
+        "activations",
+        "written from activations",
+        "selected by activations",
+        "drawn from its own generator",
+    ],
 )
 def test_what_hangs_on_activations_or_on_a_generator_of_its_own_is_refused(asked):
     with pytest.raises(ModelError, match="looks at the values"):
         estimate_peak_memory(Asks(asked), (torch.zeros(4, 16), MASK), training=False)
 
 
-@pytest.mark.parametrize("asked", [
-    lambda _, x, mask: 500 if torch.rand([]) < 0.0 else 50,  # dropping layers, switched off
-    lambda _, x, mask: 70 + 0 * int(mask.bernoulli_(0.5).sum()),
-    lambda _, x, mask: 50 * (len(x[torch.rand(4) < 2.0]) + len(torch.rand(3).nonzero())),
-], ids=["compared", "drawn into", "selected"])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda _, x, mask: 500 if torch.rand([]) < 0.0 else 50,  # dropping layers, switched off
+        lambda _, x, mask: 70 + 0 * int(mask.bernoulli_(0.5).sum()),
+        lambda _, x, mask: 50 * (len(x[torch.rand(4) < 2.0]) + len(torch.rand(3).nonzero())),
+    ],
+    ids=["compared", "drawn into", "selected"],
+)
 def test_one_draw_is_taken_and_said(asked):
     model, given = Asks(asked), (torch.zeros(4, 16), MASK)
     state = torch.get_rng_state()
     estimate = estimate_peak_memory(model, given, training=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert estimate.peak_bytes == measure_peak_memory(model, given, training=False).peak_bytes
-    assert estimate.uncertain == ("the step asks what a random draw gave: one draw was taken, another may differ",)
+    assert estimate.uncertain == (
+        "the step asks what a random draw gave: one draw was taken, another may differ",
+    )
 
 
 class Clamps(nn.Linear):
@@ -111,7 +128,9 @@ class Clamps(nn.Linear):
 def test_activations_are_taken_for_finite_numbers_and_it_is_said():
     estimate = estimate_peak_memory(Clamps(16, 16), (4, 16))
     assert estimate.peak_bytes == measure_peak_memory(Clamps(16, 16), (4, 16)).peak_bytes
-    assert estimate.uncertain == ("the model asks whether its activations are finite numbers: they are taken so",)
+    assert estimate.uncertain == (
+        "the model asks whether its activations are finite numbers: they are taken so",
+    )
 
 
 class WritesByMask(nn.Linear):
@@ -130,12 +149,16 @@ def test_writing_where_a_mask_is_set_is_run_alone():
 
 def test_the_callers_mask_stays_as_it_is():
     mask = MASK.clone()
-    estimate_peak_memory(Asks(lambda _, x, mask: int(mask.mul_(3).sum())), (torch.zeros(4, 16), mask), training=False)
+    estimate_peak_memory(
+        Asks(lambda _, x, mask: int(mask.mul_(3).sum())), (torch.zeros(4, 16), mask), training=False
+    )
     assert torch.equal(mask, MASK)
 
 
 class Transposed(nn.Module):
-    """A layer norm with its result transposed: the gradient that it sends back lies otherwise than the fake one."""
+    """A layer norm with its result transposed: the gradient that it sends back lies otherwise than
+    the fake one.
+    """
 
     def __init__(self):
         super().__init__()
@@ -151,7 +174,10 @@ def test_a_result_that_lies_otherwise_than_pytorch_says_is_traced_as_it_lies(mon
     estimate = estimate_peak_memory(Transposed(), (2, 64, 24))
     assert estimate.peak_bytes == measure_peak_memory(Transposed(), (2, 64, 24)).peak_bytes
     name = "native_layer_norm_backward"
-    sent = [[each.made[0].strides for each in t.events if getattr(each, "name", "") == name] for t in traces]
+    sent = [
+        [each.made[0].strides for each in t.events if getattr(each, "name", "") == name]
+        for t in traces
+    ]
     assert [strides[-1] for strides in sent] == [(1536, 1, 64), (1536, 24, 1)]
 
 
@@ -167,7 +193,9 @@ def test_at_small_sizes_operators_take_what_they_take_at_their_own(name, monkeyp
 
 
 def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
-    """The gradient of a sum is one number for every element: the product copies it before it reads it."""
+    """The gradient of a sum is one number for every element: the product copies it before it reads
+    it.
+    """
     expected = measure_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes
     monkeypatch.setattr(probing, "_LARGE_BYTES", 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes == expected
@@ -176,7 +204,9 @@ def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
 
 
 class Packed(nn.Module):
-    """An embedding, a recurrent layer over sequences packed by their lengths, and a layer over what is padded again."""
+    """An embedding, a recurrent layer over sequences packed by their lengths, and a layer over what
+    is padded again.
+    """
 
     def __init__(self, kind, **options):
         super().__init__()
@@ -184,13 +214,19 @@ class Packed(nn.Module):
         self.recurrent = kind(8, 6, batch_first=True, **options)
 
     def forward(self, tokens, lengths):
-        packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            self.embed(tokens), lengths, batch_first=True, enforce_sorted=False
+        )
         return self.head(pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)[0])
 
 
-@pytest.mark.parametrize("how", [{"training": False}, {"optimizer": torch.optim.Adam}], ids=["inference", "training"])
-@pytest.mark.parametrize(("kind", "options"), [(nn.LSTM, {"num_layers": 2, "bidirectional": True}), (nn.GRU, {}),
-                                               (nn.RNN, {})])  # fmt: skip
+@pytest.mark.parametrize(
+    "how", [{"training": False}, {"optimizer": torch.optim.Adam}], ids=["inference", "training"]
+)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(nn.LSTM, {"num_layers": 2, "bidirectional": True}), (nn.GRU, {}), (nn.RNN, {})],
+)
 def test_lengths_of_packed_sequences_are_known(kind, options, how):
     given = torch.zeros(4, 7, dtype=torch.long), torch.tensor([7, 3, 5, 2])
     model = Packed(kind, **options)
@@ -200,9 +236,13 @@ def test_lengths_of_packed_sequences_are_known(kind, options, how):
     assert estimate.uncertain == ()
     shorter = given[0], torch.tensor([2, 3, 1, 2])
     assert estimate_peak_memory(model, shorter, **how).peak_bytes < estimate.peak_bytes
-    packed = pack_padded_sequence(torch.zeros(4, 7, 8), given[1], batch_first=True, enforce_sorted=False)
-    of_packed = [function(model.recurrent, packed, **how).peak_bytes for function in
-                 (estimate_peak_memory, measure_peak_memory)]  # fmt: skip
+    packed = pack_padded_sequence(
+        torch.zeros(4, 7, 8), given[1], batch_first=True, enforce_sorted=False
+    )
+    of_packed = [
+        function(model.recurrent, packed, **how).peak_bytes
+        for function in (estimate_peak_memory, measure_peak_memory)
+    ]
     assert of_packed[0] == of_packed[1]
 
 
@@ -210,8 +250,12 @@ def test_lengths_that_are_computed_are_not_known():
     model = Packed(nn.LSTM)
     tokens = torch.zeros(4, 7, dtype=torch.long)
     model(tokens, torch.tensor([7, 3, 5, 2]))
-    model.register_forward_pre_hook(lambda m, given: (given[0], (m.embed(given[0]).sum((1, 2)) * 0 + 5).long()))
-    with pytest.raises(ModelError, match=r"looks at the values of a tensor .*_pack_padded_sequence"):
+    model.register_forward_pre_hook(
+        lambda m, given: (given[0], (m.embed(given[0]).sum((1, 2)) * 0 + 5).long())
+    )
+    with pytest.raises(
+        ModelError, match=r"looks at the values of a tensor .*_pack_padded_sequence"
+    ):
         estimate_peak_memory(model, (tokens, tokens[:, 0]), training=False)
 
 

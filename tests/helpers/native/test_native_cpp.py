@@ -1,4 +1,6 @@
-"""C++ through the wrapper: right answers, compiled once, found whole, refused with the line that is wrong."""
+"""C++ through the wrapper: right answers, compiled once, found whole, refused with the line that is
+wrong.
+"""
 
 import os
 import pickle
@@ -90,8 +92,13 @@ def test_a_program_is_compiled_once_and_then_found_also_by_another_process(count
     second = native.compile_cpp(ADD)
     assert (second.was_cached, second.compile_s, second.path) == (True, 0.0, first.path)
     assert counted() == calls
-    program = "import sys; from helpers import native; print(native.compile_cpp(sys.stdin.read()).was_cached)"
-    done = subprocess.run([sys.executable, "-c", program], input=ADD, capture_output=True, text=True, check=True)
+    program = (
+        "import sys; from helpers import native; "
+        "print(native.compile_cpp(sys.stdin.read()).was_cached)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=ADD, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "True\n"
     assert sum("-shared" in call for call in counted()) == 1
     assert kept(own_cache) == [first.path.name]
@@ -102,7 +109,10 @@ def test_a_program_is_compiled_once_and_then_found_also_by_another_process(count
 def test_another_source_flag_or_compiler_is_another_program(counted, monkeypatch):
     plain = ("-O0",)
     paths = {native.compile_cpp(ADD).path, native.compile_cpp(ADD + "\n").path}
-    paths |= {native.compile_cpp(ADD, flags=plain).path, native.compile_cpp(ADD, flags=(*plain, "-g")).path}
+    paths |= {
+        native.compile_cpp(ADD, flags=plain).path,
+        native.compile_cpp(ADD, flags=(*plain, "-g")).path,
+    }
     monkeypatch.setenv("CXX", shutil.which("g++", path=os.environ["PATH"].partition(os.pathsep)[2]))
     paths.add(native.compile_cpp(ADD).path)
     assert len(paths) == 5
@@ -130,14 +140,19 @@ def test_two_processes_at_once_compile_once_and_leave_one_file(counted, own_cach
     """)
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", program, DECLARATION], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, DECLARATION],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(2)
     ]
     for process in running:
         process.stdin.write(ADD)
         process.stdin.close()
-    assert [(process.stdout.read(), process.wait()) for process in running] == [("[2.0, 2.0]\n", 0)] * 2
+    assert [(process.stdout.read(), process.wait()) for process in running] == [
+        ("[2.0, 2.0]\n", 0)
+    ] * 2
     for process in running:
         process.stdout.close()
     assert len(kept(own_cache)) == 1
@@ -166,12 +181,19 @@ def test_without_the_lock_the_file_is_still_whole_and_one(own_cache, monkeypatch
 
 
 @needs_compiler
-@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda content: b"",
-                                    lambda content: content[:-1] + bytes([content[-1] ^ 1])])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    ],
+)
 def test_a_damaged_library_is_noticed_and_compiled_again(damage, own_cache):
     path = native.compile_cpp(ADD).path
     content = path.read_bytes()
-    copy = path.with_name("copy")  # the loaded file itself keeps its content: a mapped file must not shrink
+    # the loaded file itself keeps its content: a mapped file must not shrink
+    copy = path.with_name("copy")
     copy.write_bytes(damage(content))
     os.replace(copy, path)
     again = native.compile_cpp(ADD)
@@ -236,20 +258,29 @@ def test_names_that_are_not_there_and_structures_by_value():
     library = native.compile_cpp("int add(int x) { return x; }")
     with pytest.raises(ValueError, match=r'no function \'add\'.*extern "C"'):
         library.function("int add(int x)")
-    with pytest.raises(ValueError, match="takes a Weights by value; on the CPU let it take a pointer"):
+    with pytest.raises(
+        ValueError, match="takes a Weights by value; on the CPU let it take a pointer"
+    ):
         library.function("int add(Weights weights)")
 
 
 @posix
 def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(native.MissingToolError, match=r"PATH has no g\+\+ or clang\+\+ or c\+\+.*install"):
+    with pytest.raises(
+        native.MissingToolError, match=r"PATH has no g\+\+ or clang\+\+ or c\+\+.*install"
+    ):
         native.compile_cpp(ADD)
     monkeypatch.setenv("CXX", "my-compiler -m32")
-    with pytest.raises(native.MissingToolError, match=r"CXX is 'my-compiler -m32'.*no my-compiler.*unset"):
+    with pytest.raises(
+        native.MissingToolError, match=r"CXX is 'my-compiler -m32'.*no my-compiler.*unset"
+    ):
         native.compile_cpp(ADD)
     monkeypatch.setenv("CXX", "g++ '-O2")
-    with pytest.raises(native.MissingToolError, match=r"CXX is \"g\+\+ '-O2\", which is no command: no closing quot"):
+    with pytest.raises(
+        native.MissingToolError,
+        match=r"CXX is \"g\+\+ '-O2\", which is no command: no closing quot",
+    ):
         native.compile_cpp(ADD)
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\necho 'libmpc.so.3: cannot open' >&2\nexit 127\n")

@@ -1,4 +1,6 @@
-"""Kernels launched: through a driver of ours that writes down what it was given, and on a GPU where there is one."""
+"""Kernels launched: through a driver of ours that writes down what it was given, and on a GPU where
+there is one.
+"""
 
 import ctypes
 import re
@@ -30,7 +32,7 @@ __global__ void reverse(float* x, int n) {
 }
 }
 __global__ void mangled(float* y) { *y = 7; }
-"""
+"""  # noqa: E501
 DRIVER = """
 #include <cstdint>
 #include <cstring>
@@ -62,7 +64,7 @@ int cuLaunchKernel(void* f, unsigned a, unsigned b, unsigned c, unsigned d, unsi
     return answer();
 }
 }
-"""
+"""  # noqa: E501
 
 
 def _missing() -> bool:
@@ -73,7 +75,9 @@ def _missing() -> bool:
     return False
 
 
-needs_fake = pytest.mark.skipif(_missing() or shutil.which("g++") is None, reason="needs NVRTC and g++")
+needs_fake = pytest.mark.skipif(
+    _missing() or shutil.which("g++") is None, reason="needs NVRTC and g++"
+)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -91,7 +95,9 @@ def fake(tmp_path):
 @pytest.fixture
 def module(fake, cubin):
     """The program, loaded by that driver, for tensors of this processor, on stream 7 x 2^32."""
-    return driver.module_in_current_context(driver.Driver(fake), cubin.image, device="cpu", stream=lambda: 7 << 32)
+    return driver.module_in_current_context(
+        driver.Driver(fake), cubin.image, device="cpu", stream=lambda: 7 << 32
+    )
 
 
 @needs_fake
@@ -102,8 +108,14 @@ def test_a_launch_hands_over_grid_block_stream_and_every_argument_whole(fake, mo
     assert list((ctypes.c_uint * 7).in_dll(fake, "launch")) == [3, 2, 1, 64, 1, 1, 1024]
     assert ctypes.c_void_p.in_dll(fake, "stream").value == 7 << 32
     assert list((ctypes.c_void_p * 2).in_dll(fake, "pointers")) == [x.data_ptr(), y.data_ptr()]
-    assert (ctypes.c_float.in_dll(fake, "factor").value, ctypes.c_int.in_dll(fake, "n").value) == (2.5, -5)
-    assert (ctypes.c_int.in_dll(fake, "pushed").value, ctypes.c_int.in_dll(fake, "attribute").value) == (0, 0)
+    assert (ctypes.c_float.in_dll(fake, "factor").value, ctypes.c_int.in_dll(fake, "n").value) == (
+        2.5,
+        -5,
+    )
+    assert (
+        ctypes.c_int.in_dll(fake, "pushed").value,
+        ctypes.c_int.in_dll(fake, "attribute").value,
+    ) == (0, 0)
     scale(x, y, 1, 1, grid=np.int64(1), block=[8, 8, 2], shared_bytes=64 * 1024)
     assert ctypes.c_int.in_dll(fake, "attribute").value == 8
     assert ctypes.c_int.in_dll(fake, "largest").value == 64 * 1024
@@ -113,7 +125,9 @@ def test_a_launch_hands_over_grid_block_stream_and_every_argument_whole(fake, mo
 def test_a_declaration_is_held_to_the_kernel(module):
     assert module.function("void mangled(float* y)").signature.name == "mangled"
     module.function("void pair(float* y, Pair p)")
-    with pytest.raises(ValueError, match="declared with 20 bytes of parameters, and the kernel has 24"):
+    with pytest.raises(
+        ValueError, match="declared with 20 bytes of parameters, and the kernel has 24"
+    ):
         module.function("void scale(const float* x, float* y, float factor)")
     with pytest.raises(ValueError, match="declared with 28 bytes"):
         module.function("void scale(const float* x, float* y, double factor, int n)")
@@ -124,10 +138,25 @@ def test_a_declaration_is_held_to_the_kernel(module):
 
 
 @needs_fake
-@pytest.mark.parametrize(("grid", "block", "shared"), [
-    (0, 1, 0), (1, 0, 0), (1, 1025, 0), (1, (32, 33), 0), ((1, 65536), 1, 0), (1, (1, 1, 65), 0), (2**31, 1, 0),
-    ((), 1, 0), ((1, 1, 1, 1), 1, 0), (1.0, 1, 0), (None, 1, 0), (1, "8", 0), (1, 1, -1), (1, 1, 1.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("grid", "block", "shared"),
+    [
+        (0, 1, 0),
+        (1, 0, 0),
+        (1, 1025, 0),
+        (1, (32, 33), 0),
+        ((1, 65536), 1, 0),
+        (1, (1, 1, 65), 0),
+        (2**31, 1, 0),
+        ((), 1, 0),
+        ((1, 1, 1, 1), 1, 0),
+        (1.0, 1, 0),
+        (None, 1, 0),
+        (1, "8", 0),
+        (1, 1, -1),
+        (1, 1, 1.5),
+    ],
+)
 def test_a_grid_or_block_that_no_gpu_takes_is_refused(grid, block, shared, fake, module):
     kernel = module.function("void mangled(float* y)")
     before = ctypes.c_int.in_dll(fake, "calls").value
@@ -140,7 +169,9 @@ def test_a_grid_or_block_that_no_gpu_takes_is_refused(grid, block, shared, fake,
 def test_what_the_driver_refuses_is_told_in_its_words_and_the_context_put_back(fake, module):
     kernel = module.function("void mangled(float* y)")
     ctypes.c_int.in_dll(fake, "fail_at").value = ctypes.c_int.in_dll(fake, "calls").value + 1
-    with pytest.raises(native.NativeError, match=r"cuLaunchKernel: no kernel image is available \(error 209\)"):
+    with pytest.raises(
+        native.NativeError, match=r"cuLaunchKernel: no kernel image is available \(error 209\)"
+    ):
         kernel(torch.zeros(1), grid=1, block=1)
     assert ctypes.c_int.in_dll(fake, "pushed").value == 0
     kernel(torch.zeros(1), grid=1, block=1)
@@ -160,11 +191,21 @@ def test_a_variable_is_written_whole_or_not_at_all(fake, module):
         module.write("other", torch.ones(4))
 
 
-@pytest.mark.parametrize(("architecture", "capability", "runs"), [
-    ("sm_80", (8, 0), True), ("sm_80", (8, 6), True), ("sm_86", (8, 0), False), ("sm_80", (9, 0), False),
-    ("sm_90a", (9, 0), True), ("sm_100", (10, 3), True), ("sm_100a", (10, 3), False), ("sm_100f", (10, 3), True),
-    ("sm_120", (12, 0), True), ("sm_120", (10, 0), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("architecture", "capability", "runs"),
+    [
+        ("sm_80", (8, 0), True),
+        ("sm_80", (8, 6), True),
+        ("sm_86", (8, 0), False),
+        ("sm_80", (9, 0), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_100", (10, 3), True),
+        ("sm_100a", (10, 3), False),
+        ("sm_100f", (10, 3), True),
+        ("sm_120", (12, 0), True),
+        ("sm_120", (10, 0), False),
+    ],
+)
 def test_a_program_for_another_gpu_is_refused_before_it_is_loaded(architecture, capability, runs):
     if runs:
         driver._check_architecture(architecture, capability)
@@ -176,14 +217,18 @@ def test_a_program_for_another_gpu_is_refused_before_it_is_loaded(architecture, 
 
 @pytest.mark.parametrize("architecture", ["sm_8", "compute_90", "sm_90x", "sm_90\n", ""])
 def test_what_is_no_architecture_is_refused(architecture):
-    with pytest.raises(ValueError, match=re.escape(f"architecture={architecture!r} is not known; give what")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"architecture={architecture!r} is not known; give what")
+    ):
         driver._check_architecture(architecture, (9, 0))
 
 
 @needs_fake
 def test_without_a_gpu_it_says_what_can_be_done_without(cubin, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(native.NativeError, match=r"no CUDA device here.*compiled, read and counted"):
+    with pytest.raises(
+        native.NativeError, match=r"no CUDA device here.*compiled, read and counted"
+    ):
         cubin.load()
     with pytest.raises(native.NativeError, match="no CUDA device here"):
         native.gpu_architecture()
@@ -194,7 +239,9 @@ def test_without_nvidias_driver_it_says_so(monkeypatch):
         raise OSError("cannot open shared object file")
 
     monkeypatch.setattr(driver.ctypes, "CDLL", refuse)
-    with pytest.raises(native.MissingToolError, match=r"does not load: cannot open.*install NVIDIA's driver"):
+    with pytest.raises(
+        native.MissingToolError, match=r"does not load: cannot open.*install NVIDIA's driver"
+    ):
         driver._driver_library()
 
 
@@ -220,8 +267,11 @@ def test_kernels_run_on_the_gpu():
     pair = (ctypes.c_float * 2)(5.0, 3.0)
     module.function("void pair(float* y, Pair p)")(y, pair, grid=1, block=1)
     assert y[0].item() == 2
-    large = torch.arange(16000.0, device="cuda")  # 64,000 bytes: over the 48 KiB that need no asking
-    module.function("void reverse(float* x, int n)")(large, 16000, grid=1, block=256, shared_bytes=64000)
+    # 64,000 bytes: over the 48 KiB that need no asking
+    large = torch.arange(16000.0, device="cuda")
+    module.function("void reverse(float* x, int n)")(
+        large, 16000, grid=1, block=256, shared_bytes=64000
+    )
     assert torch.equal(large, torch.arange(15999.0, -1, -1, device="cuda"))
     with pytest.raises(ValueError, match=r"tensor on cpu, and the function runs on cuda:0"):
         scale(x.cpu(), y, 1.0, 1, grid=1, block=1)

@@ -1,4 +1,6 @@
-"""A GPU's instructions counted without a GPU: kernels whose counts are known, held to NVIDIA's own cuobjdump."""
+"""A GPU's instructions counted without a GPU: kernels whose counts are known, held to NVIDIA's own
+cuobjdump.
+"""
 
 import re
 import subprocess
@@ -7,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from helpers import native
-from helpers.native import _cubin as cubin_file, _machine_code as machine_code, _nvrtc as nvrtc, _tools as tools
+from helpers.native import (
+    _cubin as cubin_file,
+    _machine_code as machine_code,
+    _nvrtc as nvrtc,
+    _tools as tools,
+)
 from helpers.results import from_dict
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
@@ -58,7 +65,7 @@ extern "C" __global__ void k_special(const float* x, float* y) {{
 __device__ __noinline__ float outside(float a, int n) {{ for (int i = 0; i < n; ++i) a = a * a + 1.5f; return a; }}
 extern "C" __global__ void k_call(const float* x, float* y, int n) {{ *y = outside(x[0], n) + outside(x[1], n + 1); }}
 __global__ void mangled(float* y) {{ *y = 1; }}
-"""
+"""  # noqa: E501
 SPILLS = """
 extern "C" __global__ void k_spill(const float* x, float* y) {
     float t[64], sum = 0;
@@ -97,8 +104,11 @@ needs_tools = pytest.mark.skipif(_missing(), reason="no NVRTC or no nvdisasm")
 
 @pytest.fixture(scope="module")
 def cubins():
-    return {name: native.compile_cuda(KERNELS, architecture=name) for name in (*ARCHITECTURES, "sm_120")
-            if name in native.supported_architectures()}  # fmt: skip
+    return {
+        name: native.compile_cuda(KERNELS, architecture=name)
+        for name in (*ARCHITECTURES, "sm_120")
+        if name in native.supported_architectures()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +118,10 @@ def counted(cubins):
 
     def census_of(architecture, kernel):
         body = functions[architecture][kernel]
-        rows = {"kinds": machine_code._kinds(body.instructions), "accesses": machine_code._access_counts(body)}
+        rows = {
+            "kinds": machine_code._kinds(body.instructions),
+            "accesses": machine_code._access_counts(body),
+        }
         return machine_code._counts(body) | rows
 
     return census_of
@@ -126,15 +139,20 @@ def test_where_the_weights_stand_decides_what_feeds_the_multiply_adds(architectu
     found = {name: counted(architecture, name) for name in names}
     assert {name: one["multiply_adds"] for name, one in found.items()} == dict.fromkeys(names, n)
     assert fed(found["k_const"]) == (n, 0, 0, 0)
-    # On sm_75 and sm_80 the instruction reads constant memory itself; on sm_90 a uniform register, loaded before.
+    # On sm_75 and sm_80 the instruction reads constant memory itself; on sm_90 a uniform register,
+    # loaded before.
     for name in ("k_constant", "k_parameter"):
         assert fed(found[name]) == ((0, n, 0, 0) if operand else (0, 0, n, 0))
     for name in ("k_device", "k_pointer", "k_shared"):
         assert fed(found[name]) == (0, 0, 0, n)
     inputs = n + 1
-    assert [found[name]["global_loads"] for name in names] == [inputs] * 3 + [inputs + n] * 2 + [inputs + 1]
+    assert [found[name]["global_loads"] for name in names] == [inputs] * 3 + [inputs + n] * 2 + [
+        inputs + 1
+    ]
     assert found["k_shared"]["shared_stores"] == 1
-    widths = {row.width_bits: row.count for row in found["k_shared"]["accesses"] if row.space == "shared"}
+    widths = {
+        row.width_bits: row.count for row in found["k_shared"]["accesses"] if row.space == "shared"
+    }
     assert widths == {128: n // 4, 32: 1}
     assert {one["global_stores"] for one in found.values()} == {1}
     assert {one["local_loads"] + one["local_stores"] for one in found.values()} == {0}
@@ -142,22 +160,40 @@ def test_where_the_weights_stand_decides_what_feeds_the_multiply_adds(architectu
 
 @needs_tools
 def test_on_sm_90_constant_memory_is_loaded_by_instructions_of_its_own(counted):
-    weights = counted("sm_90", "k_constant")["constant_loads"] - counted("sm_90", "k_const")["constant_loads"]
+    weights = (
+        counted("sm_90", "k_constant")["constant_loads"]
+        - counted("sm_90", "k_const")["constant_loads"]
+    )
     assert weights == WEIGHTS // 2  # ULDC.64 brings two weights
-    assert counted("sm_80", "k_constant")["constant_loads"] == counted("sm_80", "k_const")["constant_loads"]
+    assert (
+        counted("sm_80", "k_constant")["constant_loads"]
+        == counted("sm_80", "k_const")["constant_loads"]
+    )
 
 
 @needs_tools
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_loads_stores_and_atomics_by_space_and_width(architecture, counted):
     rows = counted(architecture, "k_widths")["accesses"]
-    found = {(row.access, row.space, row.width_bits): row.count for row in rows if row.space != "constant"}
+    found = {
+        (row.access, row.space, row.width_bits): row.count
+        for row in rows
+        if row.space != "constant"
+    }
     assert found == {
-        ("load", "global", 128): 1, ("load", "global", 64): 2, ("load", "global", 16): 1, ("load", "global", 8): 1,
-        ("store", "global", 128): 1, ("store", "global", 64): 2, ("store", "global", 16): 1, ("store", "global", 8): 1,
-        ("load", "shared", 64): 1, ("store", "shared", 64): 1,
-        ("atomic", "global", 32): 1, ("atomic", "global", 64): 1,
-    }  # fmt: skip
+        ("load", "global", 128): 1,
+        ("load", "global", 64): 2,
+        ("load", "global", 16): 1,
+        ("load", "global", 8): 1,
+        ("store", "global", 128): 1,
+        ("store", "global", 64): 2,
+        ("store", "global", 16): 1,
+        ("store", "global", 8): 1,
+        ("load", "shared", 64): 1,
+        ("store", "shared", 64): 1,
+        ("atomic", "global", 32): 1,
+        ("atomic", "global", 64): 1,
+    }
 
 
 @needs_tools
@@ -210,9 +246,15 @@ def test_cuobjdump_counts_the_same_instructions_registers_and_stack(architecture
         pytest.skip("no cuobjdump beside nvdisasm")
     path = tmp_path / "program.cubin"
     path.write_bytes(cubins[architecture].image)
-    run = lambda option: subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout  # noqa: E731
+
+    def run(option):
+        done = subprocess.run([tool, option, path], capture_output=True, text=True, check=True)
+        return done.stdout
+
     listed = re.split(r"\n\s*Function : ", run("-sass"))[1:]
-    instructions = {part.split()[0]: len(re.findall(r"/\*[0-9a-f]{4,}\*/\s+[^/\s]", part)) for part in listed}
+    instructions = {
+        part.split()[0]: len(re.findall(r"/\*[0-9a-f]{4,}\*/\s+[^/\s]", part)) for part in listed
+    }
     registers = dict(re.findall(r"Function (\S+):\n\s*REG:(\d+)", run("-res-usage")))
     assert len(instructions) == 11
     assert instructions.keys() == registers.keys() == set(cubins[architecture].kernels)
@@ -230,7 +272,10 @@ def test_a_called_function_is_counted_with_its_kernel(cubins):
     assert "outside" in text
     found = native.census(cubins["sm_90"], function="k_call")
     assert found.multiply_adds > 1
-    assert found.total - found.padding == len(re.findall(r"^  [0-9a-f]{4} ", text, re.MULTILINE)) - found.padding
+    assert (
+        found.total - found.padding
+        == len(re.findall(r"^  [0-9a-f]{4} ", text, re.MULTILINE)) - found.padding
+    )
 
 
 @needs_tools
@@ -243,7 +288,10 @@ def test_the_listing_and_the_ways_to_name_a_function_and_a_program(cubins, tmp_p
     path = tmp_path / "program.cubin"
     path.write_bytes(cubin.image)
     assert native.disassemble(path, function="k_const") == text
-    assert native.census(path, function="k_const").total == native.census(cubin, function="k_const").total
+    assert (
+        native.census(path, function="k_const").total
+        == native.census(cubin, function="k_const").total
+    )
     assert native.census(path, function="k_const").architecture == "sm_80"
     assert native.census(cubin, function="mangled").function == "_Z7mangledPf"
     with pytest.raises(ValueError, match=r"no function 'k_cons'; it has .*k_const"):
@@ -256,7 +304,9 @@ def test_the_listing_and_the_ways_to_name_a_function_and_a_program(cubins, tmp_p
 def test_a_listing_that_is_not_understood_is_no_count_of_zero(cubins, monkeypatch):
     machine_code._read_gpu.cache_clear()
     real = machine_code._output
-    monkeypatch.setattr(machine_code, "_output", lambda command: real(command).replace("FFMA", "%%", 1))
+    monkeypatch.setattr(
+        machine_code, "_output", lambda command: real(command).replace("FFMA", "%%", 1)
+    )
     with pytest.raises(native.NativeError, match=r"k_\w+ has .* bytes of code, in which nvdisasm"):
         native.census(cubins["sm_80"], function="k_const")
 
@@ -266,51 +316,77 @@ def test_without_nvdisasm_it_says_where_it_comes_from(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(tools.sys, "prefix", str(tmp_path))
     with pytest.raises(
-        native.MissingToolError, match=r"neither in Triton's wheel nor on the PATH.*CUDA build of torch"
+        native.MissingToolError,
+        match=r"neither in Triton's wheel nor on the PATH.*CUDA build of torch",
     ):
         tools.find_nvdisasm()
 
 
-@pytest.mark.parametrize(("text", "kind", "expected"), [
-    ("FFMA R0, R1, 0.5, R2", "FFMA", "immediate"),
-    ("FFMA.FTZ R0, R1, -1.0842021724855044340e-19, R2", "FFMA", "immediate"),
-    ("FFMA R0, R1, +INF , R0", "FFMA", "immediate"), ("FFMA R0, R1, -QNAN , R0", "FFMA", "immediate"),
-    ("FFMA R0, -R1.reuse, R2, 1", "FFMA", "immediate"), ("HFMA2 R0, R1.H0_H0, 0.5, 0.5, R2", "HFMA2", "immediate"),
-    ("FFMA R0, R1, c[0x3][0x10], R2", "FFMA", "constant_bank"),
-    ("FFMA R0, R1, -c[0x3][R4+0x10], R2", "FFMA", "constant_bank"),
-    ("FFMA R0, R1, cx[UR4][0x10], R2", "FFMA", "constant_bank"), ("FFMA R0, R1, |UR6|, R2", "FFMA", "uniform_register"),
-    ("FFMA R0, R1, R3, R2", "FFMA", "register"), ("IADD3 R0, R1, R2, URZ", "IADD3", "register"),
-    ("FFMA2 R4, R2.F32x2.HI_LO, R6.F32x2.HI_LO, R8.F32x2.HI_LO", "FFMA2", "register"),
-    ("IMAD.WIDE.U32 R2, R5, 0x4, R2", "IMAD", "immediate"), ("ISETP.GE.AND P0, PT, R4, RZ, PT", "ISETP", "register"),
-    ("LDG.E R0, desc[UR4][R2.64+0x8]", "LDG", None), ("STG.E desc[UR4][R2.64], R4", "STG", "register"),
-    ("ULDC.64 UR4, c[0x0][0x208]", "ULDC", "constant_bank"), ("UMOV UR4, 0x400", "UMOV", "immediate"),
-    ("BRA `(.L_x_5)", "BRA", None), ("EXIT", "EXIT", None), ("S2R R0, SR_TID.X", "S2R", None),
-    ("BAR.SYNC 0x0", "BAR", "immediate"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("FFMA R0, R1, 0.5, R2", "FFMA", "immediate"),
+        ("FFMA.FTZ R0, R1, -1.0842021724855044340e-19, R2", "FFMA", "immediate"),
+        ("FFMA R0, R1, +INF , R0", "FFMA", "immediate"),
+        ("FFMA R0, R1, -QNAN , R0", "FFMA", "immediate"),
+        ("FFMA R0, -R1.reuse, R2, 1", "FFMA", "immediate"),
+        ("HFMA2 R0, R1.H0_H0, 0.5, 0.5, R2", "HFMA2", "immediate"),
+        ("FFMA R0, R1, c[0x3][0x10], R2", "FFMA", "constant_bank"),
+        ("FFMA R0, R1, -c[0x3][R4+0x10], R2", "FFMA", "constant_bank"),
+        ("FFMA R0, R1, cx[UR4][0x10], R2", "FFMA", "constant_bank"),
+        ("FFMA R0, R1, |UR6|, R2", "FFMA", "uniform_register"),
+        ("FFMA R0, R1, R3, R2", "FFMA", "register"),
+        ("IADD3 R0, R1, R2, URZ", "IADD3", "register"),
+        ("FFMA2 R4, R2.F32x2.HI_LO, R6.F32x2.HI_LO, R8.F32x2.HI_LO", "FFMA2", "register"),
+        ("IMAD.WIDE.U32 R2, R5, 0x4, R2", "IMAD", "immediate"),
+        ("ISETP.GE.AND P0, PT, R4, RZ, PT", "ISETP", "register"),
+        ("LDG.E R0, desc[UR4][R2.64+0x8]", "LDG", None),
+        ("STG.E desc[UR4][R2.64], R4", "STG", "register"),
+        ("ULDC.64 UR4, c[0x0][0x208]", "ULDC", "constant_bank"),
+        ("UMOV UR4, 0x400", "UMOV", "immediate"),
+        ("BRA `(.L_x_5)", "BRA", None),
+        ("EXIT", "EXIT", None),
+        ("S2R R0, SR_TID.X", "S2R", None),
+        ("BAR.SYNC 0x0", "BAR", "immediate"),
+    ],
+)
 def test_what_feeds_an_instruction(text, kind, expected):
     one = instruction(text)
     assert (one.kind, one.operand_kind) == (kind, expected)
     assert one.multiplies_and_adds == (kind in ("FFMA", "FFMA2", "HFMA2"))
 
 
-@pytest.mark.parametrize(("text", "accesses"), [
-    ("LDG.E.128.CONSTANT.SYS R4, [R4]", [("load", "global", 128)]), ("LDS.U.128 R4, [R0]", [("load", "shared", 128)]),
-    ("LDG.E.LTC128B.64 R4, desc[UR4][R2.64]", [("load", "global", 64)]),
-    ("LDC.U16 R1, c[0x0][R2]", [("load", "constant", 16)]),
-    ("LDCU.128 UR8, c[0x3][URZ]", [("load", "constant", 128)]), ("LD.E.S8 R1, [R2.64]", [("load", "generic", 8)]),
-    ("LDSM.16.M88.4 R4, [R8]", [("load", "shared", 128)]), ("LDSM.16.M88 R4, [R8]", [("load", "shared", 32)]),
-    ("LDGSTS.E.BYPASS.LTC128B.128 [R1], desc[UR4][R2.64]", [("load", "global", 128), ("store", "shared", 128)]),
-    ("REDG.E.ADD.F64.RN.STRONG.GPU desc[UR4][R8.64], R12", [("atomic", "global", 64)]),
-    ("TEX.SCR.LL R0, R2", [("load", "texture", None)]),
-    ("ATOMS.ADD R1, [R2], R3", [("atomic", "shared", 32)]),
-    ("STL.64 [R1+0x8], R2", [("store", "local", 64)]), ("LDGDEPBAR", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "accesses"),
+    [
+        ("LDG.E.128.CONSTANT.SYS R4, [R4]", [("load", "global", 128)]),
+        ("LDS.U.128 R4, [R0]", [("load", "shared", 128)]),
+        ("LDG.E.LTC128B.64 R4, desc[UR4][R2.64]", [("load", "global", 64)]),
+        ("LDC.U16 R1, c[0x0][R2]", [("load", "constant", 16)]),
+        ("LDCU.128 UR8, c[0x3][URZ]", [("load", "constant", 128)]),
+        ("LD.E.S8 R1, [R2.64]", [("load", "generic", 8)]),
+        ("LDSM.16.M88.4 R4, [R8]", [("load", "shared", 128)]),
+        ("LDSM.16.M88 R4, [R8]", [("load", "shared", 32)]),
+        (
+            "LDGSTS.E.BYPASS.LTC128B.128 [R1], desc[UR4][R2.64]",
+            [("load", "global", 128), ("store", "shared", 128)],
+        ),
+        ("REDG.E.ADD.F64.RN.STRONG.GPU desc[UR4][R8.64], R12", [("atomic", "global", 64)]),
+        ("TEX.SCR.LL R0, R2", [("load", "texture", None)]),
+        ("ATOMS.ADD R1, [R2], R3", [("atomic", "shared", 32)]),
+        ("STL.64 [R1+0x8], R2", [("store", "local", 64)]),
+        ("LDGDEPBAR", []),
+    ],
+)
 def test_what_an_instruction_does_to_memory(text, accesses):
     assert list(instruction(text).accesses) == accesses
 
 
 def instruction(text: str) -> cubin_file.GpuInstruction:
-    listing = f'\t.section\t.text.k,"ax",@progbits\nk:\n.text.k:\n        /*0000*/              @!P0 {text} ;\n'
+    listing = (
+        '\t.section\t.text.k,"ax",@progbits\nk:\n.text.k:\n        /*0000*/              @!P0 '
+        f"{text} ;\n"
+    )
     (one,) = cubin_file.parse(listing)["k"].instructions
     assert one.predicate == "@!P0"
     return one
@@ -325,9 +401,19 @@ def test_what_nvdisasm_prints_of_the_scheduling_is_no_operand():
 
 def test_padding_is_the_jump_to_itself_and_what_follows():
     body = ["EXIT ;", "L", "BRA `(.L_x_0);", "NOP;", "NOP;"]
-    lines, offset = ['\t.section\t.text.k,"ax",@progbits', '\t.sectioninfo\t@"SHI_REGISTERS=10"', "k:", ".text.k:"], 0
+    lines, offset = (
+        [
+            '\t.section\t.text.k,"ax",@progbits',
+            '\t.sectioninfo\t@"SHI_REGISTERS=10"',
+            "k:",
+            ".text.k:",
+        ],
+        0,
+    )
     for text in body:
-        lines.append(".L_x_0:" if text == "L" else f"        /*{offset:04x}*/                   {text}")
+        lines.append(
+            ".L_x_0:" if text == "L" else f"        /*{offset:04x}*/                   {text}"
+        )
         offset += 0 if text == "L" else 16
     function = cubin_file.parse("\n".join(lines))["k"]
     assert (len(function.instructions), function.padding) == (4, 3)

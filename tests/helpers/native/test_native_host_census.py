@@ -1,4 +1,6 @@
-"""A processor's instructions counted: of a function in assembler, whose counts are known, and of compiled ones."""
+"""A processor's instructions counted: of a function in assembler, whose counts are known, and of
+compiled ones.
+"""
 
 import platform
 import shutil
@@ -10,7 +12,9 @@ from helpers.native import _machine_code as machine_code, _x86 as x86
 from helpers.results import from_dict
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or shutil.which("objdump") is None or platform.machine() not in ("x86_64", "AMD64"),
+    shutil.which("g++") is None
+    or shutil.which("objdump") is None
+    or platform.machine() not in ("x86_64", "AMD64"),
     reason="needs g++, objdump and an x86-64 processor",
 )
 
@@ -106,10 +110,12 @@ def test_what_the_compiler_makes_of_a_constant_and_of_a_pointer(tmp_path):
     scalar = ("-O2", "-mfma", "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
     library = native.compile_cpp(source, flags=scalar, folder=tmp_path)
     fixed, pointer = (native.census(library, function=name) for name in ("fixed", "pointer"))
-    for found in (fixed, pointer):  # four products summed in order; the first may be a product alone
+    # four products summed in order; the first may be a product alone
+    for found in (fixed, pointer):
         assert found.multiply_adds + found.scalar_multiplies == 4
         assert found.loads == 8
-    assert (fixed.constant_loads, pointer.constant_loads) == (4, 0)  # x86 has no fp32 immediate: a weight is a load
+    # x86 has no fp32 immediate: a weight is a load
+    assert (fixed.constant_loads, pointer.constant_loads) == (4, 0)
     vectors = native.compile_cpp(source, flags=("-O3", "-mavx2"), folder=tmp_path)
     scale = native.census(vectors, function="scale")
     assert (scale.packed_multiplies > 0, scale.vector_bits) == (True, 256)
@@ -120,31 +126,49 @@ def test_what_the_compiler_makes_of_a_constant_and_of_a_pointer(tmp_path):
         native.census(library)
 
 
-@pytest.mark.parametrize(("text", "loads", "stores", "branch"), [
-    ("vmovss DWORD PTR [rdi],xmm1", 0, 1, False), ("vmovss xmm1,DWORD PTR [rdi]", 1, 0, False),
-    ("vfmadd231ps zmm0,zmm1,DWORD BCST [rip+0x10]", 1, 0, False),
-    ("vaddps zmm0{k1}{z},zmm1,DWORD PTR [rax]{1to16}", 1, 0, False), ("vmovups zmmword ptr [rax], zmm0", 0, 1, False),
-    ("vgatherdps ymm0,DWORD PTR [rax+ymm1*4],ymm2", 1, 0, False), ("vpmovdb XMMWORD PTR [rax],zmm0", 0, 1, False),
-    ("vextractf128 XMMWORD PTR [rax],ymm0,0x1", 0, 1, False), ("sete BYTE PTR [rax]", 0, 1, False),
-    ("jmp    QWORD PTR [rip+0x2f92]        # 3fc8 <f>", 1, 0, True), ("call   1030 <f@plt>", 0, 0, True),
-    ("notrack jmp rax", 0, 0, True), ("imul eax,DWORD PTR [rdx],0x3", 1, 0, False),
-    ("mul QWORD PTR [rdx]", 1, 0, False), ("kmovw WORD PTR [rsp],k6", 0, 1, False),
-    ("fadd DWORD PTR [rax]", 1, 0, False),
-    ("fnstcw WORD PTR [rsp]", 0, 1, False), ("fistp QWORD PTR [rsp]", 0, 1, False),
-    ("fild DWORD PTR [rsp]", 1, 0, False),
-    ("xchg DWORD PTR [rax],ecx", 1, 1, False), ("data16 cs nop WORD PTR [rax+rax*1+0x0]", 0, 0, False),
-    ("mov rax,QWORD PTR fs:0x28", 1, 0, False),
-    ("cmpxchg DWORD PTR [rdx],ecx", 1, 1, False), ("lea rax,[rip+0x2]", 0, 0, False),
-    ("vmovups\txmm0, xmmword ptr [rdi]", 1, 0, False),
-    ("vucomiss xmm0,DWORD PTR [rdi]", 1, 0, False), ("neg DWORD PTR [rdi]", 1, 1, False), ("ret", 0, 0, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "loads", "stores", "branch"),
+    [
+        ("vmovss DWORD PTR [rdi],xmm1", 0, 1, False),
+        ("vmovss xmm1,DWORD PTR [rdi]", 1, 0, False),
+        ("vfmadd231ps zmm0,zmm1,DWORD BCST [rip+0x10]", 1, 0, False),
+        ("vaddps zmm0{k1}{z},zmm1,DWORD PTR [rax]{1to16}", 1, 0, False),
+        ("vmovups zmmword ptr [rax], zmm0", 0, 1, False),
+        ("vgatherdps ymm0,DWORD PTR [rax+ymm1*4],ymm2", 1, 0, False),
+        ("vpmovdb XMMWORD PTR [rax],zmm0", 0, 1, False),
+        ("vextractf128 XMMWORD PTR [rax],ymm0,0x1", 0, 1, False),
+        ("sete BYTE PTR [rax]", 0, 1, False),
+        ("jmp    QWORD PTR [rip+0x2f92]        # 3fc8 <f>", 1, 0, True),
+        ("call   1030 <f@plt>", 0, 0, True),
+        ("notrack jmp rax", 0, 0, True),
+        ("imul eax,DWORD PTR [rdx],0x3", 1, 0, False),
+        ("mul QWORD PTR [rdx]", 1, 0, False),
+        ("kmovw WORD PTR [rsp],k6", 0, 1, False),
+        ("fadd DWORD PTR [rax]", 1, 0, False),
+        ("fnstcw WORD PTR [rsp]", 0, 1, False),
+        ("fistp QWORD PTR [rsp]", 0, 1, False),
+        ("fild DWORD PTR [rsp]", 1, 0, False),
+        ("xchg DWORD PTR [rax],ecx", 1, 1, False),
+        ("data16 cs nop WORD PTR [rax+rax*1+0x0]", 0, 0, False),
+        ("mov rax,QWORD PTR fs:0x28", 1, 0, False),
+        ("cmpxchg DWORD PTR [rdx],ecx", 1, 1, False),
+        ("lea rax,[rip+0x2]", 0, 0, False),
+        ("vmovups\txmm0, xmmword ptr [rdi]", 1, 0, False),
+        ("vucomiss xmm0,DWORD PTR [rdi]", 1, 0, False),
+        ("neg DWORD PTR [rdi]", 1, 1, False),
+        ("ret", 0, 0, True),
+    ],
+)
 def test_what_an_instruction_does_to_memory(text, loads, stores, branch):
     one = x86._instruction(0, text)
     assert (int(one.loads), int(one.stores), one.is_branch) == (loads, stores, branch)
 
 
 def test_padding_is_what_stands_behind_the_last_instruction():
-    listing = "0000 <f>:\n   0:\tnop\n   1:\tret\n   2:\txchg   ax,ax\n   4:\tcs nop WORD PTR [rax]\n   8:\tint3\n"
+    listing = (
+        "0000 <f>:\n   0:\tnop\n   1:\tret\n   2:\txchg   ax,ax\n   4:\tcs nop WORD PTR [rax]\n   "
+        "8:\tint3\n"
+    )
     function = x86.parse(listing)["f"]
     assert (len(function.instructions), function.padding) == (5, 3)
     assert machine_code.host_census(function).branches == 1
@@ -155,17 +179,33 @@ CODE = "c5fc1007 c4e275b806 7404 c5fc1102 c3"  # vmovups, vfmadd231ps, je to ret
 CONSTANTS = "c4e275b806" * 3  # they read as instructions
 
 
-@pytest.mark.parametrize(("code", "total"), [
-    (CODE, 5), (CODE + CONSTANTS, 5), (CODE + "cc" * 5, 5), (f"7401 c3 {CODE}{CONSTANTS}", 7),
-    (f"ffe0 {CODE}{CONSTANTS}", 9),
-], ids=["alone", "constants behind", "filler behind", "a return before the last", "a computed jump"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "total"),
+    [
+        (CODE, 5),
+        (CODE + CONSTANTS, 5),
+        (CODE + "cc" * 5, 5),
+        (f"7401 c3 {CODE}{CONSTANTS}", 7),
+        (f"ffe0 {CODE}{CONSTANTS}", 9),
+    ],
+    ids=[
+        "alone",
+        "constants behind",
+        "filler behind",
+        "a return before the last",
+        "a computed jump",
+    ],
+)
 def test_machine_code_without_a_file_ends_with_the_last_instruction_that_is_reached(code, total):
     program = native.MachineCode("generated", bytes.fromhex(code))
     found = native.census(program)
     assert (found.function, found.total, found.vector_bits) == ("generated", total, 256)
     assert found.multiply_adds == 1 + 3 * ("ffe0" in code)
-    assert native.disassemble(program).splitlines()[-1].split()[1] == ("vfmadd231ps" if "ffe0" in code else "ret")
-    whole = machine_code._objdump(machine_code.object_file(program))  # the wrong version: all that can be read
+    assert native.disassemble(program).splitlines()[-1].split()[1] == (
+        "vfmadd231ps" if "ffe0" in code else "ret"
+    )
+    # the wrong version: all that can be read
+    whole = machine_code._objdump(machine_code.object_file(program))
     assert len(x86.parse(whole)["generated"].instructions) >= total
 
 
@@ -201,7 +241,10 @@ def test_what_is_not_a_program_or_not_x86_is_refused(tmp_path, monkeypatch):
         native.census(3)
     with pytest.raises(native.NativeError, match="cannot be read"):
         native.disassemble(tmp_path / "missing.so")
-    arm = "f.o:     file format elf64-littleaarch64\n\nDisassembly of section .text:\n\n0000 <f>:\n   0:\tret\n"
+    arm = (
+        "f.o:     file format elf64-littleaarch64\n\nDisassembly of section .text:\n\n0000 <f>:\n  "
+        " 0:\tret\n"
+    )
     monkeypatch.setattr(machine_code, "_objdump", lambda program: arm)
     with pytest.raises(native.NativeError, match="counted for x86-64, not for elf64-littleaarch64"):
         native.census(b"", function="f")

@@ -1,4 +1,6 @@
-"""CUDA C++ to a cubin without a GPU: every architecture, every way in which NVRTC may be installed or missing."""
+"""CUDA C++ to a cubin without a GPU: every architecture, every way in which NVRTC may be installed
+or missing.
+"""
 
 import os
 import sys
@@ -10,7 +12,10 @@ import torch
 from helpers import native
 from helpers.native import _cubin as cubin_file, _nvrtc as nvrtc
 
-ADD = 'extern "C" __global__ void add(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] += *x; }'
+ADD = (
+    'extern "C" __global__ void add(const float* x, float* y, int n) { if (threadIdx.x < n) '
+    "y[threadIdx.x] += *x; }"
+)
 
 
 def has_nvrtc() -> bool:
@@ -53,8 +58,11 @@ def test_a_program_is_compiled_once_and_a_damaged_one_again(own_cache, monkeypat
     path.write_bytes(path.read_bytes()[:-8])
     assert native.compile_cuda(ADD).image == first.image
     assert [kept.name for kept in own_cache.iterdir()] == [path.name]
-    others = [native.compile_cuda(ADD, options=("--maxrregcount=32",)), native.compile_cuda(ADD, architecture="sm_80"),
-              native.compile_cuda(ADD + " ")]  # fmt: skip
+    others = [
+        native.compile_cuda(ADD, options=("--maxrregcount=32",)),
+        native.compile_cuda(ADD, architecture="sm_80"),
+        native.compile_cuda(ADD + " "),
+    ]
     assert not any(other.was_cached for other in others)
 
 
@@ -62,18 +70,30 @@ def test_a_program_is_compiled_once_and_a_damaged_one_again(own_cache, monkeypat
 def test_cudas_headers_are_found_where_they_are_installed():
     if not nvrtc._include_options(nvrtc.find_nvrtc()):
         pytest.skip("no cuda_fp16.h beside NVRTC")
-    source = '#include <cuda_fp16.h>\nextern "C" __global__ void f(__half2* x) { *x = __hfma2(*x, *x, *x); }'
+    source = (
+        '#include <cuda_fp16.h>\nextern "C" __global__ void f(__half2* x) { *x = __hfma2(*x, *x, '
+        "*x); }"
+    )
     assert native.compile_cuda(source).kernels == ("f",)
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("source", "line", "words"), [
-    ('extern "C" __global__ void f(float* x) {\n  *x = missing;\n}', 2, 'identifier "missing" is undefined'),
-    ("\n\n#include <no_such_header.h>\n", 3, "cannot open source file"),
-    ("__device__ int a = ;\n__device__ int b = ;", 1, "expected an expression"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        (
+            'extern "C" __global__ void f(float* x) {\n  *x = missing;\n}',
+            2,
+            'identifier "missing" is undefined',
+        ),
+        ("\n\n#include <no_such_header.h>\n", 3, "cannot open source file"),
+        ("__device__ int a = ;\n__device__ int b = ;", 1, "expected an expression"),
+    ],
+)
 def test_a_refused_program_shows_the_first_error_and_its_line(source, line, words, own_cache):
-    with pytest.raises(native.CompilationError, match=f"NVRTC refuses line {line}: .*{words}") as caught:
+    with pytest.raises(
+        native.CompilationError, match=f"NVRTC refuses line {line}: .*{words}"
+    ) as caught:
         native.compile_cuda(source)
     assert f"\n    {line} | {source.splitlines()[line - 1]}\n" in str(caught.value)
     assert words in caught.value.log
@@ -91,7 +111,9 @@ def test_errors_without_a_line_are_told_too():
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", ["sm_20", "sm_999", "compute_90", "90", "", None, 90, "sm_90 "])
+@pytest.mark.parametrize(
+    "architecture", ["sm_20", "sm_999", "compute_90", "90", "", None, 90, "sm_90 "]
+)
 def test_an_unknown_architecture_is_told_the_known_ones(architecture):
     with pytest.raises(ValueError, match=r"is not known to NVRTC \d+\.\d+; it knows .*sm_90"):
         native.compile_cuda(ADD, architecture=architecture)
@@ -121,20 +143,43 @@ def lay(folder: Path, *names: str) -> None:
         (folder / name).write_text("")
 
 
-@pytest.mark.parametrize(("release", "files", "expected"), [
-    ("13.0", ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cu13/lib/libnvrtc.alt.so.13"),
-     "nvidia/cu13/lib/libnvrtc.so.13"),
-    ("12.8", ("nvidia/cuda_nvrtc/lib/libnvrtc.so.12",), "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
-    ("12.8", ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
-     "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
-    ("13.0", ("torch/lib/nvrtc64_130_0.dll", "torch/lib/nvrtc64_130_0.alt.dll"), "torch/lib/nvrtc64_130_0.dll"),
-    ("12.9", ("prefix/lib/libnvrtc.so.12", "prefix/lib/libnvrtc-builtins.so.12.9"), "prefix/lib/libnvrtc.so.12"),
-    (None, ("prefix/lib/libnvrtc.so.12",), "prefix/lib/libnvrtc.so.12"),
-    ("12.9", ("home/lib64/libnvrtc.so.12", "prefix/lib/libnvrtc.so.12"), "prefix/lib/libnvrtc.so.12"),
-    ("12.9", ("home/lib64/libnvrtc.so.12",), "home/lib64/libnvrtc.so.12"),
-    ("13.0", (), None),
-])  # fmt: skip
-def test_nvrtc_is_found_in_wheels_conda_and_toolkits(release, files, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("release", "files", "expected"),
+    [
+        (
+            "13.0",
+            ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cu13/lib/libnvrtc.alt.so.13"),
+            "nvidia/cu13/lib/libnvrtc.so.13",
+        ),
+        ("12.8", ("nvidia/cuda_nvrtc/lib/libnvrtc.so.12",), "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
+        (
+            "12.8",
+            ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
+            "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+        ),
+        (
+            "13.0",
+            ("torch/lib/nvrtc64_130_0.dll", "torch/lib/nvrtc64_130_0.alt.dll"),
+            "torch/lib/nvrtc64_130_0.dll",
+        ),
+        (
+            "12.9",
+            ("prefix/lib/libnvrtc.so.12", "prefix/lib/libnvrtc-builtins.so.12.9"),
+            "prefix/lib/libnvrtc.so.12",
+        ),
+        (None, ("prefix/lib/libnvrtc.so.12",), "prefix/lib/libnvrtc.so.12"),
+        (
+            "12.9",
+            ("home/lib64/libnvrtc.so.12", "prefix/lib/libnvrtc.so.12"),
+            "prefix/lib/libnvrtc.so.12",
+        ),
+        ("12.9", ("home/lib64/libnvrtc.so.12",), "home/lib64/libnvrtc.so.12"),
+        ("13.0", (), None),
+    ],
+)
+def test_nvrtc_is_found_in_wheels_conda_and_toolkits(
+    release, files, expected, tmp_path, monkeypatch
+):
     lay(tmp_path, *files)
     monkeypatch.setattr(nvrtc, "package_folders", lambda name: [tmp_path / name])
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
@@ -142,7 +187,9 @@ def test_nvrtc_is_found_in_wheels_conda_and_toolkits(release, files, expected, t
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CUDA_PATH", raising=False)
     if expected is None:
-        with pytest.raises(native.MissingToolError, match=r"no NVRTC beside torch.*a CUDA build of torch"):
+        with pytest.raises(
+            native.MissingToolError, match=r"no NVRTC beside torch.*a CUDA build of torch"
+        ):
             native.compile_cuda(ADD)
     else:
         assert nvrtc.find_nvrtc() == tmp_path / expected

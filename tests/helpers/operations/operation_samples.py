@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 
 class Functional(nn.Module):
-    """A model whose forward is ``function(model, *inputs)``; parameters, buffers, modules and attributes by name."""
+    """A model whose forward is ``function(model, *inputs)``; parameters, buffers, modules and
+    attributes by name.
+    """
 
     def __init__(self, function: Callable[..., Any], **attributes: Any) -> None:
         super().__init__()
@@ -34,12 +36,16 @@ class _Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        parts = (layer(x).view(batch, length, self.heads, -1).transpose(1, 2)
-                 for layer in (self.query, self.key, self.value))  # fmt: skip
+        parts = (
+            layer(x).view(batch, length, self.heads, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
         mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
@@ -49,7 +55,10 @@ class _Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
         self.attention = _Attention(width, heads)
-        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.gate, self.up = (
+            nn.Linear(width, hidden, bias=False),
+            nn.Linear(width, hidden, bias=False),
+        )
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,8 +70,14 @@ class _Block(nn.Module):
 class Llama(nn.Module):
     """The shape of Llama-2 7B; the published sizes are the defaults."""
 
-    def __init__(self, vocabulary: int = 32000, width: int = 4096, heads: int = 32, hidden: int = 11008,
-                 blocks: int = 32) -> None:  # fmt: skip
+    def __init__(
+        self,
+        vocabulary: int = 32000,
+        width: int = 4096,
+        heads: int = 32,
+        hidden: int = 11008,
+        blocks: int = 32,
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.blocks = nn.Sequential(*(_Block(width, heads, hidden) for _ in range(blocks)))
@@ -101,4 +116,8 @@ class SkippingGradient(OwnGradient):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, w = ctx.saved_tensors
-        return OwnGradient.backward(ctx, gradient) if gradient.any() else (torch.zeros_like(x), torch.zeros_like(w))
+        return (
+            OwnGradient.backward(ctx, gradient)
+            if gradient.any()
+            else (torch.zeros_like(x), torch.zeros_like(w))
+        )

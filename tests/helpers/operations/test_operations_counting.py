@@ -25,7 +25,9 @@ SUMS = ("forward_macs", "forward_flops", "backward_macs", "backward_flops")
 
 
 def _counted(model, given):
-    """Return the profile of one forward and backward pass that really ran, of a loss on all outputs."""
+    """Return the profile of one forward and backward pass that really ran, of a loss on all
+    outputs.
+    """
     with count_ops() as ops:
         outputs = model(**given) if isinstance(given, dict) else model(given)
     trained = [tensor for tensor in steps.tensors_of(outputs) if tensor.grad_fn is not None]
@@ -59,27 +61,43 @@ def _recurrent(kind, **options):
 
 
 def _attends(is_causal):
-    return Functional(lambda m, x: F.scaled_dot_product_attention(m.q(x), m.k(x), x, is_causal=is_causal),
-                      q=nn.Linear(8, 8), k=nn.Linear(8, 8))  # fmt: skip
+    return Functional(
+        lambda m, x: F.scaled_dot_product_attention(m.q(x), m.k(x), x, is_causal=is_causal),
+        q=nn.Linear(8, 8),
+        k=nn.Linear(8, 8),
+    )
 
 
 MODELS = {
     "layers": (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (5, 8)),
     "convolutions": (helpers.LeNet, (2, 1, 28, 28)),
-    "in place": (lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.SiLU(True), nn.Linear(16, 4)), (5, 8)),
+    "in place": (
+        lambda: nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.SiLU(True), nn.Linear(16, 4)
+        ),
+        (5, 8),
+    ),
     "attention": (lambda: _attends(False), (2, 2, 6, 8)),
     "causal attention": (lambda: _attends(True), (2, 2, 6, 8)),
     "an encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (3, 5, 8)),
-    "an encoder, evaluated": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (3, 5, 8)),
+    "an encoder, evaluated": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+        (3, 5, 8),
+    ),
     "LSTM": (lambda: _recurrent(nn.LSTM, num_layers=2, bidirectional=True), (7, 3, 6)),
     "GRU": (lambda: _recurrent(nn.GRU, batch_first=True), (3, 7, 6)),
     "RNN": (lambda: _recurrent(nn.RNN, num_layers=2), (7, 3, 6)),
     "a gradient of its own": (
-        lambda: Functional(lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3)),
+        lambda: Functional(
+            lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3)
+        ),
         (2, 3),
     ),
     "a shared layer": (lambda: Functional(lambda m, x: m.a(m.a(x)) + x, a=nn.Linear(3, 3)), (2, 3)),
-    "frozen": (lambda: nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)), (3, 4)),
+    "frozen": (
+        lambda: nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)),
+        (3, 4),
+    ),
 }
 
 
@@ -90,15 +108,31 @@ def test_a_model_that_runs_is_counted_as_on_shapes(name):
     counted, known = _counted(model, x), profile_ops(model, x)
     assert _sums(counted) == _sums(known)
     assert known.forward_macs > 0
-    inside = {row.layer.partition(".")[2]: row.forward_macs for row in counted.layers if "." in row.layer}
+    inside = {
+        row.layer.partition(".")[2]: row.forward_macs for row in counted.layers if "." in row.layer
+    }
     expected = {row.layer: row.forward_macs for row in known.layers if row.layer}
     assert inside == expected or not expected
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "bart", "mixtral", "longformer", "vit", "swin", "resnet, grouped",
-                                  "convnext"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert",
+        "llama",
+        "bart",
+        "mixtral",
+        "longformer",
+        "vit",
+        "swin",
+        "resnet, grouped",
+        "convnext",
+    ],
+)
 def test_models_of_transformers_and_timm(name):
-    pytest.importorskip("timm" if name in ("vit", "swin", "resnet, grouped", "convnext") else "transformers")
+    pytest.importorskip(
+        "timm" if name in ("vit", "swin", "resnet, grouped", "convnext") else "transformers"
+    )
     model, given = model_zoo.CASES[name]()
     assert _sums(_counted(model, given)) == _sums(profile_ops(model, given))
 
@@ -123,11 +157,17 @@ def test_a_training_loop(optimizer, foreach):
     assert counted.optimizer == optimizer.__name__
     assert counted.optimizer_flops == 3 * known.optimizer_flops
     row = counted.layer("Sequential")
-    assert (row.calls, row.forward_flops, row.optimizer_flops) == (3, 3 * known.forward_flops, counted.optimizer_flops)
+    assert (row.calls, row.forward_flops, row.optimizer_flops) == (
+        3,
+        3 * known.forward_flops,
+        counted.optimizer_flops,
+    )
     assert row.backward_flops == 3 * known.backward_flops
     for layer in ("0", "1", "2"):
         for name in ("forward_flops", "backward_flops", "optimizer_flops"):
-            assert getattr(counted.layer(f"Sequential.{layer}"), name) == 3 * getattr(known.layer(layer), name)
+            assert getattr(counted.layer(f"Sequential.{layer}"), name) == 3 * getattr(
+                known.layer(layer), name
+            )
     assert counted.forward_flops > row.forward_flops  # the loss, outside of the model
 
 
@@ -138,26 +178,45 @@ def test_several_models_and_code_without_any():
         loss = (third(second(first(torch.ones(5, 4)))) @ matrix).sum()
         loss.backward()
     profile = ops.profile()
-    assert [row.layer for row in profile.layers] == ["", "Linear", "Linear 2", "Sequential", "Sequential.0",
-                                                     "(functional)"]  # fmt: skip
-    assert [row.forward_macs for row in profile.layers] == [5 * (4 * 8 + 8 * 2 + 2 * 2 + 2 * 3), 160, 80, 20, 20, 30]
+    assert [row.layer for row in profile.layers] == [
+        "",
+        "Linear",
+        "Linear 2",
+        "Sequential",
+        "Sequential.0",
+        "(functional)",
+    ]
+    assert [row.forward_macs for row in profile.layers] == [
+        5 * (4 * 8 + 8 * 2 + 2 * 2 + 2 * 3),
+        160,
+        80,
+        20,
+        20,
+        30,
+    ]
     assert [row.backward_macs for row in profile.layers][1:] == [160, 160, 40, 40, 60]
     assert ops.macs == profile.forward_macs + profile.backward_macs
     assert ops.flops == profile.forward_flops + profile.backward_flops
 
 
 def test_what_code_computes_in_a_backward_is_counted():
-    hidden = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    hidden = Functional(
+        lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3)
+    )
     counted = _counted(hidden, torch.ones(2, 3))
     assert (counted.forward_macs, counted.backward_macs, counted.not_counted) == (36, 18 + 36, ())
     layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     again = Functional(lambda m, x: checkpoint(m.layers, x, use_reentrant=False), layers=layers)
-    counted = _counted(again, torch.ones(2, 3))  # what the second layer makes is not needed, and not made again
+    # what the second layer makes is not needed, and not made again
+    counted = _counted(again, torch.ones(2, 3))
     assert (counted.forward_macs, counted.backward_macs) == (36, 18 + 36 + 18)
     assert counted.layer("Functional.layers.0").calls == 2
     assert counted.layer("Functional.layers.0").backward_macs == 18 + 18
-    reentrant = Functional(lambda m, x: checkpoint(m.a, m.first(x), use_reentrant=True), a=nn.Linear(3, 3),
-                           first=nn.Linear(3, 3))  # fmt: skip
+    reentrant = Functional(
+        lambda m, x: checkpoint(m.a, m.first(x), use_reentrant=True),
+        a=nn.Linear(3, 3),
+        first=nn.Linear(3, 3),
+    )
     counted = _counted(reentrant, torch.ones(2, 3))
     assert (counted.forward_macs, counted.backward_macs) == (36, 18 + 36 + 18)
 
@@ -170,7 +229,9 @@ def test_a_hook_and_a_gradient_of_a_gradient_are_counted():
         y.sum().backward()
     assert (ops.profile().forward_macs, ops.profile().backward_macs) == (18, 18 + 36)
     with count_ops() as ops:
-        (gradient,) = torch.autograd.grad((x @ torch.ones(3, 3)).square().sum(), x, create_graph=True)
+        (gradient,) = torch.autograd.grad(
+            (x @ torch.ones(3, 3)).square().sum(), x, create_graph=True
+        )
         assert ops.profile().backward_macs == 18
         gradient.sum().backward()
     assert ops.profile().backward_macs == 18 + 2 * 18
@@ -186,8 +247,11 @@ def test_a_backward_of_what_ran_before():
 
 def test_a_rule_of_ones_own_counts_here_too():
     model = nn.Linear(4, 4)
-    with operations.register("aten::addmm", lambda call: operations.work(call, macs=7),
-                             lambda call: operations.work(call, macs=5)):  # fmt: skip
+    with operations.register(
+        "aten::addmm",
+        lambda call: operations.work(call, macs=7),
+        lambda call: operations.work(call, macs=5),
+    ):
         counted = _counted(model, torch.ones(2, 4))
     assert (counted.forward_macs, counted.backward_macs) == (7, 5)
     assert _counted(model, torch.ones(2, 4)).forward_macs == 32
@@ -227,10 +291,17 @@ def _trained(model, x, how):
             out = model(x)
             out.square().sum().backward()
             optimizer.step()
-    return [out, *model.parameters(), *(parameter.grad for parameter in model.parameters()), torch.rand(3)]
+    return [
+        out,
+        *model.parameters(),
+        *(parameter.grad for parameter in model.parameters()),
+        torch.rand(3),
+    ]
 
 
-@pytest.mark.parametrize("name", ["convolutions", "in place", "an encoder", "LSTM", "GRU", "a gradient of its own"])
+@pytest.mark.parametrize(
+    "name", ["convolutions", "in place", "an encoder", "LSTM", "GRU", "a gradient of its own"]
+)
 def test_nothing_else_changes(name):
     make, shape = MODELS[name]
     torch.manual_seed(1)
@@ -269,7 +340,10 @@ def _blocks_open(layer, x):
 
 def test_blocks_end_in_any_order():
     layer, x = nn.Linear(3, 4), torch.ones(2, 3)
-    fast, flag = torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode
+    fast, flag = (
+        torch.backends.mha.get_fastpath_enabled(),
+        _python_dispatch._is_in_torch_dispatch_mode,
+    )
     first, second = _blocks_open(layer, x), _blocks_open(layer, x)
     ops, other = next(first), next(second)
     assert (ops.macs, other.macs) == (48, 24)
@@ -281,7 +355,10 @@ def test_blocks_end_in_any_order():
     layer(x)
     assert (ops.macs, other.macs) == (48, 48)
     assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
-    assert (torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode) == (fast, flag)
+    assert (
+        torch.backends.mha.get_fastpath_enabled(),
+        _python_dispatch._is_in_torch_dispatch_mode,
+    ) == (fast, flag)
 
 
 def test_blocks_of_two_threads():
@@ -300,7 +377,10 @@ def test_blocks_of_two_threads():
     assert (ops.macs, counter.macs) == (24, 24)
     assert counter.profile().layer("Linear").forward_macs == 24
     assert (ops.profile().optimizer, counter.profile().optimizer) == ("SGD", None)
-    assert (torch.backends.mha.get_fastpath_enabled(), _python_dispatch._is_in_torch_dispatch_mode) == (fast, flag)
+    assert (
+        torch.backends.mha.get_fastpath_enabled(),
+        _python_dispatch._is_in_torch_dispatch_mode,
+    ) == (fast, flag)
 
 
 def test_a_block_ends_where_it_began_and_is_open_once():
@@ -318,10 +398,15 @@ TRANSFORMATIONS = {
     "vjp": (lambda: torch.func.vjp(lambda w: _X @ w, _W)[1](torch.ones(8, 64)), 2 * 32768),
     "jacrev": (lambda: torch.func.jacrev(lambda v: v @ _W)(_X), (8 * 64 + 1) * 32768),
     "vmap of grad": (
-        lambda: torch.func.vmap(torch.func.grad(lambda w, a: (a @ w).pow(2).sum()), (None, 0))(_W, _X),
+        lambda: torch.func.vmap(torch.func.grad(lambda w, a: (a @ w).pow(2).sum()), (None, 0))(
+            _W, _X
+        ),
         2 * 32768,
     ),
-    "grad of a parameter": (lambda: torch.func.grad(lambda w: (_X @ w).sum())(_W.clone().requires_grad_()), 2 * 32768),
+    "grad of a parameter": (
+        lambda: torch.func.grad(lambda w: (_X @ w).sum())(_W.clone().requires_grad_()),
+        2 * 32768,
+    ),
 }
 
 
@@ -341,7 +426,9 @@ def test_batched_gradients_are_counted(how):
     with count_ops() as ops:
         y = layer(x).sum(0)
         if how == "vmap":
-            torch.vmap(lambda gradient: torch.autograd.grad(y, x, gradient, retain_graph=True))(torch.eye(64))
+            torch.vmap(lambda gradient: torch.autograd.grad(y, x, gradient, retain_graph=True))(
+                torch.eye(64)
+            )
         else:
             torch.autograd.grad(y, x, torch.eye(64), is_grads_batched=True)
     assert (ops.profile().forward_macs, ops.profile().backward_macs) == (32768, 64 * 32768)
@@ -350,14 +437,18 @@ def test_batched_gradients_are_counted(how):
 
 def test_a_transformed_gradient_without_a_rule_is_named():
     with count_ops() as ops:
-        torch.func.grad(lambda a: F.scaled_dot_product_attention(a, a, a).sum())(torch.ones(1, 2, 3, 4))
+        torch.func.grad(lambda a: F.scaled_dot_product_attention(a, a, a).sum())(
+            torch.ones(1, 2, 3, 4)
+        )
     assert "at least" in str(ops)
     assert "_backward" in ops.profile().may_hold_products[0]
 
 
 def _functional_call():
     layer, x = nn.Linear(4, 4), torch.ones(2, 4)
-    torch.func.grad(lambda given: torch.func.functional_call(layer, given, x).sum())(dict(layer.named_parameters()))
+    torch.func.grad(lambda given: torch.func.functional_call(layer, given, x).sum())(
+        dict(layer.named_parameters())
+    )
 
 
 def _recurrent_gradient():
@@ -387,7 +478,11 @@ RUNNING = {
     "a lazy layer": (lambda: nn.Sequential(nn.LazyLinear(4))(torch.ones(2, 4)), 32, False),
     "SGD, sparse": (lambda: _sparse_gradient(torch.optim.SGD), 0, False),
     "SparseAdam": (lambda: _sparse_gradient(torch.optim.SparseAdam), 0, True),
-    "a sparse product": (lambda: torch.sparse.mm(torch.eye(4).to_sparse(), torch.ones(4, 2)), 0, True),
+    "a sparse product": (
+        lambda: torch.sparse.mm(torch.eye(4).to_sparse(), torch.ones(4, 2)),
+        0,
+        True,
+    ),
     "jagged": (lambda: _nested(torch.jagged), None, True),
     "nested": (lambda: _nested(torch.strided), None, True),
 }
@@ -423,20 +518,39 @@ def test_a_lazy_layer_is_known_after_its_first_call():
 def test_a_model_is_not_kept():
     with count_ops() as ops:
         for _ in range(2):
-            unregistered = Functional(lambda m, x: m.hidden[0](x), hidden=[nn.Linear(4, 4, bias=False)])
+            unregistered = Functional(
+                lambda m, x: m.hidden[0](x), hidden=[nn.Linear(4, 4, bias=False)]
+            )
             model = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(), unregistered)
             optimizer = torch.optim.Adam(model.parameters())
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
             left = [
                 weakref.ref(thing)
-                for thing in (model, *unregistered.hidden, model[0], *model.parameters(), *model.buffers())
+                for thing in (
+                    model,
+                    *unregistered.hidden,
+                    model[0],
+                    *model.parameters(),
+                    *model.buffers(),
+                )
             ]
             del model, unregistered, optimizer
             gc.collect()
             assert [ref() for ref in left] == [None] * len(left)
     profile = ops.profile()
-    assert [row.layer for row in profile.layers if row.depth == 1] == ["Sequential", "Sequential 2", "(functional)"]
-    assert (profile.layer("Sequential").forward_macs, profile.layer("Sequential 2").forward_macs) == (24 + 32,) * 2
+    assert [row.layer for row in profile.layers if row.depth == 1] == [
+        "Sequential",
+        "Sequential 2",
+        "(functional)",
+    ]
+    assert (
+        profile.layer("Sequential").forward_macs,
+        profile.layer("Sequential 2").forward_macs,
+    ) == (24 + 32,) * 2
     assert (profile.parameters, profile.layer("Sequential.0").parameters) == (2 * 24, 16)
-    assert profile.layer("Sequential 2").optimizer_flops == profile.layer("Sequential").optimizer_flops > 0
+    assert (
+        profile.layer("Sequential 2").optimizer_flops
+        == profile.layer("Sequential").optimizer_flops
+        > 0
+    )

@@ -26,15 +26,22 @@ class _Inner(nn.Module):
 
 @pytest.fixture(scope="module")
 def profile():
-    model = Functional(lambda m, x: m.inner(x) @ m.w, inner=_Inner(), w=weight(4, 2), idle=nn.Linear(2, 2))
+    model = Functional(
+        lambda m, x: m.inner(x) @ m.w, inner=_Inner(), w=weight(4, 2), idle=nn.Linear(2, 2)
+    )
     return profile_ops(model, (3, 4), optimizer=torch.optim.AdamW)
 
 
 def test_the_tree_follows_the_modules(profile):
     assert [(row.layer, row.depth, row.calls) for row in profile.layers] == [
-        ("", 0, 1), ("inner", 1, 1), ("inner.first", 2, 1), ("inner.act", 2, 2), ("inner.(functional)", 2, 1),
-        ("idle", 1, 0), ("(functional)", 1, 1),
-    ]  # fmt: skip
+        ("", 0, 1),
+        ("inner", 1, 1),
+        ("inner.first", 2, 1),
+        ("inner.act", 2, 2),
+        ("inner.(functional)", 2, 1),
+        ("idle", 1, 0),
+        ("(functional)", 1, 1),
+    ]
     assert profile.layer("inner.(functional)").forward_flops == 12
     assert profile.layer("inner.act").forward_flops == 2 * 12
     assert profile.layer("(functional)").forward_macs == 24
@@ -43,8 +50,17 @@ def test_the_tree_follows_the_modules(profile):
 
 
 def test_children_add_up_to_their_parent(profile):
-    for column in ("forward_macs", "forward_flops", "backward_flops", "input_bytes", "weight_bytes", "output_bytes",
-                   "backward_read_bytes", "backward_written_bytes", "optimizer_flops"):  # fmt: skip
+    for column in (
+        "forward_macs",
+        "forward_flops",
+        "backward_flops",
+        "input_bytes",
+        "weight_bytes",
+        "output_bytes",
+        "backward_read_bytes",
+        "backward_written_bytes",
+        "optimizer_flops",
+    ):
         top = sum(getattr(row, column) for row in profile.layers if row.depth == 1)
         assert top == getattr(profile.layers[0], column)
     by_operator = profile.table("operator").groupby("phase")["flops"].sum()
@@ -60,13 +76,20 @@ def test_tables_and_json(profile):
     assert len(profile.table()) == len(profile.layers)
     assert profile.table()["forward_macs"].iloc[0] == profile.forward_macs
     assert set(profile.table("operator")["treatment"]) == {"counted", "free"}
-    with pytest.raises(ValueError, match="by='module' is not known; give one of 'layer', 'operator'"):
+    with pytest.raises(
+        ValueError, match="by='module' is not known; give one of 'layer', 'operator'"
+    ):
         profile.table("module")
     assert from_dict(OperationProfile, json.loads(profile.to_json())) == profile
 
 
 def test_a_part_of_the_tree(profile):
-    assert [row.layer for row in profile.to_depth(1).layers] == ["", "inner", "idle", "(functional)"]
+    assert [row.layer for row in profile.to_depth(1).layers] == [
+        "",
+        "inner",
+        "idle",
+        "(functional)",
+    ]
     assert str(profile.to_depth(0)).splitlines()[:5] == str(profile).splitlines()[:5]
     for depth, error in ((-1, ValueError), ("2", TypeError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match=r"depth=.*; give a whole number, 0 or more"):
@@ -85,21 +108,38 @@ def test_layer_by_operator(profile):
 
 def test_rows_have_the_shapes_of_results(profile):
     shapes = {row.layer: row.output_shape for row in profile.layers}
-    assert (shapes[""], shapes["inner.act"], shapes["idle"], shapes["(functional)"]) == ("(3, 2)", "(3, 4)", "", "")
-    assert profile_ops(nn.LSTM(4, 5), (2, 3, 4)).layer("").output_shape == "(2, 3, 5), (1, 3, 5), (1, 3, 5)"
+    assert (shapes[""], shapes["inner.act"], shapes["idle"], shapes["(functional)"]) == (
+        "(3, 2)",
+        "(3, 4)",
+        "",
+        "",
+    )
+    assert (
+        profile_ops(nn.LSTM(4, 5), (2, 3, 4)).layer("").output_shape
+        == "(2, 3, 5), (1, 3, 5), (1, 3, 5)"
+    )
 
 
 def test_text(profile):
     lines = str(profile).splitlines()
     assert lines[0] == "Functional for (3, 4) float32: 34 parameters"
     assert lines[4] == "  every operator is counted"
-    assert lines[5] == "  (functional): operators called directly, outside of the modules beside this row"
+    assert (
+        lines[5]
+        == "  (functional): operators called directly, outside of the modules beside this row"
+    )
     assert "(functional)" not in str(profile_ops(nn.Linear(4, 4), (2, 4)))
     tree = lines[6:]
     assert tree[0].split()[0] == "layer"
     assert [line.split()[0] for line in tree[1:]] == [
-        "Functional", "inner", "first", "act", "(functional)", "idle", "(functional)",
-    ]  # fmt: skip
+        "Functional",
+        "inner",
+        "first",
+        "act",
+        "(functional)",
+        "idle",
+        "(functional)",
+    ]
     assert tree[1].rstrip().endswith("█" * 12)
 
 
@@ -123,7 +163,8 @@ def test_html_is_a_tree_that_folds(profile):
     assert parser.open == []
     assert parser.counts["details"] == parser.counts["summary"] == 2
     assert "<script" not in page
-    assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|white|black", page)  # colours come from the page
+    # colours come from the page
+    assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|white|black", page)
 
 
 def test_names_are_escaped():
@@ -134,7 +175,11 @@ def test_names_are_escaped():
 
 def test_a_model_without_parameters_or_operators():
     profile = profile_ops(nn.Identity(), (1, 2))
-    assert (profile.forward_flops, profile.not_counted, profile.forward_flops_per_byte) == (0, (), None)
+    assert (profile.forward_flops, profile.not_counted, profile.forward_flops_per_byte) == (
+        0,
+        (),
+        None,
+    )
     assert "unknown" not in str(profile)
     assert profile._repr_html_()
 
@@ -188,14 +233,20 @@ def test_equal_blocks_are_shown_once():
     assert cell("forward_macs", 2 * 2 * 8 * 16) in row
 
 
-@pytest.mark.parametrize(("layers", "shown"), [
-    ([Block(16) for _ in range(2)], ["0", "1"]),
-    ([Block(16), Block(32), Block(16), Block(32), Block(16)], ["0, 2, ... x 3", "1", "3"]),
-    ([Block(16), Block(16), Block(16), Block(32), Block(16)], ["0-2, 4 x 4", "3"]),
-    ([nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)], ["0", "1", "2"]),
-    ([nn.Linear(8, 8) for _ in range(4)], ["0", "1-3 x 3"]),
-    ([layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.ReLU())], ["0", "1", "2", "3", "4", "5"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layers", "shown"),
+    [
+        ([Block(16) for _ in range(2)], ["0", "1"]),
+        ([Block(16), Block(32), Block(16), Block(32), Block(16)], ["0, 2, ... x 3", "1", "3"]),
+        ([Block(16), Block(16), Block(16), Block(32), Block(16)], ["0-2, 4 x 4", "3"]),
+        ([nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)], ["0", "1", "2"]),
+        ([nn.Linear(8, 8) for _ in range(4)], ["0", "1-3 x 3"]),
+        (
+            [layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.ReLU())],
+            ["0", "1", "2", "3", "4", "5"],
+        ),
+    ],
+)
 def test_which_blocks_are_equal(layers, shown):
     inputs_need_grad = isinstance(layers[0], Block)
     profile = profile_ops(nn.Sequential(*layers), (2, 8), inputs_need_grad=inputs_need_grad)
@@ -206,4 +257,8 @@ def test_blocks_whose_names_have_no_number_are_shown_each():
     model = nn.Sequential()
     for name in ("left", "right", "middle"):
         model.add_module(name, Block(16))
-    assert _shown_below(profile_ops(model, (2, 8), inputs_need_grad=True)) == ["left", "right", "middle"]
+    assert _shown_below(profile_ops(model, (2, 8), inputs_need_grad=True)) == [
+        "left",
+        "right",
+        "middle",
+    ]

@@ -17,7 +17,9 @@ torchvision_models = pytest.importorskip("torchvision.models")
 
 @pytest.fixture(autouse=True)
 def _nothing_frozen():
-    """Count as in a process that has frozen nothing, which conftest.py does for the speed of all tests."""
+    """Count as in a process that has frozen nothing, which conftest.py does for the speed of all
+    tests.
+    """
     gc.unfreeze()
 
 
@@ -28,7 +30,9 @@ def _cpu_s(function):
 
 
 def _fastest_ratio(function, reference, *, rounds, enough):
-    """Ratio of the least CPU times of two functions run by turns; stops once it is at most ``enough``."""
+    """Ratio of the least CPU times of two functions run by turns; stops once it is at most
+    ``enough``.
+    """
     ours = theirs = float("inf")
     for _ in range(rounds):
         theirs, ours = min(theirs, _cpu_s(reference)), min(ours, _cpu_s(function))
@@ -52,25 +56,42 @@ def test_at_most_1_3_times_a_forward_on_shapes(training):
         counted(), bare(image), bare(image)
 
     assert _fastest_ratio(counted, lambda: bare(image), rounds=10, enough=1.3) <= 1.3
-    assert _fastest_ratio(doubled, lambda: bare(image), rounds=3, enough=0) > 1.3  # a slow one would be seen
+    # a slow one would be seen
+    assert _fastest_ratio(doubled, lambda: bare(image), rounds=3, enough=0) > 1.3
 
 
 def _encoder():
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False), {"src": torch.zeros(2, 16, 64)}
+    return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False), {
+        "src": torch.zeros(2, 16, 64)
+    }
 
 
 def _bert():
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 64}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
     model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=100, **sizes))
     return model, {"input_ids": torch.ones(2, 16, dtype=torch.long)}
 
 
 def _t5():
     transformers = pytest.importorskip("transformers")
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 12, "num_heads": 4, "vocab_size": 100}
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+    sizes = {
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 64,
+        "num_layers": 12,
+        "num_heads": 4,
+        "vocab_size": 100,
+    }
+    model = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**sizes, decoder_start_token_id=0)
+    )
     ids = torch.ones(2, 16, dtype=torch.long)
     return model, {"input_ids": ids, "labels": ids}
 
@@ -89,4 +110,5 @@ def test_a_transformer_of_small_operators_costs_no_more(make):
         counted(), bare(**shapes), bare(**shapes)
 
     assert _fastest_ratio(counted, lambda: bare(**shapes), rounds=10, enough=1.3) <= 1.3
-    assert _fastest_ratio(slower, lambda: bare(**shapes), rounds=3, enough=0) > 1.3  # a slow one would be seen
+    # a slow one would be seen
+    assert _fastest_ratio(slower, lambda: bare(**shapes), rounds=3, enough=0) > 1.3

@@ -7,7 +7,14 @@ import resource
 import pytest
 import torch
 import torch.nn.functional as F
-from operation_samples import Functional, HiddenGradient, Llama, OwnGradient, SkippingGradient, weight
+from operation_samples import (
+    Functional,
+    HiddenGradient,
+    Llama,
+    OwnGradient,
+    SkippingGradient,
+    weight,
+)
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -41,7 +48,8 @@ def test_known_networks(name, training):
         profile = profile_ops(model, shape)
     first = next(row.forward_macs for row in profile.layers if row.kind == "Conv2d")
     assert profile.forward_macs == profile.forward_useful_macs == macs
-    if name == "vit_b_16":  # the class token joins after the first convolution, whose input alone needs no gradient
+    # the class token joins after the first convolution, whose input alone needs no gradient
+    if name == "vit_b_16":
         assert profile.layer("conv_proj").forward_macs == first
     assert profile.forward_macs + profile.backward_macs == 3 * macs - first
     assert profile.not_counted == ()
@@ -57,7 +65,9 @@ def test_lenet_forward_and_backward_of_the_lecture():
 
 def test_a_wrong_rule_would_be_seen(monkeypatch):
     right = formulas._convolution_macs
-    wrong = formulas._product_rule(lambda call: right(call) + 1, lambda call: (call.args[0], call.args[1]))
+    wrong = formulas._product_rule(
+        lambda call: right(call) + 1, lambda call: (call.args[0], call.args[1])
+    )
     monkeypatch.setitem(formulas._RULES, "convolution", wrong)
     assert profile_ops(LeNet(), (1, 1, 28, 28)).forward_macs == 278_520 + 2
 
@@ -65,7 +75,9 @@ def test_a_wrong_rule_would_be_seen(monkeypatch):
 @pytest.mark.parametrize("training", [True, False])
 def test_lstm_two_layers_both_directions(training):
     batch, length, inputs, hidden = 4, 50, 64, 128
-    profile = profile_ops(nn.LSTM(inputs, hidden, 2, bidirectional=True).train(training), (length, batch, inputs))
+    profile = profile_ops(
+        nn.LSTM(inputs, hidden, 2, bidirectional=True).train(training), (length, batch, inputs)
+    )
     first_input = batch * length * 2 * 4 * hidden * inputs
     initial_state = 4 * batch * 4 * hidden * hidden  # zeros: no gradient goes into them
     assert profile.forward_macs == 117_964_800
@@ -84,7 +96,9 @@ def test_packed_sequences_count_their_own_lengths():
         return model.layer(nn.utils.rnn.pack_padded_sequence(x, lengths))[0].data
 
     lengths = torch.tensor([5, 3, 2])
-    profile = profile_ops(Functional(run, layer=nn.LSTM(8, 4)), inputs=(torch.zeros(5, 3, 8), lengths))
+    profile = profile_ops(
+        Functional(run, layer=nn.LSTM(8, 4)), inputs=(torch.zeros(5, 3, 8), lengths)
+    )
     assert profile.forward_macs == 10 * 4 * 4 * (8 + 4)
 
 
@@ -124,7 +138,14 @@ def test_causal_attention_of_fewer_keys_than_queries():
 def test_causal_multi_head_attention(need_weights):
     x, mask = torch.zeros(2, 6, 8), torch.ones(6, 6, dtype=torch.bool).triu(1)
     model = nn.MultiheadAttention(8, 2, batch_first=True)
-    arguments = {"query": x, "key": x, "value": x, "attn_mask": mask, "is_causal": True, "need_weights": need_weights}
+    arguments = {
+        "query": x,
+        "key": x,
+        "value": x,
+        "attn_mask": mask,
+        "is_causal": True,
+        "need_weights": need_weights,
+    }
     profile = profile_ops(model, inputs=arguments)
     assert profile.forward_macs - profile.forward_useful_macs == 2 * 2 * 8 * (6 * 6 - 6 * 7 // 2)
 
@@ -146,7 +167,11 @@ def test_convolutions(dimensions, groups):
 def test_transposed_convolutions(dimensions, groups):
     kind = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d][dimensions - 1]
     profile = profile_ops(kind(4, 6, 3, stride=2, groups=groups), (2, 4, *[8] * dimensions))
-    assert profile.forward_macs == profile.backward_macs == 2 * 4 * 8**dimensions * (6 // groups) * 3**dimensions
+    assert (
+        profile.forward_macs
+        == profile.backward_macs
+        == 2 * 4 * 8**dimensions * (6 // groups) * 3**dimensions
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +181,11 @@ def test_transposed_convolutions(dimensions, groups):
         (lambda m, x: x @ m.w, ((4, 5), (2, 3, 4)), 120),
         (lambda m, x: F.linear(x, m.w), ((5, 4), (3, 4)), 60),
         (lambda m, x: torch.einsum("bi,ij->bj", x, m.w), ((4, 5), (3, 4)), 60),
-        (lambda m, x: torch.einsum("bhqd,bhkd->bhqk", x, m.w), ((2, 3, 7, 4), (2, 3, 5, 4)), 2 * 3 * 5 * 7 * 4),
+        (
+            lambda m, x: torch.einsum("bhqd,bhkd->bhqk", x, m.w),
+            ((2, 3, 7, 4), (2, 3, 5, 4)),
+            2 * 3 * 5 * 7 * 4,
+        ),
         (lambda m, x: torch.bmm(x, m.w), ((2, 4, 5), (2, 3, 4)), 120),
         (lambda m, x: torch.baddbmm(x.new_zeros(5), x, m.w), ((2, 4, 5), (2, 3, 4)), 120),
         (lambda m, x: torch.addmm(x.new_zeros(5), x, m.w), ((4, 5), (3, 4)), 60),
@@ -204,7 +233,9 @@ def test_shared_reused_tied_and_unused_modules():
     tied = profile_ops(nn.Sequential(tokens, head), inputs=torch.zeros(2, 3, dtype=torch.long))
     assert (tied.forward_macs, tied.backward_macs, tied.parameters) == (240, 480, 40)
 
-    unused = profile_ops(Functional(lambda m, x: m.a(x), a=nn.Linear(4, 4), b=nn.Linear(4, 4)), (2, 4))
+    unused = profile_ops(
+        Functional(lambda m, x: m.a(x), a=nn.Linear(4, 4), b=nn.Linear(4, 4)), (2, 4)
+    )
     assert (unused.forward_macs, unused.layer("b").calls, unused.parameters) == (32, 0, 40)
 
 
@@ -242,14 +273,29 @@ def test_frozen_layers():
     assert profile_ops(model, (2, 4), optimizer=torch.optim.SGD).backward_flops == 0
 
 
-IN_PLACE = [nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish, nn.ELU, nn.LeakyReLU, nn.Mish, nn.Hardsigmoid, nn.CELU, nn.SELU]
+IN_PLACE = [
+    nn.ReLU,
+    nn.ReLU6,
+    nn.SiLU,
+    nn.Hardswish,
+    nn.ELU,
+    nn.LeakyReLU,
+    nn.Mish,
+    nn.Hardsigmoid,
+    nn.CELU,
+    nn.SELU,
+]
 
 
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("kind", IN_PLACE)
 def test_an_activation_in_place_has_the_gradient_of_the_plain_one(kind, values):
     plain, in_place = (
-        profile_ops(nn.Sequential(nn.Linear(8, 8), kind(inplace=inplace), nn.Linear(8, 2)), (5, 8), values=values)
+        profile_ops(
+            nn.Sequential(nn.Linear(8, 8), kind(inplace=inplace), nn.Linear(8, 2)),
+            (5, 8),
+            values=values,
+        )
         for inplace in (False, True)
     )
     assert in_place.layer("1").backward_flops == plain.layer("1").backward_flops > 0
@@ -258,9 +304,14 @@ def test_an_activation_in_place_has_the_gradient_of_the_plain_one(kind, values):
 
 @pytest.mark.parametrize("values", [False, True])
 def test_a_gradient_that_is_code_is_followed(values):
-    custom = Functional(lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(
+        lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3)
+    )
     plain = Functional(lambda m, x: (m.a(x) @ m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3))
-    ours, known = profile_ops(custom, (2, 3), values=values), profile_ops(plain, (2, 3), values=values)
+    ours, known = (
+        profile_ops(custom, (2, 3), values=values),
+        profile_ops(plain, (2, 3), values=values),
+    )
     for name in ("forward_macs", "forward_flops", "backward_macs", "backward_flops"):
         assert getattr(ours, name) == getattr(known, name)
     assert ours.not_counted == ()
@@ -268,13 +319,17 @@ def test_a_gradient_that_is_code_is_followed(values):
 
 
 def test_a_gradient_that_is_code_is_followed_on_one_that_is_not_zero():
-    custom = Functional(lambda m, x: SkippingGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(
+        lambda m, x: SkippingGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3)
+    )
     profile = profile_ops(custom, (2, 3), values=True)
     assert (profile.forward_macs, profile.backward_macs, profile.not_counted) == (36, 36 + 18, ())
 
 
 def test_what_is_not_counted_is_named():
-    custom = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(
+        lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3)
+    )
     profile = profile_ops(custom, (2, 3))
     assert (profile.forward_macs, profile.backward_macs) == (36, 18)
     assert profile.not_counted == ("HiddenGradientBackward",)
@@ -292,14 +347,19 @@ CONTROLS = {
     "encoder": (lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), (2, 5, 16)),
     "encoder, sequence first": (lambda: nn.TransformerEncoderLayer(16, 4, 32), (5, 2, 16)),
     "swin": (torchvision_models.swin_t, (1, 3, 64, 64)),
-    "transposed": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 5, 3, stride=2)), (1, 3, 9, 9)),
+    "transposed": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 5, 3, stride=2)),
+        (1, 3, 9, 9),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize("training", [True, False])
 def test_backward_against_a_real_backward_counted_by_torch(name, training):
-    """Without groups torch's own counter is right on the meta device; ours must say the same without running it."""
+    """Without groups torch's own counter is right on the meta device; ours must say the same
+    without running it.
+    """
     make, shape = CONTROLS[name]
     model = on_meta(make).train(training)
     profile = profile_ops(model, shape)
@@ -316,8 +376,11 @@ def test_a_transformer_of_seven_billion_parameters():
     grown_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert profile.parameters == 6_738_415_616
     assert profile.forward_macs == 14_630_806_093_824
-    assert profile.backward_macs == 2 * profile.forward_macs  # an embedding stands before every product
+    # an embedding stands before every product
+    assert profile.backward_macs == 2 * profile.forward_macs
     attention = 32 * 2 * 2048 * 2048 * 4096
-    assert profile.forward_macs - profile.forward_useful_macs == attention // 2048 * (2048 - 2049 / 2)
+    assert profile.forward_macs - profile.forward_useful_macs == attention // 2048 * (
+        2048 - 2049 / 2
+    )
     assert profile.not_counted == ()
     assert grown_bytes < 500e6

@@ -20,15 +20,31 @@ from helpers.operations import ForwardError, profile_ops
 
 def _state(model):
     """Everything that must not change, as values that compare."""
-    tensors = {name: (id(t), t._version, t.detach().clone()) for name, t in model.state_dict(keep_vars=True).items()}
+    tensors = {
+        name: (id(t), t._version, t.detach().clone())
+        for name, t in model.state_dict(keep_vars=True).items()
+    }
     return {
-        "tensors": {name: (*start, value.numpy().tobytes()) for name, (*start, value) in tensors.items()},
-        "attributes": [{key: id(value) for key, value in vars(module).items()} for module in model.modules()],
-        "lists": [[list(v) for v in vars(module).values() if isinstance(v, list | dict)] for module in model.modules()],
+        "tensors": {
+            name: (*start, value.numpy().tobytes()) for name, (*start, value) in tensors.items()
+        },
+        "attributes": [
+            {key: id(value) for key, value in vars(module).items()} for module in model.modules()
+        ],
+        "lists": [
+            [list(v) for v in vars(module).values() if isinstance(v, list | dict)]
+            for module in model.modules()
+        ],
         "modes": [module.training for module in model.modules()],
-        "gradients": [None if p.grad is None else p.grad.numpy().tobytes() for p in model.parameters()],
+        "gradients": [
+            None if p.grad is None else p.grad.numpy().tobytes() for p in model.parameters()
+        ],
         "flags": [p.requires_grad for p in model.parameters()],
-        "random": (torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())),
+        "random": (
+            torch.get_rng_state().numpy().tobytes(),
+            random.getstate(),
+            str(np.random.get_state()),
+        ),
         "hooks": [list(d) for d in (hooks._global_forward_hooks, hooks._global_forward_pre_hooks)],
         "grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
     }
@@ -49,9 +65,21 @@ def _restless(model, x):
 
 
 def _restless_model(*, fails):
-    attributes = {"log": [1], "last": None, "table": {}, "fails": fails, "generator": torch.Generator()}
-    return Functional(_restless, layer=nn.Linear(3, 4), gain=weight(1), average=torch.zeros(1),
-                      calls=torch.zeros((), dtype=torch.long), **attributes)  # fmt: skip
+    attributes = {
+        "log": [1],
+        "last": None,
+        "table": {},
+        "fails": fails,
+        "generator": torch.Generator(),
+    }
+    return Functional(
+        _restless,
+        layer=nn.Linear(3, 4),
+        gain=weight(1),
+        average=torch.zeros(1),
+        calls=torch.zeros((), dtype=torch.long),
+        **attributes,
+    )
 
 
 def test_a_model_with_state_comes_back_as_it_was():
@@ -99,10 +127,17 @@ def _grow(holder, y):
         holder.k = after
 
 
-@pytest.mark.parametrize("reach", [
-    lambda c: c, lambda c: [c], lambda c: ({"a": [c]},), lambda c: OrderedDict(a=deque([c])),
-    lambda c: types.SimpleNamespace(inner=[types.SimpleNamespace(c=c)]), lambda c: {c} if c.__hash__ else [[c]],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "reach",
+    [
+        lambda c: c,
+        lambda c: [c],
+        lambda c: ({"a": [c]},),
+        lambda c: OrderedDict(a=deque([c])),
+        lambda c: types.SimpleNamespace(inner=[types.SimpleNamespace(c=c)]),
+        lambda c: {c} if c.__hash__ else [[c]],
+    ],
+)
 @pytest.mark.parametrize("kind", [_Plain, _Mirror, _Slotted, lambda: {"k": None}])
 def test_state_in_objects_and_containers_at_any_depth(kind, reach):
     holder = kind()
@@ -136,8 +171,15 @@ def test_nested_containers_keep_their_contents_and_their_order():
     cycle = [_Plain()]
     cycle.append(cycle)
     cycle[0].cycle = cycle
-    model = Functional(run, layer=nn.Linear(4, 4), cache={"k": []}, deep=[(0, {1})], recent=deque([1, 2], maxlen=2),
-                       order=OrderedDict(a=1, b=2), cycle=cycle)  # fmt: skip
+    model = Functional(
+        run,
+        layer=nn.Linear(4, 4),
+        cache={"k": []},
+        deep=[(0, {1})],
+        recent=deque([1, 2], maxlen=2),
+        order=OrderedDict(a=1, b=2),
+        cycle=cycle,
+    )
     profile_ops(model, (2, 4))
     assert (model.cache, model.deep, model.recent.maxlen) == ({"k": []}, [(0, {1})], 2)
     assert (list(model.recent), list(model.order.items())) == ([1, 2], [("a", 1), ("b", 2)])
@@ -183,15 +225,24 @@ def test_hooks_of_the_model_run_and_stay():
 def test_the_callers_modes_do_not_change_the_count():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     free = profile_ops(model, (2, 3))
-    for mode in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16)):
+    for mode in (
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
         with mode:
             assert profile_ops(model, (2, 3)) == free
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_forward_without_gradients_counts_the_same(mode):
-    layers = {"conv": nn.Conv2d(3, 4, 3, padding=1), "norm": nn.BatchNorm2d(4).eval(), "head": nn.Linear(64, 8),
-              "attention": nn.MultiheadAttention(8, 2, batch_first=True), "rnn": nn.LSTM(8, 8)}  # fmt: skip
+    layers = {
+        "conv": nn.Conv2d(3, 4, 3, padding=1),
+        "norm": nn.BatchNorm2d(4).eval(),
+        "head": nn.Linear(64, 8),
+        "attention": nn.MultiheadAttention(8, 2, batch_first=True),
+        "rnn": nn.LSTM(8, 8),
+    }
 
     def run(model, x):
         x = x + (x.transpose(0, 1) @ x.transpose(0, 1).mT).transpose(0, 1)
@@ -213,8 +264,14 @@ def test_a_forward_without_gradients_counts_the_same(mode):
 
 def test_devices_named_in_the_forward_are_not_reached():
     def run(model, x):
-        y = model.layer(x.to("cuda")).cuda(0) + torch.zeros(4, device="cuda") + torch.zeros(4, device="cpu")
-        return y + torch.arange(4, device=model.layer.weight.device) + torch.ones(4, device=x.device)
+        y = (
+            model.layer(x.to("cuda")).cuda(0)
+            + torch.zeros(4, device="cuda")
+            + torch.zeros(4, device="cpu")
+        )
+        return (
+            y + torch.arange(4, device=model.layer.weight.device) + torch.ones(4, device=x.device)
+        )
 
     assert profile_ops(Functional(run, layer=nn.Linear(3, 4)), (2, 3)).forward_macs == 24
 
@@ -226,8 +283,13 @@ def test_values_that_are_known_can_be_read():
             x = model.layer(x)
         return x[:, model.mask] if torch.rand(1).item() < 2 else x
 
-    model = Functional(run, layer=nn.Linear(3, 3), temperature=nn.Parameter(torch.ones(1)), calls=torch.tensor(2),
-                       mask=torch.tensor([True, False, True]))  # fmt: skip
+    model = Functional(
+        run,
+        layer=nn.Linear(3, 3),
+        temperature=nn.Parameter(torch.ones(1)),
+        calls=torch.tensor(2),
+        mask=torch.tensor([True, False, True]),
+    )
     profile = profile_ops(model, inputs=(torch.zeros(2, 3), torch.tensor([1, 3])))
     assert profile.layer("layer").calls == 6
 
@@ -253,7 +315,9 @@ def test_a_layer_that_the_forward_makes_is_counted(values):
 
 def test_a_module_that_is_not_registered_is_followed():
     hidden = [nn.Linear(3, 3)]
-    profile = profile_ops(Functional(lambda m, x: hidden[0](m.layer(x)), layer=nn.Linear(3, 3)), (2, 3))
+    profile = profile_ops(
+        Functional(lambda m, x: hidden[0](m.layer(x)), layer=nn.Linear(3, 3)), (2, 3)
+    )
     assert profile.forward_macs == 36
     assert profile.backward_macs == 54
     assert any(row.kind == "Linear" and row.layer.startswith("(Linear") for row in profile.layers)
@@ -277,12 +341,21 @@ def test_checkpointing(reentrant):
 
 def test_random_generators_of_its_own_come_back():
     def run(model, x):
-        draws.append((model.a.random(), model.b.random(), model.c.random(), float(torch.rand((), generator=model.d))))
+        draws.append(
+            (
+                model.a.random(),
+                model.b.random(),
+                model.c.random(),
+                float(torch.rand((), generator=model.d)),
+            )
+        )
         return x
 
     draws = []
     generator = torch.Generator().manual_seed(0)
-    model = Functional(run, a=random.Random(0), b=np.random.default_rng(0), c=np.random.RandomState(0), d=generator)
+    model = Functional(
+        run, a=random.Random(0), b=np.random.default_rng(0), c=np.random.RandomState(0), d=generator
+    )
     for _ in range(2):
         profile_ops(model, (2, 3))
     assert draws[0] == draws[1]

@@ -1,4 +1,6 @@
-"""What the forward asks of values: those that are known, those of a real run, those drawn at random; own rules."""
+"""What the forward asks of values: those that are known, those of a real run, those drawn at
+random; own rules.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,53 @@ def _macs_by_torch(model, *inputs):
 
 X, MASK, LENGTHS = torch.zeros(2, 4), torch.tensor([[1, 1, 1], [1, 0, 0]]), torch.tensor([3, 1])
 ASKS = {
-    "a mask on the activations' device": lambda m, x, n: x if n.to(device=x.device, dtype=torch.bool).all()
-    else m.layer(x),
-    "a length on the activations' device": lambda m, x, n: [m.layer(x) for _ in range(int(n.to(x.device).max()))],
-    "a mask made there": lambda m, x, n: m.layer(x) if torch.ones(2, 3, device=x.device).bool().all() else x,
-    "a comparison": lambda m, x, n: m.layer(x)[(torch.arange(2, device=x.device) < n.max()).nonzero()[:, 0]] @ m.w,
+    "a mask on the activations' device": lambda m, x, n: (
+        x if n.to(device=x.device, dtype=torch.bool).all() else m.layer(x)
+    ),
+    "a length on the activations' device": lambda m, x, n: [
+        m.layer(x) for _ in range(int(n.to(x.device).max()))
+    ],
+    "a mask made there": lambda m, x, n: (
+        m.layer(x) if torch.ones(2, 3, device=x.device).bool().all() else x
+    ),
+    "a comparison": lambda m, x, n: (
+        m.layer(x)[(torch.arange(2, device=x.device) < n.max()).nonzero()[:, 0]] @ m.w
+    ),
     "a mask that selects": lambda m, x, n: m.layer(x)[n.flatten()[:2] > 1] @ m.w,
-    "selected by a mask": lambda m, x, n: m.layer(x.masked_select(n.flatten()[:2, None] > 1).view(-1, 4)) @ m.w,
-    "a list": lambda m, x, n: [m.layer(part) for part in x.split(n.flatten()[:2].clamp(max=1).tolist())],
+    "selected by a mask": lambda m, x, n: (
+        m.layer(x.masked_select(n.flatten()[:2, None] > 1).view(-1, 4)) @ m.w
+    ),
+    "a list": lambda m, x, n: [
+        m.layer(part) for part in x.split(n.flatten()[:2].clamp(max=1).tolist())
+    ],
     "a sum that indexes": lambda m, x, n: m.layer(x)[: n.sum() - 3] @ m.w,
-    "written in place": lambda m, x, n: m.layer(x) if n.clone().fill_(0).any() else m.layer(x) @ m.w,
+    "written in place": lambda m, x, n: (
+        m.layer(x) if n.clone().fill_(0).any() else m.layer(x) @ m.w
+    ),
     "a view written": lambda m, x, n: _zeroed(n).sum().item() * [m.layer(x)],
-    "like an activation": lambda m, x, n: m.layer(x) if torch.ones_like(x, dtype=torch.bool).all() else x,
+    "like an activation": lambda m, x, n: (
+        m.layer(x) if torch.ones_like(x, dtype=torch.bool).all() else x
+    ),
     "numpy": lambda m, x, n: [m.layer(x) for _ in range(n.cpu().numpy().max() + 1)],
-    "a constant": lambda m, x, n: [m.layer(x) for _ in torch.tensor([1, 0, 1], device=x.device).nonzero()],
+    "a constant": lambda m, x, n: [
+        m.layer(x) for _ in torch.tensor([1, 0, 1], device=x.device).nonzero()
+    ],
     "repeated": lambda m, x, n: m.layer(x.repeat_interleave(n.flatten()[:2], dim=0)),
-    "a key in a text": lambda m, x, n: {"3": m.layer, "1": m.layer}.get(f"{n.to(x.device)[0].max()}", abs)(x),
-    "selected by a list": lambda m, x, n: m.layer(x) if 0 in n.flatten()[[-1, 0]] else m.layer(x) @ m.w,
-    "selected by a list of each dimension": lambda m, x, n: m.layer(x) if (n.view(1, -1)[:, [1, 0]] < 2).any() else x,
+    "a key in a text": lambda m, x, n: {"3": m.layer, "1": m.layer}.get(
+        f"{n.to(x.device)[0].max()}", abs
+    )(x),
+    "selected by a list": lambda m, x, n: (
+        m.layer(x) if 0 in n.flatten()[[-1, 0]] else m.layer(x) @ m.w
+    ),
+    "selected by a list of each dimension": lambda m, x, n: (
+        m.layer(x) if (n.view(1, -1)[:, [1, 0]] < 2).any() else x
+    ),
     "a list that is a mask": lambda m, x, n: m.layer(x)[[True, False]] @ m.w,
-    "written where a list says": lambda m, x, n: m.layer(x) if _without_first(n).any() else m.layer(x) @ m.w,
+    "written where a list says": lambda m, x, n: (
+        m.layer(x) if _without_first(n).any() else m.layer(x) @ m.w
+    ),
     "tensor_split": lambda m, x, n: [m.layer(part) for part in x.tensor_split(n.flatten()[:1])],
-}  # fmt: skip
+}
 
 
 def _without_first(numbers):
@@ -78,10 +105,16 @@ def test_values_that_follow_from_integers_are_known(name, numbers):
     assert torch.equal(numbers, before)
 
 
-@pytest.mark.parametrize("ask", [
-    lambda y: torch.isfinite(y).all(), lambda y: not torch.isinf(y).any(), lambda y: not y.isnan().any(),
-    lambda y: not (torch.isinf(y).any() or torch.isnan(y).any()), lambda y: not (y.isinf() | y.isnan()).any(),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda y: torch.isfinite(y).all(),
+        lambda y: not torch.isinf(y).any(),
+        lambda y: not y.isnan().any(),
+        lambda y: not (torch.isinf(y).any() or torch.isnan(y).any()),
+        lambda y: not (y.isinf() | y.isnan()).any(),
+    ],
+)
 @pytest.mark.parametrize("rows", [2, 70_000])
 def test_an_activation_is_a_finite_number(ask, rows):
     model = _with_layer(lambda m, x: m.layer(x) if ask(m.layer(x)) else x)
@@ -96,14 +129,19 @@ def test_what_the_caller_passes_may_be_infinite():
 def test_a_packed_sequence_is_an_input():
     packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(4, 2, 3), torch.tensor([4, 2]))
     for values in (False, True):
-        assert profile_ops(nn.GRU(3, 5), inputs=(packed,), values=values).forward_macs == 6 * 15 * (3 + 5)
+        assert profile_ops(nn.GRU(3, 5), inputs=(packed,), values=values).forward_macs == 6 * 15 * (
+            3 + 5
+        )
 
 
-@pytest.mark.parametrize("run", [
-    lambda m, x: m.layer(x) + torch.from_numpy(np.ones(4, np.float32)),
-    lambda m, x: m.layer(x)[torch.LongTensor([1, 0])] + torch.Tensor([1, 2, 3, 4]),
-    lambda m, x: m.layer(x) * (torch.arange(4) > 1).type(x.type()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, x: m.layer(x) + torch.from_numpy(np.ones(4, np.float32)),
+        lambda m, x: m.layer(x)[torch.LongTensor([1, 0])] + torch.Tensor([1, 2, 3, 4]),
+        lambda m, x: m.layer(x) * (torch.arange(4) > 1).type(x.type()),
+    ],
+)
 def test_tensors_made_by_old_constructors(run):
     assert profile_ops(_with_layer(run), (2, 4)).forward_macs == 2 * 4 * 4
 
@@ -140,7 +178,9 @@ def test_no_message_names_a_device_that_nobody_chose():
         return torch.func.grad(lambda w: (x @ w).square().sum())(model.w)
 
     model = Functional(run, w=weight(4, 4))
-    with pytest.raises(ForwardError, match=r"shapes alone cannot follow \(RuntimeError\); pass values=True") as caught:
+    with pytest.raises(
+        ForwardError, match=r"shapes alone cannot follow \(RuntimeError\); pass values=True"
+    ) as caught:
         profile_ops(model, (2, 4))
     assert "meta" not in str(caught.value)
     assert profile_ops(model, (2, 4), values=True).forward_macs == 2 * 2 * 4 * 4
@@ -157,8 +197,15 @@ def test_a_real_run_leaves_the_model_as_it_was():
         kept = model.norm(model.drop(model.layer(x)))
         return kept[kept.sum(1) > -9] + model.table(n).sum() * random.random() * np.random.rand()
 
-    model = Functional(run, layer=nn.Linear(4, 4), norm=nn.BatchNorm1d(4), drop=nn.Dropout(), last=None,
-                       table=nn.Embedding(9, 4, max_norm=0.1), calls=torch.zeros((), dtype=torch.long))  # fmt: skip
+    model = Functional(
+        run,
+        layer=nn.Linear(4, 4),
+        norm=nn.BatchNorm1d(4),
+        drop=nn.Dropout(),
+        last=None,
+        table=nn.Embedding(9, 4, max_norm=0.1),
+        calls=torch.zeros((), dtype=torch.long),
+    )
     x, n = torch.ones(2, 4), torch.tensor([3, 1])
     before, versions = _state(model), (x._version, n._version)
     profile = profile_ops(model, inputs=(x, n), values=True, optimizer=torch.optim.SGD)
@@ -168,14 +215,25 @@ def test_a_real_run_leaves_the_model_as_it_was():
     assert set(profile.random_draws) == {"Functional", "Python's random", "numpy.random"}
 
 
-@pytest.mark.parametrize("make", [
-    lambda: nn.LSTM(4, 4, 2, bidirectional=True), lambda: nn.TransformerEncoderLayer(4, 2, 8).eval(),
-    lambda: nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.GELU()), lambda: nn.GRU(4, 4, 2, dropout=0.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.LSTM(4, 4, 2, bidirectional=True),
+        lambda: nn.TransformerEncoderLayer(4, 2, 8).eval(),
+        lambda: nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.GELU()),
+        lambda: nn.GRU(4, 4, 2, dropout=0.5),
+    ],
+)
 def test_a_real_run_counts_what_shapes_give(make):
     model = make()
     on_shapes, real = profile_ops(model, (3, 4, 4)), profile_ops(model, (3, 4, 4), values=True)
-    for field in ("forward_macs", "forward_flops", "backward_macs", "backward_flops", "not_counted"):
+    for field in (
+        "forward_macs",
+        "forward_flops",
+        "backward_macs",
+        "backward_flops",
+        "not_counted",
+    ):
         assert getattr(on_shapes, field) == getattr(real, field), field
 
 
@@ -187,11 +245,15 @@ def test_a_model_on_meta_has_no_values():
 def test_detection_is_counted_by_a_real_run():
     detection = pytest.importorskip("torchvision.models.detection")
     torch.manual_seed(0)
-    model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3).eval()
+    model = detection.ssdlite320_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=3
+    ).eval()
     images = [torch.rand(3, 64, 64)]
     with pytest.raises(ForwardError, match="pass values=True"):
         profile_ops(model, inputs=(images,))
-    assert profile_ops(model, inputs=(images,), values=True).forward_macs == _macs_by_torch(model, images)
+    assert profile_ops(model, inputs=(images,), values=True).forward_macs == _macs_by_torch(
+        model, images
+    )
 
 
 @pytest.mark.parametrize(("make", "named"), [
@@ -226,15 +288,21 @@ def test_a_count_that_depends_on_a_draw_says_so(run, named):
 
 
 def test_the_headline_says_at_least_where_products_may_be_missing():
-    custom = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(
+        lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3)
+    )
     lines = str(profile_ops(custom, (2, 3))).splitlines()
     assert lines[1].startswith("  forward   36 MAC, 72 FLOP")
     assert lines[2].startswith("  backward  at least 18 MAC, at least ")
     assert lines[3] == "  no rule for HiddenGradientBackward: may hold multiply-accumulates"
-    lines = str(profile_ops(Functional(lambda m, x: m.a(x).sort()[0], a=nn.Linear(3, 3)), (2, 3))).splitlines()
+    lines = str(
+        profile_ops(Functional(lambda m, x: m.a(x).sort()[0], a=nn.Linear(3, 3)), (2, 3))
+    ).splitlines()
     assert lines[1].startswith("  forward   18 MAC, at least 36 FLOP, at least ")
     assert lines[3] == "  no rule for aten.sort.default: no multiply-accumulates"
-    inverted = profile_ops(Functional(lambda m, x: torch.linalg.inv(m.a(x)), a=nn.Linear(3, 3)), (3, 3))
+    inverted = profile_ops(
+        Functional(lambda m, x: torch.linalg.inv(m.a(x)), a=nn.Linear(3, 3)), (3, 3)
+    )
     assert inverted.may_hold_products == ("aten.linalg_inv_ex.default",)
 
 
@@ -248,10 +316,19 @@ def _(x, w):
     return x.new_empty(x.shape[0], w.shape[1])
 
 
-@pytest.mark.parametrize("name", [_product, torch.ops.operation_tests.product, "operation_tests::product",
-                                  torch.ops.operation_tests.product.default])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        _product,
+        torch.ops.operation_tests.product,
+        "operation_tests::product",
+        torch.ops.operation_tests.product.default,
+    ],
+)
 def test_a_rule_of_ones_own(name):
-    model = Functional(lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2))
+    model = Functional(
+        lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2)
+    )
     assert "operation_tests.product.default" in profile_ops(model, (3, 4)).may_hold_products
 
     def rule(call):
@@ -267,9 +344,14 @@ def test_a_rule_of_ones_own(name):
 
 
 def test_a_rule_can_be_taken_back_in_any_order():
-    model = Functional(lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2))
+    model = Functional(
+        lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2)
+    )
     before = profile_ops(model, (3, 4))
-    first, second = (operations.register(_product, lambda call, n=n: operations.work(call, macs=n)) for n in (100, 200))
+    first, second = (
+        operations.register(_product, lambda call, n=n: operations.work(call, macs=n))
+        for n in (100, 200)
+    )
     assert profile_ops(model, (3, 4)).forward_macs == before.forward_macs + 200
     first.close()
     assert profile_ops(model, (3, 4)).forward_macs == before.forward_macs + 200
@@ -285,7 +367,8 @@ def test_one_rule_that_is_given_twice_is_taken_back_in_any_order():
 
     first = operations.register("aten::addmm", twice)
     between = operations.register("aten::addmm", lambda call: operations.work(call, macs=200))
-    last = operations.register(torch.ops.aten.addmm_.default, twice)  # counts in place and out of place
+    # counts in place and out of place
+    last = operations.register(torch.ops.aten.addmm_.default, twice)
     assert profile_ops(nn.Linear(3, 4), (2, 3)).forward_macs == 100
     last.close()
     assert profile_ops(nn.Linear(3, 4), (2, 3)).forward_macs == 200
@@ -296,21 +379,51 @@ def test_one_rule_that_is_given_twice_is_taken_back_in_any_order():
 @pytest.mark.parametrize(
     ("rule", "error", "said"),
     [
-        (lambda call: 3, TypeError, "the rule registered for addmm returned an int; it must return operations.work"),
-        (lambda call: None, TypeError, "the rule registered for addmm returned None; it must return"),
-        (lambda call: call.nosuch, RuntimeError, "for addmm raised AttributeError: 'Call' object has no attribute"),
+        (
+            lambda call: 3,
+            TypeError,
+            "the rule registered for addmm returned an int; it must return operations.work",
+        ),
+        (
+            lambda call: None,
+            TypeError,
+            "the rule registered for addmm returned None; it must return",
+        ),
+        (
+            lambda call: call.nosuch,
+            RuntimeError,
+            "for addmm raised AttributeError: 'Call' object has no attribute",
+        ),
     ],
 )
 def test_a_rule_that_gives_no_work_is_named(rule, error, said):
     for forward, backward in ((rule, None), (operations.work, rule)):
-        with operations.register("aten::addmm", forward, backward), pytest.raises(error, match=said):
+        with (
+            operations.register("aten::addmm", forward, backward),
+            pytest.raises(error, match=said),
+        ):
             profile_ops(nn.Linear(3, 4), (2, 3))
 
 
-@pytest.mark.parametrize("name", ["nosuch", "aten::nosuch", "att::nosuch", "aten::sort.stable", "aten::name", "", 3,
-                                  torch.addmm, torch.ops.aten, nn.Linear])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nosuch",
+        "aten::nosuch",
+        "att::nosuch",
+        "aten::sort.stable",
+        "aten::name",
+        "",
+        3,
+        torch.addmm,
+        torch.ops.aten,
+        nn.Linear,
+    ],
+)
 def test_what_names_no_operator(name):
-    with pytest.raises(TypeError, match=r"the operator [^<>]* cannot be used; pass an operator that is defined"):
+    with pytest.raises(
+        TypeError, match=r"the operator [^<>]* cannot be used; pass an operator that is defined"
+    ):
         operations.register(name, operations.work)
 
 
@@ -323,8 +436,14 @@ def test_a_rule_needs_an_operator_and_a_function():
         operations.register("aten::sort", 5)
 
 
-@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)),
-                                  lambda: nn.Conv1d(4, 4, 1), lambda: nn.LSTM(4, 4)])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)),
+        lambda: nn.Conv1d(4, 4, 1),
+        lambda: nn.LSTM(4, 4),
+    ],
+)
 @pytest.mark.parametrize("values", [False, True])
 def test_gradients_of_the_inputs(make, values):
     with torch.device("meta"):
@@ -341,7 +460,9 @@ def test_gradients_of_the_inputs(make, values):
 @pytest.mark.parametrize(
     "options", [{}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True, "bias": False}]
 )
-@pytest.mark.parametrize("part", [lambda y: y[0], lambda y: y[0][-1], lambda y: y[1]], ids=["all", "last", "state"])
+@pytest.mark.parametrize(
+    "part", [lambda y: y[0], lambda y: y[0][-1], lambda y: y[1]], ids=["all", "last", "state"]
+)
 def test_recurrent_layers_against_every_step_unrolled(kind, length, options, part):
     def run(model, x):
         result = part(model.layer(model.first(x)))
@@ -386,8 +507,12 @@ def test_an_optimizer_that_reads_a_number():
 
 @pytest.mark.parametrize("option", ["fused", "capturable"])
 def test_an_optimizer_with_options_for_a_device(option):
-    with pytest.raises(ValueError, match=r"options for a device \(fused, capturable\); give it without them") as caught:
-        profile_ops(nn.Linear(3, 4), (2, 3), optimizer=lambda p: torch.optim.AdamW(p, **{option: True}))
+    with pytest.raises(
+        ValueError, match=r"options for a device \(fused, capturable\); give it without them"
+    ) as caught:
+        profile_ops(
+            nn.Linear(3, 4), (2, 3), optimizer=lambda p: torch.optim.AdamW(p, **{option: True})
+        )
     assert "meta" not in str(caught.value)
 
 

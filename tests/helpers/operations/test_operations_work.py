@@ -1,4 +1,6 @@
-"""FLOPs, bytes, the optimizer, the lecture's table and the shape rules: exact figures, worked out by hand."""
+"""FLOPs, bytes, the optimizer, the lecture's table and the shape rules: exact figures, worked out
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ torchvision_models = pytest.importorskip("torchvision.models")
 
 def test_bytes_of_lenet_by_layer():
     profile = profile_ops(LeNet(variant="lecture"), (1, 1, 28, 28))
-    rows = {row.layer: (row.input_bytes, row.weight_bytes, row.output_bytes) for row in profile.layers}
+    rows = {
+        row.layer: (row.input_bytes, row.weight_bytes, row.output_bytes) for row in profile.layers
+    }
     assert rows["conv1"] == (3136, 624, 13824)
     assert rows["relu1"] == (13824, 0, 13824)
     assert rows["pool1"] == (13824, 0, 3456)
@@ -35,7 +39,9 @@ def test_bytes_of_lenet_by_layer():
 def test_bytes_of_alexnet_by_layer():
     profile = profile_ops(torchvision_models.alexnet(), (1, 3, 224, 224))
     rows = [row for row in profile.layers if row.kind in ("Conv2d", "Linear")]
-    megabytes = [round((row.input_bytes + row.weight_bytes + row.output_bytes) / 1e6, 2) for row in rows]
+    megabytes = [
+        round((row.input_bytes + row.weight_bytes + row.output_bytes) / 1e6, 2) for row in rows
+    ]
     assert megabytes == [1.47, 1.98, 3.05, 3.97, 2.71, 151.06, 67.16, 16.41]
 
 
@@ -43,9 +49,19 @@ def test_the_lectures_table_to_the_digit():
     table = profile_ops(LeNet(variant="lecture"), (1, 1, 28, 28)).lecture_table()
     assert table.total_operations == 295_700
     assert {row.layer: row.operations for row in table.layers} == {
-        "conv1": 89_856, "relu1": 6_912, "pool1": 2_592, "conv2": 154_624, "relu2": 2_048, "pool2": 768,
-        "fc1": 30_720, "relu3": 240, "fc2": 7_200, "relu4": 120, "fc3": 600, "relu5": 20,
-    }  # fmt: skip
+        "conv1": 89_856,
+        "relu1": 6_912,
+        "pool1": 2_592,
+        "conv2": 154_624,
+        "relu2": 2_048,
+        "pool2": 768,
+        "fc1": 30_720,
+        "relu3": 240,
+        "fc2": 7_200,
+        "relu4": 120,
+        "fc3": 600,
+        "relu5": 20,
+    }
     assert table.not_covered == ()
 
 
@@ -54,7 +70,8 @@ def test_the_lectures_table_says_what_it_does_not_cover():
     assert profile_ops(model, (1, 1, 8, 8)).lecture_table().not_covered == ("1",)
 
 
-# Forward and backward FLOPs of one operator on a (2, 3, 4, 4) activation that needs a gradient: n = 96.
+# Forward and backward FLOPs of one operator on a (2, 3, 4, 4) activation that needs a gradient: n =
+# 96.
 @pytest.mark.parametrize(
     ("function", "forward", "backward"),
     [
@@ -86,7 +103,9 @@ def test_the_lectures_table_says_what_it_does_not_cover():
 )
 def test_element_wise_operations(function, forward, backward):
     base = profile_ops(Functional(lambda m, x: m.w.view(2, 3, 4, 4), w=weight(96)), (1,))
-    profile = profile_ops(Functional(lambda m, x: function(m.w.view(2, 3, 4, 4)), w=weight(96)), (1,))
+    profile = profile_ops(
+        Functional(lambda m, x: function(m.w.view(2, 3, 4, 4)), w=weight(96)), (1,)
+    )
     assert base.forward_flops == base.backward_flops == 0
     assert (profile.forward_flops, profile.backward_flops) == (forward, backward)
     assert profile.not_counted == ()
@@ -100,10 +119,13 @@ def test_bytes_of_glu_by_hand():
 
 def test_a_bias_of_its_own_operator_is_free_and_a_separate_one_is_not():
     fused = profile_ops(nn.Linear(4, 5), (3, 4))
-    separate = profile_ops(Functional(lambda m, x: x @ m.w + m.b, w=weight(4, 5), b=weight(5)), (3, 4))
+    separate = profile_ops(
+        Functional(lambda m, x: x @ m.w + m.b, w=weight(4, 5), b=weight(5)), (3, 4)
+    )
     assert fused.forward_flops == 2 * 60
     assert separate.forward_flops == 2 * 60 + 15
-    assert fused.backward_flops == separate.backward_flops == 2 * 60 + 15  # the bias's gradient is a sum either way
+    # the bias's gradient is a sum either way
+    assert fused.backward_flops == separate.backward_flops == 2 * 60 + 15
 
 
 def test_batch_normalisation_by_mode():
@@ -113,7 +135,9 @@ def test_batch_normalisation_by_mode():
 
 
 def test_integers_are_not_floating_point_operations():
-    profile = profile_ops(Functional(lambda m, x: x * 2 + 1), inputs=torch.zeros(5, dtype=torch.long))
+    profile = profile_ops(
+        Functional(lambda m, x: x * 2 + 1), inputs=torch.zeros(5, dtype=torch.long)
+    )
     assert (profile.forward_flops, profile.forward_read_bytes) == (0, 80)
 
 
@@ -126,9 +150,13 @@ def test_a_complex_product_is_four_real_ones():
 def test_products_with_weights_of_eight_and_four_bits(values):
     data, scales = torch.ones(3, 64).bfloat16(), torch.ones(32).bfloat16()
     groups = torch.ones(2, 32, 2).bfloat16()
-    int4 = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.ones(32, 64, dtype=torch.int32), 1)
+    int4 = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
+        torch.ones(32, 64, dtype=torch.int32), 1
+    )
     products = {
-        lambda m, x: torch.ops.aten._weight_int8pack_mm(x, m.w, scales): torch.ones(32, 64, dtype=torch.int8),
+        lambda m, x: torch.ops.aten._weight_int8pack_mm(x, m.w, scales): torch.ones(
+            32, 64, dtype=torch.int8
+        ),
         lambda m, x: torch.ops.aten._weight_int4pack_mm_for_cpu(x, m.w, 32, groups): int4,
     }
     for run, w in products.items():
@@ -150,7 +178,8 @@ def test_a_triangular_solve_and_its_gradient(left):
     with FlopCounterMode(display=False) as counter:
         run(model, torch.ones(shape)).sum().backward()
     assert counter.get_total_flops() == 2 * profile.backward_macs
-    assert profile.backward_flops == (2 + 1) * 4 * 60 + 2 * 5 * 16  # product, solve, 5 matrices negated, added
+    # product, solve, 5 matrices negated, added
+    assert profile.backward_flops == (2 + 1) * 4 * 60 + 2 * 5 * 16
     model.a.requires_grad_(False)
     assert profile_ops(model, inputs=torch.ones(shape), inputs_need_grad=True).backward_macs == 0
     assert profile.not_counted == ()
@@ -205,12 +234,17 @@ LAYOUTS = {
 
 
 def _like(result):
-    return [(item.shape, item.stride(), item.dtype) for item in (result if isinstance(result, tuple) else (result,))]
+    return [
+        (item.shape, item.stride(), item.dtype)
+        for item in (result if isinstance(result, tuple) else (result,))
+    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["relu", "sigmoid", "gelu", "exp", "add", "mul", "native_layer_norm",
-                                  "native_batch_norm"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["relu", "sigmoid", "gelu", "exp", "add", "mul", "native_layer_norm", "native_batch_norm"],
+)
 def test_shape_rules_against_torch(name, layout):
     data, aten = LAYOUTS[layout], torch.ops.aten
     if name in ("add", "mul"):
@@ -222,7 +256,8 @@ def test_shape_rules_against_torch(name, layout):
     else:
         args = (data,)
     ours, theirs = result_of(name, args, {}, in_place=False), getattr(aten, name)(*args)
-    count = 1 if name.startswith("native") else None  # the statistics beside the result are not looked at
+    # the statistics beside the result are not looked at
+    count = 1 if name.startswith("native") else None
     assert _like(ours)[:count] == _like(theirs)[:count]
 
 
@@ -231,20 +266,36 @@ def test_shape_rules_against_torch(name, layout):
 @pytest.mark.parametrize(("stride", "padding", "dilation", "added", "groups"), [
     (1, 0, 1, 0, 1), (2, 1, 1, 1, 1), (3, 2, 2, 0, 2), (1, 1, 3, 0, 4),
 ])  # fmt: skip
-def test_shape_rules_of_convolution_against_torch(dimensions, transposed, stride, padding, dilation, added, groups):
+def test_shape_rules_of_convolution_against_torch(
+    dimensions, transposed, stride, padding, dilation, added, groups
+):
     data = torch.empty(2, 4, *range(9, 9 + dimensions), device="meta")
     weight_shape = (4, 8 // groups) if transposed else (8, 4 // groups)
     kernel = torch.empty(*weight_shape, *range(2, 2 + dimensions), device="meta")
     lists = [[value] * dimensions for value in (stride, padding, dilation)]
-    args = (data, kernel, torch.empty(8, device="meta"), *lists, transposed, [added] * dimensions, groups)
-    assert _like(result_of("convolution", args, {}, in_place=False)) == _like(torch.ops.aten.convolution(*args))
+    args = (
+        data,
+        kernel,
+        torch.empty(8, device="meta"),
+        *lists,
+        transposed,
+        [added] * dimensions,
+        groups,
+    )
+    assert _like(result_of("convolution", args, {}, in_place=False)) == _like(
+        torch.ops.aten.convolution(*args)
+    )
 
 
 def _laid_out(draw, shape, dtype=torch.float32):
-    """Return a tensor whose dimensions lie in memory in any order, one of them cut, or spread over the first."""
+    """Return a tensor whose dimensions lie in memory in any order, one of them cut, or spread over
+    the first.
+    """
     order = draw.sample(range(len(shape)), len(shape))
     sizes = [shape[place] + draw.choice((0, 0, 0, 2)) for place in order]
-    whole = torch.empty(sizes, dtype=dtype, device="meta").permute([order.index(place) for place in range(len(shape))])
+    whole = torch.empty(sizes, dtype=dtype, device="meta").permute(
+        [order.index(place) for place in range(len(shape))]
+    )
     whole = whole[tuple(slice(size) for size in shape)]
     return whole[:1].expand(shape) if draw.random() < 0.1 else whole
 
@@ -258,45 +309,75 @@ def test_shape_rules_of_operands_in_any_layout_against_torch(seed):
     draw, aten = random.Random(seed), torch.ops.aten
     shape = [draw.choice((1, 2, 3, 4)) for _ in range(draw.randint(1, 4))]
     first, second = (
-        _laid_out(draw, [1 if draw.random() < 0.25 else size for size in shape][draw.choice((0, 0, len(shape) // 2)) :])
+        _laid_out(
+            draw,
+            [1 if draw.random() < 0.25 else size for size in shape][
+                draw.choice((0, 0, len(shape) // 2)) :
+            ],
+        )
         for _ in range(2)
     )
     mask = _laid_out(draw, [1 if draw.random() < 0.25 else size for size in shape], torch.bool)
     dim = draw.randrange(-first.dim(), first.dim())
-    more = _laid_out(draw, [3 if place == dim % first.dim() else size for place, size in enumerate(first.shape)])
+    more = _laid_out(
+        draw, [3 if place == dim % first.dim() else size for place, size in enumerate(first.shape)]
+    )
     calls = {
-        "mul.Tensor": (first, second), "add.Tensor": (second, first), "where.self": (mask, first, second),
-        "sub.Tensor": (second, 2.5), "pow.Tensor_Scalar": (first, 2), "mean.dim": (first, [dim], draw.random() < 0.5),
-        "cat.default": ([first, more, first], dim), "_safe_softmax.default": (first, dim), "tril.default": (more, 0),
-        "roll.default": (first, [1], [dim]), "neg.default": (second,),
-        "empty_like.default": (first,), "_unsafe_view.default": (mask, mask.shape),
-    }  # fmt: skip
+        "mul.Tensor": (first, second),
+        "add.Tensor": (second, first),
+        "where.self": (mask, first, second),
+        "sub.Tensor": (second, 2.5),
+        "pow.Tensor_Scalar": (first, 2),
+        "mean.dim": (first, [dim], draw.random() < 0.5),
+        "cat.default": ([first, more, first], dim),
+        "_safe_softmax.default": (first, dim),
+        "tril.default": (more, 0),
+        "roll.default": (first, [1], [dim]),
+        "neg.default": (second,),
+        "empty_like.default": (first,),
+        "_unsafe_view.default": (mask, mask.shape),
+    }
     covered = 0
     for name, args in calls.items():
         plain, _, overload = name.partition(".")
         if plain == "tril" and more.dim() < 2:
             continue
-        ours, theirs = result_of(plain, args, {}, in_place=False), getattr(getattr(aten, plain), overload)(*args)
+        ours, theirs = (
+            result_of(plain, args, {}, in_place=False),
+            getattr(getattr(aten, plain), overload)(*args),
+        )
         if ours is not None:
             covered += 1
-            assert (ours.shape, ours.dtype, ours.device) == (theirs.shape, theirs.dtype, theirs.device), name
+            assert (ours.shape, ours.dtype, ours.device) == (
+                theirs.shape,
+                theirs.dtype,
+                theirs.device,
+            ), name
             assert _strides_that_matter(ours) == _strides_that_matter(theirs), name
     assert covered >= 5
 
 
 def test_shape_rules_of_matrix_products_against_torch():
-    left, right = torch.empty(2, 3, 4, device="meta").transpose(0, 1), torch.empty(3, 4, 5, device="meta")
+    left, right = (
+        torch.empty(2, 3, 4, device="meta").transpose(0, 1),
+        torch.empty(3, 4, 5, device="meta"),
+    )
     for name, args in (
         ("bmm", (left, right)),
         ("mm", (left[0], right[0])),
         ("addmm", (right[0, 0], left[0], right[0])),
     ):
-        assert _like(result_of(name, args, {}, in_place=False)) == _like(getattr(torch.ops.aten, name)(*args))
+        assert _like(result_of(name, args, {}, in_place=False)) == _like(
+            getattr(torch.ops.aten, name)(*args)
+        )
         assert result_of(name, (args[1], *args), {}, in_place=False) is None
 
 
 def test_shape_rules_leave_what_is_not_plain_to_torch():
-    data, whole = torch.empty(2, 3, device="meta"), torch.empty(2, 3, device="meta", dtype=torch.long)
+    data, whole = (
+        torch.empty(2, 3, device="meta"),
+        torch.empty(2, 3, device="meta", dtype=torch.long),
+    )
     assert result_of("mul", (whole, 2.5), {}, in_place=False) is None
     assert result_of("add", (data, data.double()), {}, in_place=False) is None
     assert result_of("add", (data, torch.empty(4, device="meta")), {}, in_place=False) is None

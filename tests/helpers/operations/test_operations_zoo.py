@@ -1,4 +1,6 @@
-"""Models that others wrote, called with masks, labels and lengths, against torch's own counter of a real run."""
+"""Models that others wrote, called with masks, labels and lengths, against torch's own counter of a
+real run.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ from helpers.operations import profile_ops
 def test_counted_as_a_real_run_is(name):
     model, inputs = model_zoo.CASES[name]()
     model.eval()
-    profile = profile_ops(model, inputs=inputs, values=name == "switch")  # which expert takes whom hangs on values
-    if hasattr(model, "set_experts_implementation"):  # torch counts no grouped product, and every other one
+    # which expert takes whom hangs on values
+    profile = profile_ops(model, inputs=inputs, values=name == "switch")
+    # torch counts no grouped product, and every other one
+    if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
-    assert (2 * profile.forward_macs, 2 * profile.backward_macs) == model_zoo.counted_by_torch(model, inputs)
+    assert (2 * profile.forward_macs, 2 * profile.backward_macs) == model_zoo.counted_by_torch(
+        model, inputs
+    )
     assert (profile.may_hold_products, profile.random_draws) == ((), ())
 
 

@@ -1,4 +1,6 @@
-"""Message lists: exact in one process, equal to torch.distributed on real ranks, and no byte more than they say."""
+"""Message lists: exact in one process, equal to torch.distributed on real ranks, and no byte more
+than they say.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ from helpers.studies.data_parallel import _execution as execution
 from tests.properties import repeatable
 
 PLANS = st.builds(
-    collective, st.sampled_from(sorted(OPERATIONS)), st.sampled_from(sorted(ALGORITHMS)), world_size=st.integers(1, 17),
-    length=st.integers(0, 60), element_bytes=st.sampled_from([1, 4, 8]),
-)  # fmt: skip
+    collective,
+    st.sampled_from(sorted(OPERATIONS)),
+    st.sampled_from(sorted(ALGORITHMS)),
+    world_size=st.integers(1, 17),
+    length=st.integers(0, 60),
+    element_bytes=st.sampled_from([1, 4, 8]),
+)
 
 
 def brought(planned: Collective) -> list[np.ndarray]:
@@ -30,11 +36,18 @@ def brought(planned: Collective) -> list[np.ndarray]:
 
 
 def simulate(planned: Collective, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What each rank holds in the end: what a rank was not given it does not know, the type's largest number."""
+    """What each rank holds in the end: what a rank was not given it does not know, the type's
+    largest number.
+    """
     buffers = []
     for rank, array in enumerate(arrays):
-        buffers.append(np.full(planned.length, np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max,
-                               dtype=array.dtype))  # fmt: skip
+        buffers.append(
+            np.full(
+                planned.length,
+                np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max,
+                dtype=array.dtype,
+            )
+        )
         buffers[rank][slice(*collectives.input_bounds(planned, rank))] = array
     for step in range(planned.steps):
         now = [message for message in planned.messages if message.step == step]
@@ -42,7 +55,10 @@ def simulate(planned: Collective, arrays: list[np.ndarray]) -> list[np.ndarray]:
         for message, values in zip(now, sent, strict=True):
             place = buffers[message.target][message.start : message.stop]
             place[:] = place + values if message.action == "reduce" else values
-    return [buffer[slice(*collectives.result_bounds(planned, rank))] for rank, buffer in enumerate(buffers)]
+    return [
+        buffer[slice(*collectives.result_bounds(planned, rank))]
+        for rank, buffer in enumerate(buffers)
+    ]
 
 
 def expected(planned: Collective, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -66,8 +82,11 @@ def test_simulated_it_is_the_true_result_for_any_ranks_and_any_length(planned) -
 @repeatable(examples=100)
 @given(PLANS)
 def test_in_a_step_a_rank_sends_once_and_receives_once_and_no_byte_is_lost(planned) -> None:
-    ends = Counter((message.step, way, rank) for message in planned.messages
-                   for way, rank in (("from", message.source), ("to", message.target)))  # fmt: skip
+    ends = Counter(
+        (message.step, way, rank)
+        for message in planned.messages
+        for way, rank in (("from", message.source), ("to", message.target))
+    )
     assert set(ends.values()) <= {1}
     assert {message.step for message in planned.messages} <= set(range(planned.steps))
     for message in planned.messages:
@@ -99,12 +118,19 @@ def test_chunks_are_those_of_tensor_split(length, ranks) -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_bytes_are_exactly_those_of_the_literature(ranks) -> None:
     size = 4 * 24 * ranks  # every chunk is 96 B
-    plans = {name: collective("all_reduce", name, world_size=ranks, length=24 * ranks) for name in ALGORITHMS}
+    plans = {
+        name: collective("all_reduce", name, world_size=ranks, length=24 * ranks)
+        for name in ALGORITHMS
+    }
     depth = ranks.bit_length() - 1
     assert {name: plan.steps for name, plan in plans.items()} == {
-        "ring": 2 * (ranks - 1), "tree": 2 * depth, "halving_doubling": 2 * depth, "gather_broadcast": 2 * (ranks - 1),
-    }  # fmt: skip
-    assert {plan.total_bytes for plan in plans.values()} == {2 * (ranks - 1) * size}  # no all-reduce needs fewer
+        "ring": 2 * (ranks - 1),
+        "tree": 2 * depth,
+        "halving_doubling": 2 * depth,
+        "gather_broadcast": 2 * (ranks - 1),
+    }
+    # no all-reduce needs fewer
+    assert {plan.total_bytes for plan in plans.values()} == {2 * (ranks - 1) * size}
     for name in ("ring", "halving_doubling"):  # the bandwidth-optimal ones: the same for all ranks
         traffic = plans[name].ranks()
         assert {each.sent_bytes for each in traffic} == {2 * (ranks - 1) * size // ranks}
@@ -116,9 +142,15 @@ def test_bytes_are_exactly_those_of_the_literature(ranks) -> None:
 
 
 @repeatable(examples=60)
-@given(st.sampled_from(["ring", "tree", "gather_broadcast"]), st.integers(1, 17), st.integers(1, 60))
-def test_an_all_reduce_sends_every_element_twice_to_all_ranks_but_one(algorithm, ranks, length) -> None:
-    """Halving and doubling does where ranks are no power of two: it sends whole buffers more, to fold and unfold."""
+@given(
+    st.sampled_from(["ring", "tree", "gather_broadcast"]), st.integers(1, 17), st.integers(1, 60)
+)
+def test_an_all_reduce_sends_every_element_twice_to_all_ranks_but_one(
+    algorithm, ranks, length
+) -> None:
+    """Halving and doubling does where ranks are no power of two: it sends whole buffers more, to
+    fold and unfold.
+    """
     planned = collective("all_reduce", algorithm, world_size=ranks, length=length, element_bytes=8)
     assert planned.total_bytes == 2 * (ranks - 1) * length * 8
 
@@ -130,7 +162,9 @@ def test_a_table_and_a_drawing_show_every_message() -> None:
     assert table["size_bytes"].sum() == planned.total_bytes
     drawn = gantt(planned.activities(), title="tree", unit="", xlabel="step")
     assert len(drawn.axes[0].patches) == 6
-    assert [tick.get_text() for tick in drawn.axes[0].get_yticklabels()] == [f"rank {rank}" for rank in range(4)]
+    assert [tick.get_text() for tick in drawn.axes[0].get_yticklabels()] == [
+        f"rank {rank}" for rank in range(4)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +174,21 @@ def test_a_table_and_a_drawing_show_every_message() -> None:
         ({"world_size": 2.0}, "world_size"),
         ({"length": -1}, "length"),
         ({"element_bytes": 0}, "element_bytes"),
-        ({"algorithm": "star"}, "give one of 'ring', 'tree', 'halving_doubling', 'gather_broadcast'"),
+        (
+            {"algorithm": "star"},
+            "give one of 'ring', 'tree', 'halving_doubling', 'gather_broadcast'",
+        ),
         ({"operation": "reduce"}, "give one of 'all_reduce', 'reduce_scatter', 'all_gather'"),
     ],
 )
 def test_what_cannot_be_is_refused(changed, said) -> None:
-    arguments = {"operation": "all_reduce", "algorithm": "ring", "world_size": 2, "length": 4, **changed}
+    arguments = {
+        "operation": "all_reduce",
+        "algorithm": "ring",
+        "world_size": 2,
+        "length": 4,
+        **changed,
+    }
     with pytest.raises((TypeError, ValueError), match=said):
         collective(arguments.pop("operation"), arguments.pop("algorithm"), **arguments)
 
@@ -162,20 +205,29 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 
 def sent_for_real(rank: int, world_size: int, ranks: int) -> list[tuple]:
-    """Return, for each algorithm, operation and length, the result beside torch.distributed's and the simulation's."""
+    """Return, for each algorithm, operation and length, the result beside torch.distributed's and
+    the simulation's.
+    """
     group = dist.new_group(list(range(ranks)))
     if rank >= ranks:
         return []
     found = []
     for algorithm, operation, length in itertools.product(ALGORITHMS, OPERATIONS, (2, 1001)):
         planned = collective(operation, algorithm, world_size=ranks, length=length)
-        wholes = [torch.randn(length, generator=torch.Generator().manual_seed(each)) for each in range(ranks)]
-        mine = [whole[slice(*collectives.input_bounds(planned, each))] for each, whole in enumerate(wholes)]
+        wholes = [
+            torch.randn(length, generator=torch.Generator().manual_seed(each))
+            for each in range(ranks)
+        ]
+        mine = [
+            whole[slice(*collectives.input_bounds(planned, each))]
+            for each, whole in enumerate(wholes)
+        ]
         kept = mine[rank].clone()
         result = execution.execute(planned, mine[rank], group=group)
         assert torch.equal(mine[rank], kept)
         if operation == "all_gather":
-            longest = torch.zeros(ranks, len(mine[0]))  # torch.distributed gathers equally long parts
+            # torch.distributed gathers equally long parts
+            longest = torch.zeros(ranks, len(mine[0]))
             padded = torch.nn.functional.pad(mine[rank], (0, len(mine[0]) - len(mine[rank])))
             dist.all_gather(list(longest), padded, group=group)
             theirs = torch.cat([row[: len(each)] for row, each in zip(longest, mine, strict=True)])
@@ -184,12 +236,16 @@ def sent_for_real(rank: int, world_size: int, ranks: int) -> list[tuple]:
             dist.all_reduce(theirs, group=group)
             theirs = theirs[slice(*collectives.result_bounds(planned, rank))]
         simulated = simulate(planned, [each.numpy() for each in mine])[rank]
-        found.append((planned.algorithm, operation, length, result.numpy(), theirs.numpy(), simulated))
+        found.append(
+            (planned.algorithm, operation, length, result.numpy(), theirs.numpy(), simulated)
+        )
     return found
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_on_ranks_it_is_bit_for_bit_the_simulation_and_what_torch_distributed_gives(four_ranks, ranks) -> None:
+def test_on_ranks_it_is_bit_for_bit_the_simulation_and_what_torch_distributed_gives(
+    four_ranks, ranks
+) -> None:
     for found in four_ranks.run(sent_for_real, ranks)[:ranks]:
         assert len(found) == len(ALGORITHMS) * len(OPERATIONS) * 2
         for algorithm, operation, length, result, theirs, simulated in found:
@@ -215,7 +271,9 @@ def misfits(rank: int, world_size: int) -> list[str]:
     return said
 
 
-def test_a_tensor_or_a_group_that_does_not_fit_is_refused_before_anything_is_sent(four_ranks) -> None:
+def test_a_tensor_or_a_group_that_does_not_fit_is_refused_before_anything_is_sent(
+    four_ranks,
+) -> None:
     for said in four_ranks.run(misfits):
         assert len(said) == 3
         assert "brings 4 elements" in said[0]

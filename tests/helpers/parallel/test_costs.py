@@ -1,4 +1,7 @@
-"""The models of communication, where they are arithmetic: exact. On real ranks: test_costs_on_ranks.py."""
+"""The models of communication, where they are arithmetic: exact.
+
+On real ranks: test_costs_on_ranks.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from tests.properties import repeatable
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)
 LINKS = st.builds(Link, st.floats(1e3, 1e12), st.floats(0, 1))
 
-# The seconds of each algorithm's all-reduce, from Thakur, Rabenseifner and Gropp (2005); p is a power of 2.
+# The seconds of each algorithm's all-reduce, from Thakur, Rabenseifner and Gropp (2005); p is a
+# power of 2.
 ALL_REDUCE_S = {
     "ring": lambda p, size, link: costs.ring_all_reduce_s(p, size, link=link),
     "tree": lambda p, size, link: 2 * math.ceil(math.log2(p)) * link.transfer_s(size),
@@ -34,7 +38,15 @@ ALL_REDUCE_S = {
 def test_a_message_takes_its_latency_and_its_bytes() -> None:
     assert Link(1e6, 0.5).transfer_s(2_000_000) == 2.5
     assert Link(math.inf, 0.5).transfer_s(10**12) == 0.5
-    for bandwidth, latency in ((0, 0), (-1, 0), (1, -1), (1, math.inf), ("1", 0), (math.nan, 0), (True, 0)):
+    for bandwidth, latency in (
+        (0, 0),
+        (-1, 0),
+        (1, -1),
+        (1, math.inf),
+        ("1", 0),
+        (math.nan, 0),
+        (True, 0),
+    ):
         with pytest.raises(ValueError, match=r"must be a (finite )?number"):
             Link(bandwidth, latency)
     with pytest.raises(ValueError, match="size_bytes=-1; give a finite number, 0 or more"):
@@ -42,7 +54,9 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
 
 
 @repeatable(examples=60)
-@given(st.sampled_from(sorted(ALGORITHMS)), st.sampled_from([2, 4, 8, 16]), st.integers(1, 1000), LINKS)
+@given(
+    st.sampled_from(sorted(ALGORITHMS)), st.sampled_from([2, 4, 8, 16]), st.integers(1, 1000), LINKS
+)
 def test_the_formula_is_what_the_messages_take(algorithm, ranks, chunk, link) -> None:
     planned = collective("all_reduce", algorithm, world_size=ranks, length=chunk * ranks)
     model = ALL_REDUCE_S[algorithm](ranks, 4 * planned.length, link)
@@ -58,14 +72,18 @@ RING_S = {
 
 @repeatable(examples=60)
 @given(st.sampled_from(sorted(RING_S)), st.integers(2, 17), st.integers(1, 1000), LINKS)
-def test_the_ring_and_its_halves_are_what_their_messages_take(operation, ranks, chunk, link) -> None:
+def test_the_ring_and_its_halves_are_what_their_messages_take(
+    operation, ranks, chunk, link
+) -> None:
     planned = collective(operation, "ring", world_size=ranks, length=chunk * ranks)
     model = RING_S[operation](ranks, 4 * planned.length, link=link)
     assert costs.schedule(planned, link).duration_s == pytest.approx(model)
 
 
 def test_the_models_that_the_facts_were_measured_against() -> None:
-    """Ring against gather and broadcast, 3.4 MB over 100 MB/s and 1 ms: computed by hand, p = 2, 4, 8."""
+    """Ring against gather and broadcast, 3.4 MB over 100 MB/s and 1 ms: computed by hand, p = 2, 4,
+    8.
+    """
     link, size = Link(100e6, 1e-3), 3_400_000
     by_hand = {2: (2 * (1 + 17), 2 * 35), 4: (6 * (1 + 8.5), 6 * 35), 8: (14 * (1 + 4.25), 14 * 35)}
     for ranks, (ring_ms, star_ms) in by_hand.items():
@@ -77,13 +95,20 @@ def test_ranks_that_are_no_power_of_two_pay_for_the_folding() -> None:
     planned = collective("all_reduce", "halving_doubling", world_size=6, length=600)
     inner = collective("all_reduce", "halving_doubling", world_size=4, length=600)
     assert planned.steps == inner.steps + 2
-    assert costs.schedule(planned, SLOW).duration_s > costs.schedule(inner, SLOW).duration_s + 2 * SLOW.latency_s
+    assert (
+        costs.schedule(planned, SLOW).duration_s
+        > costs.schedule(inner, SLOW).duration_s + 2 * SLOW.latency_s
+    )
 
 
 @repeatable(examples=60)
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 17), st.integers(1, 60), LINKS)
-def test_a_schedule_keeps_every_port_to_one_message_at_a_time(algorithm, ranks, length, link) -> None:
-    timeline = costs.schedule(collective("all_reduce", algorithm, world_size=ranks, length=length), link)
+def test_a_schedule_keeps_every_port_to_one_message_at_a_time(
+    algorithm, ranks, length, link
+) -> None:
+    timeline = costs.schedule(
+        collective("all_reduce", algorithm, world_size=ranks, length=length), link
+    )
     for earlier, later in itertools.pairwise(timeline.activities):
         assert earlier.lane != later.lane or later.start_s >= earlier.end_s
 
@@ -96,13 +121,21 @@ def test_a_collective_without_messages_has_no_schedule() -> None:
 @repeatable(examples=100)
 @given(st.lists(st.integers(1, 20_000), min_size=1, max_size=30), st.data())
 def test_buckets_are_the_ones_that_ddp_makes(elements, data) -> None:
-    """The oracle is the function in PyTorch that DDP calls, given the gradients from the last layer to the first."""
-    filled = st.sampled_from([*itertools.accumulate(4 * count for count in reversed(elements))])  # full to the byte
-    cap, first = data.draw(filled | st.integers(1, 100_000)), data.draw(st.none() | filled | st.integers(1, 10_000))
+    """The oracle is the function in PyTorch that DDP calls, given the gradients from the last layer
+    to the first.
+    """
+    # full to the byte
+    filled = st.sampled_from([*itertools.accumulate(4 * count for count in reversed(elements))])
+    cap, first = (
+        data.draw(filled | st.integers(1, 100_000)),
+        data.draw(st.none() | filled | st.integers(1, 10_000)),
+    )
     gradients = [torch.empty(count) for count in reversed(elements)]
     limits = [cap if first is None else first, cap]
     theirs, _ = dist._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients))
-    ours = costs.bucket_layers([4 * count for count in elements], bucket_bytes=cap, first_bucket_bytes=first)
+    ours = costs.bucket_layers(
+        [4 * count for count in elements], bucket_bytes=cap, first_bucket_bytes=first
+    )
     assert [[len(elements) - 1 - layer for layer in bucket] for bucket in ours] == theirs
 
 
@@ -122,11 +155,17 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
 
     given = {"world_size": 2, "link": SLOW, "all_reduce_s": byte_a_second}
     step = costs.ddp_step(layers, bucket_bytes=3, **given)
-    assert [(each.ready_s, each.start_s, each.end_s) for each in step.buckets] == [(5, 5, 8), (7, 8, 11), (9, 11, 14)]
+    assert [(each.ready_s, each.start_s, each.end_s) for each in step.buckets] == [
+        (5, 5, 8),
+        (7, 8, 11),
+        (9, 11, 14),
+    ]
     assert (step.step_s, step.compute_s, step.link_s, step.exposed_s) == (14, 9, 9, 5)
     assert costs.ddp_step(layers, bucket_bytes=3, overlap=False, **given).step_s == 18
-    assert costs.ddp_step(layers, bucket_bytes=100, **given).step_s == 18  # one bucket hides nothing
-    assert costs.ddp_step(layers, bucket_bytes=3, wire_share=0.5, **given).step_s == 10.5  # 5 + 1.5, 8.5, 10.5
+    # one bucket hides nothing
+    assert costs.ddp_step(layers, bucket_bytes=100, **given).step_s == 18
+    # 5 + 1.5, 8.5, 10.5
+    assert costs.ddp_step(layers, bucket_bytes=3, wire_share=0.5, **given).step_s == 10.5
     accumulated = costs.ddp_step(layers, bucket_bytes=3, micro_batches=3, **given)
     assert (accumulated.step_s, accumulated.exposed_s) == (18 + 14, 5)
     frozen = costs.ddp_step([LayerCost(1.0, 2.0, 0)], **given)
@@ -143,8 +182,14 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
 
 
 def test_a_timeline_starts_at_zero_and_counts_overlaps_once() -> None:
-    timeline = joined([Activity("b", 12, 15, "x"), Activity("a", 10, 14, "x"), Activity("a", 12, 13, "y"),
-                       Activity("a", 13, 18, "x")])  # fmt: skip
+    timeline = joined(
+        [
+            Activity("b", 12, 15, "x"),
+            Activity("a", 10, 14, "x"),
+            Activity("a", 12, 13, "y"),
+            Activity("a", 13, 18, "x"),
+        ]
+    )
     assert [each.start_s for each in timeline.activities] == [0, 2, 3, 2]
     assert timeline.duration_s == 8
     assert (timeline.busy_s("a"), timeline.busy_s("a", "y"), timeline.busy_s("b")) == (8, 1, 3)
@@ -163,8 +208,11 @@ def test_a_port_carries_one_message_after_the_other() -> None:
 
 ACTIVITIES = st.builds(
     lambda lane, start, length, kind: Activity(lane, start / 4, (start + length) / 4, kind),
-    st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 12), st.sampled_from("xy"),
-)  # fmt: skip
+    st.sampled_from("ab"),
+    st.integers(0, 60),
+    st.integers(0, 12),
+    st.sampled_from("xy"),
+)
 
 
 @repeatable(examples=100)
@@ -183,9 +231,13 @@ def test_busy_seconds_are_the_quarters_of_a_second_in_which_something_runs(activ
 
 
 def test_an_overhead_goes_into_the_link() -> None:
-    overhead = execution.MessageOverhead(2, per_message_s=0.001, per_byte_s=1e-7, typical_message_s=0.002, repeats=3)
+    overhead = execution.MessageOverhead(
+        2, per_message_s=0.001, per_byte_s=1e-7, typical_message_s=0.002, repeats=3
+    )
     whole = overhead.added_to(Link(10e6, 0.005))
     assert whole.latency_s == pytest.approx(0.006)
     assert whole.bandwidth_bytes_per_s == pytest.approx(5e6)
     for size in (0, 1000):
-        assert whole.transfer_s(size) == pytest.approx(Link(10e6, 0.005).transfer_s(size) + 0.001 + size * 1e-7)
+        assert whole.transfer_s(size) == pytest.approx(
+            Link(10e6, 0.005).transfer_s(size) + 0.001 + size * 1e-7
+        )

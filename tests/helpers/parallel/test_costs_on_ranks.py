@@ -15,14 +15,19 @@ from helpers.parallel._collectives import collective
 from helpers.studies.data_parallel import _execution as execution
 from helpers.studies.data_parallel._devices import fastest_step_s
 
-# A link slow enough that the machine's own time is small beside it, even with both cores busy elsewhere.
+# A link slow enough that the machine's own time is small beside it, even with both cores busy
+# elsewhere.
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)
 CLOSE = 0.25
 SIZE_BYTES = 800_000
 
 
-def reduced_over_the_link(rank: int, world_size: int, ranks: int, algorithm: str, repeats: int) -> tuple:
-    """Return the seconds of each all-reduce among the first ``ranks``, and the last one's activities."""
+def reduced_over_the_link(
+    rank: int, world_size: int, ranks: int, algorithm: str, repeats: int
+) -> tuple:
+    """Return the seconds of each all-reduce among the first ``ranks``, and the last one's
+    activities.
+    """
     group = dist.new_group(list(range(ranks)))
     if rank >= ranks:
         return [], []
@@ -52,7 +57,8 @@ def measured(four_ranks, ranks: int, algorithm: str, *, model_s: float) -> tuple
 @pytest.fixture
 def overhead(four_ranks) -> execution.MessageOverhead:
     measured_ones = [execution.measure_message_overhead(four_ranks) for _ in range(3)]
-    return min(measured_ones, key=lambda each: each.added_to(SLOW).transfer_s(SIZE_BYTES))  # the least disturbed
+    # the least disturbed
+    return min(measured_ones, key=lambda each: each.added_to(SLOW).transfer_s(SIZE_BYTES))
 
 
 @pytest.mark.timed

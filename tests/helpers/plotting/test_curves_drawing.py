@@ -1,4 +1,6 @@
-"""Curves over a size: what is drawn is what was given, with gaps, marks, and the looks of model and measurement."""
+"""Curves over a size: what is drawn is what was given, with gaps, marks, and the looks of model and
+measurement.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,18 @@ WORDS = {"unit": "s", "title": "A title", "xlabel": "bytes", "ylabel": "time"}
 
 
 def test_points_are_those_given_and_none_leaves_a_gap():
-    drawn = draw_curves(SIZES, {"modelled": [1, 2, 3], "measured": [1.5, None, 3.5]}, marks={"L1": 2**11}, **WORDS)
+    drawn = draw_curves(
+        SIZES, {"modelled": [1, 2, 3], "measured": [1.5, None, 3.5]}, marks={"L1": 2**11}, **WORDS
+    )
     model, points, mark = drawn.axes[0].lines
     assert (list(model.get_xdata()), list(model.get_ydata())) == (SIZES, [1, 2, 3])
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([2**10, 2**14], [1.5, 3.5])
     assert (model.get_color(), points.get_color()) == (MODELLED, MEASURED)
-    assert (model.get_linestyle(), points.get_linestyle(), points.get_marker()) == ("-", "None", "o")
+    assert (model.get_linestyle(), points.get_linestyle(), points.get_marker()) == (
+        "-",
+        "None",
+        "o",
+    )
     assert mark.get_xdata()[0] == 2**11
     assert [text.get_text() for text in drawn.axes[0].texts] == ["L1"]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["modelled", "measured"]
@@ -27,12 +35,18 @@ def test_bytes_are_binary_and_plain_sizes_plain():
     assert drawn.axes[0].xaxis.get_major_formatter()(2**12, 0) == "4 KiB"
     drawn = draw_curves([1, 4, 1024], {"measured": [1, 2, 3]}, size_unit="", log=False, **WORDS)
     axis = drawn.axes[0].xaxis
-    assert [axis.get_major_formatter()(place, 0) for place in axis.get_major_locator()()] == ["1", "4", "1,024"]
+    assert [axis.get_major_formatter()(place, 0) for place in axis.get_major_locator()()] == [
+        "1",
+        "4",
+        "1,024",
+    ]
     assert drawn.axes[0].get_ylim()[0] == 0
 
 
 def test_two_other_curves_have_looks_of_their_own():
-    drawn = draw_curves(SIZES, {"modelled": [1, 2, 3], "other": [2, 2, 2], "third": [1, 1, 1]}, **WORDS)
+    drawn = draw_curves(
+        SIZES, {"modelled": [1, 2, 3], "other": [2, 2, 2], "third": [1, 1, 1]}, **WORDS
+    )
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].lines}
     assert len(looks) == 3
 

@@ -1,4 +1,6 @@
-"""The figures of ``plotting.explore``: formulas with one meaning in two languages, and what a browser makes of them."""
+"""The figures of ``plotting.explore``: formulas with one meaning in two languages, and what a
+browser makes of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ MEMORY = {
     "title": "Memory of a step",
     "alt": "A stacked bar of weights and activations above the memory of two GPUs.",
     "inputs": [
-        Menu("model", "model", {"8 B": {"N": 8.03e9, "L": 32}, "70 B": {"N": 70.6e9, "L": 80}}, "8 B"),
+        Menu(
+            "model", "model", {"8 B": {"N": 8.03e9, "L": 32}, "70 B": {"N": 70.6e9, "L": 80}}, "8 B"
+        ),
         Slider("gpus", "GPUs", [1, 2, 4, 8], 4),
     ],
     "formulas": {
@@ -46,7 +50,10 @@ LINK = {
     "inputs": [Slider("tokens", "tokens", [2**power for power in range(8, 16)], 1024)],
     "formulas": {"compute": "6 * tokens / 1e3", "send": "24.5 + 0 * tokens"},
     "picture": Curves(
-        "tokens", [Series("compute", "computing", "#56B4E9"), Series("send", "sending", "#D55E00")], "tokens", "seconds"
+        "tokens",
+        [Series("compute", "computing", "#56B4E9"), Series("send", "sending", "#D55E00")],
+        "tokens",
+        "seconds",
     ),
 }
 
@@ -55,7 +62,9 @@ LINK = {
 def shown(monkeypatch) -> list:
     """What was displayed."""
     outputs: list = []
-    monkeypatch.setattr("IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata)))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata))
+    )
     return outputs
 
 
@@ -80,17 +89,25 @@ def in_javascript(formulas: dict[str, str], settings: list[dict]) -> list[dict]:
       });
       console.log(JSON.stringify(results));"""
     given = json.dumps([formulas, settings, list(FUNCTIONS)])
-    run = subprocess.run([NODE, "-e", script], input=given, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [NODE, "-e", script], input=given, capture_output=True, text=True, check=True
+    )
     return json.loads(run.stdout)
 
 
 def test_python_and_javascript_compute_the_same():
     draw = random.Random(0)
     settings = [
-        {"model": {"N": draw.uniform(1, 1e12), "L": draw.randint(1, 126)}, "gpus": 2 ** draw.randint(0, 10)}
+        {
+            "model": {"N": draw.uniform(1, 1e12), "L": draw.randint(1, 126)},
+            "gpus": 2 ** draw.randint(0, 10),
+        }
         for _ in range(500)
     ]
-    formulas = MEMORY["formulas"] | {"power": "(-gpus) ** 2 + 2 ** -(gpus / 1024)", "root": "sqrt(abs(weights - 3))"}
+    formulas = MEMORY["formulas"] | {
+        "power": "(-gpus) ** 2 + 2 ** -(gpus / 1024)",
+        "root": "sqrt(abs(weights - 3))",
+    }
     results = in_javascript(formulas, settings)
     for setting, result in zip(settings, results, strict=True):
         assert evaluate(formulas, setting) == pytest.approx(result, rel=1e-12)
@@ -102,7 +119,8 @@ def test_a_short_number_keeps_three_digits(digits, power):
     value = digits * 10.0**power  # drawn so because floats() are seldom between 10 and 999
     last = 1.0 if value >= 1000 else 10.0 ** (math.floor(math.log10(value)) - 2)
     written = float(short(value).replace(",", ""))
-    assert abs(written - value) <= 0.501 * (last + 1e-10)  # half of the last digit, and ten places at most
+    # half of the last digit, and ten places at most
+    assert abs(written - value) <= 0.501 * (last + 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +146,9 @@ def test_a_formula_that_the_languages_would_not_share_is_refused(formula, says):
         check_formula("memory", formula, {"model": frozenset({"N", "L"}), "gpus": frozenset()})
 
 
-@pytest.mark.parametrize("formula", ["(-gpus) ** 2", "-(gpus ** 2)", "2 ** -gpus", "(gpus > 2) * 3", "1_000 * model.N"])
+@pytest.mark.parametrize(
+    "formula", ["(-gpus) ** 2", "-(gpus ** 2)", "2 ** -gpus", "(gpus > 2) * 3", "1_000 * model.N"]
+)
 def test_what_both_languages_read_is_accepted(formula):
     check_formula("memory", formula, {"model": frozenset({"N"}), "gpus": frozenset()})
     [result] = in_javascript({"memory": formula}, [{"model": {"N": 3.0}, "gpus": 4}])
@@ -146,13 +166,19 @@ def test_what_both_languages_read_is_accepted(formula):
         ({"formulas": {"weights": "1 / (gpus - 1)", "activations": "1"}}, "has no value here"),
         ({"formulas": {"weights": "10 ** (400 * gpus)", "activations": "1"}}, "has no value here"),
         ({"inputs": [Slider("gpus", "GPUs", [1, 2], 3)]}, "start=3 must be one of"),
-        ({"inputs": [Menu("model", "model", {"a": {"N": 1}, "b": {"L": 1}}, "a")]}, "the same fields"),
+        (
+            {"inputs": [Menu("model", "model", {"a": {"N": 1}, "b": {"L": 1}}, "a")]},
+            "the same fields",
+        ),
         (
             {"picture": StackedBar([Series("state", "s", "red")], "GB", {}, "fits")},
             "draws state, which must be a formula",
         ),
         ({"picture": StackedBar([], "GB", {}, "fits")}, "draws nothing"),
-        ({"picture": Curves("model", [Series("weights", "w", "red")], "x", "y")}, "must be the name of a slider"),
+        (
+            {"picture": Curves("model", [Series("weights", "w", "red")], "x", "y")},
+            "must be the name of a slider",
+        ),
     ],
 )
 def test_a_figure_that_cannot_be_turned_is_refused(shown, changes, says):
@@ -164,7 +190,9 @@ def test_a_figure_that_cannot_be_turned_is_refused(shown, changes, says):
 def test_the_output_has_the_data_a_picture_and_the_alt_text(shown):
     data = explored(shown, MEMORY)
     assert data["text/plain"] == MEMORY["alt"] == shown[-1][1]["image/png"]["alt"]
-    held = json.loads(re.search(r'<script type="application/json">(.*?)</script>', data["text/html"])[1])
+    held = json.loads(
+        re.search(r'<script type="application/json">(.*?)</script>', data["text/html"])[1]
+    )
     assert held["formulas"] == MEMORY["formulas"]
     assert [turned["place"] for turned in held["inputs"]] == [0, 2]
     assert data == explored(shown, MEMORY)
@@ -183,7 +211,10 @@ def page(chromium, shown, tmp_path):
     """Both forms on one page, offline, 400 px wide."""
     texts = [explored(shown, figure)["text/html"] for figure in (MEMORY, LINK)]
     path = tmp_path / "page.html"
-    path.write_text(f"<!doctype html><meta charset='utf-8'><body>{'<p>and</p>'.join(texts)}</body>", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><meta charset='utf-8'><body>{'<p>and</p>'.join(texts)}</body>",
+        encoding="utf-8",
+    )
     context = chromium.new_context(offline=True, viewport={"width": 400, "height": 900})
     opened = context.new_page()
     faults: list[str] = []
@@ -198,13 +229,18 @@ def test_bars_follow_menus_and_keys(page):
     figure = page.locator(".course-explorer").first
     values = at(MEMORY["inputs"], MEMORY["formulas"])
     said = figure.locator(".sentence")
-    assert said.inner_text() == f"{short(sum(values.values()))} GB needed. It fits into RTX 4090, H100."
+    assert (
+        said.inner_text()
+        == f"{short(sum(values.values()))} GB needed. It fits into RTX 4090, H100."
+    )
     figure.locator("select").select_option("70 B")
     assert said.inner_text().endswith("It fits into H100.")
     figure.locator("input").focus()
     page.keyboard.press("Home")
     values = at(MEMORY["inputs"], MEMORY["formulas"], model="70 B", gpus=1)
-    assert said.inner_text() == f"{short(sum(values.values()))} GB needed. It fits into none of these."
+    assert (
+        said.inner_text() == f"{short(sum(values.values()))} GB needed. It fits into none of these."
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 

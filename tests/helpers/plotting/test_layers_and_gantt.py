@@ -16,7 +16,10 @@ SPANS = [
 
 def test_gantt_draws_each_span_in_its_lane_from_start_to_end():
     axes = plotting.gantt(SPANS, title="t", unit="s").axes[0]
-    bars = [(bar.get_x(), bar.get_width(), round(bar.get_y() + bar.get_height() / 2)) for bar in axes.patches]
+    bars = [
+        (bar.get_x(), bar.get_width(), round(bar.get_y() + bar.get_height() / 2))
+        for bar in axes.patches
+    ]
     assert bars == [(0, 2, 0), (2, 1, 1), (4, 5, 0)]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rank 0", "rank 1"]
 
@@ -40,13 +43,18 @@ def test_gantt_writes_a_label_within_its_bar():
 
 
 def test_a_label_that_fits_nowhere_makes_the_others_no_smaller():
-    spans = [plotting.Span("a", 0, 9, "send", "fits"), plotting.Span("a", 9.97, 10, "send", "fits nowhere")]
+    spans = [
+        plotting.Span("a", 0, 9, "send", "fits"),
+        plotting.Span("a", 9.97, 10, "send", "fits nowhere"),
+    ]
     axes = plotting.gantt(spans, title="t").axes[0]
     assert [text.get_fontsize() for text in axes.texts if text.get_text()] == [11]
 
 
 def test_the_legend_of_many_long_kinds_stays_on_the_figure():
-    spans = [plotting.Span("a", place, place + 1, f"forward, of the stage {place}") for place in range(5)]
+    spans = [
+        plotting.Span("a", place, place + 1, f"forward, of the stage {place}") for place in range(5)
+    ]
     drawn = plotting.gantt(spans, title="t")
     drawn.draw_without_rendering()
     assert drawn.legends[-1].get_window_extent().x1 <= drawn.bbox.x1
@@ -54,13 +62,19 @@ def test_the_legend_of_many_long_kinds_stays_on_the_figure():
 
 
 def test_gantt_cuts_labels_that_end_in_a_number_to_it():
-    spans = [plotting.Span("rank 0", place, place + 1, "send", f"bucket number {place}") for place in range(12)]
+    spans = [
+        plotting.Span("rank 0", place, place + 1, "send", f"bucket number {place}")
+        for place in range(12)
+    ]
     axes = plotting.gantt(spans, title="t").axes[0]
     assert [text.get_text() for text in axes.texts] == [str(place) for place in range(12)]
 
 
 def test_gantt_gives_a_kind_the_colour_of_its_meaning_and_a_further_one_of_it_a_darker_shade():
-    spans = [plotting.Span("a", 0, 1, kind) for kind in ("forward", "forward, stages 4-7", "waiting", "of its own")]
+    spans = [
+        plotting.Span("a", 0, 1, kind)
+        for kind in ("forward", "forward, stages 4-7", "waiting", "of its own")
+    ]
     axes = plotting.gantt(spans, title="t").axes[0]
     drawn = [to_hex(bar.get_facecolor()).upper() for bar in axes.patches]
     assert drawn[0] == plotting.COLOURS["computing"]
@@ -81,7 +95,10 @@ def test_a_gantt_chart_ends_where_it_is_told_to_and_labels_what_is_left_of_a_bar
              plotting.Span("a", 8, 9, "send", "beyond")]  # fmt: skip
     axes = plotting.gantt(spans, title="t", until=4).axes[0]
     assert axes.get_xlim() == (0, 4)
-    assert [(text.get_text(), text.get_position()[0]) for text in axes.texts] == [("left", 1), ("cut", 3)]
+    assert [(text.get_text(), text.get_position()[0]) for text in axes.texts] == [
+        ("left", 1),
+        ("cut", 3),
+    ]
 
 
 def test_a_bar_that_goes_on_beyond_the_axis_has_an_arrowhead_and_no_other_has():
@@ -91,11 +108,15 @@ def test_a_bar_that_goes_on_beyond_the_axis_has_an_arrowhead_and_no_other_has():
 
 
 def test_spans_in_a_row_follow_one_another_from_nought_in_each_lane():
-    made = plotting.spans_in_a_row({"a": {"send": 2, "wait": 0, "compute": 1.5}, "b": {"send": 4}}, label=".1f")
+    made = plotting.spans_in_a_row(
+        {"a": {"send": 2, "wait": 0, "compute": 1.5}, "b": {"send": 4}}, label=".1f"
+    )
     assert [(span.lane, span.start, span.end, span.kind, span.label) for span in made] == [
-        ("a", 0, 2, "send", "2.0"), ("a", 2, 2, "wait", "0.0"), ("a", 2, 3.5, "compute", "1.5"),
+        ("a", 0, 2, "send", "2.0"),
+        ("a", 2, 2, "wait", "0.0"),
+        ("a", 2, 3.5, "compute", "1.5"),
         ("b", 0, 4, "send", "4.0"),
-    ]  # fmt: skip
+    ]
     assert [span.label for span in plotting.spans_in_a_row({"a": {"send": 2}})] == [""]
 
 
@@ -111,8 +132,15 @@ def test_gantt_refuses_nothing_and_spans_that_run_backwards():
 
 
 def test_layers_are_stacked_and_their_sums_written():
-    axes = plotting.draw_layers(["a", "b"], {"in": [100, 0], "out": [50, 7]}, unit="B", title="t").axes[0]
-    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 100), (0, 0), (100, 50), (0, 7)]
+    axes = plotting.draw_layers(
+        ["a", "b"], {"in": [100, 0], "out": [50, 7]}, unit="B", title="t"
+    ).axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [
+        (0, 100),
+        (0, 0),
+        (100, 50),
+        (0, 7),
+    ]
     assert [text.get_text() for text in axes.texts] == ["150 B", "7 B"]
 
 

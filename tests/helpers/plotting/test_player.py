@@ -1,4 +1,6 @@
-"""The player of ``plotting.play``: what stands in the output, and what it does in a browser without a network."""
+"""The player of ``plotting.play``: what stands in the output, and what it does in a browser without
+a network.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,26 @@ def frame(count: int, *, width_in: float = 4.0):
 def shown(monkeypatch) -> list:
     """What was displayed, each a pair of data and metadata."""
     outputs: list = []
-    monkeypatch.setattr("IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata)))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata))
+    )
     return outputs
 
 
 def played(shown, *, count: int = 3, **changes) -> tuple[dict, dict]:
-    arguments = {"title": "Bars grow", "alt": "A bar more in each step.", "captions": CAPTIONS} | changes
+    arguments = {
+        "title": "Bars grow",
+        "alt": "A bar more in each step.",
+        "captions": CAPTIONS,
+    } | changes
     plotting.play([frame(place + 1) for place in range(count)], **arguments)
     return shown[-1]
 
 
 def held(page: str) -> dict:
-    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)[1]
+    )
 
 
 def test_the_output_is_a_player_a_picture_and_the_alt_text(shown):
@@ -63,7 +73,9 @@ def test_the_same_frames_give_the_same_bytes(shown):
 
 
 @pytest.mark.parametrize(("width_in", "across"), [(3.0, 3), (7.0, 2)])
-def test_the_picture_has_three_frames_side_by_side_or_in_two_rows_where_they_are_larger_so(shown, width_in, across):
+def test_the_picture_has_three_frames_side_by_side_or_in_two_rows_where_they_are_larger_so(
+    shown, width_in, across
+):
     frames = [frame(place + 1, width_in=width_in) for place in range(5)]
     plotting.play(frames, title="t", alt="a")
     [(data, metadata)] = shown
@@ -73,7 +85,9 @@ def test_the_picture_has_three_frames_side_by_side_or_in_two_rows_where_they_are
 
 
 def test_the_picture_has_the_frames_that_are_asked_for(shown):
-    first_and_last, chosen = (played(shown, stills=stills)[0]["image/png"] for stills in ((0, 2), (2, 0)))
+    first_and_last, chosen = (
+        played(shown, stills=stills)[0]["image/png"] for stills in ((0, 2), (2, 0))
+    )
     assert chosen == first_and_last != played(shown)[0]["image/png"]
     assert played(shown, stills=(0, 1, 2)) == played(shown)
 
@@ -81,7 +95,9 @@ def test_the_picture_has_the_frames_that_are_asked_for(shown):
 def test_a_frame_has_texts_and_only_ids_that_something_refers_to():
     drawn = svg(frame(2))
     assert "2 bars &amp; &lt;more&gt;" in drawn
-    assert set(re.findall(r'id="([^"]+)"', drawn)) == set(re.findall(r"url\(#(\w+)\)", drawn)) != set()
+    assert (
+        set(re.findall(r'id="([^"]+)"', drawn)) == set(re.findall(r"url\(#(\w+)\)", drawn)) != set()
+    )
     assert not re.search(r"\d\.\d{3}", drawn)
 
 
@@ -117,7 +133,10 @@ def page(chromium, shown, tmp_path: Path) -> Iterator:
     """Two players on one page, offline."""
     players = [played(shown)[0]["text/html"], played(shown, count=2, captions=None)[0]["text/html"]]
     path = tmp_path / "page.html"
-    path.write_text(f"<!doctype html><meta charset='utf-8'><body>{'<p>and</p>'.join(players)}</body>", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><meta charset='utf-8'><body>{'<p>and</p>'.join(players)}</body>",
+        encoding="utf-8",
+    )
     context = chromium.new_context(offline=True)
     opened = context.new_page()
     opened.asked, opened.faults = [], []

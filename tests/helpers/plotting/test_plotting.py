@@ -1,4 +1,6 @@
-"""Figures: the alt text is never lost, the same drawing gives the same bytes, the colours can be told apart."""
+"""Figures: the alt text is never lost, the same drawing gives the same bytes, the colours can be
+told apart.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def relative_luminance(colour: str) -> float:
 def shown(monkeypatch) -> list:
     """What was displayed, each a pair of data and metadata."""
     outputs: list = []
-    monkeypatch.setattr("IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata)))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata))
+    )
     return outputs
 
 
@@ -134,7 +138,9 @@ def test_ticks_are_quantities():
 
 
 def test_the_three_colours_differ_in_lightness_and_text_is_readable():
-    lightness = sorted(map(relative_luminance, (plotting.PREDICTED, plotting.MODELLED, plotting.MEASURED)))
+    lightness = sorted(
+        map(relative_luminance, (plotting.PREDICTED, plotting.MODELLED, plotting.MEASURED))
+    )
     assert all(high - low > 0.05 for low, high in itertools.pairwise(lightness))
     with plt.style.context(STYLE_FILE):
         for key in ("xtick.color", "ytick.color", "axes.labelcolor", "text.color"):
@@ -161,7 +167,9 @@ def test_the_numbers_above_bars_stand_apart_and_can_be_read(settings, rotated):
 
 
 def test_numbers_that_would_nearly_touch_are_written_smaller():
-    """Four pairs of eight characters: at their full size they would stand apart by less than a letter's width."""
+    """Four pairs of eight characters: at their full size they would stand apart by less than a
+    letter's width.
+    """
     names = ["one-pass", "native", "in-place", "separate"]
     values = {name: [0.175e-9, 0.231e-9, 0.699e-9, 0.572e-9] for name in ("modelled", "measured")}
     drawn = plotting.draw_three(names, values, unit="s", title="Bias", xlabel="program")
@@ -175,9 +183,13 @@ def test_numbers_that_would_nearly_touch_are_written_smaller():
     plt.close(drawn)
 
 
-@pytest.mark.parametrize(("bars_drawn", "height_in"), [(2, 2.3), (5, 3.65), (6, 4), (10, 4), (12, 4.04), (20, 5.8)])
+@pytest.mark.parametrize(
+    ("bars_drawn", "height_in"), [(2, 2.3), (5, 3.65), (6, 4), (10, 4), (12, 4.04), (20, 5.8)]
+)
 def test_a_figure_of_many_bars_is_no_higher_than_their_names_need(bars_drawn, height_in):
-    drawn = plotting.draw_bars({f"name {place}": place + 1.0 for place in range(bars_drawn)}, unit="s", title="t")
+    drawn = plotting.draw_bars(
+        {f"name {place}": place + 1.0 for place in range(bars_drawn)}, unit="s", title="t"
+    )
     assert drawn.get_figheight() == pytest.approx(height_in)
     drawn.draw_without_rendering()
     boxes = [tick.get_window_extent() for tick in drawn.axes[0].get_yticklabels()]
@@ -186,18 +198,21 @@ def test_a_figure_of_many_bars_is_no_higher_than_their_names_need(bars_drawn, he
 
 
 PALETTE = [*plotting.COLOURS.values(), *OTHERS]
-# How far a channel of a bar with a label may be from the palette's: orange and olive are nearest to neither ink.
+# How far a channel of a bar with a label may be from the palette's: orange and olive are nearest to
+# neither ink.
 FARTHEST = {"#E69F00": 0.24, "#999933": 0.13}
 
 
 @pytest.mark.parametrize("colour", [*PALETTE, *_SHADES, _ON_CHIP, _OFF_CHIP, "#FFFFFF", "#777777"])
-def test_a_label_on_a_bar_can_be_read_on_a_light_and_on_a_dark_page_and_the_bar_keeps_its_colour(colour):
+def test_a_label_on_a_bar_can_be_read_on_a_light_and_on_a_dark_page_and_the_bar_keeps_its_colour(
+    colour,
+):
     shade = labelled(colour)
     assert contrast(shade, ink_on(shade)) >= 4.5
     assert contrast(shade, ink_on(shade)) == max(contrast(shade, ink) for ink in ("black", "white"))
-    assert max(abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)) <= FARTHEST.get(
-        colour, 0.1
-    )
+    assert max(
+        abs(one - other) for one, other in zip(to_rgb(colour), to_rgb(shade), strict=True)
+    ) <= FARTHEST.get(colour, 0.1)
     assert rgb_to_hsv(to_rgb(shade))[0] == pytest.approx(rgb_to_hsv(to_rgb(colour))[0], abs=0.01)
 
 
@@ -212,7 +227,10 @@ def test_every_bar_of_a_chart_carries_a_label_that_can_be_read(kind):
 
 def test_a_pie_has_numbers_that_can_be_read():
     drawn = plotting.draw_shares({"all": {f"part {place}": 1.0 for place in range(14)}}, title="t")
-    wedges, texts = drawn.axes[0].patches, [text for text in drawn.axes[0].texts if "%" in text.get_text()]
+    wedges, texts = (
+        drawn.axes[0].patches,
+        [text for text in drawn.axes[0].texts if "%" in text.get_text()],
+    )
     assert len(texts) == 14
     for wedge, text in zip(wedges, texts, strict=True):
         assert contrast(to_hex(wedge.get_facecolor()), text.get_color()) >= 4.5

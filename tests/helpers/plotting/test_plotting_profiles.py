@@ -1,4 +1,6 @@
-"""Drawings of what the profilers return: every byte and operation of the result is on its figure, once."""
+"""Drawings of what the profilers return: every byte and operation of the result is on its figure,
+once.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,20 @@ def test_what_training_keeps_has_gradients_and_an_optimizers_state():
     drawn = plotting.draw_layer_memory(profile, training=True, title="x")
     legend = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
     assert legend == ["parameters", "gradients", "optimizer state", "saved for backward"]
-    kept = profile.parameter_bytes + profile.gradient_bytes + profile.optimizer_state_bytes + profile.saved_bytes
+    kept = (
+        profile.parameter_bytes
+        + profile.gradient_bytes
+        + profile.optimizer_state_bytes
+        + profile.saved_bytes
+    )
     assert sum(bars(drawn).values()) == kept
     assert "flatten" not in bars(drawn)
 
 
 def test_operations_are_counted_in_one_layer_each_and_small_ones_are_together():
-    profile = profile_ops(nn.Sequential(nn.Sequential(nn.Linear(90, 10, bias=False)), nn.ReLU()), (1, 90))
+    profile = profile_ops(
+        nn.Sequential(nn.Sequential(nn.Linear(90, 10, bias=False)), nn.ReLU()), (1, 90)
+    )
     inference, _ = plotting.draw_operations(profile).axes
     assert shares(inference) == [round(1800 / 1810, 4), round(10 / 1810, 4)]
 
@@ -58,7 +67,9 @@ def test_each_profile_of_memory_is_a_pie():
     drawn = plotting.draw_memory(profiles, title="x")
     assert [axes.get_title() for axes in drawn.axes] == ["inference", "training"]
     for axes, profile in zip(drawn.axes, profiles.values(), strict=True):
-        assert shares(axes) == pytest.approx([part.whole_share for part in profile.shares], abs=1e-3)
+        assert shares(axes) == pytest.approx(
+            [part.whole_share for part in profile.shares], abs=1e-3
+        )
 
 
 def test_working_sets_are_bars():
@@ -69,5 +80,8 @@ def test_working_sets_are_bars():
 
 def test_the_parts_of_a_layer_have_the_same_colours_in_each_drawing():
     profile = profile_layer_mem(LeNet())
-    first = [plotting.draw_layer_memory(profile, training=trains, title="x").axes[0] for trains in (False, True)]
+    first = [
+        plotting.draw_layer_memory(profile, training=trains, title="x").axes[0]
+        for trains in (False, True)
+    ]
     assert len({axes.containers[0].patches[0].get_facecolor() for axes in first}) == 1

@@ -1,4 +1,6 @@
-"""estimate_step_time: exact counts against torch's profiler, sums, the model untouched, the sum near the real step."""
+"""estimate_step_time: exact counts against torch's profiler, sums, the model untouched, the sum
+near the real step.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def one_thread():
 
 
 class Ticks:
-    """A clock on which every reading is a second after the one before: every timing is one second."""
+    """A clock on which every reading is a second after the one before: every timing is one
+    second.
+    """
 
     def __init__(self) -> None:
         self._ticks = itertools.count()
@@ -51,14 +55,18 @@ def estimated(model: nn.Module, inputs: object, **options) -> StepTimeEstimate:
 
 
 def repeated() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
+    return nn.Sequential(
+        nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4)
+    )
 
 
 def test_equal_operators_are_timed_once_and_counted():
     estimate = estimated(repeated(), (2, 8), training=False)
     calls = {(row.operator, row.arguments): row.calls for row in estimate.operators}
     square = next(
-        row for row in estimate.operators if row.operator == "aten.addmm.default" and "(8, 8)" in row.arguments
+        row
+        for row in estimate.operators
+        if row.operator == "aten.addmm.default" and "(8, 8)" in row.arguments
     )
     assert square.calls == 3
     assert sum(n for (name, _), n in calls.items() if name == "aten.addmm.default") == 4
@@ -70,7 +78,14 @@ def test_equal_operators_are_timed_once_and_counted():
 def test_strides_types_and_plain_arguments_make_another_operator():
     class Variants(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return x.sum(0), x.sum(0), x.sum(1), x.T.contiguous().T.sum(0), x.double().sum(0), x[:2].sum(0)
+            return (
+                x.sum(0),
+                x.sum(0),
+                x.sum(1),
+                x.T.contiguous().T.sum(0),
+                x.double().sum(0),
+                x[:2].sum(0),
+            )
 
     estimate = estimated(Variants(), (4, 4), training=False)
     sums = [row.calls for row in estimate.operators if row.operator == "aten.sum.dim_IntList"]
@@ -78,8 +93,14 @@ def test_strides_types_and_plain_arguments_make_another_operator():
 
 
 def test_with_a_second_a_call_the_step_takes_as_many_seconds_as_it_has_calls():
-    estimate = estimated(LeNet(), (2, 1, 28, 28), optimizer=torch.optim.Adam, clock=Ticks(), budget_s=600)
-    assert estimate.step_s == estimate.calls == estimate.forward_s + estimate.backward_s + estimate.optimizer_s
+    estimate = estimated(
+        LeNet(), (2, 1, 28, 28), optimizer=torch.optim.Adam, clock=Ticks(), budget_s=600
+    )
+    assert (
+        estimate.step_s
+        == estimate.calls
+        == estimate.forward_s + estimate.backward_s + estimate.optimizer_s
+    )
     for row in estimate.operators:
         assert row.median_s == 1
         assert row.total_s == row.calls
@@ -133,7 +154,9 @@ def step_s(model: nn.Module, inputs: torch.Tensor, *, training: bool) -> float:
 
 def error(model: nn.Module, inputs: torch.Tensor, *, training: bool) -> float:
     measured_s = step_s(model, inputs, training=training)
-    estimate = estimate_step_time(model, inputs, training=training, budget_s=0.3, clock=time.thread_time)
+    estimate = estimate_step_time(
+        model, inputs, training=training, budget_s=0.3, clock=time.thread_time
+    )
     return estimate.step_s / measured_s - 1
 
 
@@ -141,7 +164,8 @@ def error(model: nn.Module, inputs: torch.Tensor, *, training: bool) -> float:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.usefixtures("one_thread")
 def test_the_estimate_is_near_the_step(training):
-    # make bench NAME=steps holds it to 10 and 25 % on seven configurations; here the machine is busy with other tests.
+    # make bench NAME=steps holds it to 10 and 25 % on seven configurations; here the machine is
+    # busy with other tests.
     assert abs(error(LeNet(), torch.rand(64, 1, 28, 28), training=training)) < 0.25
 
 
@@ -182,7 +206,13 @@ def test_an_index_that_the_step_moves_stays_within_its_bounds():
     [
         (nn.LSTM(8, 8, 2, bidirectional=True), (3, 2, 8), {"optimizer": torch.optim.Adam}),
         (nn.MultiheadAttention(8, 2), (torch.rand(3, 2, 8),) * 3, {}),
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Dropout()), (2, 1, 8, 8), {}),
+        (
+            nn.Sequential(
+                nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Dropout()
+            ),
+            (2, 1, 8, 8),
+            {},
+        ),
         (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), torch.tensor([[1, 2], [0, 8]]), {}),
     ],
     ids=lambda value: type(value).__name__,
@@ -207,7 +237,11 @@ def test_the_model_comes_back_as_it_was(model, inputs, options):
     ("options", "error", "message"),
     [
         ({"optimizer": torch.optim.Adam, "training": False}, ValueError, "neither"),
-        ({"optimizer": torch.optim.SGD([torch.ones(1)], lr=1)}, TypeError, "optimizer is a SGD; give"),
+        (
+            {"optimizer": torch.optim.SGD([torch.ones(1)], lr=1)},
+            TypeError,
+            "optimizer is a SGD; give",
+        ),
         ({"budget_s": -1}, ValueError, "above 0"),
         ({"inputs": (2, 5)}, ModelError, "mat1 and mat2"),
         ({"model": torch.compile(nn.Linear(8, 8))}, ModelError, "compiled"),

@@ -1,4 +1,6 @@
-"""kernel_table: exact calls, shares that add up, time in Python told from time in operators, no profiler left on."""
+"""kernel_table: exact calls, shares that add up, time in Python told from time in operators, no
+profiler left on.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def test_calls_are_exact(runs):
 
     table = kernel_table(work, runs=runs)
     found = calls(table)
-    assert (found["aten::mm"], found["aten::relu"], found["aten::sum"]) == (4 * runs, 4 * runs, runs)
+    assert (found["aten::mm"], found["aten::relu"], found["aten::sum"]) == (
+        4 * runs,
+        4 * runs,
+        runs,
+    )
     assert len(called) == 1 + runs
     assert table.runs == runs
 
@@ -53,7 +59,11 @@ def test_threads_take_turns():
 def test_calls_of_a_training_step_are_exact():
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)
     found = calls(kernel_table(lambda: model(x).sum().backward()))
-    assert (found["aten::addmm"], found["aten::threshold_backward"], found["AddmmBackward0"]) == (2, 1, 2)
+    assert (found["aten::addmm"], found["aten::threshold_backward"], found["AddmmBackward0"]) == (
+        2,
+        1,
+        2,
+    )
     assert found["aten::mm"] == 3  # two for the weights, one for the first layer's output
 
 
@@ -61,7 +71,9 @@ def test_shares_and_times_add_up():
     a = torch.rand(64, 64)
     table = kernel_table(lambda: (a @ a).relu().sum(), runs=5)
     assert math.fsum(row.share for row in table.kernels) == pytest.approx(1, abs=1e-12)
-    assert math.fsum(row.total_s for row in table.kernels) == pytest.approx(table.whole_s, rel=1e-12)
+    assert math.fsum(row.total_s for row in table.kernels) == pytest.approx(
+        table.whole_s, rel=1e-12
+    )
     *rows, rest = table.kernels
     assert rest.name == "(unaccounted)"
     assert rest.total_s >= -1e-9
@@ -165,7 +177,15 @@ def test_it_prints_and_turns_into_html_a_table_and_json():
     assert page.count("<tr>") == 1 + len(table.kernels)
     assert "&lt;b&gt;mine" in page
     assert "<b>mine" not in page
-    assert list(table.table().columns) == ["share", "total_s", "calls", "average_s", "minimum_s", "maximum_s", "name"]
+    assert list(table.table().columns) == [
+        "share",
+        "total_s",
+        "calls",
+        "average_s",
+        "minimum_s",
+        "maximum_s",
+        "name",
+    ]
     assert from_dict(KernelTable, json.loads(table.to_json())) == table
 
 

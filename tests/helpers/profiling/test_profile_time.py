@@ -1,4 +1,6 @@
-"""profile_time: exact times under a clock that the model itself moves, the caller's model untouched, errors."""
+"""profile_time: exact times under a clock that the model itself moves, the caller's model
+untouched, errors.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from helpers.results import from_dict
 
 
 class FakeClock:
-    """A clock that stands still until somebody lets time pass; a copy of a model keeps the same one."""
+    """A clock that stands still until somebody lets time pass; a copy of a model keeps the same
+    one.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -60,7 +64,8 @@ class Takes(nn.Module):
         if self.clock is not None:
             self.clock.now_s += seconds
             return
-        end_s = time.thread_time() + seconds  # processor time: a machine that others use does not stretch it
+        # processor time: a machine that others use does not stretch it
+        end_s = time.thread_time() + seconds
         while time.thread_time() < end_s:
             pass
 
@@ -69,7 +74,9 @@ class Takes(nn.Module):
 
 
 class Known(nn.Module):
-    """Times known by construction: a layer used twice around an operator in place, a block, a functional operator."""
+    """Times known by construction: a layer used twice around an operator in place, a block, a
+    functional operator.
+    """
 
     def __init__(self, clock: FakeClock | None) -> None:
         super().__init__()
@@ -102,7 +109,9 @@ def _quick_collector():
 def known() -> TimeProfile:
     clock = FakeClock()
     takes = Takes(clock, 13, 17)
-    return profile_time(Known(clock), (2, 4), loss=lambda y: takes(y).sum(), budget_s=300, clock=clock)
+    return profile_time(
+        Known(clock), (2, 4), loss=lambda y: takes(y).sum(), budget_s=300, clock=clock
+    )
 
 
 @pytest.mark.parametrize(("waiting_share", "stable"), [(None, True), (0.1, True), (0.11, False)])
@@ -115,7 +124,9 @@ def test_a_profile_that_waited_for_a_processor_says_so(monkeypatch, waiting_shar
 
 
 def test_every_row_is_exact_under_a_known_clock(known):
-    rows = {row.layer: (row.depth, row.calls, row.forward_s, row.backward_s) for row in known.layers}
+    rows = {
+        row.layer: (row.depth, row.calls, row.forward_s, row.backward_s) for row in known.layers
+    }
     assert rows == {
         "": (0, 1, 18, 31),
         "weights": (1, 1, 0, 0),
@@ -147,8 +158,12 @@ def test_the_parts_add_up_to_the_step_and_the_shares_to_one(known):
 
 def test_parts_of_a_real_step_add_up_too():
     profile = timed(LeNet(), (4, 1, 28, 28))
-    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(profile.step_s, rel=1e-12)
-    assert math.fsum(row.median_s for row in profile.operators) == pytest.approx(profile.profiled_step_s, rel=1e-12)
+    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(
+        profile.step_s, rel=1e-12
+    )
+    assert math.fsum(row.median_s for row in profile.operators) == pytest.approx(
+        profile.profiled_step_s, rel=1e-12
+    )
     assert math.fsum(row.share for row in profile.operators) == pytest.approx(1, abs=1e-9)
     assert all(row.total_s >= 0 for row in profile.layers)
     assert profile.operators[-1].operator == "(unaccounted)"
@@ -214,8 +229,13 @@ def test_a_checkpoint_that_stops_early_leaves_the_marks_in_order():
             return self.last(checkpoint(self.inner, x, use_reentrant=False))
 
     profile = profile_time(Saving(), torch.rand(2, 4, requires_grad=True), budget_s=99, clock=clock)
-    assert (profile.forward_s, profile.backward_s) == (11, 18 + 3)  # what follows the linear layer is not needed
-    rows = {row.layer: (row.calls, row.forward_s, row.backward_s) for row in profile.layers if row.total_s}
+    # what follows the linear layer is not needed
+    assert (profile.forward_s, profile.backward_s) == (11, 18 + 3)
+    rows = {
+        row.layer: (row.calls, row.forward_s, row.backward_s)
+        for row in profile.layers
+        if row.total_s
+    }
     assert rows["inner.0"] == (1, 3, 5 + 3)
     assert rows["inner.2"] == (1, 7, 11)
     assert rows["last"] == (1, 1, 2)
@@ -224,7 +244,10 @@ def test_a_checkpoint_that_stops_early_leaves_the_marks_in_order():
 
 def spinning(first_s: float, second_s: float) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(8, 8), Takes(None, first_s, 2 * first_s), nn.ReLU(inplace=True), Takes(None, second_s, 2 * second_s)
+        nn.Linear(8, 8),
+        Takes(None, first_s, 2 * first_s),
+        nn.ReLU(inplace=True),
+        Takes(None, second_s, 2 * second_s),
     )
 
 
@@ -247,7 +270,9 @@ def overhead(images: int = 64) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return timed(LeNet(), (images, 1, 28, 28), budget_s=0.4, clock=time.thread_time).overhead_ratio
+        return timed(
+            LeNet(), (images, 1, 28, 28), budget_s=0.4, clock=time.thread_time
+        ).overhead_ratio
     finally:
         torch.set_num_threads(threads)
 
@@ -282,10 +307,15 @@ def test_hooks_that_are_slow_would_be_seen(monkeypatch):
 def fingerprint(model: nn.Module) -> dict:
     return {
         "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
-        "gradients": [(id(p.grad), None if p.grad is None else p.grad.clone()) for p in model.parameters()],
+        "gradients": [
+            (id(p.grad), None if p.grad is None else p.grad.clone()) for p in model.parameters()
+        ],
         "versions": [tensor._version for tensor in (*model.parameters(), *model.buffers())],
         "modes": [module.training for module in model.modules()],
-        "hooks": [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()],
+        "hooks": [
+            (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks))
+            for m in model.modules()
+        ],
         "attributes": [sorted(vars(module)) for module in model.modules()],
         "random": (torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())),
     }
@@ -306,11 +336,18 @@ ALL_CALLS = itertools.count()
 
 
 class Stateful(nn.Module):
-    """Batch norm and dropout, one frozen layer, one gradient that is there already, a layer that raises on demand."""
+    """Batch norm and dropout, one frozen layer, one gradient that is there already, a layer that
+    raises on demand.
+    """
 
     def __init__(self, fails: str = "") -> None:
         super().__init__()
-        self.first, self.norm, self.drop, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 4)
+        self.first, self.norm, self.drop, self.last = (
+            nn.Linear(4, 4),
+            nn.BatchNorm1d(4),
+            nn.Dropout(),
+            nn.Linear(4, 4),
+        )
         self.norm.eval()
         self.first.weight.requires_grad_(False)
         self.last.weight.grad = torch.ones(4, 4)
@@ -320,7 +357,8 @@ class Stateful(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         x = self.last(self.drop(self.norm(self.first(x + random.random() + np.random.rand()))))
-        if self.fails == "late" and next(ALL_CALLS) > 4:  # the model's own count begins anew with each step
+        # the model's own count begins anew with each step
+        if self.fails == "late" and next(ALL_CALLS) > 4:
             raise RuntimeError("broken in the middle")
         if self.fails == "backward":
             x.register_hook(self._raise)
@@ -341,7 +379,9 @@ def test_the_model_and_the_generators_come_back_as_they_were(training):
     assert_same(before, fingerprint(model))
 
 
-@pytest.mark.parametrize(("fails", "message"), [("late", "broken in the middle"), ("backward", "on the way back")])
+@pytest.mark.parametrize(
+    ("fails", "message"), [("late", "broken in the middle"), ("backward", "on the way back")]
+)
 def test_also_after_an_exception(fails, message):
     model = Stateful(fails)
     before, inputs = fingerprint(model), torch.ones(5, 4, requires_grad=True)
@@ -371,7 +411,9 @@ def test_also_after_an_exception(fails, message):
 def test_models_of_every_kind(model, inputs):
     profile = timed(model, inputs)
     assert profile.step_s > 0
-    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(profile.step_s, rel=1e-12)
+    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(
+        profile.step_s, rel=1e-12
+    )
     assert profile.layers[0].calls == 1
 
 
@@ -400,10 +442,26 @@ def frozen() -> nn.Module:
         (nn.LazyLinear(4), (2, 4), ModelError, "lazy"),
         (torch.jit.script(nn.Linear(4, 4)), (2, 4), ModelError, "TorchScript"),
         (torch.compile(nn.Linear(4, 4)), (2, 4), ModelError, "compiled.*kernel_table"),
-        (nn.Sequential(torch.compile(nn.Linear(4, 4))), (2, 4), ModelError, "module '0' is compiled"),
+        (
+            nn.Sequential(torch.compile(nn.Linear(4, 4))),
+            (2, 4),
+            ModelError,
+            "module '0' is compiled",
+        ),
         (frozen(), (2, 4), ModelError, "training=False"),
     ],
-    ids=["class", "text", "shape", "negative", "none", "lazy", "script", "compiled", "compiled inside", "frozen"],
+    ids=[
+        "class",
+        "text",
+        "shape",
+        "negative",
+        "none",
+        "lazy",
+        "script",
+        "compiled",
+        "compiled inside",
+        "frozen",
+    ],
 )
 def test_an_error_says_what_to_do(model, inputs, error, message):
     with pytest.raises(error, match=message):
@@ -419,10 +477,16 @@ def test_a_quantised_model_is_refused_in_one_sentence():
 
 @pytest.mark.parametrize(
     ("options", "error"),
-    [({"budget_s": 0}, ValueError), ({"budget_s": math.nan}, ValueError), ({"budget_s": "1"}, TypeError),
-     ({"training": 1}, TypeError), ({"loss": 3}, TypeError), ({"loss": lambda y: y}, ModelError),
-     ({"training": False, "loss": torch.sum}, ValueError)],
-)  # fmt: skip
+    [
+        ({"budget_s": 0}, ValueError),
+        ({"budget_s": math.nan}, ValueError),
+        ({"budget_s": "1"}, TypeError),
+        ({"training": 1}, TypeError),
+        ({"loss": 3}, TypeError),
+        ({"loss": lambda y: y}, ModelError),
+        ({"training": False, "loss": torch.sum}, ValueError),
+    ],
+)
 def test_bad_options(options, error):
     with pytest.raises(error):
         timed(nn.Linear(4, 4), (2, 4), **options)
@@ -465,5 +529,7 @@ def test_on_cuda_the_marks_are_events():
         pytest.skip("no CUDA device")
     profile = profile_time(LeNet().cuda(), (64, 1, 28, 28), budget_s=0.5)
     assert profile.device.startswith("cuda")
-    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(profile.step_s, rel=1e-9)
+    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(
+        profile.step_s, rel=1e-9
+    )
     assert profile.layer("conv2").backward_s > 0

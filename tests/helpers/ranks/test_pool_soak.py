@@ -1,7 +1,8 @@
-"""One pool for a long time: no call is lost, no process is left behind, whatever is killed in between.
+"""One pool for a long time: no call is lost, no process is left behind, whatever is killed in
+between.
 
-``make soak`` kills more often: ``COURSE_SOAK_KILLS`` says how many ranks, 3 by default. And the road of a script: a
-training that is killed ends with the same bits as one that is not.
+``make soak`` kills more often: ``COURSE_SOAK_KILLS`` says how many ranks, 3 by default. And the
+road of a script: a training that is killed ends with the same bits as one that is not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ SCRIPT = Path(__file__).parents[3] / "course" / "scripts" / "train_data_parallel
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's")
 
 
-def add_up(rank: int, world_size: int, call: int, values: torch.Tensor) -> tuple[int, int, torch.Tensor]:
+def add_up(
+    rank: int, world_size: int, call: int, values: torch.Tensor
+) -> tuple[int, int, torch.Tensor]:
     """Every rank adds its own share, and all must get the sum of this call, not of another."""
     total = values + rank * call
     dist.all_reduce(total)
@@ -56,7 +59,9 @@ def answered(ranks: Ranks, call: int) -> bool:
 
 
 def started_by_this_process(before: frozenset[int] = frozenset()) -> frozenset[int]:
-    """Living descendants, without those in ``before`` and their own, such as a browser's that another test started."""
+    """Living descendants, without those in ``before`` and their own, such as a browser's that
+    another test started.
+    """
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -80,7 +85,8 @@ def test_a_hundred_calls_and_ranks_killed_between_them_lose_nothing_and_leave_no
                 lost.append(call)
         assert lost == []
         assert len(kill_after) == KILLS
-        # A keeper and three ranks, however many were killed; what a rank leaves in the folder does not add up.
+        # A keeper and three ranks, however many were killed; what a rank leaves in the folder does
+        # not add up.
         assert 3 <= len(started_by_this_process(before)) <= 1 + 3
         assert len(list(folder.iterdir())) <= 12
     assert started_by_this_process(before) == frozenset()
@@ -101,7 +107,9 @@ def test_an_answer_of_another_call_would_be_noticed() -> None:
 
 
 def undisturbed(steps: int) -> str:
-    """Return the hash of the parameters after the script's steps, computed here: the two ranks in turn, added up."""
+    """Return the hash of the parameters after the script's steps, computed here: the two ranks in
+    turn, added up.
+    """
     script = runpy.run_path(str(SCRIPT))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -121,12 +129,21 @@ def undisturbed(steps: int) -> str:
 @pytest.mark.ci  # lesson 05 kills this script in `make test`
 @pytest.mark.slow
 def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(tmp_path, monkeypatch) -> None:
-    """The script of lesson 05, killed after step 3 of 6 with a checkpoint after step 2; steps 3 to 6 come again."""
+    """The script of lesson 05, killed after step 3 of 6 with a checkpoint after step 2; steps 3 to
+    6 come again.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the bits are those of the CPU
-    args = ["--steps=6", "--checkpoint-every=2", f"--checkpoint={tmp_path / 'killed.pt'}", "--kill-after=3"]
+    args = [
+        "--steps=6",
+        "--checkpoint-every=2",
+        f"--checkpoint={tmp_path / 'killed.pt'}",
+        "--kill-after=3",
+    ]
     killed = torchrun(SCRIPT, nproc_per_node=2, max_restarts=1, args=args, timeout_s=200)
     did = [rank.output.splitlines()[0] for rank in killed.ranks]
-    assert did == [f"rank {rank} of 2: steps 3 to 6, parameters {undisturbed(6)}" for rank in range(2)]
+    assert did == [
+        f"rank {rank} of 2: steps 3 to 6, parameters {undisturbed(6)}" for rank in range(2)
+    ]
     assert killed.restarts == 1
     saved = torch.load(tmp_path / "killed.pt", weights_only=True)
     momenta = [state["momentum_buffer"] for state in saved["optimizer"]["state"].values()]
@@ -134,13 +151,19 @@ def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(tmp_path, monk
     assert all(momentum.abs().max() > 0 for momentum in momenta)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system may let two listen on one port")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere the system may let two listen on one port"
+)
 def test_a_port_that_is_taken_says_so_in_one_line() -> None:
-    """The pool itself asks the system for a free port; a port is only ever taken where a reader names one."""
+    """The pool itself asks the system for a free port; a port is only ever taken where a reader
+    names one.
+    """
     with socket.socket() as taken:
         taken.bind((wire.LOOPBACK, 0))
         taken.listen()
         with pytest.raises(RuntimeError, match=r"EADDRINUSE|address already in use"):
-            dist.TCPStore(wire.LOOPBACK, taken.getsockname()[1], is_master=True, wait_for_workers=False)
+            dist.TCPStore(
+                wire.LOOPBACK, taken.getsockname()[1], is_master=True, wait_for_workers=False
+            )
         with Ranks(1, device="cpu", threads=1) as ranks:
             assert answered(ranks, 1)

@@ -1,6 +1,8 @@
-"""A function on several ranks: its results in order, or one error that names the rank and the line, and no orphan.
+"""A function on several ranks: its results in order, or one error that names the rank and the line,
+and no orphan.
 
-A rank runs what stands in a cell, so the functions here come from text that no module holds, as a notebook's do.
+A rank runs what stands in a cell, so the functions here come from text that no module holds, as a
+notebook's do.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ import pytest
 import torch
 from process_watch import is_running, wait_until
 
-from helpers.ranks import RankError, Ranks, _failures as failures, _pool as pool, _wire as wire, _worker as worker
+from helpers.ranks import (
+    RankError,
+    Ranks,
+    _failures as failures,
+    _pool as pool,
+    _wire as wire,
+    _worker as worker,
+)
 
 ROOT = Path(__file__).parents[3]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -31,7 +40,9 @@ on_posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
 
 def cell(text: str, name: str = "cell-1.py") -> Callable:
-    """Return the function ``f`` of ``text`` as a notebook makes it: in ``__main__``, its text in linecache alone."""
+    """Return the function ``f`` of ``text`` as a notebook makes it: in ``__main__``, its text in
+    linecache alone.
+    """
     text = textwrap.dedent(text)
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     space = {"__name__": "__main__"}
@@ -40,18 +51,23 @@ def cell(text: str, name: str = "cell-1.py") -> Callable:
 
 
 EMPTY = cell("def f(rank, world_size): return rank", "empty.py")
-# What ends a run before its limit ends it long before: a third of the limit is far more than even a busy machine needs.
+# What ends a run before its limit ends it long before: a third of the limit is far more than even a
+# busy machine needs.
 LIMIT_S = 90
 AT_ONCE_S = LIMIT_S / 3
 
 
 def line_of(text: str, marked: str) -> int:
-    return 1 + next(index for index, line in enumerate(textwrap.dedent(text).splitlines()) if marked in line)
+    return 1 + next(
+        index for index, line in enumerate(textwrap.dedent(text).splitlines()) if marked in line
+    )
 
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Ranks]:
-    """One pool for all tests here, more ranks than this course's smallest machine has cores; nothing outlives it."""
+    """One pool for all tests here, more ranks than this course's smallest machine has cores;
+    nothing outlives it.
+    """
     with Ranks(3, device="cpu") as ranks:
         yield ranks
         ranks.run(EMPTY)
@@ -81,7 +97,7 @@ def test_results_stand_in_rank_order_and_the_group_is_initialised(three):
             total = torch.full((2,), float(rank))
             dist.all_reduce(total)
             return rank, world_size, dist.get_rank(), dist.get_backend(), os.environ["WORLD_SIZE"], total * factor
-    """)
+    """)  # noqa: E501
     results = three.run(f, 10)
     assert [result[:5] for result in results] == [(rank, 3, rank, "gloo", "3") for rank in range(3)]
     assert all(torch.equal(result[5], torch.tensor([30.0, 30.0])) for result in results)
@@ -149,7 +165,7 @@ def test_a_view_comes_back_without_the_storage_it_looks_into(three):
         def f(rank, world_size):
             large = torch.arange(1_000_000, requires_grad=False)
             return large[rank::500_000], torch.nn.Parameter(torch.ones(2)), large.reshape(1000, 1000).T[:2, :2]
-    """)
+    """)  # noqa: E501
     for rank, (view, parameter, turned) in enumerate(three.run(f)):
         assert view.tolist() == [rank, rank + 500_000]
         assert view.untyped_storage().nbytes() == 2 * view.element_size()
@@ -163,7 +179,11 @@ def test_tensors_packed_alone_keep_what_they_are():
     again = pickle.loads(worker.pack(leaf))
     assert torch.equal(again, leaf)
     assert again.requires_grad
-    assert len(worker.pack(torch.zeros(1_000_000)[:1])) < 10_000 < len(pickle.dumps(torch.zeros(1_000_000)[:1]))
+    assert (
+        len(worker.pack(torch.zeros(1_000_000)[:1]))
+        < 10_000
+        < len(pickle.dumps(torch.zeros(1_000_000)[:1]))
+    )
 
 
 def test_large_values_pass_in_both_directions(three):
@@ -183,7 +203,9 @@ def test_prints_are_shown_by_rank_and_kept(three, capfd):
     """)
     three.run(f)
     assert three.output == ("step 0\nstep 1\nfrom C\n",) * 3
-    lines = [f"[rank {rank}] {line}" for rank in range(3) for line in ("step 0", "step 1", "from C")]
+    lines = [
+        f"[rank {rank}] {line}" for rank in range(3) for line in ("step 0", "step 1", "from C")
+    ]
     assert capfd.readouterr().out.splitlines() == lines
     three.run(EMPTY)
     assert three.output == ("", "", "")
@@ -228,11 +250,21 @@ def test_an_exception_names_the_rank_and_the_cells_line(three):
         three.run(cell(text), timeout_s=30)
     assert time.monotonic() - begun < 10
     error = caught.value
-    assert (error.rank, error.file, error.line, error.timed_out) == (1, "cell-1.py", line_of(text, "this one"), False)
+    assert (error.rank, error.file, error.line, error.timed_out) == (
+        1,
+        "cell-1.py",
+        line_of(text, "this one"),
+        False,
+    )
     assert error.text == "return 1 / below  # this one"
     message = str(error)
-    assert message.startswith("rank 1 of 3 raised ZeroDivisionError: division by zero\n  at line 4 of cell-1.py: ret")
-    assert "ranks 0 and 2: was still running at line 8 of cell-1.py: dist.all_reduce(torch.ones(1))" in message
+    assert message.startswith(
+        "rank 1 of 3 raised ZeroDivisionError: division by zero\n  at line 4 of cell-1.py: ret"
+    )
+    assert (
+        "ranks 0 and 2: was still running at line 8 of cell-1.py: dist.all_reduce(torch.ones(1))"
+        in message
+    )
     assert 'File "cell-1.py", line 7, in f\n    ratio(rank - 1)' in message
     assert "_worker.py" not in message
     assert [state.status for state in error.states] == ["running", "raised", "running"]
@@ -240,7 +272,8 @@ def test_an_exception_names_the_rank_and_the_cells_line(three):
 
 
 def test_the_same_exception_on_all_ranks_is_told_once(three, monkeypatch):
-    monkeypatch.setattr("helpers.ranks._ranks._SETTLE_S", LIMIT_S)  # the last of them may be late to raise
+    # the last of them may be late to raise
+    monkeypatch.setattr("helpers.ranks._ranks._SETTLE_S", LIMIT_S)
     f = cell("def f(rank, world_size): return undefined_name")
     with pytest.raises(RankError, match=r"rank \d of 3 raised NameError") as caught:
         three.run(f)
@@ -256,7 +289,9 @@ def test_the_cause_of_an_exception_is_told(three):
             except ValueError as error:
                 raise KeyError("second") from error
     """
-    with pytest.raises(RankError, match=r"(?s)ValueError: invalid literal.*direct cause.*KeyError: 'second'"):
+    with pytest.raises(
+        RankError, match=r"(?s)ValueError: invalid literal.*direct cause.*KeyError: 'second'"
+    ):
         three.run(cell(text))
 
 
@@ -316,7 +351,9 @@ def test_a_rank_that_hangs_is_ended_at_the_limit(three):
     assert 1.0 <= time.monotonic() - begun < 10
     error = caught.value
     assert (error.rank, error.timed_out, error.line) == (1, True, line_of(text, "time.sleep"))
-    assert str(error).startswith("rank 1 of 3 did not return within 1 s\n  at line 6 of cell-1.py: time.sleep(600)")
+    assert str(error).startswith(
+        "rank 1 of 3 did not return within 1 s\n  at line 6 of cell-1.py: time.sleep(600)"
+    )
     assert "ranks 0 and 2: was still running at line 7 of cell-1.py" in str(error)
     if sys.platform == "linux":
         assert not any(map(is_running, pids))
@@ -328,8 +365,12 @@ def test_a_rank_that_stands_still_does_not_hold_up_a_run(three):
     """Stopped, it neither reads what it is sent nor answers when asked where it stands."""
     three.run(EMPTY)
     os.kill(three._pool.pids[0], signal.SIGSTOP)
-    with pytest.raises(RankError, match=r"rank 0 of 3 did not return within 1 s(.|\n)*ranks 1 and 2: returned"):
-        three.run(cell("def f(rank, world_size, data): return 0"), np.zeros(1_000_000), timeout_s=1.0)
+    with pytest.raises(
+        RankError, match=r"rank 0 of 3 did not return within 1 s(.|\n)*ranks 1 and 2: returned"
+    ):
+        three.run(
+            cell("def f(rank, world_size, data): return 0"), np.zeros(1_000_000), timeout_s=1.0
+        )
 
 
 @on_linux
@@ -341,7 +382,9 @@ def test_a_rank_that_died_between_runs_is_told(three):
 
 
 @on_linux
-def test_the_ranks_start_again_when_their_keeper_was_killed_and_the_start_interrupted(three, monkeypatch):
+def test_the_ranks_start_again_when_their_keeper_was_killed_and_the_start_interrupted(
+    three, monkeypatch
+):
     three.run(EMPTY)
     pids = list(three._pool.pids.values())
     three._pool._keeper.kill()
@@ -389,13 +432,17 @@ def test_a_result_that_cannot_be_loaded_here_is_told(three):
             def __reduce__(self): return (divmod, (1, 0))
         def f(rank, world_size): return Trap()
     """
-    with pytest.raises(RankError, match=r"returned a value that cannot be loaded here .ZeroDivisionError"):
+    with pytest.raises(
+        RankError, match=r"returned a value that cannot be loaded here .ZeroDivisionError"
+    ):
         three.run(cell(text))
 
 
 @on_posix
 def test_what_a_rank_had_started_ends_with_it(three):
-    """Its child holds the rank's connection open as well, so that only the keeper can tell of the end."""
+    """Its child holds the rank's connection open as well, so that only the keeper can tell of the
+    end.
+    """
     text = """
         import os, time
         def f(rank, world_size):
@@ -407,7 +454,9 @@ def test_what_a_rank_had_started_ends_with_it(three):
                 time.sleep(600)
     """
     begun = time.monotonic()
-    with pytest.raises(RankError, match="rank 0 of 3 died: its process ended with exit code 1") as caught:
+    with pytest.raises(
+        RankError, match="rank 0 of 3 died: its process ended with exit code 1"
+    ) as caught:
         three.run(cell(text), timeout_s=LIMIT_S)
     assert time.monotonic() - begun < AT_ONCE_S
     if sys.platform == "linux":
@@ -419,7 +468,9 @@ def test_what_a_rank_had_started_ends_with_it(three):
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_no_rank_at_all_is_refused(number):
-    with pytest.raises(ValueError, match=f"world_size={number} is too small; give a whole number, 1 to 1,024"):
+    with pytest.raises(
+        ValueError, match=f"world_size={number} is too small; give a whole number, 1 to 1,024"
+    ):
         Ranks(number)
 
 
@@ -444,7 +495,9 @@ def test_a_device_that_is_not_there_is_refused():
 def test_bad_calls_are_refused_before_anything_is_sent(three):
     with pytest.raises(TypeError, match="run takes a function and its arguments, not 3"):
         three.run(3)
-    with pytest.raises(TypeError, match=r"cannot be sent to another process(.|\n)*inside the function"):
+    with pytest.raises(
+        TypeError, match=r"cannot be sent to another process(.|\n)*inside the function"
+    ):
         three.run(EMPTY, (n for n in range(3)))
     for limit, kind in ((0, ValueError), (float("nan"), ValueError), ("1", TypeError)):
         with pytest.raises(kind, match="timeout_s="):
@@ -457,14 +510,17 @@ def test_one_error_tells_that_a_function_cannot_be_sent_or_a_port_cannot_be_had(
 
     with pytest.raises(TypeError, match=r"cannot pickle '_thread.lock' object") as caught:
         three.run(lambda rank, world_size, lock: None, threading.Lock())
-    assert caught.value.__suppress_context__  # a notebook would show the pickler's frames, and the reader's last
+    # a notebook would show the pickler's frames, and the reader's last
+    assert caught.value.__suppress_context__
     with monkeypatch.context() as patch, Ranks(2, device="cpu") as ranks:
         patch.setattr(socket, "create_server", occupied)
         with pytest.raises(RuntimeError, match=r"no free port.*Address already in use"):
             ranks.run(EMPTY)
 
 
-def test_a_port_that_the_environment_names_and_another_program_holds_is_not_used(three, monkeypatch):
+def test_a_port_that_the_environment_names_and_another_program_holds_is_not_used(
+    three, monkeypatch
+):
     with wire.listen() as taken:
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         three._pool.end_ranks()
@@ -498,14 +554,19 @@ def test_ranks_that_do_not_fit_are_refused(three, monkeypatch):
     three._pool.end_ranks()
     with monkeypatch.context() as patch:
         patch.setattr(pool, "free_bytes", lambda: 1000)
-        with pytest.raises(MemoryError, match=r"3 ranks of .* MB each(.|\n)*1,000 B of memory are free"):
+        with pytest.raises(
+            MemoryError, match=r"3 ranks of .* MB each(.|\n)*1,000 B of memory are free"
+        ):
             three.run(EMPTY)
         assert three._pool.ranks == {}
 
 
 def test_the_room_is_what_a_tenth_leaves():
     pool._require_room(9, 10, 100)
-    with pytest.raises(MemoryError, match=r"10 ranks of 10 B each.* need 100 B; 100 B of memory are free.*at most 9"):
+    with pytest.raises(
+        MemoryError,
+        match=r"10 ranks of 10 B each.* need 100 B; 100 B of memory are free.*at most 9",
+    ):
         pool._require_room(10, 10, 100)
 
 
@@ -527,21 +588,30 @@ def test_a_container_has_the_room_of_its_limit(monkeypatch, tmp_path):
 
 
 @on_linux
-def test_what_is_slow_to_import_is_imported_once_and_only_where_the_notebook_has_it(monkeypatch, tmp_path):
+def test_what_is_slow_to_import_is_imported_once_and_only_where_the_notebook_has_it(
+    monkeypatch, tmp_path
+):
     f = cell("""
         import sys
         def f(rank, world_size): return [name in sys.modules for name in ("quiet_import", "thread_import", "not_here")]
-    """)
+    """)  # noqa: E501
     (tmp_path / "quiet_import.py").write_text("")
-    starts_a_thread = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    starts_a_thread = (
+        "import threading, time; threading.Thread(target=time.sleep, args=(60,), "
+        "daemon=True).start()"
+    )
     (tmp_path / "thread_import.py").write_text(starts_a_thread)
     monkeypatch.syspath_prepend(tmp_path)
-    for name, found in (("quiet_import", [True, False, False]), ("thread_import", [False, False, False])):
+    for name, found in (
+        ("quiet_import", [True, False, False]),
+        ("thread_import", [False, False, False]),
+    ):
         monkeypatch.setattr(pool, "_HEAVY_MODULES", (name, "not_here"))
         monkeypatch.setitem(sys.modules, name, object())  # the notebook has it
         with Ranks(1, device="cpu") as ranks:
             assert ranks.run(f) == [found]
-            assert ranks._pool.forks  # a thread would forbid it, so a keeper without the module was started
+            # a thread would forbid it, so a keeper without the module was started
+            assert ranks._pool.forks
 
 
 # Processes.
@@ -556,18 +626,27 @@ NOTEBOOK = """
     assert ranks._pool._private_bytes > 50e6  # of a process with PyTorch, also where the keeper forks none
     print(ranks._pool.folder, ranks._pool._keeper.pid, *ranks._pool.pids.values(), ranks._pool.forks, flush=True)
     {then}
-"""
+"""  # noqa: E501
 HANG = "ranks.run(lambda rank, world_size: __import__('time').sleep(600), timeout_s=600)"
 FRESH = "import helpers.ranks._pool as pool; pool.may_fork = lambda: False"
 
 
 @on_linux
-@pytest.mark.parametrize(("count", "fresh", "then"), [(2, "", HANG), (1, FRESH, "input()")], ids=["forked", "fresh"])
+@pytest.mark.parametrize(
+    ("count", "fresh", "then"), [(2, "", HANG), (1, FRESH, "input()")], ids=["forked", "fresh"]
+)
 def test_ranks_end_when_the_notebook_is_killed(count, fresh, then):
-    """Forked ranks that are busy, and fresh ones that wait: none outlives the kernel, whatever ended it."""
+    """Forked ranks that are busy, and fresh ones that wait: none outlives the kernel, whatever
+    ended it.
+    """
     program = textwrap.dedent(NOTEBOOK).format(count=count, fresh=fresh, then=then)
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True) as notebook:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as notebook:
         folder, keeper, *pids, forks = notebook.stdout.readline().split()
         processes = [int(keeper), *map(int, pids)]
         assert forks == str(not fresh)
@@ -595,8 +674,14 @@ os.fork = refused
     """
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "HELPERS_HEADLESS": "0"}
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, capture_output=True, text=True,
-                           env=environment, check=False)  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith("[1] False\n")
     assert "ranks cannot be forked here" in ended.stderr

@@ -1,4 +1,5 @@
-"""A script under PyTorch's own engine: each rank's output, one error with the rank's line, nothing left running.
+"""A script under PyTorch's own engine: each rank's output, one error with the rank's line, nothing
+left running.
 
 Only one script here imports PyTorch; what the others need of the engine is their rank's number.
 """
@@ -42,11 +43,13 @@ def test_two_nodes_train_together(script):
         print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", int(total), *sys.argv[1:])
         print("done", file=sys.stderr)
         dist.destroy_process_group()
-    """)
+    """)  # noqa: E501
     run = torchrun(path, nproc_per_node=1, nnodes=2, args=["--steps", "3"], timeout_s=240)
     assert (run.exit_code, run.restarts, run.nodes, run.ranks_per_node) == (0, 0, 2, 1)
     assert [(rank.rank, rank.node) for rank in run.ranks] == [(0, 0), (1, 1)]
-    assert [rank.output for rank in run.ranks] == [f"rank {rank} of 2 sum 3 --steps 3\n" for rank in (0, 1)]
+    assert [rank.output for rank in run.ranks] == [
+        f"rank {rank} of 2 sum 3 --steps 3\n" for rank in (0, 1)
+    ]
     assert all(rank.errors.endswith("done\n") for rank in run.ranks)
     assert 0 < run.wall_s < 240
     assert str(run).startswith("ScriptRun\n  script ")
@@ -59,7 +62,7 @@ def test_ranks_start_again_after_one_was_killed_and_share_no_store(script):
         print("attempt", attempt, os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"], os.environ["MASTER_ADDR"])
         if (attempt, rank) == (0, 1):
             os.kill(os.getpid(), signal.SIGKILL)
-    """)
+    """)  # noqa: E501
     run = torchrun(path, nproc_per_node=2, max_restarts=1, timeout_s=240)
     assert (run.exit_code, run.restarts) == (0, 1)
     assert [rank.output for rank in run.ranks] == ["attempt 1 1 127.0.0.1\n"] * 2
@@ -84,7 +87,10 @@ def test_an_exception_names_the_rank_and_the_line(script):
     assert (error.rank, error.line, error.timed_out, error.file) == (1, 4, False, str(path))
     assert error.text == "return 1 / below  # this one"
     message = str(error)
-    assert "rank 1 of 2 raised ZeroDivisionError: division by zero\n  at line 4 of train.py: return 1 / b" in message
+    assert (
+        "rank 1 of 2 raised ZeroDivisionError: division by zero\n  at line 4 of train.py: return 1 "
+        "/ b" in message
+    )
     assert "rank 0: did not fail by itself" in message
     assert "line 9, in <module>\n    ratio(0)" in message
     assert [rank.output for rank in error.run.ranks] == ["rank 0\n", "rank 1\n"]
@@ -102,7 +108,9 @@ def test_a_hang_is_ended_at_the_limit_and_nothing_is_left_running(script):
     """)
     for limit_s in (5, 15, 45):  # on a busy machine the ranks run later
         begun = time.monotonic()
-        with pytest.raises(TorchrunError, match=rf"rank \d of 2 did not return within {limit_s} s") as caught:
+        with pytest.raises(
+            TorchrunError, match=rf"rank \d of 2 did not return within {limit_s} s"
+        ) as caught:
             torchrun(path, nproc_per_node=2, timeout_s=limit_s)
         assert limit_s <= time.monotonic() - begun < limit_s + 20
         assert caught.value.timed_out
@@ -161,7 +169,10 @@ def run_of(*errors: str, log: str = "") -> scripts.ScriptRun:
 
 
 def failed(rank: int, code: int) -> str:
-    return f"  time      : now\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 1)\n"
+    return (
+        f"  time      : now\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: "
+        "1)\n"
+    )
 
 
 LOST = """[rank0]: Traceback (most recent call last):

@@ -41,11 +41,15 @@ def test_tiles_are_pytorchs_attention(tokens, keys, rows, columns, width, seed):
     """As many keys as queries are causal, which is None here."""
     causal = keys is None
     query, key, value = tensors(2, 3, tokens=tokens, keys=keys, width=width, seed=seed)
-    output, log_sum = attention.in_tiles(query, key, value, rows=rows, columns=columns, causal=causal)
+    output, log_sum = attention.in_tiles(
+        query, key, value, rows=rows, columns=columns, causal=causal
+    )
     torch.testing.assert_close(output, reference(query, key, value, causal))
     scores = query @ key.mT / width**0.5
     if causal:
-        scores = scores.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -torch.inf
+        )
     torch.testing.assert_close(log_sum[..., 0], scores.logsumexp(dim=-1))
 
 
@@ -53,7 +57,9 @@ def test_large_scores_do_not_overflow():
     query, key, value = tensors(tokens=5, keys=9, dtype=torch.float32)
     expected = reference(40 * query, 40 * key, value)
     assert (1600 * (query @ key.mT)).max() > 89  # the exponential of which is infinite in float32
-    torch.testing.assert_close(attention.in_tiles(40 * query, 40 * key, value, rows=2, columns=4)[0], expected)
+    torch.testing.assert_close(
+        attention.in_tiles(40 * query, 40 * key, value, rows=2, columns=4)[0], expected
+    )
 
 
 # --- what is kept, and what is computed ---
@@ -77,29 +83,41 @@ def test_causal_tiles_are_a_triangle_of_the_work():
         model.causal = causal
         macs[causal] = profile_ops(model, given).forward_macs
     assert macs[False] == 2 * 2 * 32 * 32 * 16
-    assert macs[True] * 8 * 8 == macs[False] * len(attention.tiles_of(32, rows=4, columns=4, causal=True))
+    assert macs[True] * 8 * 8 == macs[False] * len(
+        attention.tiles_of(32, rows=4, columns=4, causal=True)
+    )
     assert len(attention.tiles_of(32, rows=4, columns=4, causal=True)) == 36
 
 
 def test_plain_attention_passes_its_scores_six_times_forward_and_nine_times_backward():
     """By hand, operator after operator: what each reads and writes, and their gradients."""
     query, key, value, gradient = (tensor.requires_grad_() for tensor in torch.randn(4, 2, 32, 8))
-    rows = attention.count_passes(plain, query.detach(), key.detach(), value.detach(), scores=2 * 32 * 32)
+    rows = attention.count_passes(
+        plain, query.detach(), key.detach(), value.detach(), scores=2 * 32 * 32
+    )
     assert [(row.operator, row.reads, row.writes) for row in rows] == [
-        ("bmm", 0, 1), ("div", 1, 1), ("_softmax", 1, 1), ("bmm", 1, 0),
-    ]  # fmt: skip
+        ("bmm", 0, 1),
+        ("div", 1, 1),
+        ("_softmax", 1, 1),
+        ("bmm", 1, 0),
+    ]
     whole = attention.count_passes(
-        lambda: torch.autograd.grad(plain(query, key, value), (query, key, value), gradient), scores=2 * 32 * 32
+        lambda: torch.autograd.grad(plain(query, key, value), (query, key, value), gradient),
+        scores=2 * 32 * 32,
     )
     assert sum(row.reads + row.writes for row in whole) == 15
 
 
 def test_a_pass_is_of_whole_matrices_and_views_move_nothing():
     scores = torch.ones(4, 4)
-    assert [(row.operator, row.reads, row.writes) for row in attention.count_passes(
-        lambda x: x.div_(2), torch.ones(4, 4), scores=16)] == [("div_", 1, 1)]  # fmt: skip
+    assert [
+        (row.operator, row.reads, row.writes)
+        for row in attention.count_passes(lambda x: x.div_(2), torch.ones(4, 4), scores=16)
+    ] == [("div_", 1, 1)]
     rows = attention.count_passes(lambda x: (x.mT.reshape(4, 4)[:2] * 2, x + x), scores, scores=16)
-    assert [(row.operator, row.reads, row.writes) for row in rows if row.reads + row.writes] == [("add", 2, 1)]
+    assert [(row.operator, row.reads, row.writes) for row in rows if row.reads + row.writes] == [
+        ("add", 2, 1)
+    ]
     with pytest.raises(TypeError, match="function"):
         attention.count_passes(3, scores, scores=16)
     with pytest.raises(ValueError, match="scores=0"):
@@ -121,11 +139,14 @@ def test_a_tile_of_the_backward_pass_adds_to_its_row_and_its_column():
     blocks = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     places = {"read": DATA, "computed": COMPUTING, "added to": SENDING}
     held = {
-        name: [patch.get_xy() for patch in blocks if to_hex(patch.get_facecolor()) == colour.lower()]
+        name: [
+            patch.get_xy() for patch in blocks if to_hex(patch.get_facecolor()) == colour.lower()
+        ]
         for name, colour in places.items()
     }
     [(left, top)] = held["computed"]
-    assert {y for x, y in held["read"]} & {top}  # the rows of queries, and above them the columns of keys
+    # the rows of queries, and above them the columns of keys
+    assert {y for x, y in held["read"]} & {top}
     assert {x for x, y in held["read"]} & {left}
     (of_queries, of_keys) = held["added to"]
     assert (of_queries[1], of_keys[0]) == (top, left)
@@ -137,15 +158,25 @@ TILED = ("products in tiles", "queries outside", "keys outside")
 
 
 def test_the_lessons_bytes_by_hand():
-    """512 tokens of width 64: Q has 131,072 bytes, the table 8 times as many, and the cache half of them."""
+    """512 tokens of width 64: Q has 131,072 bytes, the table 8 times as many, and the cache half of
+    them.
+    """
     own = 512 * 64 * 4
     found = {order: attention.count_bytes(512, 64, order=order) for order in attention.ORDERS}
-    in_units = {order: (each.read_bytes / own, each.written_bytes / own) for order, each in found.items()}
+    in_units = {
+        order: (each.read_bytes / own, each.written_bytes / own) for order, each in found.items()
+    }
     assert in_units == {
-        "row by row": (1058, 25), "products in tiles": (50, 25), "queries outside": (18, 1), "keys outside": (18, 8),
-    }  # fmt: skip
+        "row by row": (1058, 25),
+        "products in tiles": (50, 25),
+        "queries outside": (18, 1),
+        "keys outside": (18, 8),
+    }
     reads = {
-        sides: attention.count_bytes(512, 64, order="queries outside", rows=sides[0], columns=sides[1]).read_bytes / own
+        sides: attention.count_bytes(
+            512, 64, order="queries outside", rows=sides[0], columns=sides[1]
+        ).read_bytes
+        / own
         for sides in ((32, 64), (128, 32))
     }
     assert reads == {(32, 64): 34, (128, 32): 10}
@@ -157,12 +188,16 @@ def test_the_lessons_bytes_by_hand():
 @pytest.mark.parametrize("sides", [(32, 32), (64, 16), (16, 64)])
 def test_the_formula_is_what_the_simulated_cache_moves(order, sides):
     how = {"order": order, "rows": sides[0], "columns": sides[1]}
-    assert attention.count_bytes(256, 32, cache_bytes=30_720, **how) == attention.model_bytes(256, 32, **how)
+    assert attention.count_bytes(256, 32, cache_bytes=30_720, **how) == attention.model_bytes(
+        256, 32, **how
+    )
 
 
 def test_the_formula_of_row_by_row():
     small = {"order": "row by row", "cache_bytes": 8192}
-    assert attention.count_bytes(128, 32, **small) == attention.model_bytes(128, 32, order="row by row")
+    assert attention.count_bytes(128, 32, **small) == attention.model_bytes(
+        128, 32, order="row by row"
+    )
 
 
 @pytest.mark.parametrize("order", attention.ORDERS)
@@ -173,27 +208,47 @@ def test_a_stream_touches_what_its_order_says(order):
     touched = set(stream.addresses.tolist())
     assert len(touched) == 4 * own + (table if order in attention.ORDERS[:2] else 0)
     writes = {
-        "row by row": own + 3 * table, "products in tiles": own + 3 * table, "queries outside": own,
+        "row by row": own + 3 * table,
+        "products in tiles": own + 3 * table,
+        "queries outside": own,
         "keys outside": 4 * own,
-    }[order]  # fmt: skip
+    }[order]
     assert int(stream.writes.sum()) == writes
     everything = simulate_caches(stream, [CacheLevel(2**20)])
     assert everything.memory_read_bytes == 64 * len(touched)
 
 
 def test_causal_tiles_by_hand():
-    assert attention.tiles_of(8, rows=4, columns=2, causal=True) == ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3))
+    assert attention.tiles_of(8, rows=4, columns=2, causal=True) == (
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (1, 3),
+    )
 
 
 @repeatable(examples=60)
-@given(st.integers(1, 40), st.data(), st.booleans(), st.sampled_from(["queries outside", "keys outside"]))
+@given(
+    st.integers(1, 40),
+    st.data(),
+    st.booleans(),
+    st.sampled_from(["queries outside", "keys outside"]),
+)
 def test_tiles_hold_every_pair_that_attends_and_come_in_their_order(tokens, data, causal, order):
-    rows, columns = (data.draw(st.sampled_from([side for side in range(1, tokens + 1) if tokens % side == 0]))
-                     for _ in range(2))  # fmt: skip
+    rows, columns = (
+        data.draw(st.sampled_from([side for side in range(1, tokens + 1) if tokens % side == 0]))
+        for _ in range(2)
+    )
     tiles = attention.tiles_of(tokens, rows=rows, columns=columns, order=order, causal=causal)
     pairs = itertools.product(range(tokens), repeat=2)
-    holding = {(query // rows, key // columns) for query, key in pairs if not causal or key <= query}
-    assert list(tiles) == sorted(holding, key=lambda tile: tile if order == "queries outside" else tile[::-1])
+    holding = {
+        (query // rows, key // columns) for query, key in pairs if not causal or key <= query
+    }
+    assert list(tiles) == sorted(
+        holding, key=lambda tile: tile if order == "queries outside" else tile[::-1]
+    )
 
 
 # --- the kernel ---
@@ -215,7 +270,9 @@ def test_the_kernel_is_right_in_the_interpreter(tokens, width, rows, columns, ca
     given = tensors(2, tokens=tokens, width=width, dtype=torch.float32)
     output, log_sum = attention.interpret(*given, rows=rows, columns=columns, causal=causal)
     torch.testing.assert_close(output, reference(*given, causal), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(log_sum, attention.in_tiles(*given, causal=causal)[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        log_sum, attention.in_tiles(*given, causal=causal)[1], rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.skipif(not _has_triton(), reason="no Triton")
@@ -229,11 +286,16 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path, monkeypatch):
     triton, _kernel.tl = _triton.load()
     kernel = triton.jit(_kernel.attention_kernel)
     given = {"WIDTH": 64, "ROWS": 64, "COLUMNS": 64, "CAUSAL": True}
-    kinds = dict.fromkeys(("query", "key", "value", "output", "log_sum"), "*fp32") | {"scale": "fp32"}
+    kinds = dict.fromkeys(("query", "key", "value", "output", "log_sum"), "*fp32") | {
+        "scale": "fp32"
+    }
     kinds |= dict.fromkeys(given, "constexpr")
     signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
     constants = {(kernel.arg_names.index(name),): value for name, value in given.items()}
-    made = compile(ASTSource(fn=kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 80, 32))
+    made = compile(
+        ASTSource(fn=kernel, signature=signature, constexprs=constants),
+        target=GPUTarget("cuda", 80, 32),
+    )
     assert len(made.asm["cubin"]) > 1000
 
 
@@ -247,7 +309,9 @@ def test_the_kernel_is_right_on_a_gpu():
         how = {"rows": 64, "columns": 32, "causal": causal}
         output, log_sum = _kernel.attend(*given, how)
         torch.testing.assert_close(output, reference(*given, causal), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(log_sum, attention.in_tiles(*given, causal=causal)[1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            log_sum, attention.in_tiles(*given, causal=causal)[1], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_the_kernels_source_is_there_to_read():
@@ -279,15 +343,43 @@ def test_flash_attention_2s_rate_with_half_of_the_scores():
     ("call", "error", "message"),
     [
         (lambda: attention.in_tiles(1, 2, 3), ValueError, "query is a tensor"),
-        (lambda: attention.in_tiles(*tensors(tokens=3, keys=5), causal=True), ValueError, "as many queries as keys"),
+        (
+            lambda: attention.in_tiles(*tensors(tokens=3, keys=5), causal=True),
+            ValueError,
+            "as many queries as keys",
+        ),
         (lambda: attention.in_tiles(*tensors(), rows=0), ValueError, "rows=0"),
-        (lambda: attention.in_tiles(torch.ones(3, 2), torch.ones(3, 4), torch.ones(3, 4)), ValueError, "one width"),
-        (lambda: attention.stream(64, 15, order="keys outside", rows=16, columns=16), ValueError, "not whole lines"),
-        (lambda: attention.stream(64, 16, order="keys outside", rows=48), ValueError, "no whole tiles of 48 rows"),
+        (
+            lambda: attention.in_tiles(torch.ones(3, 2), torch.ones(3, 4), torch.ones(3, 4)),
+            ValueError,
+            "one width",
+        ),
+        (
+            lambda: attention.stream(64, 15, order="keys outside", rows=16, columns=16),
+            ValueError,
+            "not whole lines",
+        ),
+        (
+            lambda: attention.stream(64, 16, order="keys outside", rows=48),
+            ValueError,
+            "no whole tiles of 48 rows",
+        ),
         (lambda: attention.stream(64, 16, order="keys inside"), ValueError, "order"),
-        (lambda: attention.tiles_of(64, rows=16, columns=16, order="row by row"), ValueError, "order"),
-        (lambda: attention.interpret(*tensors(2), rows=16), ValueError, "float32, all of one shape"),
-        (lambda: attention.interpret(*tensors(2, width=24, dtype=torch.float32)), ValueError, "the width is a power"),
+        (
+            lambda: attention.tiles_of(64, rows=16, columns=16, order="row by row"),
+            ValueError,
+            "order",
+        ),
+        (
+            lambda: attention.interpret(*tensors(2), rows=16),
+            ValueError,
+            "float32, all of one shape",
+        ),
+        (
+            lambda: attention.interpret(*tensors(2, width=24, dtype=torch.float32)),
+            ValueError,
+            "the width is a power",
+        ),
         (
             lambda: attention.interpret(*tensors(2, width=16, dtype=torch.float32), rows=24),
             ValueError,

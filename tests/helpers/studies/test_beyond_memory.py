@@ -22,9 +22,9 @@ def test_the_loop_multiplies_by_the_layers_in_their_order():
     """The result left behind is that of the last use, as NumPy computes it."""
     weights = np.random.default_rng(1).standard_normal((3, 5, layers.COLUMNS), dtype=np.float32)
     x = np.random.default_rng(2).standard_normal(layers.COLUMNS, dtype=np.float32)
-    take = native.compile_cpp(native.read_source("helpers.studies.beyond_memory", "layers.cpp")).function(
-        layers._DECLARATION
-    )
+    take = native.compile_cpp(
+        native.read_source("helpers.studies.beyond_memory", "layers.cpp")
+    ).function(layers._DECLARATION)
     for order in ([0], [2, 1], [1, 2, 0, 2]):
         y = np.full(5, np.nan, dtype=np.float32)
         last = take(weights, np.array(order, dtype=np.int32), len(order), 5, layers.COLUMNS, x, y)
@@ -43,9 +43,14 @@ def test_a_call_takes_whole_passes(count):
         assert [uses.count(layer) for layer in there] == [len(uses) / count] * count
 
 
-@pytest.mark.parametrize(("l2_bytes", "layer_bytes"), [(2 * MIB, MIB // 4), (MIB // 2, MIB // 16), (None, MIB // 8)])
+@pytest.mark.parametrize(
+    ("l2_bytes", "layer_bytes"), [(2 * MIB, MIB // 4), (MIB // 2, MIB // 16), (None, MIB // 8)]
+)
 def test_a_layer_is_an_eighth_of_the_cache(monkeypatch, l2_bytes, layer_bytes):
-    caches = [SimpleNamespace(level=1, size_bytes=32768), SimpleNamespace(level=2, size_bytes=l2_bytes)]
+    caches = [
+        SimpleNamespace(level=1, size_bytes=32768),
+        SimpleNamespace(level=2, size_bytes=l2_bytes),
+    ]
     monkeypatch.setattr(layers, "machine_card", lambda: SimpleNamespace(caches=caches))
     sweep = beyond_memory.sweep_layers([3, 1], budget_s=0.01)
     assert (sweep.layer_bytes, sweep.cache_bytes) == (layer_bytes, l2_bytes)
@@ -66,9 +71,13 @@ def test_without_a_compiler_pytorch_multiplies(monkeypatch):
 
 
 def longer(monkeypatch, rows=None):
-    """Return the time of a layer of four times the bytes over that of a smaller one, or of its first ``rows`` alone."""
+    """Return the time of a layer of four times the bytes over that of a smaller one, or of its
+    first ``rows`` alone.
+    """
     least_s, engine = [], layers._engine
-    monkeypatch.setattr(layers, "_engine", lambda weights: engine(np.ascontiguousarray(weights[:, :rows])))
+    monkeypatch.setattr(
+        layers, "_engine", lambda weights: engine(np.ascontiguousarray(weights[:, :rows]))
+    )
     for l2_bytes in (MIB // 4, MIB):
         card = SimpleNamespace(caches=[SimpleNamespace(level=2, size_bytes=l2_bytes)])
         monkeypatch.setattr(layers, "machine_card", lambda card=card: card)
@@ -101,7 +110,9 @@ def limited(function, *arguments):
 
 
 @pytest.mark.parametrize(("workers", "prefetch_factor", "expected"), [(2, 2, 5), (1, 5, 6)])
-def test_a_loader_keeps_its_prefetched_batches_and_the_one_in_use(workers, prefetch_factor, expected):
+def test_a_loader_keeps_its_prefetched_batches_and_the_one_in_use(
+    workers, prefetch_factor, expected
+):
     counted = limited(batches.count_batches, workers, prefetch_factor).unwrap()
     assert expected <= counted < expected + 0.5
 
@@ -109,7 +120,9 @@ def test_a_loader_keeps_its_prefetched_batches_and_the_one_in_use(workers, prefe
 def two_epochs(lets_go):
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(batches.SlowDigits(18), batch_size=6, num_workers=1, multiprocessing_context="fork")
+    loader = DataLoader(
+        batches.SlowDigits(18), batch_size=6, num_workers=1, multiprocessing_context="fork"
+    )
     for epoch in (1, 2):
         for images, labels in loader:
             batches.wait_for_workers()
@@ -119,7 +132,9 @@ def two_epochs(lets_go):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lets_go", "status", "epochs"), [(False, "raised", 1), (True, "returned", 2)])
+@pytest.mark.parametrize(
+    ("lets_go", "status", "epochs"), [(False, "raised", 1), (True, "returned", 2)]
+)
 def test_a_forked_worker_keeps_the_last_batch_of_the_epoch_before(lets_go, status, epochs):
     ended = limited(two_epochs, lets_go)
     assert ended.status == status
@@ -166,7 +181,9 @@ def test_a_batch_that_does_not_fit_is_drawn_as_such():
 
 
 @pytest.mark.parametrize(
-    ("held", "room"), [([], 3), ([("a", True, True)] * 7, 3), ([("a", True, True)], 0)], ids=["none", "many", "no room"]
+    ("held", "room"),
+    [([], 3), ([("a", True, True)] * 7, 3), ([("a", True, True)], 0)],
+    ids=["none", "many", "no room"],
 )
 def test_drawings_that_cannot_be_made_are_refused(held, room):
     with pytest.raises(ValueError, match=r"batches cannot be drawn|room"):
@@ -174,7 +191,9 @@ def test_drawings_that_cannot_be_made_are_refused(held, room):
 
 
 def test_the_segments_add_up_what_lesson_11_counts(monkeypatch):
-    """A block's input has 4,096 values per token and its inside 8 * 4,096 + 4 * 11,008, each of 2 bytes."""
+    """A block's input has 4,096 values per token and its inside 8 * 4,096 + 4 * 11,008, each of 2
+    bytes.
+    """
     shown = {}
     monkeypatch.setattr(plotting, "explore", lambda **figure: shown.update(figure))
     beyond_memory.explore_segments()

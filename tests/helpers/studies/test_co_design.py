@@ -1,4 +1,6 @@
-"""The figures of lesson 15: a packed tile, the border of a depthwise step, costs that disagree, a block to turn."""
+"""The figures of lesson 15: a packed tile, the border of a depthwise step, costs that disagree, a
+block to turn.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from helpers.studies.simulators import systolic
 
 
 def test_a_packed_tile_holds_a_diagonal_of_kernels():
-    """28 kernels of nine weights stand below each other, one a column; the other tile has nine rows a channel."""
+    """28 kernels of nine weights stand below each other, one a column; the other tile has nine rows
+    a channel.
+    """
     axes = co_design.draw_packed_tile(28, side=256).axes[0]
     *strips, full = [path.get_paths()[0].get_extents() for path in axes.collections]
     assert len(strips) == 28
@@ -44,7 +48,9 @@ def test_what_is_no_tile_is_refused(channels, side, says):
 
 @pytest.mark.parametrize("side", [128, 256])
 def test_the_border_is_where_both_blocks_take_the_same_tiles(side):
-    """The drawn ratio agrees with whole tiles of a block that has no rounding, and is 1 at 9/8 of the side."""
+    """The drawn ratio agrees with whole tiles of a block that has no rounding, and is 1 at 9/8 of
+    the side.
+    """
     axes = co_design.draw_border([24], sides=[side]).axes[0]
     line = axes.lines[0]
     ratio = dict(zip(line.get_xdata().tolist(), line.get_ydata().tolist(), strict=True))
@@ -52,7 +58,9 @@ def test_the_border_is_where_both_blocks_take_the_same_tiles(side):
     channels, width = side, 9 * side * side
     fused = math.ceil(9 * channels / side) * math.ceil(width / side)
     packed = math.ceil(9 * width / side)  # kernels down a diagonal that wastes no row
-    assert ratio[channels] == pytest.approx(fused / (math.ceil(channels / side) * math.ceil(width / side) + packed))
+    assert ratio[channels] == pytest.approx(
+        fused / (math.ceil(channels / side) * math.ceil(width / side) + packed)
+    )
 
 
 def test_a_border_needs_an_array():
@@ -61,7 +69,9 @@ def test_a_border_needs_an_array():
 
 
 def test_costs_are_drawn_relative_to_the_first_layer():
-    drawn = co_design.draw_costs({"a": {"work": 4, "time": 2}, "b": {"work": 1, "time": 3}}, title="costs")
+    drawn = co_design.draw_costs(
+        {"a": {"work": 4, "time": 2}, "b": {"work": 1, "time": 3}}, title="costs"
+    )
     first, second = drawn.axes[0].lines
     assert (first.get_label(), list(first.get_ydata())) == ("a", [1, 1])
     assert (second.get_label(), list(second.get_ydata())) == ("b", [0.25, 1.5])
@@ -72,7 +82,10 @@ def test_costs_are_drawn_relative_to_the_first_layer():
     ("costs", "says"),
     [
         ({}, "0 layers cannot be drawn; give 1 to 6"),
-        ({"a": {"work": 1}, "b": {"time": 1}}, r"'b' has costs in \['time'\]; give all layers costs in \['work'\]"),
+        (
+            {"a": {"work": 1}, "b": {"time": 1}},
+            r"'b' has costs in \['time'\]; give all layers costs in \['work'\]",
+        ),
         ({"a": {"work": 0}}, "above 0"),
     ],
 )
@@ -90,14 +103,25 @@ def turned(monkeypatch):
     return shown
 
 
-@pytest.mark.parametrize(("side", "channels"), [(256, 28), (256, 32), (256, 288), (128, 56), (512, 200)])
+@pytest.mark.parametrize(
+    ("side", "channels"), [(256, 28), (256, 32), (256, 288), (128, 56), (512, 200)]
+)
 def test_the_block_to_turn_counts_as_the_simulator(turned, side, channels):
-    """With so many rows that memory keeps up, the fused block takes the cycles of the simulated network."""
+    """With so many rows that memory keeps up, the fused block takes the cycles of the simulated
+    network.
+    """
     from torch import nn
 
     block = nn.Sequential(nn.Conv2d(channels, 256, 3, padding=1), nn.Conv2d(256, channels, 1))
-    run = systolic.simulate_network(block, (64, channels, 7, 7), rows=side, columns=side, double_buffered=True)
-    given = {"array": {"S": side}, "bits": {"b": 4 if side == 512 else 8}, "digits": 64, "channels": channels}
+    run = systolic.simulate_network(
+        block, (64, channels, 7, 7), rows=side, columns=side, double_buffered=True
+    )
+    given = {
+        "array": {"S": side},
+        "bits": {"b": 4 if side == 512 else 8},
+        "digits": 64,
+        "channels": channels,
+    }
     assert evaluate(turned["formulas"], given)["fused"] == pytest.approx(run.cycles / 1000)
 
 
@@ -111,7 +135,9 @@ def test_the_block_to_turn_begins_at_the_lessons_block(turned):
     one = evaluate(turned["formulas"], given | {"digits": 1})
     assert one["tile"] == pytest.approx(1349, abs=1)
     assert one["fused"] == pytest.approx(4.230, abs=0.003)
-    assert evaluate(turned["formulas"], given | {"digits": 1, "bits": {"b": 4}})["tile"] == pytest.approx(675, abs=1)
+    assert evaluate(turned["formulas"], given | {"digits": 1, "bits": {"b": 4}})[
+        "tile"
+    ] == pytest.approx(675, abs=1)
 
 
 def test_the_curve_of_the_block_to_turn_has_both_ends_of_every_step(turned):

@@ -23,7 +23,8 @@ from helpers.studies.constant_weights._network import Network, random_network, s
 from helpers.studies.constant_weights._programs import CudaProgram, build, generate
 
 NETWORK = standard_network()
-SMALL = random_network((8, 12, 1), ("relu", "sigmoid"))  # a few hundred instructions: compiled in a tenth of a second
+# a few hundred instructions: compiled in a tenth of a second
+SMALL = random_network((8, 12, 1), ("relu", "sigmoid"))
 PINNED_COMPILER = "NVRTC 13.0"  # of the locked torch: totals are exact beside it alone
 
 
@@ -36,7 +37,9 @@ def _missing() -> str:
     return ""
 
 
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing() or "NVRTC and nvdisasm are here")
+pytestmark = pytest.mark.skipif(
+    bool(_missing()), reason=_missing() or "NVRTC and nvdisasm are here"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,31 +52,45 @@ def _own_cache(tmp_path_factory):
 
 def _architectures() -> list[str]:
     wanted = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-    return [name for name in wanted if name in native.supported_architectures()] if not _missing() else []
+    return (
+        [name for name in wanted if name in native.supported_architectures()]
+        if not _missing()
+        else []
+    )
 
 
-KERNELS = {placement: (placement, "fp32") for placement in CUDA_PLACEMENTS} | {"half": ("const", "fp16")}
+KERNELS = {placement: (placement, "fp32") for placement in CUDA_PLACEMENTS} | {
+    "half": ("const", "fp16")
+}
 
 
 def _together(sources: dict[str, str], architecture: str) -> native.Cubin:
-    """Return one program with a kernel for each source: a disassembler takes half a second for every program."""
+    """Return one program with a kernel for each source: a disassembler takes half a second for
+    every program.
+    """
     parts = ["#include <cuda_fp16.h>"]
     for name, source in sources.items():
         assert "void evaluate(" in source
-        plain = source.replace("#include <cuda_fp16.h>", "").replace("void evaluate(", f"void evaluate_{name}(")
+        plain = source.replace("#include <cuda_fp16.h>", "").replace(
+            "void evaluate(", f"void evaluate_{name}("
+        )
         parts.append(f"namespace {name}_space {{\n{plain}}}")
     return native.compile_cuda("\n".join(parts), architecture=architecture)
 
 
 @functools.cache
 def _program(architecture: str) -> native.Cubin:
-    sources = {name: cuda_source(SMALL, placement=placement, precision=precision)
-               for name, (placement, precision) in KERNELS.items()}  # fmt: skip
+    sources = {
+        name: cuda_source(SMALL, placement=placement, precision=precision)
+        for name, (placement, precision) in KERNELS.items()
+    }
     return _together(sources, architecture)
 
 
 def _counted(cubin: native.Cubin, kernel: str) -> WeightCensus:
-    return counting._weight_census(native.census(cubin, function=f"evaluate_{kernel}"), cubin.compiler)
+    return counting._weight_census(
+        native.census(cubin, function=f"evaluate_{kernel}"), cubin.compiler
+    )
 
 
 def _count(kernel: str, architecture: str) -> WeightCensus:
@@ -104,7 +121,9 @@ def test_so_do_those_of_the_storys_network():
 
 @pytest.mark.parametrize("architecture", _architectures())
 @pytest.mark.parametrize("placement", ["constant", "parameter"])
-def test_constant_memory_is_an_operand_up_to_sm_89_and_loaded_first_from_sm_90_on(placement, architecture):
+def test_constant_memory_is_an_operand_up_to_sm_89_and_loaded_first_from_sm_90_on(
+    placement, architecture
+):
     found = _count(placement, architecture)
     assert found.global_loads == SMALL.inputs
     assert found.immediate < 0.1 * SMALL.macs
@@ -143,7 +162,10 @@ def test_halves_are_immediates_too_and_one_instruction_serves_two_candidates(arc
 
 def test_pruned_programs_shrink_with_the_weights_kept():
     network = random_network((16, 24, 1), ("relu", "sigmoid"))
-    sources = {f"kept_{percent}": generate(network, "cuda", prune=1 - percent / 100) for percent in (100, 50, 10, 0)}
+    sources = {
+        f"kept_{percent}": generate(network, "cuda", prune=1 - percent / 100)
+        for percent in (100, 50, 10, 0)
+    }
     sources["pointer"] = generate(SMALL, "cuda", placement="pointer", prune=0.9)
     program = _together(sources, "sm_90")
     totals = {percent: _counted(program, f"kept_{percent}") for percent in (100, 50, 10, 0)}
@@ -164,13 +186,17 @@ def test_the_totals_of_the_story_beside_the_locked_compiler():
 
 
 def test_a_table_of_placements_prints_and_finds_its_rows():
-    found = count_placements(SMALL, architectures=["sm_80"], placements=["const", "pointer"], prune=0.5)
+    found = count_placements(
+        SMALL, architectures=["sm_80"], placements=["const", "pointer"], prune=0.5
+    )
     assert found.widths == (8, 12, 1)
     assert found.nonzero_weights == 54
     assert list(found.table()["placement"]) == ["const", "pointer"]
     row = found.count("pointer", architecture="sm_80")
     assert row.instructions_per_candidate == row.total
-    with pytest.raises(ValueError, match="shared fp32 sm_80 was not counted; these were: const fp32 sm_80, "):
+    with pytest.raises(
+        ValueError, match="shared fp32 sm_80 was not counted; these were: const fp32 sm_80, "
+    ):
         found.count("shared", architecture="sm_80")
     with pytest.raises(TypeError, match="architectures is a list"):
         count_placements(SMALL, architectures="sm_90")
@@ -184,22 +210,36 @@ def test_what_was_recorded_for_the_oldest_architectures_tells_where_the_rule_cha
     pascal, volta = (found.count("const", architecture=name) for name in ("sm_60", "sm_70"))
     assert pascal.constant_bank > 0.99 * found.weights > 0.99 * pascal.immediate
     assert volta.immediate >= found.weights
-    assert found.count("pointer", architecture="sm_60").global_loads == NETWORK.parameters + NETWORK.inputs
-    assert all(row.immediate + row.constant_bank + row.uniform_register + row.register == row.multiply_adds
-               for row in found.counts)  # fmt: skip
+    assert (
+        found.count("pointer", architecture="sm_60").global_loads
+        == NETWORK.parameters + NETWORK.inputs
+    )
+    assert all(
+        row.immediate + row.constant_bank + row.uniform_register + row.register == row.multiply_adds
+        for row in found.counts
+    )
 
 
-FIELDS = ("multiply_adds", "immediate", "constant_bank", "uniform_register", "register", "global_loads",
-          "shared_loads", "total")  # fmt: skip
+FIELDS = ("multiply_adds", "immediate", "constant_bank", "uniform_register", "register",
+          "global_loads", "shared_loads", "total")  # fmt: skip
 
 
-@pytest.mark.parametrize(("target", "placement"), [("cuda", "const"), ("cpp", "pointer"), ("cpp", "constexpr")])
-def test_every_census_has_the_fields_in_whole_numbers_and_each_multiply_add_is_fed_once(target, placement):
-    if target == "cpp" and (not shutil.which("objdump") or platform.machine() not in ("x86_64", "AMD64")):
+@pytest.mark.parametrize(
+    ("target", "placement"), [("cuda", "const"), ("cpp", "pointer"), ("cpp", "constexpr")]
+)
+def test_every_census_has_the_fields_in_whole_numbers_and_each_multiply_add_is_fed_once(
+    target, placement
+):
+    if target == "cpp" and (
+        not shutil.which("objdump") or platform.machine() not in ("x86_64", "AMD64")
+    ):
         pytest.skip("a C++ census needs objdump and an x86-64 processor")
     found = census(build(generate(SMALL, target, placement=placement)))
     assert all(type(getattr(found, name)) is int for name in FIELDS)
-    assert found.multiply_adds == found.immediate + found.constant_bank + found.uniform_register + found.register
+    assert (
+        found.multiply_adds
+        == found.immediate + found.constant_bank + found.uniform_register + found.register
+    )
     if target == "cpp":
         assert found.immediate == found.uniform_register == found.shared_loads == 0
         assert found.global_loads + found.constant_loads == found.loads > 0
@@ -221,5 +261,7 @@ def test_what_is_built_can_be_read_and_what_is_not_is_refused(monkeypatch, tmp_p
     with pytest.raises(FileNotFoundError, match="course's repository"):
         recorded_counts()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="in the course's folder, and this notebook is in none"):
+    with pytest.raises(
+        FileNotFoundError, match="in the course's folder, and this notebook is in none"
+    ):
         recorded_counts()

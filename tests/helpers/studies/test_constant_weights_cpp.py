@@ -1,4 +1,6 @@
-"""The generated C++: every placement against float64 PyTorch, within the bound, on any sizes; its calls."""
+"""The generated C++: every placement against float64 PyTorch, within the bound, on any sizes; its
+calls.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from helpers import native, timing
 from helpers.studies.constant_weights import _cpp_sources as cpp_sources
-from helpers.studies.constant_weights._cpp_sources import CPP_PLACEMENTS, PADDING, context_of, cpp_source, packed
+from helpers.studies.constant_weights._cpp_sources import (
+    CPP_PLACEMENTS,
+    PADDING,
+    context_of,
+    cpp_source,
+    packed,
+)
 from helpers.studies.constant_weights._network import (
     ACTIVATIONS,
     Dense,
@@ -32,27 +40,44 @@ from helpers.studies.constant_weights._programs import CppProgram, build, cpp_pr
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 TINY = 2.0**-149  # the smallest float32
 BATCHES = (0, 1, 3, 4, 5, 8, 16, 17, 37, 100)
-FEWER = ("runtime_sizes", "lanes")  # the others differ in where a number stands, which one network shows
+# the others differ in where a number stands, which one network shows
+FEWER = ("runtime_sizes", "lanes")
 NETWORKS = {
-    "narrow and odd": random_network((1, 3, 1, 17, 2), ("tanh", "relu", "sigmoid", "softmax"), seed=1),
+    "narrow and odd": random_network(
+        (1, 3, 1, 17, 2), ("tanh", "relu", "sigmoid", "softmax"), seed=1
+    ),
     "wide and odd": random_network((9, 33, 6), ("softmax", "tanh"), seed=2),
 }
-COMBINED = [("narrow and odd", place) for place in CPP_PLACEMENTS] + [("wide and odd", place) for place in FEWER]
+COMBINED = [("narrow and odd", place) for place in CPP_PLACEMENTS] + [
+    ("wide and odd", place) for place in FEWER
+]
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[tuple[str, str], CppProgram]:
-    """Every placement of two networks, and the story's on lanes and pruned; two compilers at a time."""
-    wanted = [(name, place, NETWORKS[name], 0.3 if place == "pruned" else 0.0) for name, place in COMBINED]
-    wanted += [("story", "lanes", standard_network(), 0.0), ("story", "pruned", standard_network(), 0.9)]
+    """Every placement of two networks, and the story's on lanes and pruned; two compilers at a
+    time.
+    """
+    wanted = [
+        (name, place, NETWORKS[name], 0.3 if place == "pruned" else 0.0) for name, place in COMBINED
+    ]
+    wanted += [
+        ("story", "lanes", standard_network(), 0.0),
+        ("story", "pruned", standard_network(), 0.9),
+    ]
     wanted += [("story", "runtime_sizes", standard_network(), 0.0)]
     with ThreadPoolExecutor(2) as pool:
         made = pool.map(lambda one: cpp_program(one[2], one[1], prune=one[3]), wanted)
-        return {(name, place): program for (name, place, _, _), program in zip(wanted, made, strict=True)}
+        return {
+            (name, place): program
+            for (name, place, _, _), program in zip(wanted, made, strict=True)
+        }
 
 
 def inputs_of(network: Network, batch: int, scale: float = 3.0) -> torch.Tensor:
-    return scale * torch.randn(batch, network.inputs, generator=torch.Generator().manual_seed(batch))
+    return scale * torch.randn(
+        batch, network.inputs, generator=torch.Generator().manual_seed(batch)
+    )
 
 
 def share_of_bound(program: CppProgram, x: torch.Tensor, out: torch.Tensor) -> float:
@@ -72,12 +97,17 @@ def test_every_placement_is_float64_pytorch_within_the_bound_for_any_batch(progr
 
 @st.composite
 def any_network(draw, widest: int = 35) -> Network:
-    """Draw a network of one to three layers of up to ``widest``, with any activations, zeros and sizes of weights."""
+    """Draw a network of one to three layers of up to ``widest``, with any activations, zeros and
+    sizes of weights.
+    """
     widths = draw(st.lists(st.integers(1, widest), min_size=2, max_size=4))
     layers = []
     for inputs, outputs in itertools.pairwise(widths):
         random = np.random.default_rng(draw(st.integers(0, 2**32)))
-        scale, kept = draw(st.sampled_from([1e-30, 0.01, 1.0, 20.0])), draw(st.sampled_from([0.0, 0.1, 1.0]))
+        scale, kept = (
+            draw(st.sampled_from([1e-30, 0.01, 1.0, 20.0])),
+            draw(st.sampled_from([0.0, 0.1, 1.0])),
+        )
         numbers = (random.normal(0, scale, (inputs + 1, outputs))).astype(np.float32)
         numbers[random.random(numbers.shape) > kept] = 0.0
         layers.append(Dense(numbers[1:], numbers[0], draw(st.sampled_from(ACTIVATIONS))))
@@ -91,19 +121,34 @@ FEW_EXAMPLES = {"deadline": None, "database": None, "derandomize": True}
 
 
 def in_one_library(networks: dict[str, Network]) -> native.Library:
-    """Compile a program for each placement, not optimised, as one: most of the time goes into the system's headers."""
-    parts = ["#include <cstdint>\n#include <cstring>\n#include <utility>", "#if defined(__AVX__)",
-             "#include <immintrin.h>", "#endif"]  # fmt: skip
+    """Compile a program for each placement, not optimised, as one: most of the time goes into the
+    system's headers.
+    """
+    parts = [
+        "#include <cstdint>\n#include <cstring>\n#include <utility>",
+        "#if defined(__AVX__)",
+        "#include <immintrin.h>",
+        "#endif",
+    ]
     for place, network in networks.items():
         source = cpp_source(network, place)
         assert source.count('extern "C" void evaluate(') == 1
-        parts.append(f"namespace {place}_space {{\n{source.replace('void evaluate(', f'void evaluate_{place}(')}}}")
+        parts.append(
+            f"namespace {place}_space "
+            f"{{\n{source.replace('void evaluate(', f'void evaluate_{place}(')}}}"
+        )
     return native.compile_cpp("\n".join(parts), flags=("-O0", "-march=native", "-std=c++17"))
 
 
-@settings(max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.generate], **FEW_EXAMPLES)
-@given(networks=st.fixed_dictionaries({place: any_network(WIDEST.get(place, 40)) for place in IN_THE_PROGRAM}),
-       drawn=inputs_drawn)  # fmt: skip
+@settings(
+    max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.generate], **FEW_EXAMPLES
+)
+@given(
+    networks=st.fixed_dictionaries(
+        {place: any_network(WIDEST.get(place, 40)) for place in IN_THE_PROGRAM}
+    ),
+    drawn=inputs_drawn,
+)
 def test_any_network_is_float64_pytorch_with_its_sizes_in_the_program(networks, drawn):
     library = in_one_library(networks)
     for place, network in networks.items():
@@ -155,17 +200,31 @@ def test_a_nan_reaches_its_own_candidate_and_no_other(programs, place):
 
 def test_activations_are_exact_to_sixteen_roundings_over_all_sizes_of_numbers():
     values = np.arange(0, 2**32, 400_009, dtype=np.uint32).view(np.float32)
-    values = np.concatenate([values[np.isfinite(values)], np.linspace(-110, 110, 50_001, dtype=np.float32)])
+    values = np.concatenate(
+        [values[np.isfinite(values)], np.linspace(-110, 110, 50_001, dtype=np.float32)]
+    )
     one, none = np.ones((1, 1), np.float32), np.zeros(1, np.float32)
     for activation in ("tanh", "sigmoid"):
         program = cpp_program(Network((Dense(one, none, activation),)), "pointer")
         x = torch.from_numpy(values)[:, None].contiguous()
         exact = exact_outputs(program.network, x)
-        assert ((program(x).double() - exact).abs() <= 16 * 2.0**-24 * exact.abs() + 2.0**-149).all(), activation
+        assert (
+            (program(x).double() - exact).abs() <= 16 * 2.0**-24 * exact.abs() + 2.0**-149
+        ).all(), activation
 
 
 def test_every_float_stands_in_the_source_bit_for_bit():
-    awkward = [TINY, -TINY, 2.0**-126, 3.4028234663852886e38, -0.0, 1 / 3, 0.1, 16777217 / 16777216, 1.0]
+    awkward = [
+        TINY,
+        -TINY,
+        2.0**-126,
+        3.4028234663852886e38,
+        -0.0,
+        1 / 3,
+        0.1,
+        16777217 / 16777216,
+        1.0,
+    ]
     weights = np.array(awkward, np.float32)[None, :]
     network = Network((Dense(weights, weights[0][::-1].copy()),))
     source = cpp_source(network, "constexpr")
@@ -185,15 +244,23 @@ def test_a_straight_line_has_a_line_for_each_weight_that_reaches_an_output():
     first, second, last = (layer.weights for layer in network.layers)
     alive_2 = last[:, 0] != 0
     alive_1 = (second[:, alive_2] != 0).any(axis=1)
-    wanted = np.count_nonzero(last) + np.count_nonzero(second[:, alive_2]) + np.count_nonzero(first[:, alive_1])
+    wanted = (
+        np.count_nonzero(last)
+        + np.count_nonzero(second[:, alive_2])
+        + np.count_nonzero(first[:, alive_1])
+    )
     assert source.count(" add(sum, ") == wanted
     assert wanted < network.macs / 2
-    emptied = Network((*network.layers[:2], Dense(np.zeros((32, 1), np.float32), np.ones(1, np.float32))))
+    emptied = Network(
+        (*network.layers[:2], Dense(np.zeros((32, 1), np.float32), np.ones(1, np.float32)))
+    )
     assert cpp_source(emptied, "pruned").count(" add(sum, ") == 0
 
 
 def test_one_layer_in_two_places_is_a_layer_in_each():
-    """A unit that only the softmax's sum needs is computed, also where the same object is the first layer."""
+    """A unit that only the softmax's sum needs is computed, also where the same object is the first
+    layer.
+    """
     random = np.random.default_rng(0)
     weights = random.normal(size=(4, 4)).astype(np.float32)
     weights[2] = 0  # of the second layer: nothing reads unit 2 but the sum
@@ -205,16 +272,22 @@ def test_one_layer_in_two_places_is_a_layer_in_each():
 
 def test_a_bound_of_another_precision_is_refused():
     network = standard_network()
-    with pytest.raises(ValueError, match="precision='bf16' is not known; give one of 'fp32', 'fp16'"):
+    with pytest.raises(
+        ValueError, match="precision='bf16' is not known; give one of 'fp32', 'fp16'"
+    ):
         error_bound(network, inputs_of(network, 1), precision="bf16")
 
 
 def test_the_source_with_sizes_at_run_time_is_the_same_for_all_networks():
-    assert cpp_source(standard_network(), "runtime_sizes") == cpp_source(NETWORKS["wide and odd"], "runtime_sizes")
+    assert cpp_source(standard_network(), "runtime_sizes") == cpp_source(
+        NETWORKS["wide and odd"], "runtime_sizes"
+    )
 
 
 def test_by_pointer_only_the_sizes_are_in_the_source():
-    assert cpp_source(standard_network(0), "lanes_pointer") == cpp_source(standard_network(1), "lanes_pointer")
+    assert cpp_source(standard_network(0), "lanes_pointer") == cpp_source(
+        standard_network(1), "lanes_pointer"
+    )
     assert cpp_source(standard_network(0), "lanes") != cpp_source(standard_network(1), "lanes")
     assert packed(standard_network()).size == standard_network().parameters + PADDING
 
@@ -236,11 +309,20 @@ def test_the_quick_call_is_taken_for_plain_tensors_and_declined_for_all_others(p
     assert program.quick(x, out) is out
     assert share_of_bound(program, x, out) <= 1
     refused = [
-        (x.double(), out), (x, out.double()), (x[:, :22].contiguous(), out), (x, torch.empty(4, 1)),
-        (x, torch.empty(5)), (x[:, None], out), (x.T.contiguous().T, out), (x.clone().requires_grad_(), out),
-        (x, out.clone().requires_grad_()), (x.to("meta"), out), (x.numpy(), out), (None, out),
+        (x.double(), out),
+        (x, out.double()),
+        (x[:, :22].contiguous(), out),
+        (x, torch.empty(4, 1)),
+        (x, torch.empty(5)),
+        (x[:, None], out),
+        (x.T.contiguous().T, out),
+        (x.clone().requires_grad_(), out),
+        (x, out.clone().requires_grad_()),
+        (x.to("meta"), out),
+        (x.numpy(), out),
+        (None, out),
         (x, x.view(-1)[:5, None]),
-    ]  # fmt: skip
+    ]
     for pair in refused:
         assert program.quick(*pair) is None
         with pytest.raises((TypeError, ValueError), match=r"^(x|out) "):
@@ -294,7 +376,9 @@ def test_threads_may_call_one_program_at_once(programs):
 def test_known_sizes_and_removed_weights_are_faster(programs):
     x, out = inputs_of(standard_network(), 4096), torch.empty(4096, 1)
     places = ("lanes", "runtime_sizes", "pruned")
-    calls = {place: lambda program=programs["story", place]: program(x, out=out) for place in places}
+    calls = {
+        place: lambda program=programs["story", place]: program(x, out=out) for place in places
+    }
     compared = timing.compare(calls, budget_s=0.4, device="cpu", clock=time.thread_time)
     slower, faster = (compared.candidate(place).time_ratio for place in places[1:])
     assert slower > 2

@@ -1,4 +1,6 @@
-"""The generated CUDA C++: run as C++ on this CPU, through a header of CUDA's words, against PyTorch in float64."""
+"""The generated CUDA C++: run as C++ on this CPU, through a header of CUDA's words, against PyTorch
+in float64.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ def _has_nvrtc() -> bool:
 needs_nvrtc = pytest.mark.skipif(not _has_nvrtc(), reason="no NVRTC, or no nvdisasm")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
-# CUDA's words for a CPU. A block's threads run one after another; each block runs twice, so that in the second run
-# its shared memory holds what all of them copied in the first. The halves are the compiler's own 16-bit floats.
+# CUDA's words for a CPU. A block's threads run one after another; each block runs twice, so that in
+# the second run its shared memory holds what all of them copied in the first. The halves are the
+# compiler's own 16-bit floats.
 CUDA_ON_A_CPU = """
 #include <cmath>
 #include <cstring>
@@ -78,7 +81,7 @@ static inline _Float16 fused(_Float16 a, _Float16 b, _Float16 c) { return (_Floa
 static inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) { return {fused(a.x, b.x, c.x), fused(a.y, b.y, c.y)}; }
 static inline _Float16 larger(_Float16 a, _Float16 b) { return a > b || a != a ? a : b; }
 static inline __half2 __hmax2_nan(__half2 a, __half2 b) { return {larger(a.x, b.x), larger(a.y, b.y)}; }
-"""
+"""  # noqa: E501
 LAUNCHER = """
 extern "C" void {name}(const float* inputs, float* outputs, long long candidates, const void* weights, int grid) {{
     blockDim = {{4}};
@@ -87,9 +90,12 @@ extern "C" void {name}(const float* inputs, float* outputs, long long candidates
             for (threadIdx.x = 0; threadIdx.x < 4; ++threadIdx.x)
                 {name}_space::evaluate(inputs, outputs, candidates{argument});
 }}
-"""
-ARGUMENTS = {"parameter": ", *(const {0}::Weights*)weights", "pointer": ", (const {0}::Weights*)weights",
-             "shared": ", (const {0}::Weights*)weights"}  # fmt: skip
+"""  # noqa: E501
+ARGUMENTS = {
+    "parameter": ", *(const {0}::Weights*)weights",
+    "pointer": ", (const {0}::Weights*)weights",
+    "shared": ", (const {0}::Weights*)weights",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,17 +111,33 @@ class Case:
 
 
 def on_a_cpu(cases: list[Case]) -> list:
-    """Compile the cases' sources, each in a namespace of its own, and return a function of inputs for each."""
+    """Compile the cases' sources, each in a namespace of its own, and return a function of inputs
+    for each.
+    """
     parts = [CUDA_ON_A_CPU]
     for index, case in enumerate(cases):
-        source = cuda_source(case.network, placement=case.placement, precision=case.precision, layout=case.layout)
-        plain = source.replace('extern "C" ', "").replace("#include <cuda_fp16.h>", "").replace("#pragma unroll", "")
+        source = cuda_source(
+            case.network, placement=case.placement, precision=case.precision, layout=case.layout
+        )
+        plain = (
+            source.replace('extern "C" ', "")
+            .replace("#include <cuda_fp16.h>", "")
+            .replace("#pragma unroll", "")
+        )
         assert "evaluate" in plain
         space = f"case_{index}_space"
         argument = ARGUMENTS.get(case.placement, "").format(space)
-        parts += [f"namespace {space} {{\n{plain}}}", LAUNCHER.format(name=f"case_{index}", argument=argument)]
-    library = native.compile_cpp("\n".join(parts), flags=("-O0", "-std=c++17", "-ffp-contract=off", "-w"))
-    declaration = "void case_{}(const float* inputs, float* outputs, int64_t candidates, const void* weights, int grid)"
+        parts += [
+            f"namespace {space} {{\n{plain}}}",
+            LAUNCHER.format(name=f"case_{index}", argument=argument),
+        ]
+    library = native.compile_cpp(
+        "\n".join(parts), flags=("-O0", "-std=c++17", "-ffp-contract=off", "-w")
+    )
+    declaration = (
+        "void case_{}(const float* inputs, float* outputs, int64_t candidates, const void* "
+        "weights, int grid)"
+    )
     return [library.function(declaration.format(index)) for index in range(len(cases))]
 
 
@@ -141,7 +163,9 @@ def worst(case: Case, function) -> float:
 
 @st.composite
 def some_cases(draw) -> list[Case]:
-    """Draw a case of every placement, precision and layout: random sizes, activations, weights, pruning, inputs."""
+    """Draw a case of every placement, precision and layout: random sizes, activations, weights,
+    pruning, inputs.
+    """
     cases = []
     for placement, precision, layout in itertools.product(CUDA_PLACEMENTS, PRECISIONS, LAYOUTS):
         widths = tuple(draw(st.lists(st.integers(1, 11), min_size=2, max_size=4)))
@@ -154,8 +178,14 @@ def some_cases(draw) -> list[Case]:
 
 
 @needs_compiler
-@settings(max_examples=3, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
-          suppress_health_check=list(HealthCheck))  # fmt: skip
+@settings(
+    max_examples=3,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(cases=some_cases())
 def test_every_placement_precision_and_layout_equals_float64_within_the_bound(cases):
     for case, function in zip(cases, on_a_cpu(cases), strict=True):
@@ -181,22 +211,33 @@ def test_the_bound_sees_one_wrong_weight_and_a_missing_activation(tmp_path, monk
 
 @needs_compiler
 def test_extreme_weights_and_inputs_come_through(tmp_path, monkeypatch):
-    """Denormal and huge weights exactly; NaN stays NaN through a ReLU; saturated activations are 0 and 1."""
+    """Denormal and huge weights exactly; NaN stays NaN through a ReLU; saturated activations are 0
+    and 1.
+    """
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path))
     smallest, largest = np.float32(1e-45), np.finfo(np.float32).max
-    values = np.array([smallest, -smallest, np.float32(1.1754942e-38), largest, -largest, 1 / 3, -0.0], np.float32)
+    values = np.array(
+        [smallest, -smallest, np.float32(1.1754942e-38), largest, -largest, 1 / 3, -0.0], np.float32
+    )
     exact = Network((Dense(np.diag(values), np.zeros(len(values), np.float32)),))
     one = Dense(np.ones((1, 1), np.float32), np.zeros(1, np.float32), "relu")
     two = Network((Dense(np.array([[1, -1]], np.float32), np.zeros(2, np.float32), "softmax"),))
     sigmoid = Network((Dense(one.weights, one.bias, "sigmoid"),))
-    cases = [Case(exact, "constexpr", "fp32"), Case(Network((one,)), "const", "fp32"), Case(two, "const", "fp32"),
-             Case(sigmoid, "const", "fp32"), Case(Network((one,)), "const", "fp16")]  # fmt: skip
+    cases = [
+        Case(exact, "constexpr", "fp32"),
+        Case(Network((one,)), "const", "fp32"),
+        Case(two, "const", "fp32"),
+        Case(sigmoid, "const", "fp32"),
+        Case(Network((one,)), "const", "fp16"),
+    ]
     functions = on_a_cpu(cases)
     for column, value in enumerate(values):
         unit = torch.zeros(1, len(values))
         unit[0, column] = 1
         assert run(cases[0], functions[0], unit)[0, column].item() == value
-    special = torch.tensor([[float("nan")], [float("inf")], [float("-inf")], [-3.0], [1000.0], [-1000.0]])
+    special = torch.tensor(
+        [[float("nan")], [float("inf")], [float("-inf")], [-3.0], [1000.0], [-1000.0]]
+    )
     for index in (1, 2, 3, 4):
         expected = exact_outputs(cases[index].network, special)
         found = run(cases[index], functions[index], special).double()
@@ -206,7 +247,9 @@ def test_extreme_weights_and_inputs_come_through(tmp_path, monkeypatch):
 def test_every_float_is_written_exactly():
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, 20_000, dtype=np.uint32)
-    numbers = np.concatenate([bits.view(np.float32), np.float32([0, -0.0, 1, 1e-45, -1e-45, 3.4028235e38])])
+    numbers = np.concatenate(
+        [bits.view(np.float32), np.float32([0, -0.0, 1, 1e-45, -1e-45, 3.4028235e38])]
+    )
     for number in numbers[np.isfinite(numbers)]:
         text = float_literal(number)
         assert text.endswith("f")
@@ -233,8 +276,11 @@ def test_a_parameters_bytes_are_as_many_as_the_kernel_reads(precision, monkeypat
 
 def test_what_cannot_be_generated_is_refused_with_what_can():
     small = random_network((4, 3), ("relu",))
-    for arguments, words in (({"placement": "texture"}, "one of const, "), ({"precision": "fp8"}, "fp32, fp16"),
-                             ({"layout": "tiles"}, "rows, columns")):  # fmt: skip
+    for arguments, words in (
+        ({"placement": "texture"}, "one of const, "),
+        ({"precision": "fp8"}, "fp32, fp16"),
+        ({"layout": "tiles"}, "rows, columns"),
+    ):
         with pytest.raises(ValueError, match=words):
             generate(small, "cuda", **arguments)
     with pytest.raises(ValueError, match="cpp, cuda"):
@@ -263,16 +309,28 @@ def test_without_a_gpu_running_says_so():
 def test_the_models_count_cycles_of_the_busiest_part_of_a_multiprocessor():
     """132 multiprocessors of sm_90 at 1 GHz: by hand, from the rates of NVIDIA's tables."""
     numbers = dict.fromkeys((field.name for field in dataclasses.fields(WeightCensus)), 0)
-    found = WeightCensus(**{**numbers, "total": 4000, "multiply_adds": 1900, "fp16_multiply_adds": 100,
-                            "global_loads": 1800, "shared_loads": 80})  # fmt: skip
+    found = WeightCensus(
+        **{
+            **numbers,
+            "total": 4000,
+            "multiply_adds": 1900,
+            "fp16_multiply_adds": 100,
+            "global_loads": 1800,
+            "shared_loads": 80,
+        }
+    )
     network = random_network((23, 1), ("relu",))
     gpu = hardware.Gpu("a GPU", "CUDA", multiprocessors=132, clock_hz=1e9, capability="9.0")
     function = SimpleNamespace(precision="fp32", network=network)
     candidates = 32 * 132 * 10**6  # a million warps for each multiprocessor
     found_s = cuda_timing._models(found, function, gpu, candidates, 1e12)
-    assert found_s == pytest.approx((1000 * 1e-3, (1800 / 4 + 100 / 4) * 1e-3, 1880 * 1e-3, 24 * 4 * candidates / 1e12))
+    assert found_s == pytest.approx(
+        (1000 * 1e-3, (1800 / 4 + 100 / 4) * 1e-3, 1880 * 1e-3, 24 * 4 * candidates / 1e12)
+    )
     unknown = dataclasses.replace(gpu, capability="99.0")
-    assert cuda_timing._models(found, function, unknown, candidates, None) == pytest.approx((1.0, None, 1.88, None))
+    assert cuda_timing._models(found, function, unknown, candidates, None) == pytest.approx(
+        (1.0, None, 1.88, None)
+    )
     halves = SimpleNamespace(precision="fp16", network=network)
     assert cuda_timing._models(found, halves, gpu, candidates, None)[0] == pytest.approx(0.5)
     blind = dataclasses.replace(gpu, clock_hz=None)
@@ -296,7 +354,12 @@ class StandIn:
     wrong = ""
 
     def __init__(self, network, *, placement="const", precision="fp32", layout="rows"):
-        self.network, self.placement, self.precision, self.layout = network, placement, precision, layout
+        self.network, self.placement, self.precision, self.layout = (
+            network,
+            placement,
+            precision,
+            layout,
+        )
         self.program = build(cuda_source(random_network((2, 1), ("relu",))))
 
     def __call__(self, inputs, *, out=None):
@@ -308,7 +371,9 @@ class StandIn:
 
 @pytest.fixture
 def stand_in(monkeypatch, tmp_path):
-    """A machine whose GPU is this CPU: what the recorders do around the kernels runs as it would there."""
+    """A machine whose GPU is this CPU: what the recorders do around the kernels runs as it would
+    there.
+    """
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path))
     gpu = hardware.Gpu("NVIDIA H200", "CUDA", multiprocessors=132, clock_hz=2e9, capability="9.0")
     card = SimpleNamespace(gpus=(gpu,))
@@ -316,12 +381,18 @@ def stand_in(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**20, 2**21))
     monkeypatch.setattr(cuda_timing, "cuda_function", StandIn)
-    monkeypatch.setattr(cuda_timing, "_from_a_file", lambda network, rows: lambda: StandIn(network)(rows))
+    monkeypatch.setattr(
+        cuda_timing, "_from_a_file", lambda network, rows: lambda: StandIn(network)(rows)
+    )
     monkeypatch.setattr(cuda_timing, "_random_rows", torch.randn)
     monkeypatch.setattr(cuda_timing, "_bandwidth", lambda card: 4.8e12)
-    monkeypatch.setattr(cuda_timing, "_compiled", lambda module, rows: (_ for _ in ()).throw(OSError("no compiler")))
+    monkeypatch.setattr(
+        cuda_timing, "_compiled", lambda module, rows: (_ for _ in ()).throw(OSError("no compiler"))
+    )
     monkeypatch.setattr(hardware, "machine_card", lambda: card, raising=False)
-    monkeypatch.setattr(timing, "compare", lambda *given, **named: compare(*given, **{**named, "device": "cpu"}))
+    monkeypatch.setattr(
+        timing, "compare", lambda *given, **named: compare(*given, **{**named, "device": "cpu"})
+    )
 
 
 @needs_nvrtc
@@ -339,20 +410,25 @@ def test_a_recording_has_every_program_with_its_model_and_says_what_did_not_run(
     assert found.notes[1] == "torch.compile did not run: OSError: no compiler"
     assert found.notes[2].startswith("torch CUDA graph did not run: ")
     const, eager = found.time("const"), found.time("torch eager")
-    assert const.modelled_s == max(const.issue_s, const.multiply_add_s, const.load_s, const.memory_s)
+    assert const.modelled_s == max(
+        const.issue_s, const.multiply_add_s, const.load_s, const.memory_s
+    )
     assert const.candidate_ns == pytest.approx(const.median_s * 1e9 / found.candidates)
     assert (eager.instructions, eager.issue_s, eager.modelled_s) == (None, None, None)
     assert found.time("pointer").speedup == 1
     assert results.from_dict(cuda_timing.CudaTimes, json.loads(found.to_json())) == found
     grown = cuda_timing.measure_growth(budget_s=0.2)
-    assert [row.name for row in grown.rows] == [f"width {width}" for width in cuda_timing.GROWING_WIDTHS]
+    assert [row.name for row in grown.rows] == [
+        f"width {width}" for width in cuda_timing.GROWING_WIDTHS
+    ]
 
 
 @needs_nvrtc
 def test_a_wrong_program_is_not_timed(stand_in, monkeypatch):
     monkeypatch.setattr(StandIn, "wrong", "shared")
     with pytest.raises(
-        RuntimeError, match=r"wrong outputs: shared \(.* times its bound\), shared fp16 .*nothing was timed"
+        RuntimeError,
+        match=r"wrong outputs: shared \(.* times its bound\), shared fp16 .*nothing was timed",
     ):
         cuda_timing.measure_cuda(candidates=100, budget_s=0.2)
 
@@ -361,7 +437,9 @@ def test_a_wrong_program_is_not_timed(stand_in, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_a_short_run_measures_every_program():
     found = cuda_timing.measure_cuda(candidates=100_000, budget_s=1)
-    assert {"const", "const fp16", "pointer", "from a file, rows", "torch eager"} <= {row.name for row in found.rows}
+    assert {"const", "const fp16", "pointer", "from a file, rows", "torch eager"} <= {
+        row.name for row in found.rows
+    }
     assert all(0 <= row.error_share <= 1 and row.median_s > 0 for row in found.rows)
     assert found.time("const").instructions < found.time("pointer").instructions
 
@@ -377,5 +455,7 @@ def test_on_a_gpu_every_placement_equals_float64_within_the_bound(placement, pre
     inputs = torch.randn(1001, 23, generator=torch.Generator().manual_seed(0))
     given = inputs if layout == "rows" else inputs.T.contiguous()
     outputs = function(given.to(function.device)).cpu()
-    errors = ((outputs if layout == "rows" else outputs.T).double() - exact_outputs(network, inputs)).abs()
+    errors = (
+        (outputs if layout == "rows" else outputs.T).double() - exact_outputs(network, inputs)
+    ).abs()
     assert (errors <= error_bound(network, inputs, precision=precision)).all()

@@ -10,17 +10,24 @@ import pytest
 
 from helpers.studies.constant_weights import _files as files
 from helpers.studies.constant_weights._files import MAGIC, load, save
-from helpers.studies.constant_weights._network import Dense, Network, random_network, standard_network
+from helpers.studies.constant_weights._network import (
+    Dense,
+    Network,
+    random_network,
+    standard_network,
+)
 
 SMALL = random_network((2, 3, 1), ("tanh", "sigmoid"), seed=3)
 
 
 def same(one: Network, other: Network) -> bool:
     return len(one.layers) == len(other.layers) and all(
-        a.weights.tobytes() == b.weights.tobytes() and a.weights.shape == b.weights.shape
-        and a.bias.tobytes() == b.bias.tobytes() and a.activation == b.activation
+        a.weights.tobytes() == b.weights.tobytes()
+        and a.weights.shape == b.weights.shape
+        and a.bias.tobytes() == b.bias.tobytes()
+        and a.activation == b.activation
         for a, b in zip(one.layers, other.layers, strict=True)
-    )  # fmt: skip
+    )
 
 
 def layer_format(network: Network) -> bytes:
@@ -43,7 +50,11 @@ def path(tmp_path):
 
 def test_every_bit_comes_back(path):
     extremes = np.float32([[1e-45, -1e-45, 3.4028235e38], [-0.0, 0.0, 1 / 3]])
-    for network in (standard_network(5), SMALL, Network((Dense(extremes, np.float32([0, -0.0, 1e-40]), "softmax"),))):
+    for network in (
+        standard_network(5),
+        SMALL,
+        Network((Dense(extremes, np.float32([0, -0.0, 1e-40]), "softmax"),)),
+    ):
         save(network, path)
         assert same(load(path), network)
     save(SMALL.module(), path)
@@ -91,10 +102,19 @@ def test_every_length_but_the_right_one_is_refused(path):
         (MAGIC + struct.pack("<II", 2, 1), "version 2"),
         (MAGIC + struct.pack("<II", 1, 0), "0 layers"),
         (MAGIC + struct.pack("<II", 1, 2**32 - 1), "4,294,967,295 layers"),
-        (with_checksum(MAGIC + struct.pack("<IIIII", 1, 1, 2**32 - 1, 2**32 - 1, 0)), "cut off or damaged"),
-        (with_checksum(MAGIC + struct.pack("<IIIII2f", 1, 1, 1, 1, 9, 1, 1)), "activation number 9"),
+        (
+            with_checksum(MAGIC + struct.pack("<IIIII", 1, 1, 2**32 - 1, 2**32 - 1, 0)),
+            "cut off or damaged",
+        ),
+        (
+            with_checksum(MAGIC + struct.pack("<IIIII2f", 1, 1, 1, 1, 9, 1, 1)),
+            "activation number 9",
+        ),
         (with_checksum(MAGIC + struct.pack("<IIIII", 1, 1, 5, 0, 0)), "5 inputs, 0 outputs"),
-        (with_checksum(MAGIC + struct.pack("<IIIII2f", 1, 1, 1, 1, 0, float("nan"), 1)), r"weights\[0, 0\] is nan"),
+        (
+            with_checksum(MAGIC + struct.pack("<IIIII2f", 1, 1, 1, 1, 0, float("nan"), 1)),
+            r"weights\[0, 0\] is nan",
+        ),
         (
             with_checksum(MAGIC + struct.pack("<IIIIIIII", 1, 2, 1, 1, 0, 2, 1, 0) + bytes(20)),
             "layer 1 gives 1 numbers",
@@ -135,7 +155,8 @@ def test_a_wrong_layer_file_is_refused(path):
     content, names = layer_format(SMALL), ("tanh", "sigmoid")
     whole_layer = 12 + 4 * (2 * 3 + 3)
     for length in range(len(content)):
-        if length == whole_layer:  # one whole layer is a network of one layer: the activations' number tells
+        # one whole layer is a network of one layer: the activations' number tells
+        if length == whole_layer:
             continue
         path.write_bytes(content[:length])
         with pytest.raises(ValueError, match=r"cut off|no network's file"):

@@ -66,12 +66,18 @@ def test_without_const_each_weight_of_the_layer_is_loaded():
 
 @needs_tools
 def test_a_reference_costs_loads_only_where_the_compiler_cannot_know_the_array():
-    loaded = {array: kinds(cw.listing(cw.reference_source(array)))[0] - 4 for array in cw.REFERENCES}
+    loaded = {
+        array: kinds(cw.listing(cw.reference_source(array)))[0] - 4 for array in cw.REFERENCES
+    }
     assert loaded == {
-        "const array": 0, "const array of arrays": 0, "const array, not inlined": 0,
-        "two const arrays, not inlined": 16, "array without const": 16, "array filled later": 16,
+        "const array": 0,
+        "const array of arrays": 0,
+        "const array, not inlined": 0,
+        "two const arrays, not inlined": 16,
+        "array without const": 16,
+        "array filled later": 16,
         "array filled later, __restrict__": 16,
-    }  # fmt: skip
+    }
 
 
 @needs_tools
@@ -86,7 +92,9 @@ def test_an_instruction_has_the_weight_in_its_bytes_4_to_7():
 
 @needs_tools
 def test_the_parameters_of_a_network_are_in_its_own_program_and_in_no_other():
-    small, other = (cw.random_network((6, 5, 1), ("relu", "identity"), seed=seed) for seed in (1, 2))
+    small, other = (
+        cw.random_network((6, 5, 1), ("relu", "identity"), seed=seed) for seed in (1, 2)
+    )
     lines = cw.listing(cw.generate(small, "cuda"))
     assert cw.parameters_in(lines, small) == small.parameters
     assert cw.parameters_in(lines, other) == 0
@@ -95,7 +103,11 @@ def test_the_parameters_of_a_network_are_in_its_own_program_and_in_no_other():
 
 def test_a_number_counts_in_an_ffma_or_a_mov_with_either_sign():
     network = cw.Network((cw.Dense(np.array([[0.5], [-3.0]]), np.array([1e-5], np.float32)),))
-    lines = ["@!P0 FFMA R1, R2, -0.5, R3", "MOV R4, 0x40400000", "FFMA.FTZ R1, R2, R3, 9.9999997473787516356e-06"]
+    lines = [
+        "@!P0 FFMA R1, R2, -0.5, R3",
+        "MOV R4, 0x40400000",
+        "FFMA.FTZ R1, R2, R3, 9.9999997473787516356e-06",
+    ]
     assert [cw.parameters_in(lines[:count], network) for count in range(4)] == [0, 1, 2, 3]
     assert cw.parameters_in(["FADD R1, R2, 0.5", "MOV R4, R3", "FFMA R1, R2, R3, R5"], network) == 0
     with pytest.raises(TypeError, match="network='x'"):
@@ -103,10 +115,14 @@ def test_a_number_counts_in_an_ffma_or_a_mov_with_either_sign():
 
 
 def test_the_layer_format_has_numbers_sizes_biases_and_rows(tmp_path):
-    first = cw.Dense(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([7.0, 8.0, 9.0]), "relu")
+    first = cw.Dense(
+        np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([7.0, 8.0, 9.0]), "relu"
+    )
     network = cw.Network((first, cw.Dense(np.array([[1.0], [2.0], [3.0]]), np.array([4.0]))))
     content = cw.layer_format(network)
-    assert content == struct.pack("<III9fIII4f", 1, 2, 3, 7, 8, 9, 1, 2, 3, 4, 5, 6, 2, 3, 1, 4, 1, 2, 3)
+    assert content == struct.pack(
+        "<III9fIII4f", 1, 2, 3, 7, 8, 9, 1, 2, 3, 4, 5, 6, 2, 3, 1, 4, 1, 2, 3
+    )
     path = tmp_path / "weights.bin"
     path.write_bytes(cw.layer_format(NETWORK))
     read = cw.load(path, activations=("relu", "relu", "sigmoid"))
@@ -126,7 +142,10 @@ def test_without_the_tools_the_lessons_programs_are_read_from_the_record(without
     assert kinds(lines) == [4, 16]
     weight = cw.layer_weights()[3, 3]
     assert cw.instruction_with(weight, cw.layer_source("const"))[4:8] == weight.tobytes()
-    totals = [cw.count_instructions(cw.generate(NETWORK, "cuda", placement=name)).total for name in ("const", "device")]
+    totals = [
+        cw.count_instructions(cw.generate(NETWORK, "cuda", placement=name)).total
+        for name in ("const", "device")
+    ]
     assert totals == [1980, 3783]
 
 
@@ -139,13 +158,20 @@ def test_with_another_compiler_the_lessons_programs_are_read_from_the_record(mon
 
 
 def test_every_width_of_the_appendix_is_recorded(without_tools):
-    networks = (cw.random_network((23, width, width, 1), ("relu", "relu", "sigmoid")) for width in (8, 16, 32, 64))
+    networks = (
+        cw.random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
+        for width in (8, 16, 32, 64)
+    )
     totals = [cw.count_instructions(cw.generate(network, "cuda")).total for network in networks]
     assert totals == [348, 764, 1980, 5948]
 
 
 def test_without_the_tools_another_program_says_what_to_install(without_tools):
-    with pytest.raises(native.MissingToolError, match=r"none of those .* recorded.*there is no nvdisasm.*install it"):
+    with pytest.raises(
+        native.MissingToolError,
+        match=r"none of those .* recorded.*there is no nvdisasm.*install it",
+    ):
         cw.listing(cw.layer_source("const") + "\n")
     with pytest.raises(native.MissingToolError, match="cannot be compiled here"):
-        cw.count_instructions(cw.layer_source("const"))  # its lines are recorded, and not its census
+        # its lines are recorded, and not its census
+        cw.count_instructions(cw.layer_source("const"))

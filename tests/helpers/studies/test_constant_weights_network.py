@@ -62,7 +62,8 @@ def test_the_storys_network_has_its_size():
     assert (network.macs, network.parameters) == (1_792, 1_857)
     assert [layer.activation for layer in network.layers] == ["relu", "relu", "sigmoid"]
     assert all(
-        np.array_equal(a.weights, b.weights) for a, b in zip(network.layers, standard_network().layers, strict=True)
+        np.array_equal(a.weights, b.weights)
+        for a, b in zip(network.layers, standard_network().layers, strict=True)
     )
     assert not np.array_equal(network.layers[0].weights, standard_network(1).layers[0].weights)
 
@@ -70,14 +71,25 @@ def test_the_storys_network_has_its_size():
 @pytest.mark.parametrize(
     "model",
     [
-        nn.Sequential(nn.Linear(4, 3)), nn.Linear(4, 3), Nested(), Methods(),
+        nn.Sequential(nn.Linear(4, 3)),
+        nn.Linear(4, 3),
+        Nested(),
+        Methods(),
         nn.Sequential(nn.Sequential(Methods()), nn.Linear(3, 2)),
-        nn.Sequential(nn.Identity(), nn.Linear(4, 2), nn.ReLU(inplace=True), nn.Linear(2, 2), nn.Softmax(dim=1)),
-        models.BasicFCModel(inputs=4, hidden=5, outputs=2), models.BasicFCModel(4, 5, 2, variant="lecture"),
-        nn.Linear(4, 3).half(), nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
+        nn.Sequential(
+            nn.Identity(),
+            nn.Linear(4, 2),
+            nn.ReLU(inplace=True),
+            nn.Linear(2, 2),
+            nn.Softmax(dim=1),
+        ),
+        models.BasicFCModel(inputs=4, hidden=5, outputs=2),
+        models.BasicFCModel(4, 5, 2, variant="lecture"),
+        nn.Linear(4, 3).half(),
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
     ],
     ids=lambda model: type(model).__name__,
-)  # fmt: skip
+)
 def test_a_network_computes_what_its_model_does(model):
     model = model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -100,9 +112,17 @@ def test_a_network_is_its_own_and_its_module_gives_it_back():
 @pytest.mark.parametrize(
     ("model", "error", "words"),
     [
-        (nn.Sequential(nn.Linear(2, 3), nn.GELU()), ValueError, "module '1' is GELU; accepted is a chain"),
+        (
+            nn.Sequential(nn.Linear(2, 3), nn.GELU()),
+            ValueError,
+            "module '1' is GELU; accepted is a chain",
+        ),
         (nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), ValueError, "relu.* comes before the first"),
-        (nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Tanh()), ValueError, "tanh.* follows another"),
+        (
+            nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Tanh()),
+            ValueError,
+            "tanh.* follows another",
+        ),
         (nn.Sequential(nn.Linear(2, 3), nn.Softmax(0)), ValueError, "dim=0"),
         (nn.Sequential(nn.Linear(2, 3), nn.Softmax()), ValueError, "dim=None"),
         (nn.Sequential(), ValueError, "no nn.Linear"),
@@ -113,7 +133,11 @@ def test_a_network_is_its_own_and_its_module_gives_it_back():
         (nn.Bilinear(2, 2, 2), ValueError, "accepted is a chain"),
         (nn.Linear(2, 3, device="meta"), ValueError, "meta device"),
         (nn.LazyLinear(3), ValueError, "nn.LazyLinear of the model has no weights yet"),
-        (nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.Linear(2, 2)), ValueError, "flattens from dimension 0"),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.Linear(2, 2)),
+            ValueError,
+            "flattens from dimension 0",
+        ),
         (nn.Linear(2, 3, dtype=torch.float64), ValueError, "float32 does not hold"),
         (models.LeNet(), ValueError, "accepted is a chain"),
         ("net.pt", TypeError, "not str"),

@@ -25,5 +25,7 @@ def test_a_listing_of_sm_60_is_read_in_todays_words():
 
 
 def test_the_old_compiler_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"uv pip install --target .* nvidia-cuda-nvrtc-cu12==12\.8"):
+    with pytest.raises(
+        FileNotFoundError, match=r"uv pip install --target .* nvidia-cuda-nvrtc-cu12==12\.8"
+    ):
         recorded_counts.count_old(tmp_path)

@@ -1,4 +1,6 @@
-"""A network from a file: served at once, specialised in the background, right before, while and after."""
+"""A network from a file: served at once, specialised in the background, right before, while and
+after.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from process_watch import wait_until
 from helpers import native
 from helpers.studies.constant_weights import _files as files
 from helpers.studies.constant_weights._files import Specialised, best_placement, save
-from helpers.studies.constant_weights._network import error_bound, exact_outputs, random_network, standard_network
+from helpers.studies.constant_weights._network import (
+    error_bound,
+    exact_outputs,
+    random_network,
+    standard_network,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 NETWORK = random_network((6, 8, 2), ("relu", "sigmoid"), seed=3)
@@ -42,7 +49,10 @@ def test_a_file_is_served_at_once_and_from_constants_later(tmp_path, monkeypatch
     save(NETWORK, tmp_path / "network.bin")
     served = Specialised.from_file(tmp_path / "network.bin")
     x, out = torch.randn(50, 6), torch.empty(50, 2)
-    assert (served.serving.weights_are, served.serving.placement) == ("behind a pointer", "runtime_sizes")
+    assert (served.serving.weights_are, served.serving.placement) == (
+        "behind a pointer",
+        "runtime_sizes",
+    )
     assert served.serving.compile_s is None
     assert served(x, out=out) is out
     assert right(NETWORK, x, out)
@@ -64,7 +74,11 @@ def test_threads_get_right_results_while_the_program_changes(monkeypatch):
 
     def work(seed: int) -> None:
         x = torch.randn(20 + seed, 6, generator=torch.Generator().manual_seed(seed))
-        out, exact, bound = torch.empty(20 + seed, 2), exact_outputs(NETWORK, x), error_bound(NETWORK, x)
+        out, exact, bound = (
+            torch.empty(20 + seed, 2),
+            exact_outputs(NETWORK, x),
+            error_bound(NETWORK, x),
+        )
         while not stop.is_set():
             calls.append(served.serving.weights_are)
             if not ((served(x, out=out.fill_(9)) - exact).abs() <= bound).all():
@@ -106,7 +120,10 @@ def test_few_weights_left_are_straight_line_code():
     assert served.wait(120).placement == "pruned"
     x = torch.randn(9, 6)
     assert right(served.network, x, served(x))
-    assert [best_placement(standard_network()), best_placement(served.network)] == ["lanes", "pruned"]
+    assert [best_placement(standard_network()), best_placement(served.network)] == [
+        "lanes",
+        "pruned",
+    ]
 
 
 def test_what_does_not_fit_is_refused_in_words(tmp_path):

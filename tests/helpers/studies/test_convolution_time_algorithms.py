@@ -1,4 +1,6 @@
-"""Eight programs for a convolution against loops in float64, their counts against torch's own; networks' shapes."""
+"""Eight programs for a convolution against loops in float64, their counts against torch's own;
+networks' shapes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def operands(shape, dtype=torch.float64):
 def by_loops(x, weight, shape):
     padded = np.pad(x.numpy(), [(0, 0), (0, 0), *[(shape.padding, shape.padding)] * 2])
     filters, kernel, stride = weight.numpy(), shape.kernel, shape.stride
-    rows, columns = range(0, padded.shape[2] - kernel + 1, stride), range(0, padded.shape[3] - kernel + 1, stride)
+    rows, columns = (
+        range(0, padded.shape[2] - kernel + 1, stride),
+        range(0, padded.shape[3] - kernel + 1, stride),
+    )
     output = np.zeros((shape.batch, shape.out_channels, len(rows), len(columns)))
     for image, channel, (i, row), (j, column) in itertools.product(
         range(shape.batch), range(shape.out_channels), enumerate(rows), enumerate(columns)
@@ -83,12 +88,16 @@ def test_a_program_in_float32_is_the_convolution_in_float64(name):
     for shape in served:
         x, weight = operands(shape, torch.float32)
         exact = F.conv2d(x.double(), weight.double(), stride=shape.stride, padding=shape.padding)
-        sizes = F.conv2d(x.double().abs(), weight.double().abs(), stride=shape.stride, padding=shape.padding)
+        sizes = F.conv2d(
+            x.double().abs(), weight.double().abs(), stride=shape.stride, padding=shape.padding
+        )
         off = (ALGORITHMS[name](x, weight, shape) - exact).abs()
         assert (off <= 2e-5 * sizes.max()).all(), (name, shape)
 
 
-@pytest.mark.parametrize(("tile", "part", "row"), [(2, 0, 1), (2, 1, 2), (2, 2, 1), (4, 0, 3), (4, 1, 4), (4, 2, 2)])
+@pytest.mark.parametrize(
+    ("tile", "part", "row"), [(2, 0, 1), (2, 1, 2), (2, 2, 1), (4, 0, 3), (4, 1, 4), (4, 2, 2)]
+)
 def test_a_wrong_sign_in_winograds_matrices_is_seen(monkeypatch, tile, part, row):
     wrong = [[list(line) for line in matrix] for matrix in WINOGRAD[tile]]
     place = next(place for place, entry in enumerate(wrong[part][row]) if entry)
@@ -99,7 +108,9 @@ def test_a_wrong_sign_in_winograds_matrices_is_seen(monkeypatch, tile, part, row
 
 
 def test_a_forgotten_flip_is_seen(monkeypatch):
-    """A convolution in the mathematicians' sense turns the kernel round; FFT without the conjugate does that."""
+    """A convolution in the mathematicians' sense turns the kernel round; FFT without the conjugate
+    does that.
+    """
     monkeypatch.setattr(torch.Tensor, "conj", lambda tensor: tensor)
     with pytest.raises(AssertionError):
         test_a_program_is_the_loops_in_float64("fft")
@@ -107,8 +118,13 @@ def test_a_forgotten_flip_is_seen(monkeypatch):
 
 def test_channels_last_goes_in_and_comes_out():
     shape = LARGER[0]
-    x, weight = (each.contiguous(memory_format=torch.channels_last) for each in operands(shape, torch.float32))
-    assert ALGORITHMS["channels_last"](x, weight, shape).is_contiguous(memory_format=torch.channels_last)
+    x, weight = (
+        each.contiguous(memory_format=torch.channels_last)
+        for each in operands(shape, torch.float32)
+    )
+    assert ALGORITHMS["channels_last"](x, weight, shape).is_contiguous(
+        memory_format=torch.channels_last
+    )
     assert ALGORITHMS["direct"](*operands(shape, torch.float32), shape).is_contiguous()
 
 
@@ -134,7 +150,9 @@ def test_sizes_and_counts_are_torchs():
         output = on_meta("direct", shape)
         assert output.shape == (shape.batch, shape.out_channels, shape.out_height, shape.out_width)
         assert counted_by_torch(lambda shape=shape: on_meta("direct", shape)) == shape.flops
-        x, weight = (torch.empty(size, device="meta") for size in (shape.input_size, shape.weight_size))
+        x, weight = (
+            torch.empty(size, device="meta") for size in (shape.input_size, shape.weight_size)
+        )
         patches = F.unfold(x, shape.kernel, padding=shape.padding, stride=shape.stride)
         counted = (shape.input_bytes, shape.weight_bytes, shape.output_bytes, shape.patch_bytes)
         assert counted == (x.nbytes, weight.nbytes, output.nbytes, patches.nbytes)
@@ -151,7 +169,9 @@ def test_macs_of_a_program_are_torchs(name):
     for shape in (shape for shape in (*SMALL[:-1], *LARGER[:2]) if not why_not(name, shape)):
         found = count_work(name, shape)
         complex_products = 4 if name == "fft" else 1  # torch counts a complex product as one
-        assert 2 * found.macs == complex_products * counted_by_torch(lambda shape=shape: on_meta(name, shape))
+        assert 2 * found.macs == complex_products * counted_by_torch(
+            lambda shape=shape: on_meta(name, shape)
+        )
         if not name.startswith("winograd"):
             assert found.products == found.macs
 
@@ -165,7 +185,9 @@ def test_winograd_saves_what_its_tiles_say(name, saved):
     seen = []
     matmul = torch.Tensor.__matmul__
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "__matmul__", lambda a, b: seen.append((a.shape, b.shape)) or matmul(a, b))
+        patch.setattr(
+            torch.Tensor, "__matmul__", lambda a, b: seen.append((a.shape, b.shape)) or matmul(a, b)
+        )
         on_meta(name, whole_tiles)
     ((left, right),) = seen
     assert found.products == left.numel() * right[-1]
@@ -200,23 +222,54 @@ ONE = ConvolutionShape(1, 2, 5, 5, 2, kernel=5, stride=1, padding=2)
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: ConvolutionShape(1, 2, 5, 5, 2, 0, 1, 2), ValueError, "kernel=0 is too small; give a whole number"),
+        (
+            lambda: ConvolutionShape(1, 2, 5, 5, 2, 0, 1, 2),
+            ValueError,
+            "kernel=0 is too small; give a whole number",
+        ),
         (lambda: ConvolutionShape(1, 2, 5, 5, 2, 3, 1, -1), ValueError, "padding=-1 is too small"),
-        (lambda: ConvolutionShape(1, 2.0, 5, 5, 2, 3, 1, 0), TypeError, "in_channels=2.0 is a float"),
-        (lambda: ConvolutionShape(1, 2, 9, 3, 2, 6, 1, 1), ValueError, "kernel=6 is larger than the padded input, 5"),
+        (
+            lambda: ConvolutionShape(1, 2.0, 5, 5, 2, 3, 1, 0),
+            TypeError,
+            "in_channels=2.0 is a float",
+        ),
+        (
+            lambda: ConvolutionShape(1, 2, 9, 3, 2, 6, 1, 1),
+            ValueError,
+            "kernel=6 is larger than the padded input, 5",
+        ),
         (lambda: random_shapes(0), ValueError, "count=0 is too small"),
         (lambda: random_shapes(3, seed="1"), TypeError, "seed='1' is text"),
-        (lambda: why_not("fast", ONE), ValueError, "algorithm='fast' is not known; give one of 'direct'"),
-        (lambda: why_not("fft", (1, 2)), TypeError, "shape=(1, 2) is a tuple; give a ConvolutionShape"),
-        (lambda: on_meta("winograd_2", ONE), ValueError, "kernel 3 and stride 1, not 5 and 1; take one of direct"),
+        (
+            lambda: why_not("fast", ONE),
+            ValueError,
+            "algorithm='fast' is not known; give one of 'direct'",
+        ),
+        (
+            lambda: why_not("fft", (1, 2)),
+            TypeError,
+            "shape=(1, 2) is a tuple; give a ConvolutionShape",
+        ),
+        (
+            lambda: on_meta("winograd_2", ONE),
+            ValueError,
+            "kernel 3 and stride 1, not 5 and 1; take one of direct",
+        ),
         (lambda: count_work("winograd_4", ONE), ValueError, "winograd_4 does not serve this shape"),
-        (lambda: ALGORITHMS["im2col"](torch.ones(1, 2, 5, 4), torch.ones(2, 2, 5, 5), ONE), ValueError,
-         "x has the shape (1, 2, 5, 4), and the ConvolutionShape says (1, 2, 5, 5)"),
-        (lambda: ALGORITHMS["im2col"](torch.ones(1, 2, 5, 5), [1], ONE), TypeError, "weight=[1] is a list"),
+        (
+            lambda: ALGORITHMS["im2col"](torch.ones(1, 2, 5, 4), torch.ones(2, 2, 5, 5), ONE),
+            ValueError,
+            "x has the shape (1, 2, 5, 4), and the ConvolutionShape says (1, 2, 5, 5)",
+        ),
+        (
+            lambda: ALGORITHMS["im2col"](torch.ones(1, 2, 5, 5), [1], ONE),
+            TypeError,
+            "weight=[1] is a list",
+        ),
         (lambda: network_shapes(nn.Linear(3, 2), (1, 3)), ValueError, "Linear calls no nn.Conv2d"),
         (lambda: network_shapes(nn.Conv2d, (1, 3)), TypeError, "Conv2d is a class"),
     ],
-)  # fmt: skip
+)
 def test_refused(call, kind, words):
     with pytest.raises(kind) as raised:
         call()
@@ -225,7 +278,9 @@ def test_refused(call, kind, words):
 
 
 def test_a_network_that_does_not_run_on_the_shape_is_told():
-    with pytest.raises(RuntimeError, match=r"Conv2d does not run on shapes .* such as the shape \(1, 3, 224, 224\)"):
+    with pytest.raises(
+        RuntimeError, match=r"Conv2d does not run on shapes .* such as the shape \(1, 3, 224, 224\)"
+    ):
         network_shapes(nn.Conv2d(3, 2, 3), (1, 4, 8, 8))
 
 
@@ -258,9 +313,17 @@ def test_a_networks_calls_in_their_order_and_what_is_left_out():
 
 
 def test_the_recorded_networks_have_the_published_shapes():
-    """Of ResNet-50's 53 convolutions 23 differ; MACs are torchvision's own figures, less its linear layers."""
+    """Of ResNet-50's 53 convolutions 23 differ; MACs are torchvision's own figures, less its linear
+    layers.
+    """
     models = pytest.importorskip("torchvision").models
-    published_gflops = {"alexnet": 0.71, "vgg16": 15.47, "resnet18": 1.81, "resnet50": 4.09, "squeezenet1_1": 0.35}
+    published_gflops = {
+        "alexnet": 0.71,
+        "vgg16": 15.47,
+        "resnet18": 1.81,
+        "resnet50": 4.09,
+        "squeezenet1_1": 0.35,
+    }
     distinct = set()
     for name in NETWORKS:
         options = {"init_weights": False} if name == "googlenet" else {}
@@ -269,7 +332,9 @@ def test_the_recorded_networks_have_the_published_shapes():
         found = network_shapes(model, (1, 3, 224, 224))
         distinct |= set(found.shapes)
         if name in published_gflops:
-            linear = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
+            linear = sum(
+                layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear)
+            )
             assert (found.macs + linear) / 1e9 == pytest.approx(published_gflops[name], abs=0.006)
         if name == "resnet50":
             assert (len(found.shapes), len(set(found.shapes))) == (53, 23)

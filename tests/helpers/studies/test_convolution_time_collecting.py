@@ -1,4 +1,6 @@
-"""What is collected: times of a processor, both passes, programs by oneDNN's log; kept and read back unchanged."""
+"""What is collected: times of a processor, both passes, programs by oneDNN's log; kept and read
+back unchanged.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def test_every_program_that_serves_is_timed_twice(times):
         assert (np.isfinite(second) == served).all()
         assert (both[served] == np.minimum(first, second)[served]).all()
         assert (both[served] > 1e-7).all()
-    assert times.timed == times.noise.predictions == sum(not why_not(n, s) for n in ALGORITHMS for s in times.shapes)
+    assert (
+        times.timed
+        == times.noise.predictions
+        == sum(not why_not(n, s) for n in ALGORITHMS for s in times.shapes)
+    )
 
 
 def test_which_program_ran_is_that_of_the_log(times):
@@ -102,13 +108,16 @@ wei:f32:a:blocked:Acdb8a::f0 dst:f32::blocked:acdb::f0,,alg:convolution_direct,m
 convolution_time 1 direct
 
 convolution_time 1 channels_last
-"""
+"""  # noqa: E501
 
 
 def test_a_log_is_read_call_by_call():
     found, instruction_set = collecting._read_programs([LOG], [SMALL, PRODUCT])
     assert instruction_set == "Intel AVX2"
-    assert found == [["jit:avx2 + 2 reorders", "brg_conv_fwd:avx2 + 0 reorders"], ["matrix product"] * 2]
+    assert found == [
+        ["jit:avx2 + 2 reorders", "brg_conv_fwd:avx2 + 0 reorders"],
+        ["matrix product"] * 2,
+    ]
     assert collecting._read_programs([""], [SMALL])[0] == [["unknown"] * 2]
 
 
@@ -131,8 +140,14 @@ def _as_it_is(monkeypatch):
 
 @pytest.mark.usefixtures("_as_it_is")
 def test_the_second_pass_goes_the_other_way_round():
-    first, second = (collecting._time_shapes([SMALL], ["direct", "im2col", "fft"], which) for which in (True, False))
-    assert [list(found) for (found,) in (first, second)] == [["direct", "im2col", "fft"], ["fft", "im2col", "direct"]]
+    first, second = (
+        collecting._time_shapes([SMALL], ["direct", "im2col", "fft"], which)
+        for which in (True, False)
+    )
+    assert [list(found) for (found,) in (first, second)] == [
+        ["direct", "im2col", "fft"],
+        ["fft", "im2col", "direct"],
+    ]
 
 
 @pytest.mark.usefixtures("_as_it_is")
@@ -140,7 +155,9 @@ def test_a_wrong_program_is_not_timed(monkeypatch):
     wrong = [[list(row) for row in matrix] for matrix in WINOGRAD[2]]
     wrong[0][1][1] = -1
     monkeypatch.setitem(WINOGRAD, 2, wrong)
-    with pytest.raises(RuntimeError, match=r"winograd_2 is .* of the largest output .*; nothing was timed"):
+    with pytest.raises(
+        RuntimeError, match=r"winograd_2 is .* of the largest output .*; nothing was timed"
+    ):
         collecting._time_shapes([SMALL], ["direct", "winograd_2"], True)
 
 
@@ -171,7 +188,9 @@ def test_the_limit_is_for_all_together(monkeypatch):
         return Outcome(status=status, message="", elapsed_s=0.0, peak_bytes=0, value=value)
 
     monkeypatch.setattr(collecting.isolation, "run_limited", answered)
-    with pytest.raises(TimeoutError, match=r"after limit_s=100 2 of 6 parts were timed; give fewer shapes"):
+    with pytest.raises(
+        TimeoutError, match=r"after limit_s=100 2 of 6 parts were timed; give fewer shapes"
+    ):
         collect(random_shapes(60), algorithms=["direct"], limit_s=100)
     assert left == [60, 20, 1e-3]
 
@@ -180,15 +199,39 @@ def test_the_limit_is_for_all_together(monkeypatch):
     ("call", "kind", "words"),
     [
         (lambda: collect([]), ValueError, "shapes is empty"),
-        (lambda: collect([SMALL, SMALL]), ValueError, "of the 2 shapes 1 stand there twice; give each once"),
-        (lambda: collect([SMALL], algorithms=["direct", "gemm"]), ValueError, "algorithms='gemm' is not known"),
-        (lambda: collect([SMALL], algorithms=[]), ValueError, "algorithms=[] serve none of the shapes; give some"),
-        (lambda: collect([PRODUCT], algorithms=["winograd_4"]), ValueError, "['winograd_4'] serve none of the shapes"),
+        (
+            lambda: collect([SMALL, SMALL]),
+            ValueError,
+            "of the 2 shapes 1 stand there twice; give each once",
+        ),
+        (
+            lambda: collect([SMALL], algorithms=["direct", "gemm"]),
+            ValueError,
+            "algorithms='gemm' is not known",
+        ),
+        (
+            lambda: collect([SMALL], algorithms=[]),
+            ValueError,
+            "algorithms=[] serve none of the shapes; give some",
+        ),
+        (
+            lambda: collect([PRODUCT], algorithms=["winograd_4"]),
+            ValueError,
+            "['winograd_4'] serve none of the shapes",
+        ),
         (lambda: collect([SMALL], algorithms="fft"), TypeError, "algorithms='fft' is text"),
-        (lambda: collect([SMALL], networks={"a": [BLOCKED]}), ValueError, "1 convolutions of a are not among"),
-        (lambda: collect([SMALL], limit_s=0), ValueError, "limit_s=0; give a finite number above 0"),
+        (
+            lambda: collect([SMALL], networks={"a": [BLOCKED]}),
+            ValueError,
+            "1 convolutions of a are not among",
+        ),
+        (
+            lambda: collect([SMALL], limit_s=0),
+            ValueError,
+            "limit_s=0; give a finite number above 0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused(call, kind, words):
     with pytest.raises(kind) as raised:
         call()
@@ -198,19 +241,29 @@ def test_refused(call, kind, words):
 def test_what_was_not_collected_is_refused(times):
     with pytest.raises(ValueError, match="algorithm='gemm' is not known; give one of 'direct'"):
         times.times_s("gemm")
-    with pytest.raises(ValueError, match="of='third' is not known; give one of 'first', 'second', 'both'"):
+    with pytest.raises(
+        ValueError, match="of='third' is not known; give one of 'first', 'second', 'both'"
+    ):
         times.times_s("direct", of="third")
 
 
 # The recording's size, and the lesson's way through it, on a machine that is known.
 
-RATES = dict(zip(TERMS, (5e-6, 1e-11, 1e-11, 3e-12, 1e-10, 5e-11, 2e-10, 3e-11, 4e-12, 1e-12, 2e-12), strict=True))
+RATES = dict(
+    zip(
+        TERMS,
+        (5e-6, 1e-11, 1e-11, 3e-12, 1e-10, 5e-11, 2e-10, 3e-11, 4e-12, 1e-12, 2e-12),
+        strict=True,
+    )
+)
 SPEEDS = dict(zip(ALGORITHMS, (1, 0.9, 1.5, 1.7, 9, 1.2, 1.1, 0.8), strict=True))
 
 
 @pytest.fixture(scope="module")
 def synthetic():
-    """336 shapes of a machine that does not exist: known coefficients, 3 % of noise, three programs."""
+    """336 shapes of a machine that does not exist: known coefficients, 3 % of noise, three
+    programs.
+    """
     pytest.importorskip("torchvision")
     shapes, networks = recorded_shapes()
     draw = np.random.default_rng(0)
@@ -218,24 +271,34 @@ def synthetic():
     for shape in shapes:
         slow = {"blocked": 1, "matrix product": 0.4, "im2col and product": 2}[program_of(shape)]
         exact_s = slow * sum(seconds * TERMS[term](shape) for term, seconds in RATES.items())
-        pairs = [None if why_not(name, shape) else tuple(exact_s * speed * draw.lognormal(0, 0.03, 2))
-                 for name, speed in SPEEDS.items()]  # fmt: skip
+        pairs = [
+            None if why_not(name, shape) else tuple(exact_s * speed * draw.lognormal(0, 0.03, 2))
+            for name, speed in SPEEDS.items()
+        ]
         rows.append(collecting._row(shape, pairs, ["brgconv_1x1:avx512_core + 3 reorders"] * 2))
     return collecting.ConvolutionTimes(
-        algorithms=tuple(ALGORITHMS), timed=0, elapsed_s=1.0, instruction_set="none", noise=errors([1], [1]),
-        networks=collecting._places(shapes, networks), rows=tuple(rows),
-    )  # fmt: skip
+        algorithms=tuple(ALGORITHMS),
+        timed=0,
+        elapsed_s=1.0,
+        instruction_set="none",
+        noise=errors([1], [1]),
+        networks=collecting._places(shapes, networks),
+        rows=tuple(rows),
+    )
 
 
 def test_the_recording_stays_below_100_kb(synthetic):
     assert len(synthetic.shapes) == len(set(synthetic.shapes)) == 336
     assert len({shape for owned in synthetic.network_shapes.values() for shape in owned}) == 186
     entry = {"type": "", "values": synthetic.to_dict()}
-    assert len(json.dumps({"entries": {"convolutions": entry}}, indent=1)) < 95_000  # the machine's card is 2 kB
+    # the machine's card is 2 kB
+    assert len(json.dumps({"entries": {"convolutions": entry}}, indent=1)) < 95_000
     assert results.from_dict(type(synthetic), json.loads(synthetic.to_json())) == synthetic
 
 
-def test_what_is_recorded_holds_the_cores_peak_before_or_after_and_none_without_a_compiler(synthetic, monkeypatch):
+def test_what_is_recorded_holds_the_cores_peak_before_or_after_and_none_without_a_compiler(
+    synthetic, monkeypatch
+):
     peaks = iter([2e9, 3e9])
     monkeypatch.setattr(collecting, "collect", lambda *_, **__: synthetic)
     monkeypatch.setattr(collecting.multiply_adds, "compile_forms", dict)
@@ -245,24 +308,32 @@ def test_what_is_recorded_holds_the_cores_peak_before_or_after_and_none_without_
     monkeypatch.setattr(collecting, "collect", lambda *_, **__: synthetic)
     monkeypatch.setenv("CXX", "/nonexistent/c++")
     assert collecting.measure_networks().peak_flops_per_s is None
-    older = {name: value for name, value in synthetic.to_dict().items() if name != "peak_flops_per_s"}
+    older = {
+        name: value for name, value in synthetic.to_dict().items() if name != "peak_flops_per_s"
+    }
     assert results.from_dict(type(synthetic), older) == synthetic
 
 
 def test_held_out_networks_are_predicted_within_the_noise_and_chosen_for(synthetic):
-    """Physical models come within the noise; FLOPs alone stay far above; the program that is fastest is chosen."""
+    """Physical models come within the noise; FLOPs alone stay far above; the program that is
+    fastest is chosen.
+    """
     shapes = synthetic.shapes
     direct, flops, physical = synthetic.times_s("direct", of="first"), [], []
     for split in hold_out_networks(shapes, synthetic.network_shapes):
         train, test = ([shapes[place] for place in places] for places in (split.train, split.test))
         for name, found in (("flops", flops), ("physical", physical)):
             model = fit(name, train, direct[split.train])
-            found.append(errors(model.predict(test), synthetic.times_s("direct", of="second")[split.test]))
+            found.append(
+                errors(model.predict(test), synthetic.times_s("direct", of="second")[split.test])
+            )
     assert max(each.rmspe_share for each in physical) < 0.08
     assert min(each.rmspe_share for each in flops) > 0.15
     assert all(abs(each.total_share) < 0.1 for each in physical)
     offered = ("direct", "channels_last", "im2col")
-    models = {name: fit("physical", shapes, synthetic.times_s(name, of="first")) for name in offered}
+    models = {
+        name: fit("physical", shapes, synthetic.times_s(name, of="first")) for name in offered
+    }
     predicted = np.array([models[name].predict(shapes) for name in offered])
     chosen = [offered[place] for place in predicted.argmin(axis=0)]
     second = {name: synthetic.times_s(name, of="second") for name in offered}

@@ -1,4 +1,6 @@
-"""Counts for each implementation, costs that are fitted to them, and what they say of networks kept out."""
+"""Counts for each implementation, costs that are fitted to them, and what they say of networks kept
+out.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def predicted(counting):
 
 def measured(of="both"):
     rows = [index for split in splits() for index in split.test]
-    return np.column_stack([recording().times_s(name, of=of)[rows] for name in recording().algorithms])
+    return np.column_stack(
+        [recording().times_s(name, of=of)[rows] for name in recording().algorithms]
+    )
 
 
 def rmspe(counting):
@@ -93,13 +97,16 @@ def test_nnpack_cuts_our_layer_into_a_hundred_tiles():
 @pytest.mark.parametrize("algorithm", ["winograd_2", "winograd_4"])
 def test_tiles_of_winograd_multiply_as_often_as_the_operators(algorithm):
     shape = ConvolutionShape(2, 5, 13, 9, 7, kernel=3, stride=1, padding=1)
-    assert count_terms(algorithm, shape)["products of tiles"] == count_work(algorithm, shape).products
+    assert (
+        count_terms(algorithm, shape)["products of tiles"] == count_work(algorithm, shape).products
+    )
 
 
 @pytest.mark.parametrize(
     ("side", "kernel", "products"),
     [
-        (10, 5, 256),  # a tile of 16 makes 12 x 12 outputs; of tiles of 8, for 4 x 4, nine are needed
+        # a tile of 16 makes 12 x 12 outputs; of tiles of 8, for 4 x 4, nine are needed
+        (10, 5, 256),
         (4, 5, 64),
         (12, 9, 4 * 256),  # a filter of 9 does not fit into a tile of 8
     ],
@@ -152,7 +159,10 @@ def test_parts_add_up_to_the_predicted_time():
 
 def test_a_time_that_is_too_short_is_not_fitted():
     split = splits()[0]
-    every, long = (predict_times(recording(), split, "FLOP only", shortest_s=seconds) for seconds in (0.0, 1e-3))
+    every, long = (
+        predict_times(recording(), split, "FLOP only", shortest_s=seconds)
+        for seconds in (0.0, 1e-3)
+    )
     assert np.isfinite(every).sum() == np.isfinite(long).sum()
     assert not np.allclose(every[np.isfinite(every)], long[np.isfinite(long)])
     with pytest.raises(ValueError, match="0 shapes of direct are left to fit"):

@@ -1,7 +1,7 @@
 """How good models are on the recorded times, each network held out: no shape of it is fitted.
 
-Which of the three countings is to choose programs is decided on the random shapes alone. The networks are the test
-only.
+Which of the three countings is to choose programs is decided on the random shapes alone. The
+networks are the test only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def held_out():
 def predicted(name, algorithm, train, test):
     shapes, measured_s = recording().shapes, recording().times_s(algorithm)
     known = [place for place in train if np.isfinite(measured_s[place])]
-    return fit(name, [shapes[place] for place in known], measured_s[known]).predict([shapes[place] for place in test])
+    return fit(name, [shapes[place] for place in known], measured_s[known]).predict(
+        [shapes[place] for place in test]
+    )
 
 
 @functools.cache
@@ -56,7 +58,9 @@ def of_networks(name):
 
 def rmspe(name):
     places = [place for split in held_out() for place in split.test]
-    return errors(np.concatenate(of_networks(name)), recording().times_s("direct")[places]).rmspe_share
+    return errors(
+        np.concatenate(of_networks(name)), recording().times_s("direct")[places]
+    ).rmspe_share
 
 
 def totals(name):
@@ -80,7 +84,9 @@ def choices(counting, split):
 
 
 def regret_ratio(chosen, places):
-    """Return the chosen algorithms' total time over that of the fastest: by the second pass, which did not choose."""
+    """Return the chosen algorithms' total time over that of the fastest: by the second pass, which
+    did not choose.
+    """
     times_s = {name: recording().times_s(name, of="second")[places] for name in ALGORITHMS}
     taken_s = sum(times_s[name][row] for row, name in enumerate(chosen))
     return taken_s / np.nanmin(np.array(list(times_s.values())), axis=0).sum()
@@ -127,7 +133,9 @@ def test_the_direct_call_on_networks_held_out():
 
 
 def test_costs_fitted_to_seconds_are_seen(monkeypatch):
-    monkeypatch.setattr(models, "least_relative_error", lambda columns, times: nnls(columns, times)[0])
+    monkeypatch.setattr(
+        models, "least_relative_error", lambda columns, times: nnls(columns, times)[0]
+    )
     monkeypatch.setitem(globals(), "of_networks", of_networks.__wrapped__)
     assert rmspe("physical") > 0.20
 
@@ -142,8 +150,13 @@ def test_choosing_for_networks_held_out():
     assert regret_ratio([name for chosen in found for name in chosen], places) <= 1.07
     second_s = {name: recording().times_s(name, of="second") for name in ALGORITHMS}
     for split, chosen in zip(held_out(), found, strict=True):
-        of_shape = {recording().shapes[place]: name for place, name in zip(split.test, chosen, strict=True)}
-        calls = [(recording().shapes.index(shape), shape) for shape in recording().network_shapes[split.held_out]]
+        of_shape = {
+            recording().shapes[place]: name for place, name in zip(split.test, chosen, strict=True)
+        }
+        calls = [
+            (recording().shapes.index(shape), shape)
+            for shape in recording().network_shapes[split.held_out]
+        ]
         taken = sum(second_s[of_shape[shape]][place] for place, shape in calls)
         by_default = sum(second_s["direct"][place] for place, _ in calls)
         assert taken <= (1 + recording().noise.mape_share) * by_default, split.held_out
@@ -151,6 +164,8 @@ def test_choosing_for_networks_held_out():
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
 def test_always_the_same_program_costs_more(algorithm):
-    """The bound can be missed. (Always channels_last keeps it, by a hair, and so gains little from any chooser.)"""
+    """The bound can be missed. (Always channels_last keeps it, by a hair, and so gains little from
+    any chooser.)
+    """
     places = [place for split in held_out() for place in split.test]
     assert regret_ratio([algorithm] * len(places), places) > 1.07

@@ -30,11 +30,15 @@ def test_parameters_are_those_of_transformers(name):
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(
             transformers.LlamaConfig(
-                vocab_size=config.vocabulary, hidden_size=config.width, intermediate_size=config.hidden,
-                num_hidden_layers=config.layers, num_attention_heads=config.heads,
-                num_key_value_heads=config.kv_heads, tie_word_embeddings=False,
+                vocab_size=config.vocabulary,
+                hidden_size=config.width,
+                intermediate_size=config.hidden,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                num_key_value_heads=config.kv_heads,
+                tie_word_embeddings=False,
             )
-        )  # fmt: skip
+        )
     assert config.parameters == sum(weight.numel() for weight in model.parameters())
 
 
@@ -52,7 +56,9 @@ def decoders(draw) -> Decoder:
     """Draw a small decoder: layers, and groups of heads that share their keys and values."""
     kv_heads, sharing, head_width = (draw(st.integers(1, 3)) for _ in range(3))
     heads = kv_heads * sharing
-    return make_model(width=2 * heads * head_width, layers=draw(st.integers(1, 3)), heads=heads, kv_heads=kv_heads)
+    return make_model(
+        width=2 * heads * head_width, layers=draw(st.integers(1, 3)), heads=heads, kv_heads=kv_heads
+    )
 
 
 @repeatable(examples=12)
@@ -69,7 +75,9 @@ def test_a_step_is_what_profile_ops_counts(model, batch, tokens):
 
 
 def test_gpt_fasts_bandwidths_are_stored_bytes_times_rate():
-    """Twelve of the fifteen rows to 0.01 %, with the rounding of the printed rate; three rows are off by more."""
+    """Twelve of the fifteen rows to 0.01 %, with the rounding of the printed rate; three rows are
+    off by more.
+    """
     ratios = {}
     for row in GPT_FAST:
         stored = decoding.stored_bytes(CONFIGS[row.model], bits=row.bits, gpus=row.gpus)
@@ -77,7 +85,11 @@ def test_gpt_fasts_bandwidths_are_stored_bytes_times_rate():
         off = stored * row.tokens_per_s / row.bandwidth_bytes_per_s - 1
         if abs(off) > rounding:
             ratios[row.model, row.bits, row.gpus] = round(100 * off, 2)
-    assert ratios == {("Llama 2 7B", 16, 1): 1.17, ("Llama 2 7B", 4, 1): 0.19, ("Llama 2 70B", 8, 1): 0.17}
+    assert ratios == {
+        ("Llama 2 7B", 16, 1): 1.17,
+        ("Llama 2 7B", 4, 1): 0.19,
+        ("Llama 2 70B", 8, 1): 0.17,
+    }
 
 
 def test_two_published_rows_of_tensor_parallelism_predict_the_third():
@@ -97,9 +109,12 @@ def test_paged_attentions_cache_of_a_token_and_of_a_text():
 def test_known_caches_and_where_they_weigh_as_much_as_the_weights():
     per_token = {name: config.cache_bytes() for name, config in CONFIGS.items()}
     assert per_token == {
-        "Llama 2 7B": 524_288, "Llama 2 13B": 819_200, "Llama 2 70B": 327_680, "Llama 3 8B": 131_072,
+        "Llama 2 7B": 524_288,
+        "Llama 2 13B": 819_200,
+        "Llama 2 70B": 327_680,
+        "Llama 3 8B": 131_072,
         "Llama 3 70B": 327_680,
-    }  # fmt: skip
+    }
     without_table = 8_030_261_248 - 128_256 * 4096
     assert decoding.read_bytes(CONFIGS["Llama 3 8B"]) == 2 * without_table
     assert decoding.read_bytes(CONFIGS["Llama 3 8B"]) // 131_072 == 114_516
@@ -109,14 +124,30 @@ def test_known_caches_and_where_they_weigh_as_much_as_the_weights():
     ("call", "error", "message"),
     [
         (lambda: decoding.read_bytes(CONFIGS["Llama 2 7B"], bits=5), ValueError, "bits"),
-        (lambda: decoding.read_bytes(CONFIGS["Llama 2 7B"], gpus=3), ValueError, "3 GPUs do not divide a matrix"),
+        (
+            lambda: decoding.read_bytes(CONFIGS["Llama 2 7B"], gpus=3),
+            ValueError,
+            "3 GPUs do not divide a matrix",
+        ),
         (lambda: decoding.count_step(CONFIGS["Llama 2 7B"], batch=0), ValueError, "batch=0"),
         (lambda: decoding.config_of(torch.nn.Linear(2, 2)), TypeError, "Decoder"),
         (lambda: decoding.count_pages([], 16), ValueError, "lengths is empty"),
         (lambda: decoding.schedule([3], places=2, policy="eager"), ValueError, "policy"),
-        (lambda: decoding.generate(None, [1], 3), TypeError, "model=None is .*; give a helpers.models.Decoder"),
-        (lambda: decoding.generate(make_model(), [], 3), ValueError, "prompt is empty; give at least one token"),
-        (lambda: decoding.generate(make_model(), [1], 3, temperature=-1), ValueError, "temperature"),
+        (
+            lambda: decoding.generate(None, [1], 3),
+            TypeError,
+            "model=None is .*; give a helpers.models.Decoder",
+        ),
+        (
+            lambda: decoding.generate(make_model(), [], 3),
+            ValueError,
+            "prompt is empty; give at least one token",
+        ),
+        (
+            lambda: decoding.generate(make_model(), [1], 3, temperature=-1),
+            ValueError,
+            "temperature",
+        ),
     ],
 )
 def test_refusals(call, error, message):
@@ -135,7 +166,10 @@ def test_generate_writes_the_same_with_and_without_a_cache():
     assert (cached.through, whole.through) == (3 + 19, sum(range(3, 23)))
     assert cached.calls == whole.calls == 20
     drawn = decoding.generate(model, [1, 2, 3], 20, temperature=1.0, seed=1)
-    assert drawn.tokens == decoding.generate(model, [1, 2, 3], 20, temperature=1.0, seed=1, cached=False).tokens
+    assert (
+        drawn.tokens
+        == decoding.generate(model, [1, 2, 3], 20, temperature=1.0, seed=1, cached=False).tokens
+    )
     assert drawn.tokens != cached.tokens
 
 
@@ -162,7 +196,11 @@ def test_a_draft_that_is_always_right_and_one_that_is_always_wrong():
     assert decoding.speculate(model, right, [3], 20, ahead=4).written == (5, 5, 5, 5)
     assert decoding.speculate(model, wrong, [3], 20, ahead=4).written == (1,) * 20
     whole = decoding.speculate(model, right, [3], 18, ahead=4)
-    assert (whole.written, whole.guessed, whole.through) == ((5, 5, 5, 3), 4 + 4 + 4 + 2, 5 + 5 + 5 + 3)
+    assert (whole.written, whole.guessed, whole.through) == (
+        (5, 5, 5, 3),
+        4 + 4 + 4 + 2,
+        5 + 5 + 5 + 3,
+    )
 
 
 TARGET = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
@@ -170,7 +208,9 @@ DRAFT = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 
 
 def written_distribution(verify, ahead):
-    """The exact distribution of the first ``ahead + 1`` tokens, all guesses and all chances enumerated."""
+    """The exact distribution of the first ``ahead + 1`` tokens, all guesses and all chances
+    enumerated.
+    """
     keep, rest = verify(TARGET, DRAFT)
     found = torch.zeros((4,) * (ahead + 1), dtype=torch.float64)
 
@@ -196,8 +236,12 @@ def test_what_verify_lets_through_is_distributed_as_the_target(ahead):
     expected = TARGET
     for _ in range(ahead):
         expected = expected[..., None] * TARGET
-    torch.testing.assert_close(written_distribution(decoding.verify, ahead), expected, rtol=0, atol=1e-15)
-    wrong = written_distribution(lambda target, draft: (decoding.verify(target, draft)[0], target), ahead)
+    torch.testing.assert_close(
+        written_distribution(decoding.verify, ahead), expected, rtol=0, atol=1e-15
+    )
+    wrong = written_distribution(
+        lambda target, draft: (decoding.verify(target, draft)[0], target), ahead
+    )
     assert (wrong - expected).abs().max() > 0.01
 
 
@@ -205,7 +249,9 @@ def distribution_of(model, verify, runs=1500):
     draft = decoding.NGram([0, 1, 1, 2, 0, 0, 2], 2, vocabulary=3)
     counts = torch.zeros(3, 3, dtype=torch.float64)
     for seed in range(runs):
-        text = decoding.speculate(model, draft, [0], 2, ahead=2, temperature=1.0, seed=seed, verify=verify).tokens
+        text = decoding.speculate(
+            model, draft, [0], 2, ahead=2, temperature=1.0, seed=seed, verify=verify
+        ).tokens
         counts[text] += 1
     return counts / runs
 
@@ -216,16 +262,22 @@ def test_speculate_draws_from_the_models_distribution():
     with torch.inference_mode():
         model.head.weight.mul_(3)
         first = model(torch.tensor([[0]]))[0, -1].softmax(0).double()
-        second = torch.stack([model(torch.tensor([[0, token]]))[0, -1].softmax(0).double() for token in range(3)])
+        second = torch.stack(
+            [model(torch.tensor([[0, token]]))[0, -1].softmax(0).double() for token in range(3)]
+        )
     expected = first[:, None] * second
     error = (expected * (1 - expected) / 1500).sqrt()
     assert ((distribution_of(model, decoding.verify) - expected).abs() < 4 * error).all()
-    wrong = distribution_of(model, lambda target, draft: (decoding.verify(target, draft)[0], target))
+    wrong = distribution_of(
+        model, lambda target, draft: (decoding.verify(target, draft)[0], target)
+    )
     assert not ((wrong - expected).abs() < 4 * error).all()
 
 
 def test_tokens_a_call_are_the_geometric_sum():
-    """Leviathan and others, 2023, equation 1, with an acceptance that is the shared part of both distributions."""
+    """Leviathan and others, 2023, equation 1, with an acceptance that is the shared part of both
+    distributions.
+    """
     kept = float(torch.minimum(TARGET, DRAFT).sum())
     keep, _ = decoding.verify(TARGET, DRAFT)
     assert float((DRAFT * keep).sum()) == pytest.approx(kept)
@@ -255,7 +307,11 @@ def test_pages_by_hand():
 @given(LENGTHS, st.integers(1, 50))
 def test_a_page_has_one_text_and_its_places_are_the_texts_or_empty(lengths, page_tokens):
     """A token stands in the page of its text to which its position belongs."""
-    pages = {(text, position // page_tokens) for text, length in enumerate(lengths) for position in range(length)}
+    pages = {
+        (text, position // page_tokens)
+        for text, length in enumerate(lengths)
+        for position in range(length)
+    }
     counted = decoding.count_pages(lengths, page_tokens)
     assert (counted.pages, counted.tokens) == (len(pages), sum(lengths))
     assert counted.empty_share == pytest.approx(1 - sum(lengths) / (len(pages) * page_tokens))

@@ -1,4 +1,6 @@
-"""Dropped tokens, held to scipy and to all choices, and the small network, held to one that goes token by token."""
+"""Dropped tokens, held to scipy and to all choices, and the small network, held to one that goes
+token by token.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,14 @@ from helpers.studies.experts import _training, expect_dropped
     [(16, 1 / 4, 4), (4096, 1 / 4, 1024), (10, 0.9, 3), (7, 0.5, 0), (5, 0.2, 5), (0, 0.5, 0)],
 )
 def test_dropped_tokens_are_the_mean_excess_of_a_binomial(tokens, probability, capacity):
-    expected = binom(tokens, probability).expect(lambda choosing: np.maximum(choosing - capacity, 0)) if tokens else 0
-    assert expect_dropped(tokens, probability, capacity=capacity) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    expected = (
+        binom(tokens, probability).expect(lambda choosing: np.maximum(choosing - capacity, 0))
+        if tokens
+        else 0
+    )
+    assert expect_dropped(tokens, probability, capacity=capacity) == pytest.approx(
+        expected, rel=1e-9, abs=1e-12
+    )
 
 
 def test_dropped_tokens_are_the_mean_over_all_choices():

@@ -1,4 +1,7 @@
-"""The convnet under compilers: what does not run is named, what is wrong is not timed. Stand-ins for the compilers."""
+"""The convnet under compilers: what does not run is named, what is wrong is not timed.
+
+Stand-ins for the compilers.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,16 @@ def stand_ins(monkeypatch):
 
 def test_every_way_that_runs_is_timed_and_the_others_are_named(stand_ins):
     found = compilers.measure_compilers(batch=2, budget_s=0.1)
-    assert [row.way for row in found.ways] == [compilers.EAGER, compilers.COMPILED, compilers.FROZEN]
+    assert [row.way for row in found.ways] == [
+        compilers.EAGER,
+        compilers.COMPILED,
+        compilers.FROZEN,
+    ]
     assert found.absent == "ONNX Runtime: onnx not installed"
-    assert all(row.prepared_s > 0 and row.low_speedup <= row.speedup <= row.high_speedup for row in found.ways)
+    assert all(
+        row.prepared_s > 0 and row.low_speedup <= row.speedup <= row.high_speedup
+        for row in found.ways
+    )
     assert found.ways[0].speedup == 1
 
 

@@ -1,4 +1,6 @@
-"""A layer in one kernel: the convolution with bias, ReLU and pooling, direct and by Winograd's products."""
+"""A layer in one kernel: the convolution with bias, ReLU and pooling, direct and by Winograd's
+products.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,17 @@ from helpers.timing._runs import why_disturbed
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-# N, C_in, C_out, H, W: the story's, odd sizes, channels that are no multiple of a vector, blocks of every length.
-LAYERS = [(2, 1, 16, 28, 28), (2, 16, 32, 14, 14), (2, 32, 32, 7, 7), (3, 3, 21, 9, 5), (1, 5, 1, 2, 2),
-          (2, 9, 40, 3, 7), (1, 2, 17, 6, 27)]  # fmt: skip
+# N, C_in, C_out, H, W: the story's, odd sizes, channels that are no multiple of a vector, blocks of
+# every length.
+LAYERS = [
+    (2, 1, 16, 28, 28),
+    (2, 16, 32, 14, 14),
+    (2, 32, 32, 7, 7),
+    (3, 3, 21, 9, 5),
+    (1, 5, 1, 2, 2),
+    (2, 9, 40, 3, 7),
+    (1, 2, 17, 6, 27),
+]
 B = torch.tensor([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 G = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 A = torch.tensor([[1, 1, 1, 0], [0, 1, -1, -1]])
@@ -31,7 +41,9 @@ def tensors(layer, dtype=torch.float32):
     images, before, after, height, width = layer
     generator = torch.Generator().manual_seed(0)
     shapes = ((images, before, height, width), (after, before, 3, 3), (after,))
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
+    ]
 
 
 def reference(x, weight, bias):
@@ -39,22 +51,32 @@ def reference(x, weight, bias):
 
 
 def winograd(x, weight, bias, b, g, a):
-    """Return the outputs before ReLU and pooling by the published formula, with the given matrices."""
+    """Return the outputs before ReLU and pooling by the published formula, with the given
+    matrices.
+    """
     height, width = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
-    tiles = functional.pad(x, (1, 1, 1, 1)).unfold(2, 4, 2).unfold(3, 4, 2)  # (N, C, rows, columns, 4, 4)
+    # (N, C, rows, columns, 4, 4)
+    tiles = functional.pad(x, (1, 1, 1, 1)).unfold(2, 4, 2).unfold(3, 4, 2)
     tiles = tiles[:, :, : height // 2, : width // 2]
     products = torch.einsum("ockl,ncrskl->norskl", g @ weight @ g.T, b @ tiles @ b.T)
     found = a @ products @ a.T
-    return found.permute(0, 1, 2, 4, 3, 5).reshape(len(x), len(weight), height, width) + bias.view(1, -1, 1, 1)
+    return found.permute(0, 1, 2, 4, 3, 5).reshape(len(x), len(weight), height, width) + bias.view(
+        1, -1, 1, 1
+    )
 
 
 def error_bound(algorithm, x, weight, bias, u):
-    """Return the bound of conv_bias_relu_pool's docstring for each output: the largest of its pooling window's."""
+    """Return the bound of conv_bias_relu_pool's docstring for each output: the largest of its
+    pooling window's.
+    """
     size = [tensor.double().abs() for tensor in (x, weight, bias)]
     if algorithm == "direct":
         n, total = 9 * x.shape[1] + 1, functional.conv2d(*size, padding=1)
     else:
-        n, total = x.shape[1] + 12, winograd(*size, *(matrix.double().abs() for matrix in (B, G, A)))
+        n, total = (
+            x.shape[1] + 12,
+            winograd(*size, *(matrix.double().abs() for matrix in (B, G, A))),
+        )
     return functional.max_pool2d(n * u / (1 - n * u) * total, 2)
 
 
@@ -132,9 +154,12 @@ def test_nan_and_infinity_reach_the_outputs_that_they_touch():
         torch.testing.assert_close(direct, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
         tiled = conv_bias_relu_pool(x, weight, bias, algorithm="Winograd")
         touched = torch.zeros(4, 4, dtype=torch.bool)
-        touched[0:2, 0:2] = True  # the tiles of 4 x 4 inputs, padding included, in which row and column 2 stand
+        # the tiles of 4 x 4 inputs, padding included, in which row and column 2 stand
+        touched[0:2, 0:2] = True
         assert tiled[0, :, touched].isnan().any()
-        torch.testing.assert_close(tiled[0, :, ~touched], expected[0, :, ~touched], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            tiled[0, :, ~touched], expected[0, :, ~touched], rtol=1e-4, atol=1e-5
+        )
 
 
 @needs_compiler
@@ -149,22 +174,33 @@ def test_threads_views_and_nothing(algorithm, monkeypatch):
     wide[:, ::2, :, ::2] = x
     many = torch.zeros(12)
     many[::2] = bias
-    found = conv_bias_relu_pool(wide[:, ::2, :, ::2], weight.transpose(2, 3).contiguous().transpose(2, 3), many[::2],
-                                algorithm=algorithm)  # fmt: skip
+    found = conv_bias_relu_pool(
+        wide[:, ::2, :, ::2],
+        weight.transpose(2, 3).contiguous().transpose(2, 3),
+        many[::2],
+        algorithm=algorithm,
+    )
     assert torch.equal(found, expected)
     assert conv_bias_relu_pool(x[:0], weight, bias, algorithm=algorithm).shape == (0, 6, 3, 3)
 
 
 @needs_compiler
-@pytest.mark.parametrize(("algorithm", "old", "new"), [
-    ("direct", "sum[p][v] = T::load(bias + v * lanes)", "sum[p][v] = V{}"),
-    ("Winograd", "low[k] = difference - at(12 + k)", "low[k] = difference"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("algorithm", "old", "new"),
+    [
+        ("direct", "sum[p][v] = T::load(bias + v * lanes)", "sum[p][v] = V{}"),
+        ("Winograd", "low[k] = difference - at(12 + k)", "low[k] = difference"),
+    ],
+)
 def test_a_planted_mistake_in_the_program_is_seen(algorithm, old, new, monkeypatch):
     source = cpp_kernels.source("convolution")
     assert source.count(old) == 1
-    library = native.compile_cpp(source.replace(old, new), flags=("-O0", "-std=c++17", "-pthread", "-DKIND=F32"))
-    monkeypatch.setattr(cpp_kernels, "_function", lambda name, dtype: cpp_kernels.function_of(library, name))
+    library = native.compile_cpp(
+        source.replace(old, new), flags=("-O0", "-std=c++17", "-pthread", "-DKIND=F32")
+    )
+    monkeypatch.setattr(
+        cpp_kernels, "_function", lambda name, dtype: cpp_kernels.function_of(library, name)
+    )
     with pytest.raises(AssertionError):
         check(algorithm, torch.float32)
 
@@ -180,8 +216,10 @@ def test_one_kernel_is_faster_than_four():
         return functional.max_pool2d(torch.relu(y), 2)
 
     with timing.fixed_threads(1), torch.no_grad():
-        runs = {"four": four} | {name: lambda name=name: conv_bias_relu_pool(x, weight, bias, algorithm=name)
-                                 for name in ALGORITHMS}  # fmt: skip
+        runs = {"four": four} | {
+            name: lambda name=name: conv_bias_relu_pool(x, weight, bias, algorithm=name)
+            for name in ALGORITHMS
+        }
         found = timing.compare(runs | {"planted": lambda: (four(), four())}, budget_s=0.6)
     found.claim("one kernel takes no longer than four", "direct", at_most=1)
     found.claim("nor with Winograd's products", "Winograd", at_most=1)
@@ -200,7 +238,11 @@ def test_one_kernel_is_faster_than_four():
       "bias": torch.ones(5, device="meta")}, NotImplementedError, "for the CPU"),
 ])  # fmt: skip
 def test_wrong_arguments_are_told_what_is_accepted(change, error, words):
-    given = {"x": torch.ones(2, 3, 4, 4), "weight": torch.ones(5, 3, 3, 3), "bias": torch.ones(5)} | change
+    given = {
+        "x": torch.ones(2, 3, 4, 4),
+        "weight": torch.ones(5, 3, 3, 3),
+        "bias": torch.ones(5),
+    } | change
     algorithm = given.pop("algorithm", "direct")
     with pytest.raises(error, match=words):
         conv_bias_relu_pool(*given.values(), algorithm=algorithm)

@@ -1,4 +1,6 @@
-"""The figures of the fused bias: what they fill, write and compute, and the layer that they are drawn from."""
+"""The figures of the fused bias: what they fill, write and compute, and the layer that they are
+drawn from.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def test_passes_begin_untouched_and_end_when_memory_was_visited_twice_per_value(
 def test_after_as_many_visits_as_values_one_pass_is_done_and_two_have_added_the_bias():
     middle = fused_bias.pass_frames(4)[2]
     assert texts(middle) == ["done"] * 4 + ["y + b"] * 4
-    assert [label.get_text() for label in middle.axes[0].get_yticklabels()] == ["one pass", "two passes"]
+    assert [label.get_text() for label in middle.axes[0].get_yticklabels()] == [
+        "one pass",
+        "two passes",
+    ]
 
 
 def test_passes_over_no_values_are_refused():
@@ -53,7 +58,9 @@ def test_passes_over_no_values_are_refused():
         fused_bias.pass_frames(0)
 
 
-@pytest.mark.parametrize(("blocks", "count", "busy"), [(16, 132, 16), (132, 132, 132), (500, 132, 132), (1, 2, 1)])
+@pytest.mark.parametrize(
+    ("blocks", "count", "busy"), [(16, 132, 16), (132, 132, 132), (500, 132, 132), (1, 2, 1)]
+)
 def test_a_block_keeps_one_multiprocessor_busy(blocks, count, busy):
     figure = fused_bias.draw_busy(blocks, multiprocessors=count, title="t")
     assert {f"busy: {busy}", f"idle: {count - busy}"} <= set(texts(figure))
@@ -86,7 +93,9 @@ def turned(monkeypatch):
 
 
 def kernel_times_us(kernels, *, rate, size, images, channels, bandwidth, launch):
-    """The times of the kernels of a layer, one, two or three: each a launch and the longer of work and bytes."""
+    """The times of the kernels of a layer, one, two or three: each a launch and the longer of work
+    and bytes.
+    """
     outputs = images * 16 * 28 * 28
     tensor_us = size * outputs / (bandwidth * 1e9) * 1e6
     work_us = 2 * 9 * channels * outputs / rate * 1e6
@@ -98,10 +107,15 @@ def test_the_figure_to_turn_adds_up_the_kernels(monkeypatch):
     menu, *sliders = figure["inputs"]
     for number in range(300):
         label = list(menu.options)[number % len(menu.options)]
-        setting = {slider.name: slider.values[number * step % len(slider.values)]
-                   for slider, step in zip(sliders, (1, 5, 3, 7), strict=True)}  # fmt: skip
+        setting = {
+            slider.name: slider.values[number * step % len(slider.values)]
+            for slider, step in zip(sliders, (1, 5, 3, 7), strict=True)
+        }
         found = at(figure["inputs"], figure["formulas"], gpu=label, **setting)
-        times = {count: math.fsum(kernel_times_us(count, **menu.options[label], **setting)) for count in (1, 2, 3)}
+        times = {
+            count: math.fsum(kernel_times_us(count, **menu.options[label], **setting))
+            for count in (1, 2, 3)
+        }
         assert found["three"] == pytest.approx(times[3] / times[1])
         assert found["two"] == pytest.approx(times[2] / times[1])
 

@@ -17,8 +17,11 @@ BLUE, GREY = plotting.COLOURS["computing"], plotting.COLOURS["waiting"]
 
 
 def colours(drawn):
-    return Counter(to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches
-                   if isinstance(patch, Rectangle))  # fmt: skip
+    return Counter(
+        to_hex(patch.get_facecolor()).upper()
+        for patch in drawn.axes[0].patches
+        if isinstance(patch, Rectangle)
+    )
 
 
 def texts(drawn):
@@ -44,14 +47,18 @@ def test_lanes_are_blue_where_they_take_part():
         gpu_execution.draw_lanes({"x": [1]}, title="t")
 
 
-@pytest.mark.parametrize(("stride", "sectors", "words"), [(1, 4, 32), (2, 8, 32), (8, 32, 32), (0, 1, 1)])
+@pytest.mark.parametrize(
+    ("stride", "sectors", "words"), [(1, 4, 32), (2, 8, 32), (8, 32, 32), (0, 1, 1)]
+)
 def test_sectors_have_eight_words_each_and_the_wanted_are_blue(stride, sectors, words):
     drawn = gpu_execution.draw_sectors({"x": [4 * stride * lane for lane in range(32)]}, title="t")
     assert colours(drawn) == Counter({BLUE: words, GREY: 8 * sectors - words})
     assert f"{sectors} sector{'s' if sectors > 1 else ''}" in texts(drawn)
 
 
-@pytest.mark.parametrize(("words", "passes", "first"), [(32, 32, 1), (33, 1, 32), (34, 2, 16), (0, 1, 32)])
+@pytest.mark.parametrize(
+    ("words", "passes", "first"), [(32, 32, 1), (33, 1, 32), (34, 2, 16), (0, 1, 32)]
+)
 def test_banks_have_a_square_for_each_lane_and_the_first_pass_is_blue(words, passes, first):
     drawn = gpu_execution.draw_banks({"x": [4 * words * lane for lane in range(32)]}, title="t")
     panel, *squares = (patch for patch in drawn.axes[0].patches if isinstance(patch, Rectangle))
@@ -70,17 +77,25 @@ def step(kernel, sectors, passes):
 
 
 def test_the_way_has_a_bar_as_long_as_each_time_and_bold_counts_where_they_change():
-    steps = {"one line": step("Naive", 36, None), "tile": step("Tiled", 8, 32), "padded": step("TiledPadded", 8, 1)}
+    steps = {
+        "one line": step("Naive", 36, None),
+        "tile": step("Tiled", 8, 32),
+        "padded": step("TiledPadded", 8, 1),
+    }
     drawn = gpu_execution.draw_way(steps, least_s=2.56e-3, title="t")
     bars = [patch for patch in drawn.axes[0].patches if isinstance(patch, Rectangle)]
     assert [bar.get_width() / bars[0].get_width() for bar in bars] == pytest.approx(
         [1, 8.6235 / 18.0645, 5.0724 / 18.0645]
     )
     [least] = drawn.axes[0].lines
-    assert (least.get_xdata()[0] - bars[0].get_x()) / bars[0].get_width() == pytest.approx(2.56 / 18.0645)
+    assert (least.get_xdata()[0] - bars[0].get_x()) / bars[0].get_width() == pytest.approx(
+        2.56 / 18.0645
+    )
     bold = [text.get_text() for text in drawn.axes[0].texts if text.get_fontweight() == "bold"]
     assert bold == ["8", "32", "1"]
-    assert {"36", "–", "18.06 ms", "8.62 ms", "5.07 ms", "roofline, 2.56 ms (modelled)"} <= set(texts(drawn))
+    assert {"36", "–", "18.06 ms", "8.62 ms", "5.07 ms", "roofline, 2.56 ms (modelled)"} <= set(
+        texts(drawn)
+    )
     with pytest.raises(ValueError, match="no steps; give at least one TransposeStep"):
         gpu_execution.draw_way({}, least_s=1.0, title="t")
     with pytest.raises(TypeError, match="give a list of steps of the way"):
@@ -93,7 +108,11 @@ def test_the_way_has_a_bar_as_long_as_each_time_and_bold_counts_where_they_chang
 
 @pytest.mark.parametrize("draw", [gpu_execution.draw_sectors, gpu_execution.draw_banks])
 def test_requests_are_refused(draw):
-    for given, words in (({}, "no request"), ({"x": []}, "no addresses of 'x'"), ({"x": [2]}, "multiple of the 4")):
+    for given, words in (
+        ({}, "no request"),
+        ({"x": []}, "no addresses of 'x'"),
+        ({"x": [2]}, "multiple of the 4"),
+    ):
         with pytest.raises(ValueError, match=words):
             draw(given, title="t")
     with pytest.raises(TypeError, match="give a dictionary from names to byte addresses"):
@@ -123,14 +142,25 @@ def test_the_figure_to_turn_computes_the_occupancy(monkeypatch):
     assert set(menu.options) == set(cards)
     for number in range(300):
         card = list(cards)[number % len(cards)]
-        threads, registers, kib = (slider.values[number * step % len(slider.values)]
-                                   for slider, step in zip(sliders, (1, 37, 7), strict=True))  # fmt: skip
-        values = {"threads": threads, "registers": registers, "kib": kib, "ceil": math.ceil, "floor": math.floor,
-                  "gpu": type("Gpu", (), dict(menu.options[card]))}  # fmt: skip
+        threads, registers, kib = (
+            slider.values[number * step % len(slider.values)]
+            for slider, step in zip(sliders, (1, 37, 7), strict=True)
+        )
+        values = {
+            "threads": threads,
+            "registers": registers,
+            "kib": kib,
+            "ceil": math.ceil,
+            "floor": math.floor,
+            "gpu": type("Gpu", (), dict(menu.options[card])),
+        }
         for name, formula in figure["formulas"].items():
             values[name] = eval(formula, values)
         fits = occupancy(cards[card], threads=threads, registers=registers, shared_bytes=1024 * kib)
-        assert (values["fitting"], values["occupancy"]) == (fits.blocks, pytest.approx(100 * fits.warp_share))
+        assert (values["fitting"], values["occupancy"]) == (
+            fits.blocks,
+            pytest.approx(100 * fits.warp_share),
+        )
 
 
 def test_the_figure_to_turn_is_displayed(capsys):

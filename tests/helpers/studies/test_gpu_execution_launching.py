@@ -1,4 +1,6 @@
-"""Kernels on simulated warps: results against NumPy, counts against worked cases and against sets of lanes."""
+"""Kernels on simulated warps: results against NumPy, counts against worked cases and against sets
+of lanes.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,21 @@ def test_a_guarded_saxpy_costs_a_warp_with_eight_lanes():
     x, y = numbered(1000), ones(1000)
     run = launch(saxpy, 2.0, x, y, grid=4, block=256)
     np.testing.assert_array_equal(y, 2 * numbered(1000) + 1)
-    assert (run.blocks, run.threads, run.warps, run.barriers, run.shared_bytes) == (4, 1024, 32, 0, 0)
+    assert (run.blocks, run.threads, run.warps, run.barriers, run.shared_bytes) == (
+        4,
+        1024,
+        32,
+        0,
+        0,
+    )
     assert (run.loads, run.stores, run.sectors, run.passes) == (64, 32, 375, 0)
     loads = run.count("x", "load")
-    assert (loads.requests, loads.lanes, loads.sectors, loads.active_share) == (32, 1000, 125, 1000 / 1024)
+    assert (loads.requests, loads.lanes, loads.sectors, loads.active_share) == (
+        32,
+        1000,
+        125,
+        1000 / 1024,
+    )
     assert [len(request.lanes) for request in run.requests if request.warp == 31] == [8, 8, 8]
     assert results.from_dict(Launch, run.to_dict()) == run
 
@@ -47,13 +60,23 @@ def test_transposes_cost_what_the_rules_say(kernel, block, expected):
     run = launch(kernel, source, target, grid=(2, 2), block=block)
     np.testing.assert_array_equal(target, source.T)
     assert {row.requests for row in run.counts} == {128}
-    tile = [run.count("tile", access).passes for access in ("store", "load")] if run.barriers else [0, 0]
-    assert (run.count("source", "load").sectors, run.count("target", "store").sectors, *tile) == expected
+    tile = (
+        [run.count("tile", access).passes for access in ("store", "load")]
+        if run.barriers
+        else [0, 0]
+    )
+    assert (
+        run.count("source", "load").sectors,
+        run.count("target", "store").sectors,
+        *tile,
+    ) == expected
     assert run.shared_bytes == {one_line: 0, four_values: 4224}.get(kernel, run.shared_bytes)
 
 
 def test_who_neighbours_are_decides_the_sectors_of_a_product():
-    """Lesson 02's naive product in a block of 32 x 32: 1 + 4 sectors per step if x is the column, else 32 + 1."""
+    """Lesson 02's naive product in a block of 32 x 32: 1 + 4 sectors per step if x is the column,
+    else 32 + 1.
+    """
 
     def by_column(thread, a, b, c):
         total = 0.0
@@ -69,7 +92,10 @@ def test_who_neighbours_are_decides_the_sectors_of_a_product():
         c = np.zeros((32, 32), np.float32)
         run = launch(kernel, a, b, c, grid=1, block=(32, 32))
         np.testing.assert_array_equal(c, a @ b)
-        assert (run.count("a", "load").requests, run.count("b", "load").requests) == (8 * 32, 8 * 32)
+        assert (run.count("a", "load").requests, run.count("b", "load").requests) == (
+            8 * 32,
+            8 * 32,
+        )
         assert run.count("a", "load").sectors_per_request == of_a
         assert run.count("b", "load").sectors_per_request == of_b
 
@@ -86,7 +112,10 @@ def test_the_tiled_kernel_of_lesson_02_runs_unchanged():
     counted = simulators.count_traffic(tiled, 8, 8, 16, tile=8)
     assert run.barriers == counted.barriers == 4
     assert run.shared_bytes == counted.shared_block_bytes
-    lanes = {space: sum(row.lanes for row in run.counts if row.space == space) for space in ("global", "shared")}
+    lanes = {
+        space: sum(row.lanes for row in run.counts if row.space == space)
+        for space in ("global", "shared")
+    }
     assert lanes["global"] == counted.global_reads + counted.global_writes
     assert lanes["shared"] == counted.shared_reads + counted.shared_writes
 
@@ -187,9 +216,9 @@ def test_one_load_from_two_arrays_is_one_request():
         out[thread.x] = (left if thread.x % 2 else right)[thread.x]
 
     run = launch(either, ones(32), ones(32), np.zeros(32, np.float32), grid=1, block=32)
-    assert [(row.array, row.requests, row.sectors) for row in run.counts if row.access == "load"] == [
-        ("left or right", 1, 8)
-    ]
+    assert [
+        (row.array, row.requests, row.sectors) for row in run.counts if row.access == "load"
+    ] == [("left or right", 1, 8)]
 
 
 FORMS = {
@@ -234,7 +263,9 @@ FORMS = {
 
 
 def form(name, rounds, taken):
-    """Return a kernel that loops ``rounds[lane]`` times, and loads in round p if ``taken[p][lane]``."""
+    """Return a kernel that loops ``rounds[lane]`` times, and loads in round p if
+    ``taken[p][lane]``.
+    """
 
     def load(wanted, x, lane):
         if wanted:
@@ -242,7 +273,12 @@ def form(name, rounds, taken):
 
     scope = {"rounds": rounds, "taken": taken, "load": load}
     body = textwrap.indent(textwrap.dedent(FORMS[name]), "    ")
-    exec(compile(f"def kernel(thread, x, out):\n    lane = thread.x\n{body}", "<a reader's cell>", "exec"), scope)
+    exec(
+        compile(
+            f"def kernel(thread, x, out):\n    lane = thread.x\n{body}", "<a reader's cell>", "exec"
+        ),
+        scope,
+    )
     return scope["kernel"]
 
 
@@ -251,9 +287,15 @@ def form(name, rounds, taken):
 @given(data=st.data())
 def test_lanes_go_together_in_the_same_round_and_only_there(name, data):
     rounds = data.draw(st.lists(st.integers(0, 4), min_size=8, max_size=8))
-    taken = data.draw(st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=9, max_size=9))
-    expected = [tuple(lane for lane in range(8) if p < rounds[lane] and taken[p][lane]) for p in range(9)]
-    assert loads_of(form(name, rounds, taken), ones(8), block=8) == [lanes for lanes in expected if lanes]
+    taken = data.draw(
+        st.lists(st.lists(st.booleans(), min_size=8, max_size=8), min_size=9, max_size=9)
+    )
+    expected = [
+        tuple(lane for lane in range(8) if p < rounds[lane] and taken[p][lane]) for p in range(9)
+    ]
+    assert loads_of(form(name, rounds, taken), ones(8), block=8) == [
+        lanes for lanes in expected if lanes
+    ]
 
 
 @repeatable(examples=12)
@@ -265,8 +307,11 @@ def test_lanes_go_together_in_the_same_round_of_both_loops(rounds):
             for _ in range(inner):
                 x[lane]
 
-    expected = [tuple(lane for lane in range(8) if p < len(rounds[lane]) and q < rounds[lane][p])
-                for p in range(3) for q in range(3)]  # fmt: skip
+    expected = [
+        tuple(lane for lane in range(8) if p < len(rounds[lane]) and q < rounds[lane][p])
+        for p in range(3)
+        for q in range(3)
+    ]
     assert loads_of(nested, ones(8), block=8) == [lanes for lanes in expected if lanes]
 
 
@@ -300,7 +345,12 @@ def test_the_rounds_of_a_loop_go_on_behind_a_barrier():
 def test_a_block_of_no_whole_warps_has_lanes_without_threads():
     run = launch(saxpy, 1, ones(96), ones(96), grid=2, block=48)
     assert (run.threads, run.warps) == (96, 4)
-    assert [len(request.lanes) for request in run.requests if request.array == "x"] == [32, 16, 32, 16]
+    assert [len(request.lanes) for request in run.requests if request.array == "x"] == [
+        32,
+        16,
+        32,
+        16,
+    ]
 
 
 def test_arrays_begin_in_sectors_of_their_own():
@@ -379,31 +429,98 @@ KERNELS = {
         """,
 }
 MISTAKES = {
-    "no guard": ("guarded", "i < len(x)", "True",
-                 "thread (36, 0) of block (1, 0) uses x[100], but x has 100 elements; guard the access with an if"),
-    "negative": ("guarded", "= x[i]", "= x[i - 1]", "thread (0, 0) of block (0, 0) uses x[-1], but x has 100 elements"),
-    "two indices": ("guarded", "= x[i]", "= x[0, i]", "uses x[(0, 100)]" "|uses x[(0, 0)]"),
-    "a float": ("guarded", "= x[i]", "= x[i / 2]", "uses x[0.0], but an element must be written x[i] with one integer"),
-    "text": ("guarded", "= x[i]", "= 'x'", "stores 'x' into y[0], but an element must be one number"),
-    "all": ("guarded", "= x[i]", "= sum(x)", "goes through all of x, but a thread must load one element at a time"),
-    "one element": ("guarded", "y[i] =", "y[0] =",
-                    "race: thread (1, 0) of block (0, 0) stores y[0], which thread (0, 0) of block (0, 0) stores with "
-                    "no barrier in between; let one thread store it, or put a yield between the two"),
-    "two blocks": ("guarded", "y[i] =", "y[i % 64] =",
-                   "race: thread (0, 0) of block (1, 0) stores y[0], which block (0, 0) stores as well, and no barrier "
-                   "orders two blocks"),
-    "neighbour": ("guarded", "= x[i]", "= y[max(0, i - 1)]",
-                  "race: thread (1, 0) of block (0, 0) loads y[0], which thread (0, 0) of block (0, 0) stores"),
-    "no barrier": ("shift", "yield", "pass",
-                   "loads tile[63], which no thread has stored yet; store it first, with a yield in between"),
-    "barrier in an if": ("shift", "    yield", "    if i >= 32:\n        return\n    yield",
-                         "thread (0, 0) of block (0, 0) waits at a barrier, but thread (32, 0) of block (0, 0) has"),
-    "two barriers": ("shift", "    yield", "    if i < 32:\n        yield\n    else:\n        yield",
-                     "thread (0, 0) of block (0, 0) and thread (32, 0) of block (0, 0) wait at different barriers"),
-    "two shapes": ("shift", '"tile", 64', '"tile", 64 + thread.thread_x',
-                   "takes shared array 'tile' with the shape (65,), but another thread took it with (64,)"),
-    "no shape": ("shift", '"tile", 64', '"tile"', "shared array 'tile' has the shape (), but it must have one or two"),
-}  # fmt: skip
+    "no guard": (
+        "guarded",
+        "i < len(x)",
+        "True",
+        (
+            "thread (36, 0) of block (1, 0) uses x[100], but x has 100 elements; guard the access "
+            "with an if"
+        ),
+    ),
+    "negative": (
+        "guarded",
+        "= x[i]",
+        "= x[i - 1]",
+        "thread (0, 0) of block (0, 0) uses x[-1], but x has 100 elements",
+    ),
+    "two indices": ("guarded", "= x[i]", "= x[0, i]", "uses x[(0, 100)]|uses x[(0, 0)]"),
+    "a float": (
+        "guarded",
+        "= x[i]",
+        "= x[i / 2]",
+        "uses x[0.0], but an element must be written x[i] with one integer",
+    ),
+    "text": (
+        "guarded",
+        "= x[i]",
+        "= 'x'",
+        "stores 'x' into y[0], but an element must be one number",
+    ),
+    "all": (
+        "guarded",
+        "= x[i]",
+        "= sum(x)",
+        "goes through all of x, but a thread must load one element at a time",
+    ),
+    "one element": (
+        "guarded",
+        "y[i] =",
+        "y[0] =",
+        "race: thread (1, 0) of block (0, 0) stores y[0], which thread (0, 0) of block (0, 0) "
+        "stores with no barrier in between; let one thread store it, or put a yield between the "
+        "two",
+    ),
+    "two blocks": (
+        "guarded",
+        "y[i] =",
+        "y[i % 64] =",
+        "race: thread (0, 0) of block (1, 0) stores y[0], which block (0, 0) stores as well, and "
+        "no barrier orders two blocks",
+    ),
+    "neighbour": (
+        "guarded",
+        "= x[i]",
+        "= y[max(0, i - 1)]",
+        (
+            "race: thread (1, 0) of block (0, 0) loads y[0], which thread (0, 0) of block (0, 0) "
+            "stores"
+        ),
+    ),
+    "no barrier": (
+        "shift",
+        "yield",
+        "pass",
+        "loads tile[63], which no thread has stored yet; store it first, with a yield in between",
+    ),
+    "barrier in an if": (
+        "shift",
+        "    yield",
+        "    if i >= 32:\n        return\n    yield",
+        "thread (0, 0) of block (0, 0) waits at a barrier, but thread (32, 0) of block (0, 0) has",
+    ),
+    "two barriers": (
+        "shift",
+        "    yield",
+        "    if i < 32:\n        yield\n    else:\n        yield",
+        (
+            "thread (0, 0) of block (0, 0) and thread (32, 0) of block (0, 0) wait at different "
+            "barriers"
+        ),
+    ),
+    "two shapes": (
+        "shift",
+        '"tile", 64',
+        '"tile", 64 + thread.thread_x',
+        "takes shared array 'tile' with the shape (65,), but another thread took it with (64,)",
+    ),
+    "no shape": (
+        "shift",
+        '"tile", 64',
+        '"tile"',
+        "shared array 'tile' has the shape (), but it must have one or two",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -420,7 +537,9 @@ def test_what_a_gpu_lets_pass_in_silence_is_refused_and_changes_nothing(name):
 def test_the_kernels_without_a_mistake_pass(kernel):
     x, y = numbered(128), ones(128)
     launch(changed(kernel, "def", "def"), x, y, grid=2, block=64)
-    np.testing.assert_array_equal(y, x if kernel == "guarded" else x.reshape(2, 64)[:, ::-1].ravel())
+    np.testing.assert_array_equal(
+        y, x if kernel == "guarded" else x.reshape(2, 64)[:, ::-1].ravel()
+    )
 
 
 def test_a_load_and_a_later_store_of_another_thread_are_a_race():
@@ -428,7 +547,9 @@ def test_a_load_and_a_later_store_of_another_thread_are_a_race():
         x[(thread.x + 1) % 2]
         x[thread.x] = 0
 
-    with pytest.raises(simulators.KernelError, match=r"stores x\[0\], which .* loads with no barrier|loads x\[0\]"):
+    with pytest.raises(
+        simulators.KernelError, match=r"stores x\[0\], which .* loads with no barrier|loads x\[0\]"
+    ):
         launch(kernel, ones(2), grid=1, block=2)
 
     def across(thread, x):
@@ -437,33 +558,86 @@ def test_a_load_and_a_later_store_of_another_thread_are_a_race():
         else:
             x[0]
 
-    with pytest.raises(simulators.KernelError, match=r"stores x\[0\], which block \(0, 0\) loads as well"):
+    with pytest.raises(
+        simulators.KernelError, match=r"stores x\[0\], which block \(0, 0\) loads as well"
+    ):
         launch(across, ones(2), grid=2, block=1)
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: launch(saxpy, 1, ones(4), ones(4), grid=1, block=1025), ValueError,
-         "block=1025 has 1,025 threads, but a block has at most 1,024"),
-        (lambda: launch(saxpy, 1, ones(4), ones(4), grid=2**11, block=1024), ValueError, "a small grid shows the same"),
-        (lambda: launch(saxpy, 1, ones(4), ones(4), grid=0, block=32), ValueError, "grid=0 is too small"),
-        (lambda: launch(saxpy, 1, ones(4), ones(4), grid=(1, 1, 1), block=32), ValueError,
-         "grid=(1, 1, 1) must be a whole number, or two as (x, y)"),
-        (lambda: launch(saxpy, ones(4), ones(4), grid=1, block=32), TypeError,
-         "saxpy cannot be called with a thread and the 2 arguments given (missing a required argument: 'y')"),
-        (lambda: launch(None, grid=1, block=32), TypeError, "kernel=None is None; give a function of (thread, ...)"),
-        (lambda: launch(saxpy, 1, np.ones(4), ones(4), grid=1, block=4), TypeError,
-         "x has elements of float64, but the simulated memory has words of 4 bytes; give x.astype(np.float32)"),
-        (lambda: launch(saxpy, 1, [1.0, 2.0], ones(2), grid=1, block=4), TypeError, "x is a list; give a NumPy array"),
-        (lambda: launch(one_line, ones(4, 8).T, ones(4, 8), grid=1, block=4), ValueError,
-         "source is not stored row by row, so its addresses would be others; give np.ascontiguousarray(source)"),
-        (lambda: launch(saxpy, 1, (x := ones(4)), x, grid=1, block=4), ValueError, "y and x share memory"),
-        (lambda: launch(saxpy, 1, ones(1, 1, 4), ones(4), grid=1, block=4), ValueError, "x has the shape (1, 1, 4)"),
-        (lambda: launch(saxpy, 1, ones(4), ones(4), grid=1, block=4).count("z", "load"), ValueError,
-         "no row of counts with array 'z', access 'load'"),
+        (
+            lambda: launch(saxpy, 1, ones(4), ones(4), grid=1, block=1025),
+            ValueError,
+            "block=1025 has 1,025 threads, but a block has at most 1,024",
+        ),
+        (
+            lambda: launch(saxpy, 1, ones(4), ones(4), grid=2**11, block=1024),
+            ValueError,
+            "a small grid shows the same",
+        ),
+        (
+            lambda: launch(saxpy, 1, ones(4), ones(4), grid=0, block=32),
+            ValueError,
+            "grid=0 is too small",
+        ),
+        (
+            lambda: launch(saxpy, 1, ones(4), ones(4), grid=(1, 1, 1), block=32),
+            ValueError,
+            "grid=(1, 1, 1) must be a whole number, or two as (x, y)",
+        ),
+        (
+            lambda: launch(saxpy, ones(4), ones(4), grid=1, block=32),
+            TypeError,
+            (
+                "saxpy cannot be called with a thread and the 2 arguments given (missing a "
+                "required argument: 'y')"
+            ),
+        ),
+        (
+            lambda: launch(None, grid=1, block=32),
+            TypeError,
+            "kernel=None is None; give a function of (thread, ...)",
+        ),
+        (
+            lambda: launch(saxpy, 1, np.ones(4), ones(4), grid=1, block=4),
+            TypeError,
+            (
+                "x has elements of float64, but the simulated memory has words of 4 bytes; give "
+                "x.astype(np.float32)"
+            ),
+        ),
+        (
+            lambda: launch(saxpy, 1, [1.0, 2.0], ones(2), grid=1, block=4),
+            TypeError,
+            "x is a list; give a NumPy array",
+        ),
+        (
+            lambda: launch(one_line, ones(4, 8).T, ones(4, 8), grid=1, block=4),
+            ValueError,
+            (
+                "source is not stored row by row, so its addresses would be others; give "
+                "np.ascontiguousarray(source)"
+            ),
+        ),
+        (
+            lambda: launch(saxpy, 1, (x := ones(4)), x, grid=1, block=4),
+            ValueError,
+            "y and x share memory",
+        ),
+        (
+            lambda: launch(saxpy, 1, ones(1, 1, 4), ones(4), grid=1, block=4),
+            ValueError,
+            "x has the shape (1, 1, 4)",
+        ),
+        (
+            lambda: launch(saxpy, 1, ones(4), ones(4), grid=1, block=4).count("z", "load"),
+            ValueError,
+            "no row of counts with array 'z', access 'load'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused(call, kind, words):
     with pytest.raises(kind) as raised:
         call()

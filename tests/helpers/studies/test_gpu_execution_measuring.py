@@ -1,4 +1,6 @@
-"""The transposes on a GPU: none where there is none, and on one a wrong result is refused before it is timed."""
+"""The transposes on a GPU: none where there is none, and on one a wrong result is refused before it
+is timed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ import torch
 
 from helpers import native, timing
 from helpers.studies import gpu_execution
-from helpers.studies.gpu_execution import MeasuredTranspose, MeasuredTransposes, _measuring as measuring
+from helpers.studies.gpu_execution import (
+    MeasuredTranspose,
+    MeasuredTransposes,
+    _measuring as measuring,
+)
 
 KERNELS = ("one_line", "tiled", "padded", "four_values")
 
@@ -59,11 +65,17 @@ def test_a_gpus_transposes_are_timed(gpu, monkeypatch):
         assert device == "cuda"
         for call in calls.values():
             call()
-        rows = [SimpleNamespace(name=name, minimum_s=1e-6 * place) for place, name in enumerate(calls, start=1)]
+        rows = [
+            SimpleNamespace(name=name, minimum_s=1e-6 * place)
+            for place, name in enumerate(calls, start=1)
+        ]
         return SimpleNamespace(candidates=rows, stable=True)
 
     monkeypatch.setattr(timing, "compare", compare)
-    rows = tuple(MeasuredTranspose(name, 1e-6 * place) for place, name in enumerate((*KERNELS, "torch"), start=1))
+    rows = tuple(
+        MeasuredTranspose(name, 1e-6 * place)
+        for place, name in enumerate((*KERNELS, "torch"), start=1)
+    )
     assert gpu_execution.measure_transposes() == MeasuredTransposes("T4", 40, rows, stable=True)
 
 

@@ -1,4 +1,6 @@
-"""Occupancy against NVIDIA's own calculator, which comes with CUDA as C, and against the examples of its guides."""
+"""Occupancy against NVIDIA's own calculator, which comes with CUDA as C, and against the examples
+of its guides.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from helpers.studies.gpu_execution import MULTIPROCESSORS, Multiprocessor, occup
 THREADS = (1, 32, 33, 96, 128, 160, 256, 320, 512, 768, 1024)
 REGISTERS = (1, 24, 32, 33, 37, 64, 65, 73, 96, 168, 255)
 SHARED_BYTES = (0, 1, 4224, 8192, 8193, 16_640, 32_768, 49_152, 98_304, 101_376, 232_448)
-# As bits of NVIDIA's result. Its next bit is the barriers: as many as blocks on 12.0, so they never bind alone.
+# As bits of NVIDIA's result. Its next bit is the barriers: as many as blocks on 12.0, so they never
+# bind alone.
 LIMITS = {"warps": 1, "registers": 2, "shared memory": 4, "blocks": 8}
 NVIDIA = """
 #include <cstdint>
@@ -44,7 +47,7 @@ extern "C" void count(const int64_t* cases, int64_t* fits, int64_t n) {
         fits[2] = result.blockLimitWarps, fits[3] = result.blockLimitRegs, fits[4] = result.blockLimitSharedMem;
     }
 }
-"""
+"""  # noqa: E501
 
 
 def header():
@@ -54,7 +57,9 @@ def header():
 
 
 def calculated(cases):
-    """Return what NVIDIA's calculator says of cases of (capability, threads, registers, shared bytes)."""
+    """Return what NVIDIA's calculator says of cases of (capability, threads, registers, shared
+    bytes).
+    """
     try:
         native.find_compiler()
     except native.MissingToolError:
@@ -66,7 +71,16 @@ def calculated(cases):
     for capability, *kernel in cases:
         room = MULTIPROCESSORS[capability]
         numbers = [int(number) for number in capability.split(".")]
-        rows.append([*numbers, 32 * room.warps, room.shared_bytes, room.most_block_bytes, room.reserved_bytes, *kernel])
+        rows.append(
+            [
+                *numbers,
+                32 * room.warps,
+                room.shared_bytes,
+                room.most_block_bytes,
+                room.reserved_bytes,
+                *kernel,
+            ]
+        )
     fits = np.empty((len(rows), 5), dtype=np.int64)
     count = library.function("void count(const int64_t* cases, int64_t* fits, int64_t n)")
     count(np.array(rows, dtype=np.int64), fits, len(rows))
@@ -79,17 +93,30 @@ def of_case(case):
 
 
 def test_rooms_are_those_of_the_guides_table():
-    """CUDA Programming Guide, "Compute Capabilities": warps, KiB of shared memory in all and for a block at most."""
+    """CUDA Programming Guide, "Compute Capabilities": warps, KiB of shared memory in all and for a
+    block at most.
+    """
     guide = {
-        "6.0": (64, 64, 48), "6.1": (64, 96, 48), "7.0": (64, 96, 96), "7.5": (32, 64, 64), "8.0": (64, 164, 163),
-        "8.6": (48, 100, 99), "8.9": (48, 100, 99), "9.0": (64, 228, 227), "10.0": (64, 228, 227),
+        "6.0": (64, 64, 48),
+        "6.1": (64, 96, 48),
+        "7.0": (64, 96, 96),
+        "7.5": (32, 64, 64),
+        "8.0": (64, 164, 163),
+        "8.6": (48, 100, 99),
+        "8.9": (48, 100, 99),
+        "9.0": (64, 228, 227),
+        "10.0": (64, 228, 227),
         "12.0": (48, 100, 99),
-    }  # fmt: skip
-    kib = {name: (room.warps, room.shared_bytes / 1024, room.most_block_bytes / 1024)
-           for name, room in MULTIPROCESSORS.items()}  # fmt: skip
+    }
+    kib = {
+        name: (room.warps, room.shared_bytes / 1024, room.most_block_bytes / 1024)
+        for name, room in MULTIPROCESSORS.items()
+    }
     assert kib == guide
     since_ampere = [room for name, room in MULTIPROCESSORS.items() if float(name) >= 8]
-    assert {room.shared_bytes - room.most_block_bytes - room.reserved_bytes for room in since_ampere} == {0}
+    assert {
+        room.shared_bytes - room.most_block_bytes - room.reserved_bytes for room in since_ampere
+    } == {0}
     assert {room.reserved_bytes for name, room in MULTIPROCESSORS.items() if float(name) < 8} == {0}
     assert {room.registers for room in MULTIPROCESSORS.values()} == {65_536}
 
@@ -97,12 +124,20 @@ def test_rooms_are_those_of_the_guides_table():
 def test_every_case_is_that_of_nvidias_calculator():
     cases = list(itertools.product(MULTIPROCESSORS, THREADS, REGISTERS, SHARED_BYTES))
     differing = []
-    for case, (blocks, limits, by_warps, by_registers, by_shared) in zip(cases, calculated(cases), strict=True):
+    for case, (blocks, limits, by_warps, by_registers, by_shared) in zip(
+        cases, calculated(cases), strict=True
+    ):
         fits = of_case(case)
         binding = sum(LIMITS[limit] for limit in fits.limited_by.split(" and "))
         expected = (blocks, by_warps, by_registers, min(by_shared, 10**6))
-        shared = fits.blocks_by_shared_memory if by_shared < 10**6 else 10**6  # the calculator's "none taken"
-        if (fits.blocks, fits.blocks_by_warps, fits.blocks_by_registers, shared) != expected or binding != limits & 15:
+        # the calculator's "none taken"
+        shared = fits.blocks_by_shared_memory if by_shared < 10**6 else 10**6
+        if (
+            fits.blocks,
+            fits.blocks_by_warps,
+            fits.blocks_by_registers,
+            shared,
+        ) != expected or binding != limits & 15:
             differing.append((case, fits, expected, limits))
     assert len(cases) > 13_000
     assert differing == []
@@ -126,14 +161,17 @@ def test_the_oracle_sees_a_wrong_share_of_the_system(reserved_bytes):
     cases = list(itertools.product(["8.0"], [32], [16], SHARED_BYTES))
     room = MULTIPROCESSORS["8.0"]
     wrong = Multiprocessor(**{**room.to_dict(), "reserved_bytes": reserved_bytes})
-    found = [occupancy(wrong, threads=32, registers=16, shared_bytes=case[3]).blocks for case in cases]
+    found = [
+        occupancy(wrong, threads=32, registers=16, shared_bytes=case[3]).blocks for case in cases
+    ]
     assert found != [row[0] for row in calculated(cases)]
 
 
 @pytest.mark.parametrize(
     ("capability", "kernel", "blocks", "share"),
     [
-        # CUDA C++ Best Practices Guide, "Calculating Occupancy": 37 registers on 7.0; 75 % and 63 %.
+        # CUDA C++ Best Practices Guide, "Calculating Occupancy": 37 registers on 7.0; 75 % and 63
+        # %.
         ("7.0", (128, 37, 0), 12, 0.75),
         ("7.0", (320, 37, 0), 4, 0.625),
         # CUDA Programming Guide, its examples of occupancy on 10.0.
@@ -178,12 +216,28 @@ def test_a_block_with_more_shared_memory_than_a_block_may_have_does_not_fit():
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ({"threads": 1025}, ValueError, "threads=1025 is too large; give a whole number, 1 to 1,024"),
+        (
+            {"threads": 1025},
+            ValueError,
+            "threads=1025 is too large; give a whole number, 1 to 1,024",
+        ),
         ({"threads": 0}, ValueError, "threads=0 is too small"),
-        ({"registers": 256}, ValueError, "registers=256 is too large; give a whole number, 1 to 255"),
+        (
+            {"registers": 256},
+            ValueError,
+            "registers=256 is too large; give a whole number, 1 to 255",
+        ),
         ({"shared_bytes": 1.5}, TypeError, "shared_bytes=1.5 is a float"),
-        ({"capability": "5.2"}, ValueError, "capability='5.2' is not known; give one of '6.0', '6.1'"),
-        ({"capability": 9.0}, TypeError, "capability=9.0 is a float; give a compute capability as text"),
+        (
+            {"capability": "5.2"},
+            ValueError,
+            "capability='5.2' is not known; give one of '6.0', '6.1'",
+        ),
+        (
+            {"capability": 9.0},
+            TypeError,
+            "capability=9.0 is a float; give a compute capability as text",
+        ),
         ({"capability": (9, 0)}, TypeError, "capability=(9, 0) is a tuple"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Sectors and passes of one request: the published rules, and a memory that is walked byte by byte."""
+"""Sectors and passes of one request: the published rules, and a memory that is walked byte by
+byte.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ SIZES = st.sampled_from([1, 2, 4, 8, 16])
 @pytest.mark.parametrize(
     ("addresses", "expected"),
     [
-        ([4 * lane for lane in LANES], 4),  # CUDA C++ Best Practices Guide: "coalesce into four 32-byte transactions"
-        ([4 * lane + 4 for lane in LANES], 5),  # the same, "sequential but misaligned": five segments
+        # CUDA C++ Best Practices Guide: "coalesce into four 32-byte transactions"
+        ([4 * lane for lane in LANES], 4),
+        # the same, "sequential but misaligned": five segments
+        ([4 * lane + 4 for lane in LANES], 5),
         ([8 * lane for lane in LANES], 8),  # the same, a stride of two: 50 % load efficiency
         ([4 * (31 - lane) for lane in LANES], 4),  # in any order
         ([32 * lane for lane in LANES], 32),
@@ -36,7 +40,13 @@ def test_sectors_are_those_of_the_guide(addresses, expected):
 
 
 def test_lanes_may_take_more_or_less_than_a_word():
-    assert [sectors([size * lane for lane in LANES], size) for size in (1, 2, 4, 8, 16)] == [1, 2, 4, 8, 16]
+    assert [sectors([size * lane for lane in LANES], size) for size in (1, 2, 4, 8, 16)] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+    ]
 
 
 @st.composite
@@ -58,7 +68,8 @@ def test_sectors_are_the_pieces_of_a_memory_that_is_marked_byte_by_byte(request)
 @pytest.mark.parametrize(
     ("addresses", "expected"),
     [
-        ([4 * lane for lane in LANES], 1),  # CUDA C++ Programming Guide, "Shared Memory", its figure of strides: one,
+        # CUDA C++ Programming Guide, "Shared Memory", its figure of strides: one,
+        ([4 * lane for lane in LANES], 1),
         ([8 * lane for lane in LANES], 2),  # two words: a two-way conflict,
         ([12 * lane for lane in LANES], 1),  # three words: none
         ([64] * 32, 1),  # its figure of irregular accesses: a broadcast
@@ -83,7 +94,9 @@ def test_a_row_of_any_tile_takes_one_pass(words):
 
 
 def test_a_swizzle_needs_no_padding():
-    """Word x of row y is kept at x xor y: rows and columns take one pass (CUTLASS keeps its tiles so)."""
+    """Word x of row y is kept at x xor y: rows and columns take one pass (CUTLASS keeps its tiles
+    so).
+    """
     assert {bank_passes([4 * (32 * y + (x ^ y)) for x in LANES]) for y in LANES} == {1}
     assert {bank_passes([4 * (32 * y + (x ^ y)) for y in LANES]) for x in LANES} == {1}
 
@@ -110,19 +123,38 @@ def test_addresses_may_come_from_numpy_and_torch():
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: sectors([4 * lane for lane in range(33)]), ValueError,
-         "addresses has 33 addresses, but a warp has 32 lanes; give those of one request"),
-        (lambda: sectors([0, 6]), ValueError, "addresses[1]=6 must be a multiple of the 4 bytes that a lane takes"),
+        (
+            lambda: sectors([4 * lane for lane in range(33)]),
+            ValueError,
+            "addresses has 33 addresses, but a warp has 32 lanes; give those of one request",
+        ),
+        (
+            lambda: sectors([0, 6]),
+            ValueError,
+            "addresses[1]=6 must be a multiple of the 4 bytes that a lane takes",
+        ),
         (lambda: sectors([8], 16), ValueError, "addresses[0]=8 must be a multiple of the 16 bytes"),
-        (lambda: sectors([0], 3), ValueError, "size_bytes=3 is not known; give one of 1, 2, 4, 8, 16"),
-        (lambda: sectors([0.5]), TypeError, "addresses[0]=0.5 is a float; give a whole number, 0 or more"),
+        (
+            lambda: sectors([0], 3),
+            ValueError,
+            "size_bytes=3 is not known; give one of 1, 2, 4, 8, 16",
+        ),
+        (
+            lambda: sectors([0.5]),
+            TypeError,
+            "addresses[0]=0.5 is a float; give a whole number, 0 or more",
+        ),
         (lambda: sectors([-4]), ValueError, "addresses[0]=-4 is too small"),
-        (lambda: sectors(64), TypeError, "addresses=64 is an int; give a list of byte addresses, one per lane"),
+        (
+            lambda: sectors(64),
+            TypeError,
+            "addresses=64 is an int; give a list of byte addresses, one per lane",
+        ),
         (lambda: bank_passes([2]), ValueError, "addresses[0]=2 must be a multiple of the 4 bytes"),
         (lambda: bank_passes("0 4"), TypeError, "addresses='0 4' is text, as str"),
         (lambda: bank_passes([0] * 33), ValueError, "but a warp has 32 lanes"),
     ],
-)  # fmt: skip
+)
 def test_refused(call, kind, words):
     with pytest.raises(kind) as raised:
         call()

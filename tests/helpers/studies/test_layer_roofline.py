@@ -1,4 +1,6 @@
-"""The room of lesson 02: its programs compute what they say, and its figures show what they are given."""
+"""The room of lesson 02: its programs compute what they say, and its figures show what they are
+given.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def test_a_program_that_the_compiler_refuses_is_no_missing_compiler(monkeypatch)
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        (torch.ones(128, dtype=torch.float64), r"weights are contiguous float32 on the CPU; these are torch.float64"),
+        (
+            torch.ones(128, dtype=torch.float64),
+            r"weights are contiguous float32 on the CPU; these are torch.float64",
+        ),
         (torch.ones(128, 2).T, "weights are contiguous float32 on the CPU"),
         (torch.ones(100), r"100 weights must be a multiple of 128"),
     ],
@@ -96,7 +101,11 @@ def test_the_smallest_inputs_are_accepted_and_hold_next_to_nothing():
     modules = [module for module in helpers.LeNet().modules() if not list(module.children())]
     for module in modules:
         call, x = measuring._smallest(module)
-        assert call(x).numel() <= call.out_channels if isinstance(call, torch.nn.Conv2d) else call(x).numel() <= 4
+        assert (
+            call(x).numel() <= call.out_channels
+            if isinstance(call, torch.nn.Conv2d)
+            else call(x).numel() <= 4
+        )
         shapes.append(tuple(x.shape))
     assert shapes[0] == (1, 1, 5, 5)  # a patch of the first convolution
     assert (1, 1) in shapes  # a linear layer's single value
@@ -105,7 +114,9 @@ def test_the_smallest_inputs_are_accepted_and_hold_next_to_nothing():
 def test_each_call_has_the_median_of_its_rounds(monkeypatch):
     now_s = [0.0]
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
-    monkeypatch.setattr(timing, "measure", lambda *_, **__: SimpleNamespace(median_s=9.0, stable=True))
+    monkeypatch.setattr(
+        timing, "measure", lambda *_, **__: SimpleNamespace(median_s=9.0, stable=True)
+    )
 
     class Sleeping(torch.nn.Module):
         def __init__(self, seconds):
@@ -124,7 +135,10 @@ def test_each_call_has_the_median_of_its_rounds(monkeypatch):
 def test_the_gpus_layer_is_bounded_by_what_the_probe_measured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert layer_roofline.measure_gpu() is None
-    points = [SimpleNamespace(working_set_bytes=size, read_bytes_per_s=rate) for size, rate in ((1, 9e12), (2, 3e11))]
+    points = [
+        SimpleNamespace(working_set_bytes=size, read_bytes_per_s=rate)
+        for size, rate in ((1, 9e12), (2, 3e11))
+    ]
     limits = SimpleNamespace(bandwidths=points, peak_flops={"float32": 8e12, "float16": 6e13})
     rows = [SimpleNamespace(minimum_s=1e-5), SimpleNamespace(minimum_s=2e-5)]
     compared = {}
@@ -168,7 +182,9 @@ def test_the_layer_is_drawn_under_the_smaller_of_slope_and_peak():
 
 def test_every_point_is_within_the_frame_also_far_from_the_corner():
     # an H100 has its corner at 295 FLOP per byte, and one token of 2-byte weights at 1
-    drawn = layer_roofline.draw_layer({1: 1e-4, 4096: 1e-3}, side=8192, bandwidth=3.35e12, peak=989e12, weight_bytes=2)
+    drawn = layer_roofline.draw_layer(
+        {1: 1e-4, 4096: 1e-3}, side=8192, bandwidth=3.35e12, peak=989e12, weight_bytes=2
+    )
     [axes] = drawn.axes
     (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
     for dot in axes.lines[3::2]:
@@ -185,20 +201,31 @@ def _overlaps(texts, renderer):
 def test_no_two_labels_of_the_central_figure_collide(slower):
     bandwidth, peak = 17.6e9, 179e9
     library_s = {
-        tokens: slower * max(4 * (8192**2 + 2 * 8192 * tokens) / bandwidth, 2 * 8192**2 * tokens / peak)
+        tokens: slower
+        * max(4 * (8192**2 + 2 * 8192 * tokens) / bandwidth, 2 * 8192**2 * tokens / peak)
         for tokens in (1, 4, 16, 64)
     }
     own_s = {16: library_s[16] / slower * 1.1}
-    drawn = layer_roofline.draw_layer(library_s, side=8192, bandwidth=bandwidth, peak=peak, own_s=own_s)
+    drawn = layer_roofline.draw_layer(
+        library_s, side=8192, bandwidth=bandwidth, peak=peak, own_s=own_s
+    )
     drawn.canvas.draw()
     [axes] = drawn.axes
-    assert _overlaps([*axes.texts, *axes.get_legend().get_texts()], drawn.canvas.get_renderer()) == []
+    assert (
+        _overlaps([*axes.texts, *axes.get_legend().get_texts()], drawn.canvas.get_renderer()) == []
+    )
 
 
 def test_a_call_is_drawn_on_top_of_the_least_time():
-    drawn = layer_roofline.draw_calls(["conv", "relu"], least_s=[1, 2], call_s=[10, 20], measured_s=[12, 30])
+    drawn = layer_roofline.draw_calls(
+        ["conv", "relu"], least_s=[1, 2], call_s=[10, 20], measured_s=[12, 30]
+    )
     least, both, measured = drawn.axes[0].collections[1:]
-    assert [list(points.get_offsets()[:, 0]) for points in (least, both, measured)] == [[1, 2], [11, 22], [12, 30]]
+    assert [list(points.get_offsets()[:, 0]) for points in (least, both, measured)] == [
+        [1, 2],
+        [11, 22],
+        [12, 30],
+    ]
 
 
 def explored(monkeypatch, *, gpu=None, **setting):
@@ -211,15 +238,21 @@ def explored(monkeypatch, *, gpu=None, **setting):
 @pytest.mark.parametrize(
     ("setting", "reaches"),
     [
-        # 295.3 tokens without inputs and results, 318 with those of a side of 8,192, and 698 at 1,024
-        ({"tokens": 295}, False), ({"tokens": 320}, True),
-        ({"tokens": 512, "side": 1024}, False), ({"tokens": 704, "side": 1024}, True),
-        ({"tokens": 256, "bytes": 1}, True), ({"tokens": 128, "bytes": 1}, False),
+        # 295.3 tokens without inputs and results, 318 with those of a side of 8,192, and 698 at
+        # 1,024
+        ({"tokens": 295}, False),
+        ({"tokens": 320}, True),
+        ({"tokens": 512, "side": 1024}, False),
+        ({"tokens": 704, "side": 1024}, True),
+        ({"tokens": 256, "bytes": 1}, True),
+        ({"tokens": 128, "bytes": 1}, False),
         ({"machine": "this core (measured)", "bytes": 4, "tokens": 32}, True),
         ({"machine": "this core (measured)", "bytes": 4, "tokens": 16}, False),
     ],
-)  # fmt: skip
-def test_the_corner_of_the_figure_to_turn_is_where_both_times_are_equal(monkeypatch, setting, reaches):
+)
+def test_the_corner_of_the_figure_to_turn_is_where_both_times_are_equal(
+    monkeypatch, setting, reaches
+):
     values = explored(monkeypatch, **setting)
     assert (values["reached"] == values["peak"]) is reaches
 
@@ -227,7 +260,8 @@ def test_the_corner_of_the_figure_to_turn_is_where_both_times_are_equal(monkeypa
 def test_sixteen_tokens_reach_sixteen_times_the_bandwidth_over_the_bytes(monkeypatch):
     values = explored(monkeypatch)
     moved_bytes = 2 * 8192**2 + 2 * 2 * 8192 * 16
-    assert values["reached"] == pytest.approx(2 * 8192**2 * 16 / moved_bytes * 3.35, rel=1e-3)  # TFLOP/s
+    # TFLOP/s
+    assert values["reached"] == pytest.approx(2 * 8192**2 * 16 / moved_bytes * 3.35, rel=1e-3)
 
 
 def test_the_gpu_that_was_measured_is_one_of_the_machines(monkeypatch):

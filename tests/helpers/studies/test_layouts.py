@@ -1,4 +1,6 @@
-"""The room of lesson 08: real ranks sum over the link of their group, and its figures show what they are given."""
+"""The room of lesson 08: real ranks sum over the link of their group, and its figures show what
+they are given.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def _figures_closed():
 
 
 def sums_of(rank, _world_size, names):
-    """Return for each dimension of a mesh of 2 x 2 the sum of 10 ** rank, the bytes by link, and the seconds."""
+    """Return for each dimension of a mesh of 2 x 2 the sum of 10 ** rank, the bytes by link, and
+    the seconds.
+    """
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
     results = {}
     for name in names:
@@ -81,7 +85,9 @@ def test_a_group_of_four_sends_three_quarters_twice(ranks, per_node, sent_bytes)
 
 
 def test_a_group_of_two_levels_is_refused(ranks):
-    with pytest.raises(RankError, match=r"ranks \[0, 1, 2, 3\] have neighbours in a node of 2 and others beyond it"):
+    with pytest.raises(
+        RankError, match=r"ranks \[0, 1, 2, 3\] have neighbours in a node of 2 and others beyond it"
+    ):
         ranks.run(sum_of_all, 2)
 
 
@@ -117,10 +123,15 @@ def test_the_groups_of_gpu_0_are_its_row_and_its_column(names, row, column):
     drawn = layouts.draw_names(names)
     colours = {"tensor": labelled(figures._TENSOR), "data": labelled(figures._DATA)}
     numbers = {
-        kind: {int(text[0]) for colour, text in boxes(drawn)
-               if colour == to_hex(colours[kind], keep_alpha=True) and len(text) == 1 and text[0].isdigit()}
+        kind: {
+            int(text[0])
+            for colour, text in boxes(drawn)
+            if colour == to_hex(colours[kind], keep_alpha=True)
+            and len(text) == 1
+            and text[0].isdigit()
+        }
         for kind in colours
-    }  # fmt: skip
+    }
     assert numbers[row] == set(range(1, 8))
     assert numbers[column] == set(range(8, 64, 8))
     texts = [text.get_text() for text in drawn.axes[0].texts]
@@ -134,15 +145,27 @@ def test_the_triangle_has_each_layout_at_its_place_and_frames_the_fastest():
     drawn = layouts.draw_layouts(steps_s, title="t")
     cells = [(colour, text) for colour, text in boxes(drawn) if text]
     assert {text for _, text in cells} == {
-        ("200 ms", "4 data"), ("100 ms", "2 data"), ("400 ms", "1 data"), ("300 ms", "2 data")}  # fmt: skip
-    depth = {text[0]: sum(int(colour[place : place + 2], 16) for place in (1, 3, 5)) for colour, text in cells}
-    assert sorted(depth, key=depth.get) == ["100 ms", "200 ms", "300 ms", "400 ms"]  # the fastest is darkest
-    framed = [patch for patch in drawn.axes[0].get_children()
-              if isinstance(patch, FancyBboxPatch) and patch.get_edgecolor()[3] == 1]  # fmt: skip
+        ("200 ms", "4 data"),
+        ("100 ms", "2 data"),
+        ("400 ms", "1 data"),
+        ("300 ms", "2 data"),
+    }
+    depth = {
+        text[0]: sum(int(colour[place : place + 2], 16) for place in (1, 3, 5))
+        for colour, text in cells
+    }
+    # the fastest is darkest
+    assert sorted(depth, key=depth.get) == ["100 ms", "200 ms", "300 ms", "400 ms"]
+    framed = [
+        patch
+        for patch in drawn.axes[0].get_children()
+        if isinstance(patch, FancyBboxPatch) and patch.get_edgecolor()[3] == 1
+    ]
     assert len(framed) == 1
     place = {text.get_text(): text.get_position() for text in drawn.axes[0].texts}
     assert place["300 ms"][0] == place["200 ms"][0] < place["100 ms"][0] < place["400 ms"][0]
-    assert place["300 ms"][1] < place["200 ms"][1] == place["400 ms"][1]  # more stages are higher up
+    # more stages are higher up
+    assert place["300 ms"][1] < place["200 ms"][1] == place["400 ms"][1]
     assert place["2 stages"][1] < place["200 ms"][1]
     [at_x] = [text.get_position()[0] for text in drawn.axes[0].texts if text.get_text() == "100 ms"]
     assert framed[0].get_bbox().x0 < at_x < framed[0].get_bbox().x1
@@ -156,20 +179,35 @@ def test_the_map_colours_each_cell_by_the_kind_of_its_layout():
     fastest = {(1, 8): (8, 1, 1), (1, 4): (4, 2, 1), (2, 8): (4, 4, 1), (2, 4): (1, 8, 2)}
     drawn = layouts.draw_fastest(fastest, title="t")
     shown = {text[0]: colour for colour, text in boxes(drawn) if text}
-    kinds = {"1 x 1": "data alone", "2 x 1": "two tensor ranks", "4 x 1": "more tensor ranks", "8 x 2": "stages"}
-    assert shown == {cell: to_hex(labelled(figures._KINDS[kind]), keep_alpha=True) for cell, kind in kinds.items()}
+    kinds = {
+        "1 x 1": "data alone",
+        "2 x 1": "two tensor ranks",
+        "4 x 1": "more tensor ranks",
+        "8 x 2": "stages",
+    }
+    assert shown == {
+        cell: to_hex(labelled(figures._KINDS[kind]), keep_alpha=True)
+        for cell, kind in kinds.items()
+    }
     with pytest.raises(ValueError, match="no layouts to draw"):
         layouts.draw_fastest({}, title="t")
 
 
 def group_of(layout, axis):
-    """Return the ranks that differ from rank 0 in one of (stage, data rank, tensor rank) alone, or in none."""
-    return [rank for rank in range(layout.ranks)
-            if all(place == 0 for at_axis, place in enumerate(layout.place(rank)) if at_axis != axis)]  # fmt: skip
+    """Return the ranks that differ from rank 0 in one of (stage, data rank, tensor rank) alone, or
+    in none.
+    """
+    return [
+        rank
+        for rank in range(layout.ranks)
+        if all(place == 0 for at_axis, place in enumerate(layout.place(rank)) if at_axis != axis)
+    ]
 
 
 def two_level_bytes(group, size_bytes):
-    """Return what rank 0 sends in its node of eight and beyond, by the messages of the rings of a sum in two levels."""
+    """Return what rank 0 sends in its node of eight and beyond, by the messages of the rings of a
+    sum in two levels.
+    """
     by_node = Counter(rank // 8 for rank in group)
     [in_node] = set(by_node.values())
     inside, beyond = 0.0, 0.0
@@ -183,8 +221,12 @@ def two_level_bytes(group, size_bytes):
 
 
 def relative_step(nodes, sequences, port, *, tensor, stages):
-    """Return a step over its computing, where rank 0's groups are listed and its messages counted."""
-    layout = parallel_plans.Layout(data=8 * nodes // (tensor * stages), tensor=tensor, pipeline=stages)
+    """Return a step over its computing, where rank 0's groups are listed and its messages
+    counted.
+    """
+    layout = parallel_plans.Layout(
+        data=8 * nodes // (tensor * stages), tensor=tensor, pipeline=stages
+    )
     own = -(-sequences // layout.data)  # sequences of the fullest copy
     computing_s = 6 * 7e9 / (tensor * stages) * own * 4096 / 400e12
     vectors = 2 * 4096 * 4096 * own
@@ -192,7 +234,9 @@ def relative_step(nodes, sequences, port, *, tensor, stages):
     gradients = two_level_bytes(group_of(layout, 1), 14e9 / (tensor * stages))
     boundary = 2 * (stages - 1) / stages * vectors / tensor
     stage_s = computing_s + sums[0] / 450e9 + sums[1] / port
-    step_s = stage_s * (1 + (stages - 1) / own) + gradients[0] / 450e9 + (gradients[1] + boundary) / port
+    step_s = (
+        stage_s * (1 + (stages - 1) / own) + gradients[0] / 450e9 + (gradients[1] + boundary) / port
+    )
     return step_s / (6 * 7e9 * 4096 * sequences / (8 * nodes) / 400e12)
 
 
@@ -206,20 +250,34 @@ def explored(monkeypatch):
 def test_the_figure_to_turn_has_the_step_of_groups_that_are_listed(monkeypatch):
     figure = explored(monkeypatch)
     for nodes, sequences, rate in itertools.product((1, 2, 8, 64), (8, 64, 2048), (12.5, 50)):
-        values = at(figure["inputs"], figure["formulas"], nodes=nodes, sequences=sequences, port=f"{rate} GB/s")
+        values = at(
+            figure["inputs"],
+            figure["formulas"],
+            nodes=nodes,
+            sequences=sequences,
+            port=f"{rate} GB/s",
+        )
         cuts = {"whole": (1, 1), "pair": (2, 1), "node": (8, 1), "staged": (8, min(8, nodes))}
         for name, (tensor, stages) in cuts.items():
             truth = relative_step(nodes, sequences, rate * 1e9, tensor=tensor, stages=stages)
             assert values[name] == pytest.approx(truth), (name, nodes, sequences, rate)
 
 
-def test_data_alone_is_faster_than_a_cut_node_from_one_sequence_per_gpu_on_whatever_the_port(monkeypatch):
+def test_data_alone_is_faster_than_a_cut_node_from_one_sequence_per_gpu_on_whatever_the_port(
+    monkeypatch,
+):
     figure = explored(monkeypatch)
     for nodes, port in itertools.product((1, 4, 8, 32), ("12.5 GB/s", "100 GB/s")):
         for share, is_faster in ((2, True), (1, True), (0.5, False)):
             sequences = int(share * 8 * nodes)
             if sequences >= 8:
-                values = at(figure["inputs"], figure["formulas"], nodes=nodes, sequences=sequences, port=port)
+                values = at(
+                    figure["inputs"],
+                    figure["formulas"],
+                    nodes=nodes,
+                    sequences=sequences,
+                    port=port,
+                )
                 assert (values["whole"] < values["node"]) is is_faster
 
 

@@ -1,4 +1,6 @@
-"""The room of lesson 01: a simulated machine is measured, published waits are computed by hand, figures are read."""
+"""The room of lesson 01: a simulated machine is measured, published waits are computed by hand,
+figures are read.
+"""
 
 from types import SimpleNamespace
 
@@ -16,7 +18,8 @@ SIZES = [256 * KIB, MIB, 4 * MIB]
 
 
 class Machine:
-    """A machine whose one cache holds 1 MiB: a load takes 10 ns from it, 100 ns from memory, 2 ns in order.
+    """A machine whose one cache holds 1 MiB: a load takes 10 ns from it, 100 ns from memory, 2 ns
+    in order.
 
     ``slow`` makes every load of the pass with that number twice as slow.
     """
@@ -51,7 +54,9 @@ class Machine:
 
 def measured(machine, **options) -> Waits:
     buffers = {"only": np.zeros((4 * MIB // 64, 8), np.uint64)}
-    return memory_hierarchy.measure_waits(machine.walk, machine.link, buffers, sizes_bytes=SIZES, **options)["only"]
+    return memory_hierarchy.measure_waits(
+        machine.walk, machine.link, buffers, sizes_bytes=SIZES, **options
+    )["only"]
 
 
 def test_the_waits_are_those_of_the_machine(monkeypatch):
@@ -72,7 +77,8 @@ def test_a_known_random_order_reads_every_line_once_a_pass(monkeypatch):
     assert [len(order) for order in machine.orders] == 2 * [size // 64 for size in SIZES]
     for order in machine.orders:
         assert sorted(order.tolist()) == list(range(len(order)))
-        assert abs(np.diff(order)).mean() == pytest.approx(len(order) / 3, rel=0.1)  # two random places
+        # two random places
+        assert abs(np.diff(order)).mean() == pytest.approx(len(order) / 3, rel=0.1)
 
 
 def test_a_long_known_order_is_read_in_pieces_that_share_no_line(monkeypatch):
@@ -119,8 +125,15 @@ def test_a_cache_ends_at_the_first_size_that_a_flush_does_not_slow():
 
 def test_the_published_waits_are_cycles_over_the_clock():
     chip = memory_hierarchy.gpu_wait("GA102")
-    assert [round(1e9 * seconds, 1) for seconds in (chip.l1_s, chip.l2_s, chip.memory_s)] == [19.2, 143.9, 319.8]
-    with pytest.raises(ValueError, match=r"no chase on 'GA104' is published here; there is one on GV100, GA100, GA102"):
+    assert [round(1e9 * seconds, 1) for seconds in (chip.l1_s, chip.l2_s, chip.memory_s)] == [
+        19.2,
+        143.9,
+        319.8,
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"no chase on 'GA104' is published here; there is one on GV100, GA100, GA102",
+    ):
         memory_hierarchy.gpu_wait("GA104")
 
 
@@ -133,9 +146,13 @@ def limits(latencies):
 
 
 def test_gpus_are_this_machines_and_those_that_were_sent_in(monkeypatch):
-    recordings = [SimpleNamespace(lesson=lesson, result=lambda name, lesson=lesson: limits([name, lesson]))
-                  for lesson in ("00", "01")]  # fmt: skip
-    monkeypatch.setattr(sending, "gpus", lambda: (SimpleNamespace(device="T4", recordings=recordings),))
+    recordings = [
+        SimpleNamespace(lesson=lesson, result=lambda name, lesson=lesson: limits([name, lesson]))
+        for lesson in ("00", "01")
+    ]
+    monkeypatch.setattr(
+        sending, "gpus", lambda: (SimpleNamespace(device="T4", recordings=recordings),)
+    )
     monkeypatch.setattr(hardware, "MachineLimits", Limits)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {name: found.latencies for name, found in memory_hierarchy.gpu_limits().items()} == {
@@ -146,7 +163,9 @@ def test_gpus_are_this_machines_and_those_that_were_sent_in(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H100")
     for latencies, names in (([1], ["H100 (here)"]), ([], [])):
-        monkeypatch.setattr(hardware, "probe", lambda *, device, latencies=latencies: limits(latencies))
+        monkeypatch.setattr(
+            hardware, "probe", lambda *, device, latencies=latencies: limits(latencies)
+        )
         assert list(memory_hierarchy.gpu_limits()) == names
 
 
@@ -159,11 +178,19 @@ def explored(monkeypatch, **setting):
 
 @pytest.mark.parametrize(
     ("gpu", "load", "share", "reaches"),
-    [("RTX 3090", "one float32", 60, True), ("RTX 3090", "one float32", 55, False),
-     ("H100", "one float32", 100, False), ("H100", "4 float32", 30, True), ("H100", "4 float32", 25, False),
-     ("A100 80 GB", "one float32", 100, True), ("V100", "one float32", 100, True)],
-)  # fmt: skip
-def test_of_the_gpus_to_turn_only_the_h100_has_too_few_threads(monkeypatch, gpu, load, share, reaches):
+    [
+        ("RTX 3090", "one float32", 60, True),
+        ("RTX 3090", "one float32", 55, False),
+        ("H100", "one float32", 100, False),
+        ("H100", "4 float32", 30, True),
+        ("H100", "4 float32", 25, False),
+        ("A100 80 GB", "one float32", 100, True),
+        ("V100", "one float32", 100, True),
+    ],
+)
+def test_of_the_gpus_to_turn_only_the_h100_has_too_few_threads(
+    monkeypatch, gpu, load, share, reaches
+):
     values = explored(monkeypatch, gpu=gpu, load=load, share=share)
     assert (values["reached"] == values["published"]) is reaches
 
@@ -172,7 +199,9 @@ def test_the_figure_to_turn_can_be_shown():
     memory_hierarchy.explore_threads()
 
 
-WAITS = Waits((32 * KIB, MIB, 64 * MIB), (1e-9, 5e-9, 9e-8), (8e-8, 8e-8, 9e-8), (5e-10, 1e-9, 4e-9))
+WAITS = Waits(
+    (32 * KIB, MIB, 64 * MIB), (1e-9, 5e-9, 9e-8), (8e-8, 8e-8, 9e-8), (5e-10, 1e-9, 4e-9)
+)
 
 
 def labels(drawn):
@@ -182,7 +211,8 @@ def labels(drawn):
 def test_the_chase_is_drawn_with_the_flush_and_the_stated_caches():
     drawn = memory_hierarchy.draw_waits(WAITS, caches={"L1": 48 * KIB, "L2": 2 * MIB})
     assert len(labels(drawn)) == 2
-    assert {"L1", "L2", " 16.0 times "} <= {text.get_text() for text in drawn.axes[0].texts}  # 80 over 5 in 1 MiB
+    # 80 over 5 in 1 MiB
+    assert {"L1", "L2", " 16.0 times "} <= {text.get_text() for text in drawn.axes[0].texts}
     alone = Waits(WAITS.sizes_bytes, WAITS.chase_s)
     assert labels(memory_hierarchy.draw_waits(alone, caches={})) == ["round and round (measured)"]
 

@@ -1,4 +1,6 @@
-"""The peers' table: every model is counted by every profiler there is, and a failing or missing one is named."""
+"""The peers' table: every model is counted by every profiler there is, and a failing or missing one
+is named.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def test_a_small_model_is_counted_exactly_by_us_and_by_torch(small):
     table = peers.count_with_peers()
     found = {count.profiler: count for count in table.counts}
     for name in ("helpers", "torch"):
-        assert (found[name].counted_macs, found[name].error, found[name].verdict) == (32, "0", "exact")
+        assert (found[name].counted_macs, found[name].error, found[name].verdict) == (
+            32,
+            "0",
+            "exact",
+        )
     assert set(found) | set(table.not_installed) == set(peers._PROFILERS)
 
 
@@ -46,7 +52,9 @@ def test_what_is_not_installed_is_named_and_not_counted(small):
 def test_without_torchvision_nothing_is_counted(small):
     counted = []
     small.setitem(sys.modules, "torchvision", None)
-    small.setattr(peers, "_PROFILERS", {"counter": lambda model, shape: counted.append(model) or 32})
+    small.setattr(
+        peers, "_PROFILERS", {"counter": lambda model, shape: counted.append(model) or 32}
+    )
     with pytest.raises(ModuleNotFoundError, match=r"come with torchvision, .* belongs to torch 2"):
         peers.count_with_peers()
     assert counted == []
@@ -77,7 +85,9 @@ def test_error_and_verdict(counted, error, verdict):
 
 
 def test_the_table_shows_each_error_once_and_comes_back_from_json():
-    table = peers.PeerTable(("none of <these>",), (peers.PeerCount("m", "a", 10, 10), peers.PeerCount("m", "b", 10, 0)))
+    table = peers.PeerTable(
+        ("none of <these>",), (peers.PeerCount("m", "a", 10, 10), peers.PeerCount("m", "b", 10, 0))
+    )
     shown = table._repr_html_()
     assert shown.count("<td") == 2
     assert "&lt;these&gt;" in shown

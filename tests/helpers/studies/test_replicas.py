@@ -1,4 +1,6 @@
-"""The replicas: every way is the sequential fit to 1e-11, the sequential fit is torch's, and what couples is seen."""
+"""The replicas: every way is the sequential fit to 1e-11, the sequential fit is torch's, and what
+couples is seen.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +30,33 @@ from helpers.studies.replicas import (
 )
 from helpers.studies.sgd_parallelism import _stacking as stacking
 
-EAGER = tuple(way for way in replicas.WAYS if way != "compiled" and (way != "own_step" or shutil.which("g++")))
+EAGER = tuple(
+    way for way in replicas.WAYS if way != "compiled" and (way != "own_step" or shutil.which("g++"))
+)
 TOLERANCE = 1e-11
-SMALL = {"points": 9, "single_sets": 3, "single_data": 7, "single_channels": 4, "pair_sets": 2, "pair_data": 5,
-         "pair_channels": 6}  # fmt: skip
-# A rate at which losses jump multiplies roundings as well: replicas that train through have rates at which they fall.
+SMALL = {
+    "points": 9,
+    "single_sets": 3,
+    "single_data": 7,
+    "single_channels": 4,
+    "pair_sets": 2,
+    "pair_data": 5,
+    "pair_channels": 6,
+}
+# A rate at which losses jump multiplies roundings as well: replicas that train through have rates
+# at which they fall.
 OPTIONS = {
     "nothing": {},
     "own rates": {"rate": (0.01, 0.001, 0.005, 0.002, 0.003)},
     "own clipping": {"clip_norm": (0.1, 1.0, 1e3, 20.0, 0.5), "optimizer": "sgd", "rate": 0.01},
     "own stopping": {"patience": (1, 2, 3, 4, 50), "rate": (0.05, 0.05, 0.05, 0.05, 0.003)},
     "own optimizers, all together": {
-        "optimizer": ("adam", "sgd", "adam", "sgd", "adam"), "rate": (0.05, 0.01, 0.02, 0.03, 0.002),
-        "clip_norm": (0.1, 1.0, 2.0, 100.0, 0.5), "patience": (1, 2, 3, 4, 50),
+        "optimizer": ("adam", "sgd", "adam", "sgd", "adam"),
+        "rate": (0.05, 0.01, 0.02, 0.03, 0.002),
+        "clip_norm": (0.1, 1.0, 2.0, 100.0, 0.5),
+        "patience": (1, 2, 3, 4, 50),
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +78,12 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"
 
 
 def difference(run, other):
-    """Return the largest difference of losses, relative, and of weights; infinite where other steps were taken."""
-    if not torch.equal(run.steps_taken, other.steps_taken) or not torch.equal(run.losses.isnan(), other.losses.isnan()):
+    """Return the largest difference of losses, relative, and of weights; infinite where other steps
+    were taken.
+    """
+    if not torch.equal(run.steps_taken, other.steps_taken) or not torch.equal(
+        run.losses.isnan(), other.losses.isnan()
+    ):
         return math.inf
     pairs = (run.losses, other.losses), (run.validation_losses, other.validation_losses)
     off = [((mine - theirs) / theirs).nan_to_num(0).abs().max() for mine, theirs in pairs]
@@ -84,11 +102,19 @@ def test_the_options_do_something(alone):
     assert all(difference(one, other) > 1e-3 for one, other in itertools.combinations(runs, 2))
     stopped = alone["own stopping"]
     assert len(set(stopped.steps_taken.tolist())) >= 3
-    assert stopped.losses.isnan().sum(0).tolist() == (29 - stopped.steps_taken).clamp(min=0).tolist()
+    assert (
+        stopped.losses.isnan().sum(0).tolist() == (29 - stopped.steps_taken).clamp(min=0).tolist()
+    )
 
 
-@pytest.mark.parametrize(("seed", "sizes"), [(11, {}), (12, {"positivity_sets": 0, "pair_data": 12}),
-                                             (13, {"single_channels": 14, "points": 4})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seed", "sizes"),
+    [
+        (11, {}),
+        (12, {"positivity_sets": 0, "pair_data": 12}),
+        (13, {"single_channels": 14, "points": 4}),
+    ],
+)
 def test_they_are_equal_on_other_problems_seeds_and_masks(seed, sizes):
     other = replicas.make_problem(seed, **SMALL | sizes)
     masks = torch.rand(3, len(other.data), generator=torch.Generator().manual_seed(seed)) < 0.5
@@ -103,25 +129,38 @@ def test_a_replica_is_the_same_whoever_is_trained_beside_it(problem, alone):
 
 
 def test_the_sequential_fit_is_torch_on_the_definition(problem, alone):
-    """The oracle: chi2 with NumPy's inverse of the masked matrix, autograd and Adam of torch, on sums as defined."""
+    """The oracle: chi2 with NumPy's inverse of the masked matrix, autograd and Adam of torch, on
+    sums as defined.
+    """
     for seed in (0, 4):
         start, net = problems.start_of(problem, seed), problems.net_of(seed)
         mask = start.mask
         adam = torch.optim.Adam(net.parameters(), lr=2e-3)
-        inverses = [torch.from_numpy(np.linalg.inv(problem.covariance.numpy()[np.ix_(m, m)])) for m in (mask, ~mask)]
+        inverses = [
+            torch.from_numpy(np.linalg.inv(problem.covariance.numpy()[np.ix_(m, m)]))
+            for m in (mask, ~mask)
+        ]
         for step in range(30):
             eight = net(problem.inputs) * problem.shapes
             momentum = (problem.quadrature * (eight[:, 0] + eight[:, 1])).sum()
             fourteen = (eight + (1 - momentum) * problem.bump) @ problem.rotation
-            values = torch.cat([problems.exact_values(one, fourteen) for one in problem.observables])
-            conditions = torch.cat([problems.exact_values(one, fourteen) for one in problem.positivity])
+            values = torch.cat(
+                [problems.exact_values(one, fourteen) for one in problem.observables]
+            )
+            conditions = torch.cat(
+                [problems.exact_values(one, fourteen) for one in problem.positivity]
+            )
             off = values - start.data
-            training, validation = (off[m] @ inverse @ off[m] / m.sum()
-                                    for m, inverse in zip((mask, ~mask), inverses, strict=True))  # fmt: skip
+            training, validation = (
+                off[m] @ inverse @ off[m] / m.sum()
+                for m, inverse in zip((mask, ~mask), inverses, strict=True)
+            )
             training = training + 10 * nn.functional.elu(-conditions, alpha=1e-7).sum()
             found = alone["nothing"]
             assert found.losses[step, seed] == pytest.approx(training.item(), rel=1e-10)
-            assert found.validation_losses[step, seed] == pytest.approx(validation.item(), rel=1e-10)
+            assert found.validation_losses[step, seed] == pytest.approx(
+                validation.item(), rel=1e-10
+            )
             adam.zero_grad()
             training.backward()
             adam.step()
@@ -149,20 +188,28 @@ def test_the_observables_are_their_sums(problem):
             "pair_product": contractions.pair_product(observable)(stack.permute(2, 1, 0))[:, 0],
         }
         for name, values in found.items():
-            np.testing.assert_allclose(values.numpy(), expected, rtol=1e-12, atol=1e-12, err_msg=name)
+            np.testing.assert_allclose(
+                values.numpy(), expected, rtol=1e-12, atol=1e-12, err_msg=name
+            )
 
 
 def test_the_sum_rule_holds_and_the_data_are_those_of_a_net(problem):
     unrotated = torch.eye(8, 14, dtype=torch.float64)
     plain = dataclasses.replace(problem, rotation=unrotated)
     kept = problems.flavours(plain, torch.randn(4, 9, 8, dtype=torch.float64))
-    torch.testing.assert_close(kept[..., :2].sum(-1) @ problem.quadrature, torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(
+        kept[..., :2].sum(-1) @ problem.quadrature, torch.ones(4, dtype=torch.float64)
+    )
     starts = torch.stack([problems.start_of(problem, seed).data for seed in range(400)])
-    spread = torch.linalg.solve_triangular(torch.linalg.cholesky(problem.covariance), (starts - problem.data).T,
-                                           upper=False)  # fmt: skip
-    assert float(spread.square().mean()) == pytest.approx(1, abs=0.05)  # 400 draws of 31 unit normals
+    spread = torch.linalg.solve_triangular(
+        torch.linalg.cholesky(problem.covariance), (starts - problem.data).T, upper=False
+    )
+    # 400 draws of 31 unit normals
+    assert float(spread.square().mean()) == pytest.approx(1, abs=0.05)
     assert float((spread @ spread.T / 400 - torch.eye(len(spread))).abs().max()) < 0.3
-    assert {int(problems.start_of(problem, seed).mask.sum()) for seed in range(5)} == {round(0.75 * 31)}
+    assert {int(problems.start_of(problem, seed).mask.sum()) for seed in range(5)} == {
+        round(0.75 * 31)
+    }
 
 
 def test_a_problem_and_its_replicas_are_drawn_by_their_seeds_alone():
@@ -178,7 +225,12 @@ def test_a_problem_and_its_replicas_are_drawn_by_their_seeds_alone():
     assert torch.linalg.eigvalsh(whole.covariance).min() > 0
 
 
-OF_COMPILED = {"replicas": 3, "patience": (2, 30, 40), "rate": (0.05, 0.005, 0.003), "clip_norm": 1.0}
+OF_COMPILED = {
+    "replicas": 3,
+    "patience": (2, 30, 40),
+    "rate": (0.05, 0.005, 0.003),
+    "clip_norm": 1.0,
+}
 
 
 def test_the_traced_way_is_the_sequential_fit(problem, monkeypatch):
@@ -189,8 +241,17 @@ def test_the_traced_way_is_the_sequential_fit(problem, monkeypatch):
 
 @pytest.mark.release
 def test_the_compiled_way_is_the_sequential_fit():
-    tiny = replicas.make_problem(4, points=6, single_sets=1, single_data=7, single_channels=4, pair_sets=1, pair_data=5,
-                                 pair_channels=6, positivity_sets=1)  # fmt: skip
+    tiny = replicas.make_problem(
+        4,
+        points=6,
+        single_sets=1,
+        single_data=7,
+        single_channels=4,
+        pair_sets=1,
+        pair_data=5,
+        pair_channels=6,
+        positivity_sets=1,
+    )
     with fresh_cache():
         compiled = fit(tiny, "compiled", **OF_COMPILED)
     assert difference(compiled, fit(tiny, "sequential", **OF_COMPILED)) < TOLERANCE
@@ -202,7 +263,9 @@ def test_the_compiled_way_is_the_sequential_fit():
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_its_gradient_is_autograd_s_for_any_number_of_points_and_replicas(dtype):
-    """Points that fill no lane, replicas that fill no group of four, data of one flavour or two only by one set."""
+    """Points that fill no lane, replicas that fill no group of four, data of one flavour or two
+    only by one set.
+    """
     for points, count, seed in ((5, 1, 0), (16, 3, 1), (33, 6, 2)):
         other = replicas.make_problem(seed, **SMALL | {"points": points, "pair_sets": 1})
         prepared, _ = training.prepared_for(other, replicas=count, dtype=dtype)
@@ -216,19 +279,25 @@ def test_its_gradient_is_autograd_s_for_any_number_of_points_and_replicas(dtype)
 
 @needs_compiler
 def test_its_tanh_is_numpy_s():
-    """Through the net: one x-point a lane, weights that carry 0, tiny, ordinary and huge numbers to the tanh."""
+    """Through the net: one x-point a lane, weights that carry 0, tiny, ordinary and huge numbers to
+    the tanh.
+    """
     source = native.read_source(own_step.__package__, "own_step.cpp")
     source += """extern "C" void tanh_all(REAL* x, int64_t n) {
         for (int64_t i = 0; i < n; i += LANES) store(x + i, tanh_of(load(x + i))); }"""
     for real, kind, near in (("float", np.float32, 3e-7), ("double", np.float64, 5e-16)):
         library = native.compile_cpp(source, flags=(*own_step.FLAGS, f"-DREAL={real}"))
-        x = np.concatenate([np.linspace(-30, 30, 4001), np.logspace(-300, 2, 95), [0.0, -0.0, 1e-3, 700.0]])
+        x = np.concatenate(
+            [np.linspace(-30, 30, 4001), np.logspace(-300, 2, 95), [0.0, -0.0, 1e-3, 700.0]]
+        )
         x = np.resize(x.astype(kind), 4096)
         found = x.copy()
         library.function(f"void tanh_all({real}* x, int64_t n)")(found, 4096)
         exact = np.tanh(x.astype(np.float64))
         assert np.abs(found - exact).max() < near
-        assert np.all(np.abs(found - exact) <= 4 * np.finfo(kind).eps * np.abs(exact) + np.finfo(kind).tiny)
+        assert np.all(
+            np.abs(found - exact) <= 4 * np.finfo(kind).eps * np.abs(exact) + np.finfo(kind).tiny
+        )
 
 
 @needs_compiler
@@ -240,7 +309,9 @@ def test_its_tanh_is_numpy_s():
 def test_a_mistake_in_it_is_seen(right, wrong, problem, alone, monkeypatch):
     source = native.read_source(own_step.__package__, "own_step.cpp")
     assert right in source
-    planted = native.compile_cpp(source.replace(right, wrong), flags=("-O1", "-std=c++17", "-DREAL=double"))
+    planted = native.compile_cpp(
+        source.replace(right, wrong), flags=("-O1", "-std=c++17", "-DREAL=double")
+    )
     monkeypatch.setattr(own_step, "compiled", lambda dtype: planted)
     assert difference(fit(problem, "own_step"), alone["nothing"]) > 1e-4
 
@@ -256,8 +327,14 @@ def test_it_is_right_for_the_plainest_processor_too(problem, alone, monkeypatch)
 @needs_compiler
 def test_its_limits_are_refused(problem):
     with pytest.raises(ValueError, match="at most 256"):
-        replicas.train(replicas.make_problem(0, points=257, single_sets=1, pair_sets=1, pair_data=1, pair_channels=1),
-                       replicas=1, steps=1, way="own_step")  # fmt: skip
+        replicas.train(
+            replicas.make_problem(
+                0, points=257, single_sets=1, pair_sets=1, pair_data=1, pair_channels=1
+            ),
+            replicas=1,
+            steps=1,
+            way="own_step",
+        )
     with pytest.raises(ValueError, match="device='cpu'"):
         replicas.train(problem, replicas=1, steps=1, way="own_step", device="meta")
 
@@ -281,7 +358,10 @@ _EVALUATE, _PREPARE = programs.Stacked.evaluate, programs.prepare
 
 def _one_covariance(*given, **named):
     prepared = _PREPARE(*given, **named)
-    first = {name: getattr(prepared, name)[:1].expand_as(prepared.training) for name in ("training", "validation")}
+    first = {
+        name: getattr(prepared, name)[:1].expand_as(prepared.training)
+        for name in ("training", "validation")
+    }
     return dataclasses.replace(prepared, **first)
 
 
@@ -290,13 +370,24 @@ def _masked_inverse(covariance, mask):
     return torch.where(both, torch.linalg.inv(covariance), 0) / mask.sum()
 
 
-@pytest.mark.parametrize(("where", "name", "wrong", "options"), [
-    (stacking, "clip_each", _clip_the_stack, "own clipping"),
-    (programs.Stacked, "evaluate", _mean_over_replicas, "own clipping"),
-    (programs, "prepare", _one_covariance, "nothing"),
-    (problems, "inverse_of", _masked_inverse, "nothing"),
-], ids=["one norm for the stack", "mean in the loss", "one covariance for all", "the inverse masked"])  # fmt: skip
-def test_a_coupling_that_is_planted_is_seen(where, name, wrong, options, problem, alone, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "name", "wrong", "options"),
+    [
+        (stacking, "clip_each", _clip_the_stack, "own clipping"),
+        (programs.Stacked, "evaluate", _mean_over_replicas, "own clipping"),
+        (programs, "prepare", _one_covariance, "nothing"),
+        (problems, "inverse_of", _masked_inverse, "nothing"),
+    ],
+    ids=[
+        "one norm for the stack",
+        "mean in the loss",
+        "one covariance for all",
+        "the inverse masked",
+    ],
+)
+def test_a_coupling_that_is_planted_is_seen(
+    where, name, wrong, options, problem, alone, monkeypatch
+):
     monkeypatch.setattr(where, name, wrong)
     assert difference(fit(problem, "fused_optimizer", **OPTIONS[options]), alone[options]) > 1e-4
 
@@ -385,13 +476,16 @@ def test_separate_networks_call_more_for_each_replica_and_a_stack_does_not(probl
 
 def test_a_shared_validation_takes_one_forward_pass_of_the_networks_instead_of_two(problem):
     prepared, _ = training.prepared_for(problem, replicas=3)
-    takes = {"stacked": 4, "pair_product": 4, "shared_validation": 2, "fused_optimizer": 2}  # two tanh a pass
+    # two tanh a pass
+    takes = {"stacked": 4, "pair_product": 4, "shared_validation": 2, "fused_optimizer": 2}
     assert {way: calls_of(prepared, way)[torch.ops.aten.tanh.default] for way in takes} == takes
 
 
 def test_the_gaps_of_epochs_are_the_time_without_a_step():
     times = iter([0.0, 1.0, 1.5, 3.5, 4.5])
-    run = replicas.time_epochs(torch.arange(2), lambda sample: None, epochs=1, clock=lambda: next(times))
+    run = replicas.time_epochs(
+        torch.arange(2), lambda sample: None, epochs=1, clock=lambda: next(times)
+    )
     assert run.steps_s == ((1.0, 1.5), (3.5, 4.5))
     assert (run.epochs, run.gap_s, run.step_s) == (1, 1.5, 0.75)
     assert results.from_dict(replicas.EpochTimes, run.to_dict()) == run
@@ -414,8 +508,13 @@ def own_norms(gradients, limit):
 
 def test_nine_of_twenty_fits_are_changed_by_mistakes():
     changes = replicas.change_fits(own_norms)
-    changed = [[True] * 4, [False, True, False, False], [False] * 4, [False, True, True, True],
-               [False, False, True, False]]  # fmt: skip
+    changed = [
+        [True] * 4,
+        [False, True, False, False],
+        [False] * 4,
+        [False, True, True, True],
+        [False, False, True, False],
+    ]
     assert replicas.is_changed(changes).tolist() == changed
     assert not ((changes > 1e-5) & (changes < 1e-3)).any()
 
@@ -439,7 +538,9 @@ def test_one_norm_slows_the_median_replica_and_with_one_replica_nothing():
 
 
 def minima(prepared, ways, rounds, calls):
-    """Return the smallest time of a step of each way, taken in turns: a busy machine adds time, and takes none away."""
+    """Return the smallest time of a step of each way, taken in turns: a busy machine adds time, and
+    takes none away.
+    """
     found = {way: training.PROGRAMS[way](prepared) for way in ways}
     least = dict.fromkeys(ways, math.inf)
     for _ in range(rounds):
@@ -453,9 +554,13 @@ def minima(prepared, ways, rounds, calls):
 
 @pytest.mark.timed
 def test_a_hundred_replicas_train_eight_times_faster_together():
-    """The floor for every machine; the planted program, a stack that masks as one replica did, does not reach it."""
+    """The floor for every machine; the planted program, a stack that masks as one replica did, does
+    not reach it.
+    """
     prepared, _ = training.prepared_for(replicas.make_problem(), replicas=100)
-    calls = {"sequential": 1, "stacked": 1, "fused_optimizer": 6} | ({"own_step": 6} if "own_step" in EAGER else {})
+    calls = {"sequential": 1, "stacked": 1, "fused_optimizer": 6} | (
+        {"own_step": 6} if "own_step" in EAGER else {}
+    )
     with timing.fixed_threads(1):
         least = minima(prepared, list(calls), 2, calls)
     for way in calls.keys() - {"sequential", "stacked"}:
@@ -466,7 +571,9 @@ def test_a_hundred_replicas_train_eight_times_faster_together():
 @pytest.mark.timed
 def test_one_replica_is_no_slower_by_the_default():
     prepared, _ = training.prepared_for(replicas.make_problem(), replicas=1)
-    calls = {"sequential": 10, "fused_optimizer": 10} | ({"own_step": 10} if "own_step" in EAGER else {})
+    calls = {"sequential": 10, "fused_optimizer": 10} | (
+        {"own_step": 10} if "own_step" in EAGER else {}
+    )
     with timing.fixed_threads(1):
         least = minima(prepared, list(calls), 8, calls)
     assert all(least[way] <= least["sequential"] for way in calls)
@@ -479,21 +586,33 @@ def test_the_ladders_hold_what_was_timed(problem):
         small = replicas.measure_small_nets(replicas=3, points=7, budget_s=0.2)
     assert [rung.rung for rung in ladder.rungs] == given
     assert [rung.rung for rung in small.rungs] == ["loop", "vmap", "stacked"]
-    assert (ladder.program, ladder.replicas, ladder.rungs[0].speedup, ladder.threads) == ("fit", 3, 1, 1)
+    assert (ladder.program, ladder.replicas, ladder.rungs[0].speedup, ladder.threads) == (
+        "fit",
+        3,
+        1,
+        1,
+    )
     for found in (ladder, small):
         assert results.from_dict(replicas.ReplicaLadder, found.to_dict()) == found
         assert all(rung.low_speedup <= rung.speedup <= rung.high_speedup for rung in found.rungs)
     assert set(replicas.default_ways()) <= set(EAGER)
     assert "own_step" not in replicas.default_ways(torch.device("cuda", 0))
     for device in ("tpu", "cuda:x"):
-        with pytest.raises(ValueError, match=f"device='{device}' is neither a CPU nor a CUDA device; give 'cpu'"):
+        with pytest.raises(
+            ValueError, match=f"device='{device}' is neither a CPU nor a CUDA device; give 'cpu'"
+        ):
             replicas.default_ways(device)
 
 
 def test_a_rung_that_is_not_equal_is_not_timed(problem, monkeypatch):
     monkeypatch.setattr(programs, "chi2_by_bmm", lambda found, *rest: _CHI2(found * 1.001, *rest))
-    with pytest.raises(RuntimeError, match=r"losses of gather \(off by .*, pair_product \(off by .*nothing was timed"):
-        replicas.measure_ladder(problem, replicas=2, ways=("sequential", "gather", "pair_product"), budget_s=0.1)
+    with pytest.raises(
+        RuntimeError,
+        match=r"losses of gather \(off by .*, pair_product \(off by .*nothing was timed",
+    ):
+        replicas.measure_ladder(
+            problem, replicas=2, ways=("sequential", "gather", "pair_product"), budget_s=0.1
+        )
     with pytest.raises(ValueError, match="'faster'"):
         replicas.measure_ladder(problem, replicas=2, ways=("faster",))
 

@@ -1,4 +1,6 @@
-"""The figures of lesson 00 show the numbers that they are given, and the calculator those of a published run."""
+"""The figures of lesson 00 show the numbers that they are given, and the calculator those of a
+published run.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def calculator(monkeypatch) -> tuple[list[Menu | Slider], dict[str, str]]:
 
 
 def test_the_calculator_has_the_days_of_a_published_run(monkeypatch):
-    """Llama 3 405B: 3.8e25 operations on up to 16,384 H100s at 400 TFLOP/s (Grattafiori and others, 2024, table 4)."""
+    """Llama 3 405B: 3.8e25 operations on up to 16,384 H100s at 400 TFLOP/s (Grattafiori and others,
+    2024, table 4).
+    """
     inputs, formulas = calculator(monkeypatch)
     setting = {"billions": 405, "tokens": 15, "gpu": "H100", "gpus": 16384, "reached": 40}
     values = at(inputs, formulas, **setting)
@@ -81,8 +85,12 @@ def test_the_calculator_has_the_days_of_a_published_run(monkeypatch):
     assert values["days"] == pytest.approx(67, rel=0.05)
 
 
-def test_the_calculator_begins_with_another_published_run_and_has_the_answers_of_the_lesson(monkeypatch):
-    """LLaMA 65B: 1.4 trillion tokens, about 21 days on 2,048 A100s (Touvron and others, 2023, section 2.4)."""
+def test_the_calculator_begins_with_another_published_run_and_has_the_answers_of_the_lesson(
+    monkeypatch,
+):
+    """LLaMA 65B: 1.4 trillion tokens, about 21 days on 2,048 A100s (Touvron and others, 2023,
+    section 2.4).
+    """
     inputs, formulas = calculator(monkeypatch)
     assert at(inputs, formulas)["days"] == pytest.approx(21, rel=0.08)
     assert at(inputs, formulas)["days"] == pytest.approx(22.5, abs=0.05)

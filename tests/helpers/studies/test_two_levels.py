@@ -28,7 +28,9 @@ def in_two_levels(tensor, inside, outside):
 
 
 def as_torch_distributed(rank, _world_size):
-    """Hold each collective of each ring to torch.distributed's own, and return the members of the two groups."""
+    """Hold each collective of each ring to torch.distributed's own, and return the members of the
+    two groups.
+    """
     torch.manual_seed(rank)
     tensor = torch.randint(-99, 99, (12,)).double()
     with node_rings() as rings:
@@ -68,7 +70,9 @@ def scatter_six(_rank, _world_size):
 
 
 def test_a_share_needs_a_length_that_can_be_divided(four_ranks):
-    with pytest.raises(RankError, match="6 elements cannot be divided among 4 ranks; give a multiple of 4"):
+    with pytest.raises(
+        RankError, match="6 elements cannot be divided among 4 ranks; give a multiple of 4"
+    ):
         four_ranks.run(scatter_six)
 
 
@@ -82,14 +86,20 @@ def test_a_sum_in_two_levels_has_all_ranks_and_sends_a_share_outside(four_ranks)
     assert {(row.inside_bytes, row.outside_bytes) for row in rows} == {(32, 16)}
 
 
-@pytest.mark.parametrize(("result", "what"), [([1.0], "a list"), (torch.ones(2, 2), "of 2 dimensions")])
+@pytest.mark.parametrize(
+    ("result", "what"), [([1.0], "a list"), (torch.ones(2, 2), "of 2 dimensions")]
+)
 def test_a_sum_that_is_no_vector_is_refused(four_ranks, result, what):
-    with pytest.raises(RankError, match=f"must return a 1-D tensor, as inside.all_gather does, not {what}"):
+    with pytest.raises(
+        RankError, match=f"must return a 1-D tensor, as inside.all_gather does, not {what}"
+    ):
         two_levels.sum_on_ranks(four_ranks, lambda tensor, inside, outside: result, 8)
 
 
 def test_links_are_waited_for(four_ranks):
-    [row] = two_levels.compare_all_reduces(four_ranks, in_two_levels, [40_000], fast=FAST, slow=SLOW, repeats=2)
+    [row] = two_levels.compare_all_reduces(
+        four_ranks, in_two_levels, [40_000], fast=FAST, slow=SLOW, repeats=2
+    )
     assert row.size_bytes == 40_000
     assert row.ring_s >= 6 * (2e-3 + 10_000 / 20e6)  # a sleep never ends early
     assert row.two_levels_s >= 2 * (0.1e-3 + 20_000 / 400e6) + 2 * (2e-3 + 10_000 / 20e6)
@@ -117,9 +127,12 @@ def test_the_slowest_rank_of_the_fastest_repeat_counts():
 # --- published ---
 
 
-@pytest.mark.parametrize(("size", "printed"), [(2**33, 338.82), (2**25, 59.36), (2**20, 9.68), (2**14, 0.22)])
+@pytest.mark.parametrize(
+    ("size", "printed"), [(2**33, 338.82), (2**25, 59.36), (2**20, 9.68), (2**14, 0.22)]
+)
 def test_bus_bandwidths_of_the_a3_mega_are_those_that_its_report_prints(size, printed):
-    assert A3_MEGA.bus_bandwidth(size) / 1e9 == pytest.approx(printed, abs=0.01)  # times and rates are rounded
+    # times and rates are rounded
+    assert A3_MEGA.bus_bandwidth(size) / 1e9 == pytest.approx(printed, abs=0.01)
 
 
 def test_times_of_the_b200_give_back_the_printed_bus_bandwidths():
@@ -152,9 +165,14 @@ def share_by_share(rank, _world_size):
 
 def test_the_drawn_vectors_are_those_of_real_ranks(four_ranks):
     on_ranks = [list(rows) for rows in zip(*four_ranks.run(share_by_share), strict=True)]
-    drawn = [[[value for value in halves if value is not None] for halves in state] for state in figures.vectors()]
+    drawn = [
+        [[value for value in halves if value is not None] for halves in state]
+        for state in figures.vectors()
+    ]
     assert drawn == on_ranks
-    held = [[[half is not None for half in halves] for halves in state] for state in figures.vectors()]
+    held = [
+        [[half is not None for half in halves] for halves in state] for state in figures.vectors()
+    ]
     assert held[1] == held[2] == [[True, False], [False, True]] * 2
 
 
@@ -173,7 +191,9 @@ def test_sizes_are_drawn_as_they_are_given():
         line={2**30: 0.02, 2**20: 0.001},
     )
     axes = drawn.axes[0]
-    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
+    lines = {
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
+    }
     assert lines["one (published)"] == (sizes, [1e-3, 1e-2])
     assert lines["four (published)"] == (sizes, [2e-3, 2e-2])
     assert lines["a latency and a rate (modelled)"] == (sizes, [0.001, 0.02])
@@ -193,8 +213,10 @@ def test_the_figure_to_turn_counts_messages_and_pieces(monkeypatch):
     two_levels.explore_leaving()
     sliders = {slider.name: slider for slider in figure["inputs"]}
     for number in range(60):
-        chosen = {name: slider.values[number * step % len(slider.values)]
-                  for (name, slider), step in zip(sliders.items(), (1, 5, 2, 3), strict=True)}  # fmt: skip
+        chosen = {
+            name: slider.values[number * step % len(slider.values)]
+            for (name, slider), step in zip(sliders.items(), (1, 5, 2, 3), strict=True)
+        }
         values = dict(chosen, max=max)
         for name, formula in figure["formulas"].items():
             values[name] = eval(formula, {"__builtins__": {}}, values)
@@ -203,9 +225,12 @@ def test_the_figure_to_turn_counts_messages_and_pieces(monkeypatch):
         near_s = ring_bytes(gpus, elements) / inside
         far_s = ring_bytes(nodes, elements // gpus) / port
         assert values["all_reduce"] == pytest.approx((near_s + far_s) / near_s)
-        pieces = Counter(other // gpus == 0 for other in range(1, nodes * gpus))  # of GPU 0, to the same node or not
+        # of GPU 0, to the same node or not
+        pieces = Counter(other // gpus == 0 for other in range(1, nodes * gpus))
         alone_s = (gpus - 1) * nodes / inside  # in one node a piece is as long as these together
-        assert values["all_to_all"] == pytest.approx(max(pieces[True] / inside, pieces[False] / port) / alone_s)
+        assert values["all_to_all"] == pytest.approx(
+            max(pieces[True] / inside, pieces[False] / port) / alone_s
+        )
 
 
 def test_the_figure_to_turn_is_displayed(capsys):

@@ -29,14 +29,19 @@ def displayed(monkeypatch):
 
 def test_headless_leaves_the_fixed_views_alone(displayed):
     show()
-    assert [output["text/plain"] for output in displayed] == ["One bar of 1 bytes.", "One bar of 4 bytes."]
+    assert [output["text/plain"] for output in displayed] == [
+        "One bar of 1 bytes.",
+        "One bar of 4 bytes.",
+    ]
 
 
 def test_live_there_are_sliders_above_the_fixed_views(displayed, monkeypatch):
     monkeypatch.setenv("HELPERS_HEADLESS", "0")
     show()
     sliders = next(output for output in displayed if not isinstance(output, dict)).children
-    assert [(slider.description, slider.options, slider.value) for slider in sliders] == [("width", (1, 2, 4), 1)]
+    assert [(slider.description, slider.options, slider.value) for slider in sliders] == [
+        ("width", (1, 2, 4), 1)
+    ]
     assert [output["text/plain"] for output in displayed if isinstance(output, dict)][-2:] == [
         "One bar of 1 bytes.",
         "One bar of 4 bytes.",

@@ -1,4 +1,6 @@
-"""Lesson 00 of a reader's own copy in a real JupyterLab, started by `make lab` itself, read in a real browser."""
+"""Lesson 00 of a reader's own copy in a real JupyterLab, started by `make lab` itself, read in a
+real browser.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tools.authoring.environment import EARLY_END
 
 ROOT = Path(__file__).parents[3]
 START_S, RUN_S, ACT_S = 90, 180, 60
-SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}'}
+SETTINGS = {
+    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}'
+}
 QUIET_S = 3  # in which the lab shows what it has to say when a notebook and its kernel stand
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab/tree/00_start_here\.ipynb\?token=\w+")
 
@@ -28,11 +32,15 @@ pytestmark = pytest.mark.slow
 
 
 def copy_of_the_course(folder: Path) -> Path:
-    """Copy what git tracks, so that a lesson that is saved by the lab does not change the repository.
+    """Copy what git tracks, so that a lesson that is saved by the lab does not change the
+    repository.
 
-    The copy shares the environment and must not install itself into it: its files are older than any stamp of make's.
+    The copy shares the environment and must not install itself into it: its files are older than
+    any stamp of make's.
     """
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, files.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,11 +51,14 @@ def copy_of_the_course(folder: Path) -> Path:
 
 
 def private_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a reader who has a lab of their own: no browser opens, no setting is shared."""
+    """Return the environment of a reader who has a lab of their own: no browser opens, no setting
+    is shared.
+    """
     config = folder / "config"
     config.mkdir()
     (config / "jupyter_lab_config.py").write_text(
-        "c.ServerApp.open_browser = False\nc.ServerApp.port = 0\nc.LabApp.expose_app_in_browser = True\n"
+        "c.ServerApp.open_browser = False\nc.ServerApp.port = 0\nc.LabApp.expose_app_in_browser = "
+        "True\n"
     )
     for name, text in SETTINGS.items():
         path = folder / "settings" / name
@@ -68,19 +79,31 @@ def private_environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """Start `make lab` in a copy of the course; yield its address and the reader's folder; end it with its kernels."""
+    """Start `make lab` in a copy of the course; yield its address and the reader's folder; end it
+    with its kernels.
+    """
     stamps = [ROOT / ".venv" / f"{name}.stamp" for name in ("uv", "student")]
     if not all(stamp.exists() for stamp in stamps):
         stop = pytest.fail if os.environ.get("CI") else pytest.skip
-        stop("this environment was not set up by `make setup`, which `make lab` needs; run `make test`")
+        stop(
+            "this environment was not set up by `make setup`, which `make lab` needs; run `make "
+            "test`"
+        )
     folder = tmp_path_factory.mktemp("lab")
     course = copy_of_the_course(tmp_path_factory.mktemp("course"))
     server = subprocess.Popen(
-        ["make", "lab"], cwd=course, env=private_environment(folder), start_new_session=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        ["make", "lab"],
+        cwd=course,
+        env=private_environment(folder),
+        start_new_session=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(iter(server.stdout.readline, "")), daemon=True)
+    reader = threading.Thread(
+        target=lambda: lines.extend(iter(server.stdout.readline, "")), daemon=True
+    )
     reader.start()
     try:
         yield address_of(server, lines), folder
@@ -112,7 +135,9 @@ def address_of(server: subprocess.Popen, lines: list[str]) -> str:
 
 @pytest.fixture(scope="module")
 def page(lab, chromium):
-    """Lesson 00, opened and run from top to bottom; what the browser complained of is kept in ``page.complaints``."""
+    """Lesson 00, opened and run from top to bottom; what the browser complained of is kept in
+    ``page.complaints``.
+    """
     context = chromium.new_context(viewport={"width": 1400, "height": 900})
     page = context.new_page()
     page.complaints = []
@@ -120,7 +145,9 @@ def page(lab, chromium):
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.goto(lab[0], timeout=1000 * ACT_S)
     page.wait_for_function(
-        "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'",
+        "() => "
+        "window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status "
+        "=== 'idle'",
         timeout=1000 * START_S,
     )
     page.wait_for_timeout(1000 * QUIET_S)
@@ -131,14 +158,14 @@ def page(lab, chromium):
             waiting: document.querySelector('.jp-Notification-Status')?.textContent.trim(),
             shown: [...document.querySelectorAll('.jp-DirListing-itemText')].map(e => e.textContent).sort(),
             outputs: document.querySelectorAll('.jp-OutputArea-child').length,
-        })"""
+        })"""  # noqa: E501
     )
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(
         """() => {
             const cells = window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code');
             return cells.every(c => c.model.executionState !== 'running' && c.model.executionCount !== null)
-        }""",
+        }""",  # noqa: E501
         timeout=1000 * RUN_S,
     )
     yield page
@@ -172,15 +199,18 @@ def test_every_cell_ran_without_an_error(page):
     errors = page.evaluate(
         """() => window.jupyterapp.shell.currentWidget.content.widgets
             .filter(c => c.model.type === 'code')
-            .flatMap(c => c.model.outputs.toJSON()).filter(o => o.output_type === 'error').map(o => o.evalue)"""
+            .flatMap(c => c.model.outputs.toJSON()).filter(o => o.output_type === 'error').map(o => o.evalue)"""  # noqa: E501
     )
     assert errors == []
 
 
 def test_figures_are_drawn(page):
-    widths = page.evaluate("() => [...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)")
+    widths = page.evaluate(
+        "() => [...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)"
+    )
     source = (ROOT / "course" / "source" / "00_start_here.py").read_text(encoding="utf-8")
-    assert len(widths) == source.count("plotting.show(") + source.count(".explore_")  # a figure to turn keeps its still
+    # a figure to turn keeps its still
+    assert len(widths) == source.count("plotting.show(") + source.count(".explore_")
     assert min(widths) > 100
 
 
@@ -190,10 +220,16 @@ def test_a_typed_prediction_is_locked_and_the_answer_appears(page, lab):
     box = page.locator(".widget-text input").first
     box.fill("7")
     page.get_by_role("button", name="Lock it in").first.click()
-    page.get_by_text(re.compile(r"Your prediction is .* (high|low|measured)")).first.wait_for(timeout=1000 * ACT_S)
+    page.get_by_text(re.compile(r"Your prediction is .* (high|low|measured)")).first.wait_for(
+        timeout=1000 * ACT_S
+    )
     assert waiting.count() == before - 1
     assert box.is_disabled()
-    [kept] = [entry for entry in json.loads((lab[1] / "predictions.json").read_text()) if entry["value"] is not None]
+    [kept] = [
+        entry
+        for entry in json.loads((lab[1] / "predictions.json").read_text())
+        if entry["value"] is not None
+    ]
     assert kept["value"] == 7
 
 
@@ -206,7 +242,7 @@ OPEN = """async ([older, content]) => {
     await panel.context.ready;
     await panel.sessionContext.ready;
     await app.commands.execute('notebook:run-all-cells');
-}"""
+}"""  # noqa: E501
 WRITTEN = '''def twice(n):
     """Return n < n two times."""
     return 2 * n
@@ -219,7 +255,7 @@ twice(21)"""
 SLIDER = """import helpers
 from helpers import plotting
 draw = lambda n: plotting.draw_bars({"a": n, "b": 2}, unit="s", title=f"n = {n}")
-helpers.interactive_figure(draw, {"n": [1, 2, 3]}, views=[{"n": 1}, {"n": 2}], alt=lambda n: f"n is {n}")"""
+helpers.interactive_figure(draw, {"n": [1, 2, 3]}, views=[{"n": 1}, {"n": 2}], alt=lambda n: f"n is {n}")"""  # noqa: E501
 
 ASK = """import helpers
 legs = helpers.predict("How many legs does a spider have?", "legs")
@@ -235,13 +271,18 @@ def test_a_stub_is_answered_with_the_courses_version_which_unfolds(page):
     """The kernel takes it from the notebook that runs, not from another one beside it."""
     versions = (WRITTEN.replace("2 * n", "3 * n"), WRITTEN)
     cells = (
-        [new_code_cell(one, metadata={"yours": "twice"}), *map(new_code_cell, (CHECKS, SLIDER, ASK, REVEAL, LATER))]
+        [
+            new_code_cell(one, metadata={"yours": "twice"}),
+            *map(new_code_cell, (CHECKS, SLIDER, ASK, REVEAL, LATER)),
+        ]
         for one in versions
     )
     page.evaluate(OPEN, [yours.as_copy(new_notebook(cells=one)) for one in cells])
     panel = page.locator(".jp-NotebookPanel:visible")
     summary = panel.get_by_text("Show me", exact=True)
-    panel.locator(".jp-OutputArea-output").get_by_text("42", exact=True).wait_for(timeout=1000 * ACT_S)
+    panel.locator(".jp-OutputArea-output").get_by_text("42", exact=True).wait_for(
+        timeout=1000 * ACT_S
+    )
     shown = panel.locator("details pre")
     assert not shown.is_visible()
     summary.click()
@@ -259,18 +300,23 @@ def test_a_slider_moved_by_keyboard_draws_another_figure(page):
     page.locator(".widget-hslider [role=slider], .widget-hslider .noUi-handle").first.focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_function(
-        "before => document.querySelector('.jp-OutputArea-output .jp-OutputArea img')?.src !== before",
+        "before => document.querySelector('.jp-OutputArea-output .jp-OutputArea img')?.src !== "
+        "before",
         arg=before,
         timeout=1000 * ACT_S,
     )
 
 
 def test_what_a_cell_shows_beside_an_answer_waits_with_it(page):
-    """In the same notebook: nothing beside the answer is there to read until the reader has locked a number."""
+    """In the same notebook: nothing beside the answer is there to read until the reader has locked
+    a number.
+    """
     panel = page.locator(".jp-NotebookPanel:visible")
-    panel.locator(".jp-OutputArea-output").get_by_text("a cell below", exact=True).wait_for(timeout=1000 * ACT_S)
+    panel.locator(".jp-OutputArea-output").get_by_text("a cell below", exact=True).wait_for(
+        timeout=1000 * ACT_S
+    )
     shown = """() => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell-outputArea')]
-        .map(area => area.innerText).join(' ')"""
+        .map(area => area.innerText).join(' ')"""  # noqa: E501
     waiting = page.evaluate(shown)
     assert "before the answer" in waiting
     assert "eight" not in waiting

@@ -1,4 +1,6 @@
-"""Predictions: typed once, locked, kept in one private file, and never in the way of a test or a build."""
+"""Predictions: typed once, locked, kept in one private file, and never in the way of a test or a
+build.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ def displayed(monkeypatch):
 
 
 def answer(**changes):
-    return Answer(**({"question": QUESTION, "unit": "x", "predicted": 60, "modelled": 10, "found": 20} | changes))
+    return Answer(
+        **(
+            {"question": QUESTION, "unit": "x", "predicted": 60, "modelled": 10, "found": 20}
+            | changes
+        )
+    )
 
 
 def type_and_lock(form, text):
@@ -80,7 +87,10 @@ def test_an_answer_stands_under_the_name_of_what_it_rests_on(displayed, evidence
         (evidence, "20x", ""),
     ]
     assert answer(evidence=evidence, predicted=40).verdict == "Your prediction is 2 times too high."
-    assert answer(evidence=evidence, predicted=20).verdict == f"Your prediction is exactly what was {evidence}."
+    assert (
+        answer(evidence=evidence, predicted=20).verdict
+        == f"Your prediction is exactly what was {evidence}."
+    )
 
 
 def test_a_published_answer_names_its_source(displayed):
@@ -92,7 +102,10 @@ def test_a_published_answer_names_its_source(displayed):
 def test_a_model_alone_answers():
     assert answer(found=None).rows() == [("predicted", "60x", ""), ("modelled", "10x", "")]
     assert answer(found=None).verdict == "Your prediction is 6 times too high."
-    assert answer(found=None, predicted=10).verdict == "Your prediction is exactly what the model says."
+    assert (
+        answer(found=None, predicted=10).verdict
+        == "Your prediction is exactly what the model says."
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +175,10 @@ def test_a_typing_error_is_explained_and_nothing_is_locked(file):
 
 
 def test_the_answer_waits_for_the_prediction_and_then_appears(file):
-    question, reply = predictions._question_form(QUESTION, "x"), predictions._answer_form(answer(predicted=None))
+    question, reply = (
+        predictions._question_form(QUESTION, "x"),
+        predictions._answer_form(answer(predicted=None)),
+    )
     shown, skip, beside = reply.children
     assert "Lock in your prediction" in shown.value
     assert "20x" not in shown.value
@@ -174,7 +190,10 @@ def test_the_answer_waits_for_the_prediction_and_then_appears(file):
 
 
 def test_a_prediction_after_the_answer_is_marked(file):
-    question, reply = predictions._question_form(QUESTION, "x"), predictions._answer_form(answer(predicted=None))
+    question, reply = (
+        predictions._question_form(QUESTION, "x"),
+        predictions._answer_form(answer(predicted=None)),
+    )
     reply.children[1].click()
     assert NO_PREDICTION in reply.children[0].value
     type_and_lock(question, "20")
@@ -198,7 +217,13 @@ def test_two_notebooks_at_once_lose_nothing(file):
 
 @pytest.mark.parametrize(
     ("text", "unit", "value"),
-    [("40", "x", 40), ("40x", "x", 40), ("1,000 messages", "messages", 1000), ("2 GiB", "B", 2**31), ("50 %", "%", 50)],
+    [
+        ("40", "x", 40),
+        ("40x", "x", 40),
+        ("1,000 messages", "messages", 1000),
+        ("2 GiB", "B", 2**31),
+        ("50 %", "%", 50),
+    ],
 )
 def test_numbers_as_people_write_them(text, unit, value):
     assert read_number(text, unit) == value
@@ -217,7 +242,8 @@ def test_a_plain_number_is_asked_for_alone_whatever_was_written(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "unit"), [("-5", "x"), ("0", "x"), ("-1 ms", "s"), ("0 GB/s", "B/s"), ("-2", "messages")]
+    ("text", "unit"),
+    [("-5", "x"), ("0", "x"), ("-1 ms", "s"), ("0 GB/s", "B/s"), ("-2", "messages")],
 )
 def test_what_no_measurement_can_give_is_not_locked(text, unit):
     with pytest.raises(ValueError, match="zero"):
@@ -225,7 +251,11 @@ def test_what_no_measurement_can_give_is_not_locked(text, unit):
 
 
 def test_quantities_are_printed_in_their_unit():
-    assert [quantity(0.003, "s"), quantity(40, "x"), quantity(12, "messages")] == ["3.00 ms", "40x", "12 messages"]
+    assert [quantity(0.003, "s"), quantity(40, "x"), quantity(12, "messages")] == [
+        "3.00 ms",
+        "40x",
+        "12 messages",
+    ]
 
 
 def test_an_empty_question_is_refused():
@@ -260,7 +290,9 @@ def test_progress_counts_a_lesson_once_whatever_its_reader_is_writing_in_it(tmp_
     course = notebook(tmp_path, "predict('One?', 's')", "def unfinished(")
     for beside in ("07_t.new.ipynb", "07_t-Copy1.ipynb"):
         (course / beside).write_bytes((course / "07_t.ipynb").read_bytes())
-    assert [(one.lesson, one.questions) for one in widgets.progress(course=course).lessons] == [("07", 1)]
+    assert [(one.lesson, one.questions) for one in widgets.progress(course=course).lessons] == [
+        ("07", 1)
+    ]
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -270,7 +302,9 @@ def test_progress_without_lessons_says_what_to_do(given, tmp_path, monkeypatch):
         widgets.progress(course=tmp_path if given else None)
 
 
-def test_outside_a_course_a_prediction_lasts_as_long_as_the_kernel_and_leaves_no_file(file, tmp_path, monkeypatch):
+def test_outside_a_course_a_prediction_lasts_as_long_as_the_kernel_and_leaves_no_file(
+    file, tmp_path, monkeypatch
+):
     monkeypatch.delenv("HELPERS_PREDICTIONS")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(store, "_outside", {})
@@ -279,7 +313,9 @@ def test_outside_a_course_a_prediction_lasts_as_long_as_the_kernel_and_leaves_no
     assert list(tmp_path.iterdir()) == []
 
 
-def test_predictions_stand_beside_the_lessons_from_each_of_their_folders(file, tmp_path, monkeypatch):
+def test_predictions_stand_beside_the_lessons_from_each_of_their_folders(
+    file, tmp_path, monkeypatch
+):
     monkeypatch.delenv("HELPERS_PREDICTIONS")
     (tmp_path / "course" / "recorded").mkdir(parents=True)
     (tmp_path / "course" / "recorded" / "00.json").touch()

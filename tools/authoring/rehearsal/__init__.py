@@ -1,7 +1,9 @@
-"""A rehearsal of other processors: every notebook by strict nbval where libraries, cores and caches are limited.
+"""A rehearsal of other processors: every notebook by strict nbval where libraries, cores and caches
+are limited.
 
-``python -m tools.authoring rehearse`` says first which limit had an effect here, because one that nothing heeds is no
-evidence, and then which output changed. What changed is run again, twice: with the same limits, and without any.
+``python -m tools.authoring rehearse`` says first which limit had an effect here, because one that
+nothing heeds is no evidence, and then which output changed. What changed is run again, twice: with
+the same limits, and without any.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _PROGRAM = Path(__file__).with_name("cells.py")
 
 
 class Effect(Record):
-    """What a library says as it is and with the limits of a setting; ``limit`` is the variable that asks for it."""
+    """What a library says as it is and with the limits of a setting; ``limit`` is the variable that
+    asks for it.
+    """
 
     setting: str
     limit: str
@@ -44,9 +48,11 @@ class Effect(Record):
 
 
 class Change(Record):
-    """An output that changed: ``stored`` and ``here`` are the first line that differs, as nbval compares it.
+    """An output that changed: ``stored`` and ``here`` are the first line that differs, as nbval
+    compares it.
 
-    ``again`` says that it changed in a second run with the same limits, ``without`` that it does without limits too.
+    ``again`` says that it changed in a second run with the same limits, ``without`` that it does
+    without limits too.
     """
 
     setting: str
@@ -76,24 +82,37 @@ class Rehearsal(Record):
 
     @property
     def is_clean(self) -> bool:
-        """Whether a setting was rehearsed, and no output changed but by chance, in one run of two."""
-        return bool(self.settings) and not any(change.again or change.without for change in self.changes)
+        """Whether a setting was rehearsed, and no output changed but by chance, in one run of
+        two.
+        """
+        return bool(self.settings) and not any(
+            change.again or change.without for change in self.changes
+        )
 
     def __str__(self) -> str:
-        lines = [f"{self.notebooks} notebooks in each of: {', '.join(self.settings) or 'no setting'}"]
+        lines = [
+            f"{self.notebooks} notebooks in each of: {', '.join(self.settings) or 'no setting'}"
+        ]
         lines += [f"NOT REHEARSED, {reason}" for reason in self.impossible]
         for effect in self.effects:
-            what = f"{effect.as_it_is} -> {effect.limited}" if effect.has_effect else f"NO EFFECT, {effect.as_it_is}"
+            what = (
+                f"{effect.as_it_is} -> {effect.limited}"
+                if effect.has_effect
+                else f"NO EFFECT, {effect.as_it_is}"
+            )
             lines.append(f"{effect.setting}: {effect.limit}: {effect.says}: {what}")
         for change in self.changes:
             lines.append(
-                f"{change.setting}: {change.notebook}, code cell {change.cell}, {change.verdict}: {change.why}"
+                f"{change.setting}: {change.notebook}, code cell {change.cell}, {change.verdict}: "
+                f"{change.why}"
             )
             lines += [f"    - {change.stored}", f"    + {change.here}"]
         return "\n".join([*lines, f"{len(self.changes)} output(s) changed"])
 
 
-def rehearse(course: Course, settings: Sequence[Setting], notebooks: Sequence[Path], *, sanitize: Path) -> Rehearsal:
+def rehearse(
+    course: Course, settings: Sequence[Setting], notebooks: Sequence[Path], *, sanitize: Path
+) -> Rehearsal:
     """Run notebooks in each setting that can be made here, and return the effects and the changes.
 
     Raises AuthoringError where a run ends before it has compared every notebook.
@@ -116,7 +135,9 @@ def _rehearsed(
     with _limited(setting) as limited:
         effects = _effects(setting, limited)
         first = _changes(course, limited, notebooks, sanitize)
-        changed = [path for path in notebooks if any(name == _name(course, path) for name, _ in first)]
+        changed = [
+            path for path in notebooks if any(name == _name(course, path) for name, _ in first)
+        ]
         again = _changes(course, limited, changed, sanitize) if changed else {}
     with _limited(AS_IT_IS) as plain:
         without = _changes(course, plain, changed, sanitize) if changed else {}
@@ -127,7 +148,9 @@ def _rehearsed(
 
 
 def notebooks(course: Course, numbers: Sequence[str] = ()) -> tuple[Path, ...]:
-    """Return the notebooks of the lessons in ``numbers`` (all when empty), with their appendices and exercises."""
+    """Return the notebooks of the lessons in ``numbers`` (all when empty), with their appendices
+    and exercises.
+    """
     lessons = course.lessons(numbers)
     found = [course.notebook(one) for one in (*lessons, *course.appendices(numbers))]
     for lesson in lessons:
@@ -137,7 +160,9 @@ def notebooks(course: Course, numbers: Sequence[str] = ()) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class _Limited:
-    """How to start a process with a setting's limits: words before its command, variables, processors it may use."""
+    """How to start a process with a setting's limits: words before its command, variables,
+    processors it may use.
+    """
 
     prefix: tuple[str, ...]
     environment: dict[str, str]
@@ -152,11 +177,16 @@ class _Limited:
 
 @contextmanager
 def _limited(setting: Setting) -> Iterator[_Limited]:
-    with tempfile.TemporaryDirectory(prefix="course-rehearsal-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="course-rehearsal-", ignore_cleanup_errors=True
+    ) as name:
         folder = Path(name)
         variables = dict(setting.variables)
         if setting.processor:
-            variables |= {"LD_PRELOAD": str(_compiled(folder)), "REHEARSED_CPUID": setting.processor.text}
+            variables |= {
+                "LD_PRELOAD": str(_compiled(folder)),
+                "REHEARSED_CPUID": setting.processor.text,
+            }
         environment = {**os.environ, **headless(cache_folder=str(folder / "cache")), **variables}
         yield _Limited(_seen_files(setting, folder), environment, variables, _processors(setting))
 
@@ -166,20 +196,28 @@ def _processors(setting: Setting) -> frozenset[int] | None:
         return None
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < setting.cores:
-        raise Unavailable(f"{setting.name} needs {setting.cores} cores, and {len(usable)} may be used here")
+        raise Unavailable(
+            f"{setting.name} needs {setting.cores} cores, and {len(usable)} may be used here"
+        )
     return frozenset(usable[: setting.cores])
 
 
 def _compiled(folder: Path) -> Path:
-    """Return processor.c, compiled; raises Unavailable where this processor answers every program itself."""
+    """Return processor.c, compiled; raises Unavailable where this processor answers every program
+    itself.
+    """
     known = Path("/proc/cpuinfo")
     if not known.exists() or "cpuid_fault" not in known.read_text(encoding="utf-8"):
-        raise Unavailable("this processor cannot answer as another one (no cpuid_fault among its flags)")
+        raise Unavailable(
+            "this processor cannot answer as another one (no cpuid_fault among its flags)"
+        )
     compiler = shutil.which("cc")
     if compiler is None:
         raise Unavailable("to answer as another processor needs a C compiler; install gcc")
     target = folder / "processor.so"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", str(_ANSWERS), "-o", str(target), "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", str(_ANSWERS), "-o", str(target), "-ldl"], check=True
+    )
     return target
 
 
@@ -194,24 +232,34 @@ def _seen_files(setting: Setting, folder: Path) -> tuple[str, ...]:
         return ()
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
-        raise Unavailable(f"{setting.name} shows other files in place of the system's; install bubblewrap")
+        raise Unavailable(
+            f"{setting.name} shows other files in place of the system's; install bubblewrap"
+        )
     return (bubblewrap, "--die-with-parent", "--dev-bind", "/", "/", *bound, "--")
 
 
 def _effects(setting: Setting, limited: _Limited) -> list[Effect]:
-    """Return what shows each limit's effect; of the answers of another processor, all that changed."""
+    """Return what shows each limit's effect; of the answers of another processor, all that
+    changed.
+    """
     python = [sys.executable, "-P"]
     with _limited(AS_IT_IS) as plain:
         before = effects.facts(python, plain.environment, plain.start)
     after = effects.facts([*limited.prefix, *python], limited.environment, limited.start)
     shows = [(f"{key}={value}", effects.SHOWN_BY[key]) for key, value in setting.variables.items()]
     shows += [(f"{setting.cores} core(s)", "cores of the card")] if setting.cores else []
-    shows += [(f"a last cache of {setting.cache_bytes:,} B", "last cache of the card")] if setting.cache_bytes else []
+    shows += (
+        [(f"a last cache of {setting.cache_bytes:,} B", "last cache of the card")]
+        if setting.cache_bytes
+        else []
+    )
     shows += [("flags hidden", "extensions of the card")] if setting.hidden else []
     if setting.processor:
         shows += [("another cpuid", name) for name in after if before.get(name) != after[name]]
-    return [Effect(setting.name, limit, says, before.get(says, "nothing"), after.get(says, "nothing"))
-            for limit, says in dict.fromkeys(shows)]  # fmt: skip
+    return [
+        Effect(setting.name, limit, says, before.get(says, "nothing"), after.get(says, "nothing"))
+        for limit, says in dict.fromkeys(shows)
+    ]
 
 
 def _name(course: Course, notebook: Path) -> str:
@@ -222,18 +270,41 @@ def _changes(
     course: Course, limited: _Limited, notebooks: Sequence[Path], sanitize: Path
 ) -> dict[tuple[str, int], tuple[str, str, str]]:
     """Run notebooks in one process with the limits: (notebook, cell) to why and what changed."""
-    with tempfile.TemporaryDirectory(prefix="course-rehearsal-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="course-rehearsal-", ignore_cleanup_errors=True
+    ) as folder:
         told = Path(folder, "changes")
-        asked = {"root": str(course.root), "sanitize": str(sanitize), "variables": limited.variables,
-                 "notebooks": [str(path) for path in notebooks]}  # fmt: skip
+        asked = {
+            "root": str(course.root),
+            "sanitize": str(sanitize),
+            "variables": limited.variables,
+            "notebooks": [str(path) for path in notebooks],
+        }
         command = [*limited.prefix, sys.executable, "-P", str(_PROGRAM), str(told)]
-        path = os.pathsep.join(filter(None, (str(course.root), str(_ROOT), os.environ.get("PYTHONPATH", ""))))
-        done = subprocess.run(command, env={**limited.environment, "PYTHONPATH": path}, preexec_fn=limited.start,
-                              input=json.dumps(asked), text=True, cwd=course.root, check=False)  # fmt: skip
-        lines = [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()] if told.exists() else []
+        path = os.pathsep.join(
+            filter(None, (str(course.root), str(_ROOT), os.environ.get("PYTHONPATH", "")))
+        )
+        done = subprocess.run(
+            command,
+            env={**limited.environment, "PYTHONPATH": path},
+            preexec_fn=limited.start,
+            input=json.dumps(asked),
+            text=True,
+            cwd=course.root,
+            check=False,
+        )
+        lines = (
+            [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
+            if told.exists()
+            else []
+        )
     if done.returncode != 0 or len(lines) != len(notebooks):
         missing = _name(course, notebooks[len(lines)]) if len(lines) < len(notebooks) else "the end"
-        raise AuthoringError(f"the rehearsal ended with status {done.returncode} before {missing} was compared")
-    return {(_name(course, notebook), cell): (why, stored, here)
-            for notebook, failures in zip(notebooks, lines, strict=True)
-            for cell, why, stored, here in failures}  # fmt: skip
+        raise AuthoringError(
+            f"the rehearsal ended with status {done.returncode} before {missing} was compared"
+        )
+    return {
+        (_name(course, notebook), cell): (why, stored, here)
+        for notebook, failures in zip(notebooks, lines, strict=True)
+        for cell, why, stored, here in failures
+    }

@@ -1,4 +1,6 @@
-"""The program that runs notebooks in a process with a setting's limits, and writes a line of failures for each."""
+"""The program that runs notebooks in a process with a setting's limits, and writes a line of
+failures for each.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ def main() -> None:
     with warm.kernels() as kernels, Path(sys.argv[1]).open("w", encoding="utf-8") as told:
         for notebook in map(Path, asked["notebooks"]):
             found = strict.failures(
-                notebook, Path(asked["root"]), sanitize=Path(asked["sanitize"]), kernels=kernels,
-                variables=asked["variables"], cell_timeout_s=CELL_TIMEOUT_S,
-            )  # fmt: skip
+                notebook,
+                Path(asked["root"]),
+                sanitize=Path(asked["sanitize"]),
+                kernels=kernels,
+                variables=asked["variables"],
+                cell_timeout_s=CELL_TIMEOUT_S,
+            )
             told.write(json.dumps([astuple(failure) for failure in found]) + "\n")
             told.flush()
             print(f"{notebook.name}: {len(found)} changed", file=sys.stderr, flush=True)

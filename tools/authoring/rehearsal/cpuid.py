@@ -1,4 +1,5 @@
-"""What another processor says of itself when a program asks it (``cpuid``), as rules for processor.c.
+"""What another processor says of itself when a program asks it (``cpuid``), as rules for
+processor.c.
 
 Source of the leaves: AMD64 Architecture Programmer's Manual, volume 3, appendix E.
 """
@@ -15,7 +16,9 @@ _REGISTERS = "abcd"
 
 @dataclass(frozen=True)
 class Processor:
-    """Answers to ``cpuid``: (leaf, subleaf, register, bits to clear, bits to set); and lines of ``/proc/cpuinfo``."""
+    """Answers to ``cpuid``: (leaf, subleaf, register, bits to clear, bits to set); and lines of
+    ``/proc/cpuinfo``.
+    """
 
     rules: tuple[tuple[int, int, str, int, int], ...]
     cpuinfo: Mapping[str, str] = field(default_factory=dict)
@@ -29,7 +32,9 @@ class Processor:
         )
 
 
-def _put(leaf: int, subleaf: int = ANY, /, **registers: int) -> list[tuple[int, int, str, int, int]]:
+def _put(
+    leaf: int, subleaf: int = ANY, /, **registers: int
+) -> list[tuple[int, int, str, int, int]]:
     return [(leaf, subleaf, register, ALL, value) for register, value in registers.items()]
 
 
@@ -43,16 +48,31 @@ def _maker(leaf: int, largest: int) -> list[tuple[int, int, str, int, int]]:
 
 def _name(text: str) -> list[tuple[int, int, str, int, int]]:
     words = [_word(text[start : start + 4]) for start in range(0, 48, 4)]
-    return [rule for leaf in range(3) for rule in
-            _put(0x80000002 + leaf, **dict(zip(_REGISTERS, words[4 * leaf : 4 * leaf + 4], strict=True)))]  # fmt: skip
+    return [
+        rule
+        for leaf in range(3)
+        for rule in _put(
+            0x80000002 + leaf, **dict(zip(_REGISTERS, words[4 * leaf : 4 * leaf + 4], strict=True))
+        )
+    ]
 
 
-def _cache(subleaf: int, kind: int, level: int, size_kib: int, ways: int) -> list[tuple[int, int, str, int, int]]:
-    """Return AMD's leaf of one cache with lines of 64 bytes, used by one thread (the last one by sixteen)."""
+def _cache(
+    subleaf: int, kind: int, level: int, size_kib: int, ways: int
+) -> list[tuple[int, int, str, int, int]]:
+    """Return AMD's leaf of one cache with lines of 64 bytes, used by one thread (the last one by
+    sixteen).
+    """
     threads = 16 if level == 3 else 1
     sets = size_kib * 1024 // 64 // ways
-    return _put(0x8000001D, subleaf, a=(threads - 1) << 14 | 1 << 8 | level << 5 | kind,
-                b=(ways - 1) << 22 | 63, c=sets - 1, d=0)  # fmt: skip
+    return _put(
+        0x8000001D,
+        subleaf,
+        a=(threads - 1) << 14 | 1 << 8 | level << 5 | kind,
+        b=(ways - 1) << 22 | 63,
+        c=sets - 1,
+        d=0,
+    )
 
 
 _NAME = "AMD EPYC 9354P"
@@ -75,5 +95,11 @@ EPYC = Processor(
         *_cache(3, 3, 3, 32 * 1024, 16),
         *_put(0x8000001D, 4, a=0, b=0, c=0, d=0),
     ),
-    cpuinfo={"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "17", "model name": _NAME, "stepping": "1"},
-)  # fmt: skip
+    cpuinfo={
+        "vendor_id": "AuthenticAMD",
+        "cpu family": "25",
+        "model": "17",
+        "model name": _NAME,
+        "stepping": "1",
+    },
+)

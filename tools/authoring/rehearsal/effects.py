@@ -1,7 +1,8 @@
-"""What each library says of the processor, so that a limit which nothing heeds is not taken for evidence.
+"""What each library says of the processor, so that a limit which nothing heeds is not taken for
+evidence.
 
-This file is also the program that asks the libraries, in a process of its own that has a setting's limits from the
-start.
+This file is also the program that asks the libraries, in a process of its own that has a setting's
+limits from the start.
 """
 
 from __future__ import annotations
@@ -34,17 +35,34 @@ SHOWN_BY = {
 }
 _VERBOSE = {
     ONEDNN: re.compile(r"(?m)^onednn_verbose,.*info,cpu,isa:(.*)$"),
-    MKL: re.compile(r"(?m)^MKL_VERBOSE oneMKL .*? for Intel\(R\) 64 architecture (.*?), (?:Lnx|Win|OSX)"),
+    MKL: re.compile(
+        r"(?m)^MKL_VERBOSE oneMKL .*? for Intel\(R\) 64 architecture (.*?), (?:Lnx|Win|OSX)"
+    ),
     "threads of MKL": re.compile(r"(?m)^MKL_VERBOSE \w+\(.* NThr:(\d+)"),
 }
 
 
-def facts(command: Sequence[str], environment: Mapping[str, str], start: Callable[[], None]) -> dict[str, str]:
-    """Return what each library says in a process of Python that ``command`` starts and that begins with ``start``."""
+def facts(
+    command: Sequence[str], environment: Mapping[str, str], start: Callable[[], None]
+) -> dict[str, str]:
+    """Return what each library says in a process of Python that ``command`` starts and that begins
+    with ``start``.
+    """
     verbose = {**environment, "ONEDNN_VERBOSE": "1", "MKL_VERBOSE": "1"}
-    done = subprocess.run([*command, __file__], env=verbose, preexec_fn=start, capture_output=True, text=True,
-                          check=True, timeout=300)  # fmt: skip
-    said = {name: found[1] for name, pattern in _VERBOSE.items() if (found := pattern.search(done.stdout))}
+    done = subprocess.run(
+        [*command, __file__],
+        env=verbose,
+        preexec_fn=start,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    said = {
+        name: found[1]
+        for name, pattern in _VERBOSE.items()
+        if (found := pattern.search(done.stdout))
+    }
     return json.loads(done.stdout.splitlines()[-1]) | said
 
 
@@ -66,7 +84,8 @@ def _asked() -> dict[str, str]:
     return {
         "PyTorch": torch.backends.cpu.get_cpu_capability(),
         "OpenBLAS": ", ".join(sorted({pool["architecture"] for pool in pools})),
-        "NumPy": ", ".join(name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name]) or "its least",
+        "NumPy": ", ".join(name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name])
+        or "its least",
         "numba": f"{processor or 'this one'}, {_numba_registers()}",
         "FBGEMM's 2 x 255 x 127": _sum_of_bytes(),
         "exp of the C library": f"{_digits_of_exp():08x}",
@@ -95,18 +114,24 @@ def _numba_registers() -> str:
 
 
 def _sum_of_bytes() -> str:
-    """Return 255 * 127 + 255 * 127 by FBGEMM, which is 32,767 where the instruction keeps 16 bits of it."""
+    """Return 255 * 127 + 255 * 127 by FBGEMM, which is 32,767 where the instruction keeps 16 bits
+    of it.
+    """
     import torch
 
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return "no FBGEMM"
     torch.backends.quantized.engine = "fbgemm"
     with warnings.catch_warnings(action="ignore"):  # it is to go, and lesson 17 uses it
-        weights = torch._make_per_tensor_quantized_tensor(torch.full((16, 64), 127, dtype=torch.int8), 1.0, 0)
+        weights = torch._make_per_tensor_quantized_tensor(
+            torch.full((16, 64), 127, dtype=torch.int8), 1.0, 0
+        )
         packed = torch.ops.quantized.linear_prepack(weights, None)
         inputs = torch.zeros(4, 64)
         inputs[:, :2] = 255
-        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(inputs, 1.0, 0, packed)
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            inputs, 1.0, 0, packed
+        )
     return f"{product[0, 0].item():,.0f}"
 
 

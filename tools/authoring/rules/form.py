@@ -28,7 +28,8 @@ LINES = 20
 WIDTH = 95
 YOURS = (3, 6)
 PREDICTIONS = (4, 8)
-TELLING_DIGITS = 3  # a number of fewer digits may equal an answer by chance, one with the answer's unit does not
+# a number of fewer digits may equal an answer by chance, one with the answer's unit does not
+TELLING_DIGITS = 3
 
 Notebook = nbformat.NotebookNode
 
@@ -42,7 +43,9 @@ _MEASURE = r"\s?[kMGTPEmunpµ]?i?(?:B|s|Hz|FLOP|MAC|W|J)\b"  # a unit as helpers
 
 
 def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """A lesson is done in one sitting: so many cells, words, parts, predictions and functions to write."""
+    """A lesson is done in one sitting: so many cells, words, parts, predictions and functions to
+    write.
+    """
     code = [cell.source.splitlines() for cell in lesson.cells if cell.kind == "code"]
     parts = sum(len(_PART.findall(cell.source)) for cell in lesson.cells if cell.kind == "markdown")
     written = sum("yours" in cell.metadata for cell in lesson.cells)
@@ -55,27 +58,41 @@ def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
         ("predictions", minutes.predictions(lesson.cells), *PREDICTIONS),
     )
     found = [
-        Problem(lesson.notebook_name, None, f"{count:g} {what}, {f'{least} to' if least else 'at most'} {most}")
+        Problem(
+            lesson.notebook_name,
+            None,
+            f"{count:g} {what}, {f'{least} to' if least else 'at most'} {most}",
+        )
         for what, count, least, most in counted
         if not least <= count <= most
     ]
     for index, cell in enumerate(built.cells):
         lines = cell.source.splitlines() if cell.cell_type == "code" else []
         if len(lines) > LINES:
-            found.append(Problem(lesson.notebook_name, index, f"{len(lines)} lines of code, at most {LINES}"))
+            found.append(
+                Problem(lesson.notebook_name, index, f"{len(lines)} lines of code, at most {LINES}")
+            )
         wide = max(map(len, lines), default=0)
         if wide > WIDTH:
-            found.append(Problem(lesson.notebook_name, index, f"a line of {wide} characters, at most {WIDTH}"))
+            found.append(
+                Problem(
+                    lesson.notebook_name, index, f"a line of {wide} characters, at most {WIDTH}"
+                )
+            )
     return found
 
 
 def words(built: Notebook) -> int:
-    """Return the words of all texts of a built notebook, also those that the build adds, such as the objectives."""
+    """Return the words of all texts of a built notebook, also those that the build adds, such as
+    the objectives.
+    """
     return sum(len(cell.source.split()) for cell in built.cells if cell.cell_type == "markdown")
 
 
 def booleans(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """No output says that something holds: numbers stand side by side, and what must hold is asserted silently."""
+    """No output says that something holds: numbers stand side by side, and what must hold is
+    asserted silently.
+    """
     what = "shows {!r}; show the two numbers and a sentence, and assert what must hold"
     return [
         Problem(lesson.notebook_name, index, what.format(line[0].strip()))
@@ -88,7 +105,9 @@ def booleans(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 @dataclass(frozen=True)
 class Question:
-    """A prediction: the variable that holds it, its question as the notebook shows it, and the cell that asks."""
+    """A prediction: the variable that holds it, its question as the notebook shows it, and the cell
+    that asks.
+    """
 
     name: str
     text: str
@@ -98,29 +117,43 @@ class Question:
 def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Every prediction is revealed, and no output between the two holds its answer.
 
-    The answer is what the reveal shows in the saved notebook. It is given away by its number and unit, or by its number
-    alone where that has three digits or more.
+    The answer is what the reveal shows in the saved notebook. It is given away by its number and
+    unit, or by its number alone where that has three digits or more.
     """
     found = []
     asked = list(questions(built))
     if len(asked) < minutes.predictions(lesson.cells):
-        what = "a prediction is not a line name = helpers.predict(...) of its own, so that its reveal is not found"
+        what = (
+            "a prediction is not a line name = helpers.predict(...) of its own, so that its reveal "
+            "is not found"
+        )
         found.append(Problem(lesson.notebook_name, None, what))
     for question in asked:
         if not question.text:
-            what = f"{question.name} is not shown; let it be the cell's last line, and build the lesson again"
+            what = (
+                f"{question.name} is not shown; let it be the cell's last line, and build the "
+                "lesson again"
+            )
             found.append(Problem(lesson.notebook_name, question.asked, what))
             continue
         cell, place = revealed(built, question)
         if cell is None:
-            what = f"{question.name} is predicted and never revealed; call {question.name}.reveal(...) below"
+            what = (
+                f"{question.name} is predicted and never revealed; call "
+                f"{question.name}.reveal(...) below"
+            )
             found.append(Problem(lesson.notebook_name, question.asked, what))
             continue
         answer = answer_of(built.cells[cell].outputs[place])
         for index, output in _between(built, question, cell, place):
-            given = answer and next((said for text in _texts(output) if (said := given_away(text, answer))), "")
+            given = answer and next(
+                (said for text in _texts(output) if (said := given_away(text, answer))), ""
+            )
             if given:
-                what = f"shows {given!r} before {question.name} is revealed as {answer}; move it below the reveal"
+                what = (
+                    f"shows {given!r} before {question.name} is revealed as {answer}; move it "
+                    "below the reveal"
+                )
                 found.append(Problem(lesson.notebook_name, index, what))
     return found
 
@@ -128,9 +161,18 @@ def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
 def questions(built: Notebook) -> Iterator[Question]:
     for index, cell in enumerate(built.cells):
         for node in ast.parse(cell.source).body if cell.cell_type == "code" else []:
-            if isinstance(node, ast.Assign) and _calls(node.value, "predict") and isinstance(node.targets[0], ast.Name):
-                shown = (_ASKED.match(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
-                yield Question(node.targets[0].id, next((one[1] for one in shown if one), ""), index)
+            if (
+                isinstance(node, ast.Assign)
+                and _calls(node.value, "predict")
+                and isinstance(node.targets[0], ast.Name)
+            ):
+                shown = (
+                    _ASKED.match(output.get("data", {}).get("text/plain", ""))
+                    for output in cell.outputs
+                )
+                yield Question(
+                    node.targets[0].id, next((one[1] for one in shown if one), ""), index
+                )
 
 
 def _calls(node: ast.expr, name: str) -> bool:
@@ -140,7 +182,9 @@ def _calls(node: ast.expr, name: str) -> bool:
 
 
 def revealed(built: Notebook, question: Question) -> tuple[int | None, int]:
-    """Return the cell that shows the answer, and which of its outputs does; None where no cell does."""
+    """Return the cell that shows the answer, and which of its outputs does; None where no cell
+    does.
+    """
     for index, cell in enumerate(built.cells[question.asked :], start=question.asked):
         if f"{question.name}.reveal(" in cell.source:
             for place, output in enumerate(cell.get("outputs", [])):
@@ -150,7 +194,9 @@ def revealed(built: Notebook, question: Question) -> tuple[int | None, int]:
 
 
 def answer_of(output: Notebook) -> str:
-    """Return the number and unit that a reveal shows as the answer: found where there is one, else modelled."""
+    """Return the number and unit that a reveal shows as the answer: found where there is one, else
+    modelled.
+    """
     rows = [re.split(r"\s{2,}", line) for line in _shown(output)[1:]]
     shown = {row[0]: row[1] for row in rows if len(row) > 1}
     return next((shown[name] for name in (*_EVIDENCE, "modelled") if name in shown), "")
@@ -166,8 +212,12 @@ def _shown(output: Notebook) -> list[str]:
     return [html.unescape(line) for line in (question[1], *("  ".join(row) for row in rows))]
 
 
-def _between(built: Notebook, question: Question, last: int, place: int) -> Iterator[tuple[int, Notebook]]:
-    """Yield the outputs from the cell that asks to the answer; the question itself is none of them."""
+def _between(
+    built: Notebook, question: Question, last: int, place: int
+) -> Iterator[tuple[int, Notebook]]:
+    """Yield the outputs from the cell that asks to the answer; the question itself is none of
+    them.
+    """
     for index in range(question.asked, last + 1):
         for output in built.cells[index].get("outputs", [])[: place if index == last else None]:
             if not output.get("data", {}).get("text/plain", "").startswith(question.text):
@@ -182,9 +232,17 @@ def given_away(text: str, answer: str) -> str:
         return with_unit[0]
     if number is None or sum(map(str.isdigit, number[1])) < TELLING_DIGITS:
         return ""
-    other = _MEASURE if answer.endswith("x") else r"(?!)"  # 22.7 GiB of memory do not tell a ratio of 22.7
+    # 22.7 GiB of memory do not tell a ratio of 22.7
+    other = _MEASURE if answer.endswith("x") else r"(?!)"
     same = re.finditer(rf"(?<![\w.,]){_NUMBER}(?!{other})", text)
-    return next((one[0] for one in same if one[0].rstrip(",").replace(",", "") == number[1].replace(",", "")), "")
+    return next(
+        (
+            one[0]
+            for one in same
+            if one[0].rstrip(",").replace(",", "") == number[1].replace(",", "")
+        ),
+        "",
+    )
 
 
 def _texts(output: Notebook) -> list[str]:
@@ -196,7 +254,9 @@ CHECKS: Sequence[Callable[[Lesson, Notebook], list[Problem]]] = (sizes, booleans
 
 
 def check(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """Return every problem of a lesson whose reader writes cells; none of another, and of an appendix all but sizes."""
+    """Return every problem of a lesson whose reader writes cells; none of another, and of an
+    appendix all but sizes.
+    """
     if lesson.is_appendix:
         return booleans(lesson, built) + answers(lesson, built)
     if not any("yours" in cell.metadata for cell in lesson.cells):

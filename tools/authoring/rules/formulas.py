@@ -1,7 +1,9 @@
-"""The sheet of formulas: each lesson's own table, under a line on the symbols that mean the same in all of them.
+"""The sheet of formulas: each lesson's own table, under a line on the symbols that mean the same in
+all of them.
 
-A lesson's table stands under its heading 'Formulas'; a formula that changes there changes on the sheet. Every symbol of
-a formula is explained: in another cell of the section, in a sentence there, or in :data:`COMMON`.
+A lesson's table stands under its heading 'Formulas'; a formula that changes there changes on the
+sheet. Every symbol of a formula is explained: in another cell of the section, in a sentence there,
+or in :data:`COMMON`.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from tools.authoring.rules.symbols import Symbol, table as table_of_symbols
 HEADING = "## Formulas"
 
 INTRODUCTION = (
-    "Here are the formulas of all lessons, in the order of the lessons. Each section links its lesson, which says\n"
-    "where its formulas come from and how far they hold."
+    "Here are the formulas of all lessons, in the order of the lessons. Each section links its "
+    "lesson, which says\nwhere its formulas come from and how far they hold."
 )
 COMMON = (
-    r"Unless a row says otherwise, $t$ is a time in seconds, and its index names the part that takes this time. The "
-    r"latency of a link or a memory is $\alpha$, one over its bandwidth is $\beta$, and the learning rate is $\eta$."
+    r"Unless a row says otherwise, $t$ is a time in seconds, and its index names the part that "
+    r"takes this time. The "
+    r"latency of a link or a memory is $\alpha$, one over its bandwidth is $\beta$, and the "
+    r"learning rate is $\eta$."
 )
 
 _MATH = re.compile(r"\$([^$]+)\$")
@@ -36,7 +40,9 @@ _WORDS = re.compile(
     r"|_(?:\{[^}]*\}|\w)"
     r"|e(?=\^)"
 )
-_GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|eta|lambda|mu|tau|theta|ell|omega|sigma|rho)(?![a-z])"
+_GREEK = (
+    r"\\(?:alpha|beta|gamma|delta|epsilon|eta|lambda|mu|tau|theta|ell|omega|sigma|rho)(?![a-z])"
+)
 _COMMAND = re.compile(rf"(?!{_GREEK})\\[A-Za-z]+")
 _SYMBOL = re.compile(rf"{_GREEK}|[A-Za-z]")
 
@@ -58,25 +64,41 @@ def check(lesson: Lesson) -> list[Problem]:
     section = table(lesson)
     words = COMMON + _FORMULA.sub(r"\g<name>", section)
     explained = {
-        symbol for math in _MATH.findall(words) if not re.search(r"[+=/(^-]", math) for symbol in _symbols(math)
+        symbol
+        for math in _MATH.findall(words)
+        if not re.search(r"[+=/(^-]", math)
+        for symbol in _symbols(math)
     }
     found = []
     for row in _FORMULA.finditer(section):
         unknown = sorted(set(_symbols(row["formula"])) - explained)
         if unknown:
-            what = f"{row['formula']}: say in another cell, or in a sentence of {HEADING}, what {', '.join(unknown)} is"
+            what = (
+                f"{row['formula']}: say in another cell, or in a sentence of {HEADING}, what "
+                f"{', '.join(unknown)} is"
+            )
             found.append(Problem(lesson.notebook_name, None, what))
     return found
 
 
 def _symbols(math: str) -> list[str]:
-    """Return the symbols of a formula: letters, Greek ones too, without indices, functions and words."""
+    """Return the symbols of a formula: letters, Greek ones too, without indices, functions and
+    words.
+    """
     return _SYMBOL.findall(_COMMAND.sub(" ", _WORDS.sub(" ", math)))
 
 
 def page(lessons: Sequence[Lesson], symbols: Sequence[Symbol] = ()) -> str:
     """Return the sheet as Markdown: the symbols of the course, and a section for each lesson."""
-    lines = ["# Formulas", "", pages.made_from("the lessons' formulas"), "", INTRODUCTION, "", COMMON]
+    lines = [
+        "# Formulas",
+        "",
+        pages.made_from("the lessons' formulas"),
+        "",
+        INTRODUCTION,
+        "",
+        COMMON,
+    ]
     lines += ["", table_of_symbols(symbols)] if symbols else []
     for lesson in lessons:
         own = table(lesson)

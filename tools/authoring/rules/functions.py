@@ -1,4 +1,5 @@
-"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong with it.
+"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong
+with it.
 
 The index holds what a lesson or an exercise uses, nothing else: a student looks up what they met.
 """
@@ -31,9 +32,11 @@ _MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
 
 @dataclass(frozen=True)
 class FunctionEntry:
-    """A public function or class: how a notebook calls it, where it stands, what it does, which lesson teaches it.
+    """A public function or class: how a notebook calls it, where it stands, what it does, which
+    lesson teaches it.
 
-    ``taught`` is the lesson that its docstring names, or that of its module; ``own`` says that it is its docstring's.
+    ``taught`` is the lesson that its docstring names, or that of its module; ``own`` says that it
+    is its docstring's.
     """
 
     call: str
@@ -47,7 +50,9 @@ class FunctionEntry:
 
 @dataclass(frozen=True)
 class Uses:
-    """The (module, name) of what each lesson, with its appendix, and its exercises use of the package, by number."""
+    """The (module, name) of what each lesson, with its appendix, and its exercises use of the
+    package, by number.
+    """
 
     lessons: Mapping[str, frozenset[tuple[str, str]]]
     exercises: Mapping[str, frozenset[tuple[str, str]]]
@@ -58,9 +63,13 @@ class Uses:
 
 
 def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
-    """Return what the lessons, their appendices and the sources of their exercises use of the course's package."""
+    """Return what the lessons, their appendices and the sources of their exercises use of the
+    course's package.
+    """
     exercises = {
-        path.name[:2]: _used(cells_of(path.read_text(encoding="utf-8"), path.name), course.package, path.name)
+        path.name[:2]: _used(
+            cells_of(path.read_text(encoding="utf-8"), path.name), course.package, path.name
+        )
         for path in sorted((course.folder / "instructor" / "exercises").glob("*.py"))
     }
     found = {lesson.number: used(lesson, course.package) for lesson in lessons}
@@ -72,8 +81,8 @@ def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
 def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[FunctionEntry, ...]:
     """Return every public function and class of the course's package, in the order of their names.
 
-    Public is what a module of the package defines, and what a package within it hands on, without an underscore. Of
-    ``used``, by module and name, that is listed as well which stands deeper.
+    Public is what a module of the package defines, and what a package within it hands on, without
+    an underscore. Of ``used``, by module and name, that is listed as well which stands deeper.
     """
     package = _package(course)
     found: dict[tuple[str, str], FunctionEntry] = {}
@@ -89,25 +98,33 @@ def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Funct
 
 
 def face(module: str, name: str) -> str:
-    """Return the shortest path of public packages that hands ``name`` on, or the module itself where none does.
+    """Return the shortest path of public packages that hands ``name`` on, or the module itself
+    where none does.
 
     A package that has something else under this name, such as a room, does not hand it on.
     """
     packages = module.partition("._")[0].split(".")
     faces = (".".join(packages[:length]) for length in range(2, len(packages) + 1))
     thing = getattr(importlib.import_module(module), name)
-    return next((path for path in faces if getattr(importlib.import_module(path), name, None) is thing), module)
+    return next(
+        (path for path in faces if getattr(importlib.import_module(path), name, None) is thing),
+        module,
+    )
 
 
 def plain(text: str) -> str:
-    """Return a line of a docstring as Markdown, in which a role, such as :func: with its target, is plain code."""
+    """Return a line of a docstring as Markdown, in which a role, such as :func: with its target, is
+    plain code.
+    """
     return _ROLE.sub(r"``\1``", text)
 
 
 def _package(course: Course) -> ModuleType:
     package = importlib.import_module(course.package)
     if not Path(package.__file__ or "").resolve().is_relative_to(course.root.resolve()):
-        raise AuthoringError(f"{course.package} is imported from elsewhere; install it with make setup")
+        raise AuthoringError(
+            f"{course.package} is imported from elsewhere; install it with make setup"
+        )
     return package
 
 
@@ -122,18 +139,27 @@ def _modules(package: ModuleType) -> Iterator[ModuleType]:
 
 
 def _public(module: ModuleType) -> Iterator[Callable]:
-    """Yield what a module defines or a package hands on; ``dir`` knows what a package imports only when it is used."""
+    """Yield what a module defines or a package hands on; ``dir`` knows what a package imports only
+    when it is used.
+    """
     for name in dir(module):
         thing = None if name.startswith("_") else getattr(module, name)
         if _is_named(thing) and name == thing.__name__:
             own = thing.__module__ == module.__name__
-            if own or (hasattr(module, "__path__") and thing.__module__.startswith(f"{module.__name__}.")):
+            if own or (
+                hasattr(module, "__path__") and thing.__module__.startswith(f"{module.__name__}.")
+            ):
                 yield thing
 
 
 def _is_named(thing: object) -> TypeGuard[Callable]:
-    """Return whether it is a function (a cached one too) or a class of a module: no method, no object to be called."""
-    return callable(thing) and getattr(thing, "__qualname__", None) == getattr(thing, "__name__", "") != ""
+    """Return whether it is a function (a cached one too) or a class of a module: no method, no
+    object to be called.
+    """
+    return (
+        callable(thing)
+        and getattr(thing, "__qualname__", None) == getattr(thing, "__name__", "") != ""
+    )
 
 
 def _entry(course: Course, call: str, thing: Callable) -> FunctionEntry:
@@ -154,7 +180,9 @@ def _entry(course: Course, call: str, thing: Callable) -> FunctionEntry:
 
 
 def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
-    """Return the (module, name) of every thing of the package that a lesson's code calls or its text names in code."""
+    """Return the (module, name) of every thing of the package that a lesson's code calls or its
+    text names in code.
+    """
     return _used(lesson.cells, package, lesson.label)
 
 
@@ -175,18 +203,28 @@ def _syntax(source: str, line: int, where: str) -> ast.Module:
     try:
         return ast.parse(TransformerManager().transform_cell(source))
     except SyntaxError as error:
-        raise AuthoringError(f"{where}: the cell at line {line} is not Python: {error.msg}") from error
+        raise AuthoringError(
+            f"{where}: the cell at line {line} is not Python: {error.msg}"
+        ) from error
 
 
 def _imports(tree: ast.Module, package: str) -> dict[str, str]:
     bound: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            bound |= {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else
-                      alias.name.partition(".")[0] for alias in node.names}  # fmt: skip
+            bound |= {
+                alias.asname or alias.name.partition(".")[0]: alias.name
+                if alias.asname
+                else alias.name.partition(".")[0]
+                for alias in node.names
+            }
         elif isinstance(node, ast.ImportFrom) and node.module:
-            bound |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return {name: target for name, target in bound.items() if f"{target}.".startswith(f"{package}.")}
+            bound |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
+    return {
+        name: target for name, target in bound.items() if f"{target}.".startswith(f"{package}.")
+    }
 
 
 def _references(tree: ast.Module, bindings: Mapping[str, str]) -> Iterator[str]:
@@ -201,7 +239,9 @@ def _bound(name: str, bindings: Mapping[str, str]) -> str:
 
 
 def resolved(dotted: str, package: str) -> tuple[str, str] | None:
-    """Return what a dotted name of the package stands for; None for names that are not the package's."""
+    """Return what a dotted name of the package stands for; None for names that are not the
+    package's.
+    """
     first, *rest = dotted.split(".")
     if first != package or not all(name.isidentifier() for name in rest):
         return None
@@ -210,7 +250,10 @@ def resolved(dotted: str, package: str) -> tuple[str, str] | None:
         try:
             thing = getattr(thing, name)
         except AttributeError:
-            if not inspect.ismodule(thing) or importlib.util.find_spec(f"{thing.__name__}.{name}") is None:
+            if (
+                not inspect.ismodule(thing)
+                or importlib.util.find_spec(f"{thing.__name__}.{name}") is None
+            ):
                 return None
             thing = importlib.import_module(f"{thing.__name__}.{name}")
     if not _is_named(thing) or thing.__module__.partition(".")[0] != package:
@@ -219,7 +262,9 @@ def resolved(dotted: str, package: str) -> tuple[str, str] | None:
 
 
 def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
-    """Return a problem for each function of a lesson that names none, and for each that names one not using it."""
+    """Return a problem for each function of a lesson that names none, and for each that names one
+    not using it.
+    """
     known = uses(course, lessons)
     problems = []
     for entry in entries(course, known.keys):
@@ -227,10 +272,16 @@ def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
         if not entry.is_function:
             continue
         if users and entry.taught is None:
-            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson {users[0]}.'"
+            what = (
+                f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson "
+                f"{users[0]}.'"
+            )
         elif entry.own and entry.taught in known.lessons and entry.taught not in users:
             elsewhere = f" (lesson {', '.join(users)} does)" if users else ""
-            what = f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend either"
+            what = (
+                f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend "
+                "either"
+            )
         else:
             continue
         problems.append(Problem(entry.file, None, what))
@@ -238,24 +289,54 @@ def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
 
 
 def page(course: Course, lessons: Sequence[Lesson]) -> str:
-    """Return the index as Markdown: first from lesson to functions, then from function to lessons."""
+    """Return the index as Markdown: first from lesson to functions, then from function to
+    lessons.
+    """
     known = uses(course, lessons)
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
     listed = [entry for entry in entries(course, known.keys) if entry.key in known.keys]
-    lines = ["# Index of functions", "", pages.made_from(f"lessons, exercises and docstrings of {course.package}"), "",
-             "The lessons come first, each with the functions that it uses. Then comes each function with its lessons.",
-             "", "## From a lesson to the functions it uses", ""]  # fmt: skip
+    lines = [
+        "# Index of functions",
+        "",
+        pages.made_from(f"lessons, exercises and docstrings of {course.package}"),
+        "",
+        (
+            "The lessons come first, each with the functions that it uses. Then comes each "
+            "function with its lessons."
+        ),
+        "",
+        "## From a lesson to the functions it uses",
+        "",
+    ]
     for lesson in lessons:
-        names = [f"[`{entry.call}`](../{entry.file})" for entry in listed if entry.key in known.lessons[lesson.number]]
-        lines += [f"- [{lesson.number} {lesson.title}]({lesson.notebook_name}): {', '.join(names) or 'none'}"]
-    lines += ["", "## From a function to its lessons", "", "| Name | What it gives | Taught in | Used in |",
-              "|--|--|--|--|"]  # fmt: skip
+        names = [
+            f"[`{entry.call}`](../{entry.file})"
+            for entry in listed
+            if entry.key in known.lessons[lesson.number]
+        ]
+        lines += [
+            (
+                f"- [{lesson.number} {lesson.title}]({lesson.notebook_name}): "
+                f"{', '.join(names) or 'none'}"
+            )
+        ]
+    lines += [
+        "",
+        "## From a function to its lessons",
+        "",
+        "| Name | What it gives | Taught in | Used in |",
+        "|--|--|--|--|",
+    ]
     for entry in listed:
         used_in = [_link(number, files) for number in files if entry.key in known.lessons[number]]
-        used_in += [f"exercises {number}" for number, keys in known.exercises.items() if entry.key in keys]
+        used_in += [
+            f"exercises {number}" for number, keys in known.exercises.items() if entry.key in keys
+        ]
         taught = _link(entry.taught, files) if entry.taught else ""
         name = f"[`{entry.call}`](../{entry.file})"
-        lines += [f"| {name} | {_escaped(plain(entry.summary))} | {taught} | {', '.join(used_in)} |"]
+        lines += [
+            f"| {name} | {_escaped(plain(entry.summary))} | {taught} | {', '.join(used_in)} |"
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,8 @@
 """The glossary, and whether the lessons use its words as it says.
 
-An entry of course/glossary.md is a heading and two paragraphs: one sentence that says what the word means, then its
-unit where it has one, the other words for it that lessons may write, and the lesson that introduces it::
+An entry of course/glossary.md is a heading and two paragraphs: one sentence that says what the word
+means, then its unit where it has one, the other words for it that lessons may write, and the lesson
+that introduces it::
 
     ### working set
 
@@ -30,12 +31,17 @@ _FACTS = re.compile(
     r"(?:Unit: (?P<unit>\S(?:.*?\S)??)\. )?(?:Also: (?P<also>.+?)\. )?"
     r"From \[lesson (?P<number>\d\d)\]\((?P<file>\S+)\)\."
 )
-_FORM = "'Unit: ... . Also: ..., ... . From [lesson NN](NN_title.ipynb).' (unit and also where there are any)"
+_FORM = (
+    "'Unit: ... . Also: ..., ... . From [lesson NN](NN_title.ipynb).' (unit and also where there "
+    "are any)"
+)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One term: ``also`` are the other ways to write it, ``lesson`` the number of the lesson that introduces it."""
+    """One term: ``also`` are the other ways to write it, ``lesson`` the number of the lesson that
+    introduces it.
+    """
 
     term: str
     meaning: str
@@ -54,7 +60,9 @@ class Entry:
 
 
 def read(path: Path) -> tuple[Entry, ...]:
-    """Return the entries of a glossary; raises AuthoringError, naming the entry, where one is not of the form."""
+    """Return the entries of a glossary; raises AuthoringError, naming the entry, where one is not
+    of the form.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -63,13 +71,17 @@ def read(path: Path) -> tuple[Entry, ...]:
 
 
 def parse(text: str, name: str = "glossary.md") -> tuple[Entry, ...]:
-    """Return the entries of the text of a glossary, which stand in the order of the alphabet, no word twice."""
+    """Return the entries of the text of a glossary, which stand in the order of the alphabet, no
+    word twice.
+    """
     blocks = re.split(r"(?m)^### +", text)[1:]
     entries = tuple(_entry(block, name) for block in blocks)
     order = [entry.term.lower() for entry in entries]
     misplaced = [after for before, after in pairwise(order) if after < before]
     if misplaced:
-        raise AuthoringError(f"{name}: {misplaced[0]!r} is not in the order of the alphabet; move it up")
+        raise AuthoringError(
+            f"{name}: {misplaced[0]!r} is not in the order of the alphabet; move it up"
+        )
     words = [word.lower() for entry in entries for word in entry.words]
     twice = sorted({word for word in words if words.count(word) > 1})
     if twice:
@@ -80,12 +92,18 @@ def parse(text: str, name: str = "glossary.md") -> tuple[Entry, ...]:
 def _entry(block: str, name: str) -> Entry:
     term, _, body = block.partition("\n")
     where = f"{name}: {term.strip()!r}"
-    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", body.strip()) if part.strip()]
+    paragraphs = [
+        " ".join(part.split()) for part in re.split(r"\n\s*\n", body.strip()) if part.strip()
+    ]
     if len(paragraphs) != 2:
-        raise AuthoringError(f"{where} has {len(paragraphs)} paragraphs; write one sentence, then {_FORM}")
+        raise AuthoringError(
+            f"{where} has {len(paragraphs)} paragraphs; write one sentence, then {_FORM}"
+        )
     meaning, facts = paragraphs
     if not meaning.endswith(".") or re.search(r"[.!?] +[A-Z]", meaning):
-        raise AuthoringError(f"{where} is explained by {meaning!r}; write one sentence, with its full stop")
+        raise AuthoringError(
+            f"{where} is explained by {meaning!r}; write one sentence, with its full stop"
+        )
     match = _FACTS.fullmatch(facts)
     if match is None or Path(match["file"]).name[:3] != f"{match['number']}_":
         raise AuthoringError(f"{where} ends with {facts!r}; write {_FORM}")
@@ -94,13 +112,17 @@ def _entry(block: str, name: str) -> Entry:
 
 
 class Terms:
-    """Finds the glossary's words in a text: whole words, any case, singular or plural, the longest word first."""
+    """Finds the glossary's words in a text: whole words, any case, singular or plural, the longest
+    word first.
+    """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._by_word = {word.lower(): entry for entry in entries for word in entry.words}
         forms = sorted(self._by_word, key=len, reverse=True)
         either = "|".join(_form(word) for word in forms)
-        self._pattern = re.compile(rf"(?<![\w-])(?:{either})(?![\w-])", re.IGNORECASE) if forms else None
+        self._pattern = (
+            re.compile(rf"(?<![\w-])(?:{either})(?![\w-])", re.IGNORECASE) if forms else None
+        )
 
     def within(self, text: str) -> list[Entry]:
         """Return the entry of each term in ``text``, in order."""
@@ -110,7 +132,12 @@ class Terms:
         return [self._entry(word) for word in found]
 
     def _entry(self, word: str) -> Entry:
-        singulars = (word, word.removesuffix("s"), word.removesuffix("es"), f"{word.removesuffix('ies')}y")
+        singulars = (
+            word,
+            word.removesuffix("s"),
+            word.removesuffix("es"),
+            f"{word.removesuffix('ies')}y",
+        )
         return next(self._by_word[form] for form in singulars if form in self._by_word)
 
 
@@ -121,7 +148,9 @@ def _form(word: str) -> str:
 
 
 def uses(lesson_text: Sequence[str], entries: Sequence[Entry]) -> set[str]:
-    """Return the terms that a lesson's Markdown cells use: in text, as the words of a link, or behind a link."""
+    """Return the terms that a lesson's Markdown cells use: in text, as the words of a link, or
+    behind a link.
+    """
     terms, used = Terms(entries), set()
     for span in (span for text in lesson_text for span in markdown.spans(text)):
         if span.kind in ("text", "link"):
@@ -131,7 +160,9 @@ def uses(lesson_text: Sequence[str], entries: Sequence[Entry]) -> set[str]:
     return used
 
 
-def check_lesson(name: str, built: nbformat.NotebookNode, entries: Sequence[Entry]) -> list[Problem]:
+def check_lesson(
+    name: str, built: nbformat.NotebookNode, entries: Sequence[Entry]
+) -> list[Problem]:
     """Return a problem for each term that a lesson uses without a link at the first use."""
     terms, seen, found = Terms(entries), set(), []
     for index, cell in enumerate(built.cells):
@@ -144,18 +175,29 @@ def check_lesson(name: str, built: nbformat.NotebookNode, entries: Sequence[Entr
                 for entry in terms.within(span.text):
                     if entry.term not in seen:
                         seen.add(entry.term)
-                        what = f"{entry.term} is first used here; link it: [...](glossary.md#{entry.anchor})"
+                        what = (
+                            f"{entry.term} is first used here; link it: "
+                            f"[...](glossary.md#{entry.anchor})"
+                        )
                         found.append(Problem(name, index, what))
     return found
 
 
 def _linked(link: str, entries: Sequence[Entry]) -> set[str]:
-    """Return the term that a link leads to, whatever words it stands behind; none for a link to another page."""
+    """Return the term that a link leads to, whatever words it stands behind; none for a link to
+    another page.
+    """
     page, _, fragment = link.partition("#")
-    return {entry.term for entry in entries if page == "glossary.md" and unquote(fragment) == entry.anchor}
+    return {
+        entry.term
+        for entry in entries
+        if page == "glossary.md" and unquote(fragment) == entry.anchor
+    }
 
 
-def check_back_links(entries: Sequence[Entry], lessons: Sequence[Lesson], texts: dict[str, list[str]]) -> list[Problem]:
+def check_back_links(
+    entries: Sequence[Entry], lessons: Sequence[Lesson], texts: dict[str, list[str]]
+) -> list[Problem]:
     """Return a problem for each entry whose lesson does not exist or does not use the term.
 
     ``texts`` are the Markdown cells of each lesson, by its number.
@@ -165,9 +207,15 @@ def check_back_links(entries: Sequence[Entry], lessons: Sequence[Lesson], texts:
     found = []
     for entry in entries:
         if files.get(entry.lesson) != entry.file:
-            what = f"{entry.term} leads back to {entry.file}, which is no lesson; name the one that introduces it"
+            what = (
+                f"{entry.term} leads back to {entry.file}, which is no lesson; name the one that "
+                "introduces it"
+            )
             found.append(Problem("glossary.md", None, what))
         elif entry.term not in used[entry.lesson]:
-            what = f"{entry.term} leads back to lesson {entry.lesson}, which does not use it; name the one that does"
+            what = (
+                f"{entry.term} leads back to lesson {entry.lesson}, which does not use it; name "
+                "the one that does"
+            )
             found.append(Problem("glossary.md", None, what))
     return found

@@ -1,4 +1,7 @@
-"""Dead links: into the repository to files and sections, and addresses that cannot be right. Nothing is fetched."""
+"""Dead links: into the repository to files and sections, and addresses that cannot be right.
+
+Nothing is fetched.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}(?::\d+)?", 
 
 
 def dead(text: str, *, page: Path, root: Path, own_anchors: set[str] | None = None) -> list[str]:
-    """Return a phrase for each dead link in the Markdown ``text`` of the file ``page``, which lies under ``root``.
+    """Return a phrase for each dead link in the Markdown ``text`` of the file ``page``, which lies
+    under ``root``.
 
     ``own_anchors`` are the page's sections where ``text`` is only a part of it.
     """
@@ -42,7 +46,11 @@ def _reason(target: str, page: Path, root: Path, anchors: set[str]) -> str:
     if parts.path.startswith("/"):
         return "is an absolute path; write it relative to this file"
     if not parts.path:
-        return "" if unquote(parts.fragment) in anchors and parts.fragment else "names no section of this page"
+        return (
+            ""
+            if unquote(parts.fragment) in anchors and parts.fragment
+            else "names no section of this page"
+        )
     return _missing(page.parent / unquote(parts.path), unquote(parts.fragment), root)
 
 
@@ -79,7 +87,9 @@ def anchor(heading: str) -> str:
 
 
 def notebook_anchors(built: dict) -> set[str]:
-    """Return the anchors of a notebook's headings, as JupyterLab names them: the words, with hyphens for spaces."""
+    """Return the anchors of a notebook's headings, as JupyterLab names them: the words, with
+    hyphens for spaces.
+    """
     texts = ["".join(cell["source"]) for cell in built["cells"] if cell["cell_type"] == "markdown"]
     return {heading.replace(" ", "-") for text in texts for heading in _headings(text)}
 
@@ -103,4 +113,6 @@ def check_page(page: Path, *, root: Path) -> list[Problem]:
     """Return a problem for each dead link in a Markdown page."""
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(root).as_posix()
-    return [Problem(name, None, f"{phrase}; mend it") for phrase in dead(text, page=page, root=root)]
+    return [
+        Problem(name, None, f"{phrase}; mend it") for phrase in dead(text, page=page, root=root)
+    ]

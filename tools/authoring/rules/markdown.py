@@ -11,13 +11,22 @@ from typing import Any
 from nbconvert.filters.markdown_mistune import MarkdownWithMath
 
 _GAP = " \ufffc "  # stands for code or a formula, so that the words on its two sides do not join
-_WORDS = {"softbreak": " ", "linebreak": " ", "codespan": _GAP, "inline_math": _GAP, "block_math": _GAP}
+_WORDS = {
+    "softbreak": " ",
+    "linebreak": " ",
+    "codespan": _GAP,
+    "inline_math": _GAP,
+    "block_math": _GAP,
+}
 _MARKS = ("emphasis", "strong", "strikethrough")
 
 
 @dataclass(frozen=True)
 class MarkdownSpan:
-    """A stretch of a text. ``kind`` is text, heading, link or image; ``target`` is where a link or image points."""
+    """A stretch of a text.
+
+    ``kind`` is text, heading, link or image; ``target`` is where a link or image points.
+    """
 
     kind: str
     text: str
@@ -30,14 +39,20 @@ def _parser() -> MarkdownWithMath:
 
 
 def spans(source: str) -> list[MarkdownSpan]:
-    """Return the spans of a Markdown text in reading order; code and formulas are left out, but for headings."""
+    """Return the spans of a Markdown text in reading order; code and formulas are left out, but for
+    headings.
+    """
     return list(_spans(_tokens(source)))
 
 
 def titles(source: str) -> list[str]:
     """Return the headings of the first level, as a reader sees them."""
     tokens = _tokens(source)
-    return [_content(token) for token in tokens if token["type"] == "heading" and token["attrs"]["level"] == 1]
+    return [
+        _content(token)
+        for token in tokens
+        if token["type"] == "heading" and token["attrs"]["level"] == 1
+    ]
 
 
 def _tokens(source: str) -> list[dict[str, Any]]:
@@ -47,7 +62,9 @@ def _tokens(source: str) -> list[dict[str, Any]]:
 
 
 def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:
-    """Yield the spans of a row of tokens; words run on until a link, a picture, HTML or a block ends them."""
+    """Yield the spans of a row of tokens; words run on until a link, a picture, HTML or a block
+    ends them.
+    """
     words = ""
     for token in _unmarked(tokens):
         kind, children = token["type"], token.get("children", [])
@@ -57,7 +74,9 @@ def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:
         yield from _text(words)
         words = ""
         if kind == "link":
-            label = "".join(_WORDS.get(part["type"]) or part.get("raw", "") for part in _unmarked(children))
+            label = "".join(
+                _WORDS.get(part["type"]) or part.get("raw", "") for part in _unmarked(children)
+            )
             yield MarkdownSpan("link", label, token["attrs"]["url"])
             yield from (span for span in _spans(children) if span.kind == "image")
         elif kind == "image":
@@ -109,7 +128,9 @@ class _HtmlReader(HTMLParser):
         if tag == "a" and values.get("href"):
             self.found.append(MarkdownSpan("link", "", values["href"] or ""))
         if tag == "img":
-            self.found.append(MarkdownSpan("image", values.get("alt") or "", values.get("src") or ""))
+            self.found.append(
+                MarkdownSpan("image", values.get("alt") or "", values.get("src") or "")
+            )
 
     def handle_data(self, data: str) -> None:
         if data.strip():
@@ -117,5 +138,7 @@ class _HtmlReader(HTMLParser):
 
 
 def pictures(html: str) -> list[MarkdownSpan]:
-    """Return the pictures in a piece of HTML; ``text`` is the alt text, empty where there is none."""
+    """Return the pictures in a piece of HTML; ``text`` is the alt text, empty where there is
+    none.
+    """
     return [span for span in _html(html) if span.kind == "image"]

@@ -1,8 +1,10 @@
-"""Which compared values rest on what is measured, fitted, trained or probed: they may differ on another processor.
+"""Which compared values rest on what is measured, fitted, trained or probed: they may differ on
+another processor.
 
-The build names them and refuses nothing, because a mask, a count or rounding may make a value the same everywhere; that
-is for a person to judge. What is followed are assignments from statement to statement of a notebook, and calls from
-function to function of the library. A value within a masked text (a time, a rate, a ratio of times) is not followed.
+The build names them and refuses nothing, because a mask, a count or rounding may make a value the
+same everywhere; that is for a person to judge. What is followed are assignments from statement to
+statement of a notebook, and calls from function to function of the library. A value within a masked
+text (a time, a rate, a ratio of times) is not followed.
 """
 
 from __future__ import annotations
@@ -23,17 +25,32 @@ from tools.authoring.rules import functions, shares
 # What a function does that names one of these, or calls a function of the library that does.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "measures": ("time.perf_counter", "time.perf_counter_ns", "torch.cuda.Event"),
-    "fits": ("numpy.linalg.lstsq", "numpy.linalg.solve", "numpy.polyfit", "scipy.optimize", "scipy.stats", "sklearn",
-             "torch.linalg.lstsq"),
-    "probes": ("os.cpu_count", "os.sched_getaffinity", "os.sysconf", "torch.backends.cpu", "torch.backends.mkl",
-               "torch.backends.mkldnn", "torch.profiler"),
-}  # fmt: skip
+    "fits": (
+        "numpy.linalg.lstsq",
+        "numpy.linalg.solve",
+        "numpy.polyfit",
+        "scipy.optimize",
+        "scipy.stats",
+        "sklearn",
+        "torch.linalg.lstsq",
+    ),
+    "probes": (
+        "os.cpu_count",
+        "os.sched_getaffinity",
+        "os.sysconf",
+        "torch.backends.cpu",
+        "torch.backends.mkl",
+        "torch.backends.mkldnn",
+        "torch.profiler",
+    ),
+}
 TRAINS = "trains"  # a loop that asks for gradients
 _LOOP = (TRAINS, "a loop of the notebook")
 _GRADIENTS = {"backward", "grad"}
 _SHOWN_BY = {"print", "display", "reveal"}
 _ALT_ONLY = {"show", "play", "interactive_figure"}
-_NOT_COMPARED = {"claim", "predict"}  # a claim shows its sentence and a masked line, a prediction its question
+# a claim shows its sentence and a masked line, a prediction its question
+_NOT_COMPARED = {"claim", "predict"}
 _CHECKS = {"settle", "report"}
 
 Origin = tuple[str, str]  # kind and function
@@ -43,7 +60,9 @@ _NONE: Origins = frozenset()
 
 @dataclass(frozen=True)
 class Resting:
-    """The functions behind a notebook's compared values: of each kind and function the code cells, counted from 0."""
+    """The functions behind a notebook's compared values: of each kind and function the code cells,
+    counted from 0.
+    """
 
     notebook: str
     cells: Mapping[Origin, tuple[int, ...]]
@@ -54,10 +73,15 @@ class Resting:
         for (kind, name), cells in sorted(self.cells.items()):
             parts.setdefault(kind, []).append(f"{name} (cell {', '.join(map(str, cells))})")
         said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in parts.items())
-        return f"{self.notebook}: compared values rest on {said or 'nothing that measures, fits, trains or probes'}"
+        return (
+            f"{self.notebook}: compared values rest on "
+            f"{said or 'nothing that measures, fits, trains or probes'}"
+        )
 
 
-def resting(name: str, notebook: nbformat.NotebookNode, package: str, rules: shares.Patterns) -> Resting:
+def resting(
+    name: str, notebook: nbformat.NotebookNode, package: str, rules: shares.Patterns
+) -> Resting:
     """Return what the compared values of a built notebook rest on."""
     flow = _Flow(package, rules)
     found: dict[Origin, list[int]] = {}
@@ -102,10 +126,16 @@ class _Flow:
             self._name(item.optional_vars, self.of(item.context_expr))
         bodies += [handler.body for handler in getattr(statement, "handlers", ())]
         if _trains(statement):
-            taken = {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)} - self.bindings.keys()
+            taken = {
+                part.id for part in ast.walk(statement) if isinstance(part, ast.Name)
+            } - self.bindings.keys()
             self.known |= {name: self.known.get(name, _NONE) | {_LOOP} for name in taken}
         before = dict(self.known)
-        for body in [body for _ in range(2 if isinstance(statement, ast.For | ast.While) else 1) for body in bodies]:
+        for body in [
+            body
+            for _ in range(2 if isinstance(statement, ast.For | ast.While) else 1)
+            for body in bodies
+        ]:
             for part in body:
                 self._follow(part)
         for name, origins in before.items():  # a body may not run
@@ -119,28 +149,46 @@ class _Flow:
     def _bind(self, statement: ast.stmt) -> None:
         origins = self.of(statement)
         for call in (part for part in ast.walk(statement) if isinstance(part, ast.Call)):
-            trains = {origin for origin in self.known.get(getattr(call.func, "id", ""), _NONE) if origin[0] == TRAINS}
+            trains = {
+                origin
+                for origin in self.known.get(getattr(call.func, "id", ""), _NONE)
+                if origin[0] == TRAINS
+            }
             for given in (given for given in call.args if isinstance(given, ast.Name) and trains):
-                self.known[given.id] = self.known.get(given.id, _NONE) | trains  # a network that is trained changes
+                # a network that is trained changes
+                self.known[given.id] = self.known.get(given.id, _NONE) | trains
         for name in _changed_names(statement) - self.bindings.keys():
             self.known[name] = self.known.get(name, _NONE) | origins
         for name in _bound_names(statement):
             self.known[name] = origins
 
     def of(self, node: ast.AST) -> Origins:
-        """Return the origins of a node: of the names it takes, the library's functions, and what it does itself."""
+        """Return the origins of a node: of the names it takes, the library's functions, and what it
+        does itself.
+        """
         found = {_LOOP} if _trains(node) else set()
         local = _local_names(node)
         for part in _unmasked(node, self.rules):
-            if isinstance(part, ast.Name) and part.id not in local and isinstance(part.ctx, ast.Load):
+            if (
+                isinstance(part, ast.Name)
+                and part.id not in local
+                and isinstance(part.ctx, ast.Load)
+            ):
                 found |= self.known.get(part.id, _NONE)
             if isinstance(part, ast.Name | ast.Attribute):
                 dotted = _dotted(part, self.bindings)
                 found |= {(kind, start) for kind, start in _primitives(dotted)}
-                key = functions.resolved(dotted, self.package) if dotted.startswith(f"{self.package}.") else None
+                key = (
+                    functions.resolved(dotted, self.package)
+                    if dotted.startswith(f"{self.package}.")
+                    else None
+                )
                 if key is not None:
                     told = dotted.removeprefix(f"{self.package}.")
-                    found |= {(kind, told) for kind in _library(self.package).get(".".join(key), frozenset())}
+                    found |= {
+                        (kind, told)
+                        for kind in _library(self.package).get(".".join(key), frozenset())
+                    }
         return frozenset(found)
 
     def _shown(self, statement: ast.stmt, *, is_last: bool) -> Origins:
@@ -165,12 +213,18 @@ def _called(node: ast.AST) -> str:
 
 
 def _dotted(node: ast.AST, bindings: Mapping[str, str]) -> str:
-    """Return the dotted name that a name or a chain of attributes stands for; "" for an attribute of anything else."""
+    """Return the dotted name that a name or a chain of attributes stands for; "" for an attribute
+    of anything else.
+    """
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return ".".join((bindings.get(node.id, node.id), *reversed(parts))) if isinstance(node, ast.Name) else ""
+    return (
+        ".".join((bindings.get(node.id, node.id), *reversed(parts)))
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def _primitives(dotted: str) -> Iterator[Origin]:
@@ -184,7 +238,9 @@ def _trains(node: ast.AST) -> bool:
 
 
 def _bindings(node: ast.AST, module: str) -> dict[str, str]:
-    """Return what the imports within a node bind: name to dotted name; ``module`` is the package of relative ones."""
+    """Return what the imports within a node bind: name to dotted name; ``module`` is the package of
+    relative ones.
+    """
     found = {}
     for part in ast.walk(node):
         if isinstance(part, ast.Import):
@@ -193,7 +249,11 @@ def _bindings(node: ast.AST, module: str) -> dict[str, str]:
                     alias.name if alias.asname else alias.name.partition(".")[0]
                 )
         elif isinstance(part, ast.ImportFrom):
-            base = importlib.util.resolve_name("." * part.level + (part.module or ""), module) if part.level else ""
+            base = (
+                importlib.util.resolve_name("." * part.level + (part.module or ""), module)
+                if part.level
+                else ""
+            )
             start = base or part.module or ""
             found |= {alias.asname or alias.name: f"{start}.{alias.name}" for alias in part.names}
     return found
@@ -202,12 +262,18 @@ def _bindings(node: ast.AST, module: str) -> dict[str, str]:
 def _bound_names(statement: ast.stmt) -> set[str]:
     if _is_definition(statement):
         return {statement.name}
-    own = (part for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+    own = (
+        part
+        for part in ast.walk(statement)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    )
     return {part.id for part in own} - _local_names(statement)
 
 
 def _local_names(node: ast.AST) -> set[str]:
-    """Return the names that comprehensions and lambdas bind within a node, or a function its arguments and names to."""
+    """Return the names that comprehensions and lambdas bind within a node, or a function its
+    arguments and names to.
+    """
     found = set()
     for part in ast.walk(node):
         if isinstance(part, ast.comprehension):
@@ -215,12 +281,18 @@ def _local_names(node: ast.AST) -> set[str]:
         elif isinstance(part, ast.arguments):
             found |= {each.arg for each in ast.walk(part) if isinstance(each, ast.arg)}
     if _is_definition(node):
-        found |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        found |= {
+            part.id
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        }
     return found
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names whose objects a statement may change: a part is assigned, or a method called for its effect."""
+    """Return the names whose objects a statement may change: a part is assigned, or a method called
+    for its effect.
+    """
     found = set()
     for part in ast.walk(statement):
         targets: Iterable[ast.AST] = ()
@@ -234,7 +306,9 @@ def _changed_names(statement: ast.stmt) -> set[str]:
             root = target
             while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
                 root = root.func if isinstance(root, ast.Call) else root.value
-            if isinstance(root, ast.Name) and (root is not target or isinstance(part, ast.AugAssign)):
+            if isinstance(root, ast.Name) and (
+                root is not target or isinstance(part, ast.AugAssign)
+            ):
                 found.add(root.id)
     return found
 
@@ -261,14 +335,20 @@ def _unmasked(node: ast.AST, rules: shares.Patterns) -> Iterator[ast.AST]:
 
 def _unit(call: ast.Call) -> str:
     unit = call.args[1] if len(call.args) > 1 else None
-    return f" {unit.value}" if isinstance(unit, ast.Constant) and isinstance(unit.value, str) else ""
+    return (
+        f" {unit.value}" if isinstance(unit, ast.Constant) and isinstance(unit.value, str) else ""
+    )
 
 
 def _masked_values(text: ast.JoinedStr, rules: shares.Patterns) -> set[ast.AST]:
-    """Return the values of an f-string that stand before a unit of time or rate, or before "times (measured)"."""
+    """Return the values of an f-string that stand before a unit of time or rate, or before "times
+    (measured)".
+    """
     found: set[ast.AST] = set()
     for value, after in zip(text.values, [*text.values[1:], None], strict=True):
-        said = after.value if isinstance(after, ast.Constant) and isinstance(after.value, str) else ""
+        said = (
+            after.value if isinstance(after, ast.Constant) and isinstance(after.value, str) else ""
+        )
         if isinstance(value, ast.FormattedValue) and _is_masked("1", said, rules):
             found.add(value)
     return found
@@ -280,7 +360,9 @@ def _is_masked(number: str, after: str, rules: shares.Patterns) -> bool:
 
 @lru_cache(maxsize=4)
 def _library(package: str) -> dict[str, frozenset[str]]:
-    """Return the kinds of every function and class of a package, by its dotted name, that has any."""
+    """Return the kinds of every function and class of a package, by its dotted name, that has
+    any.
+    """
     uses: dict[str, set[str]] = {}
     kinds: dict[str, set[str]] = {}
     found = importlib.util.find_spec(package)
@@ -297,34 +379,55 @@ def _library(package: str) -> dict[str, frozenset[str]]:
         top = _bindings(rest, holder) | {name: f"{module}.{name}" for name in definitions}
         for name, node in definitions.items():
             bindings = top | _bindings(node, holder)
-            names = (part for part in _evaluated(node) if isinstance(part, ast.Name | ast.Attribute))
+            names = (
+                part for part in _evaluated(node) if isinstance(part, ast.Name | ast.Attribute)
+            )
             named = {_dotted(part, bindings) for part in names}
             own = {kind for dotted in named for kind, _ in _primitives(dotted)}
             kinds[f"{module}.{name}"] = own | ({TRAINS} if _trains(node) else set())
-            uses[f"{module}.{name}"] = {dotted for dotted in named if dotted.startswith(f"{package}.")}
-    faces = {dotted: ".".join(key) for used in uses.values() for dotted in used
-             if dotted not in kinds and (key := functions.resolved(dotted, package))}  # fmt: skip
+            uses[f"{module}.{name}"] = {
+                dotted for dotted in named if dotted.startswith(f"{package}.")
+            }
+    faces = {
+        dotted: ".".join(key)
+        for used in uses.values()
+        for dotted in used
+        if dotted not in kinds and (key := functions.resolved(dotted, package))
+    }
     changed = True
     while changed:
         changed = False
         for name, used in uses.items():
-            more = set().union(*(kinds.get(faces.get(dotted, dotted), ()) for dotted in used)) - kinds[name]
+            more = (
+                set().union(*(kinds.get(faces.get(dotted, dotted), ()) for dotted in used))
+                - kinds[name]
+            )
             kinds[name] |= more
             changed |= bool(more)
     return {name: frozenset(found) for name, found in kinds.items() if found}
 
 
 def _defined(node: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module defines: a function, a class, or what is assigned."""
-    return _bound_names(node) if _is_definition(node) or isinstance(node, ast.Assign | ast.AnnAssign) else set()
+    """Return the names that a statement of a module defines: a function, a class, or what is
+    assigned.
+    """
+    return (
+        _bound_names(node)
+        if _is_definition(node) or isinstance(node, ast.Assign | ast.AnnAssign)
+        else set()
+    )
 
 
-def _is_definition(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+def _is_definition(
+    node: ast.AST,
+) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a definition that run when it is called; what its annotations name is not among them."""
+    """Yield the parts of a definition that run when it is called; what its annotations name is not
+    among them.
+    """
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns"):

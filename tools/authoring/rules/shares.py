@@ -22,7 +22,9 @@ _MASK = re.compile(r"(?m)<(?:rate|time|times)>|^here: <verdict>$")
 
 @dataclass(frozen=True)
 class ComparedShare(Result):
-    """Of a lesson's code cells: how many show something, how many of those are compared, and the share."""
+    """Of a lesson's code cells: how many show something, how many of those are compared, and the
+    share.
+    """
 
     lesson: str
     code_cells: int
@@ -59,7 +61,9 @@ def share(name: str, notebook: nbformat.NotebookNode, rules: Patterns) -> Compar
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = [cell for cell in code if cell.outputs]
     compared = [cell for cell in shown if is_compared(cell, rules)]
-    return ComparedShare(name, len(code), len(shown), len(compared), len(compared) / len(shown) if shown else None)
+    return ComparedShare(
+        name, len(code), len(shown), len(compared), len(compared) / len(shown) if shown else None
+    )
 
 
 def shares(counted: Sequence[ComparedShare]) -> Shares:
@@ -71,8 +75,8 @@ def shares(counted: Sequence[ComparedShare]) -> Shares:
 def is_compared(cell: nbformat.NotebookNode, rules: Patterns) -> bool:
     """Return True when nbval would notice a change in what the cell shows.
 
-    It would not where the cell is tagged, was never run, shows a picture without text, or shows nothing but what is
-    masked.
+    It would not where the cell is tagged, was never run, shows a picture without text, or shows
+    nothing but what is masked.
     """
     if cell.execution_count is None or IGNORE_TAG in cell.metadata.get("tags", []):
         return False
@@ -87,5 +91,8 @@ def compared_texts(output: nbformat.NotebookNode) -> list[str]:
     if output.output_type == "error":
         return [output.ename, output.evalue]
     data: dict[str, Any] = output.data
-    return [value if isinstance(value, str) else str(value) for mime, value in data.items()
-            if mime not in _NEVER_COMPARED]  # fmt: skip
+    return [
+        value if isinstance(value, str) else str(value)
+        for mime, value in data.items()
+        if mime not in _NEVER_COMPARED
+    ]

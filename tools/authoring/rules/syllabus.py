@@ -15,10 +15,12 @@ LECTURE = "lecture"
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a session: a lesson by its title in its file's name, :data:`LECTURE`, or words with ``minutes``.
+    """A part of a session: a lesson by its title in its file's name, :data:`LECTURE`, or words with
+    ``minutes``.
 
-    A lesson is its notebook, or with ``talk`` its deck held as a lecture, whose notebook is left for home. With
-    ``told`` the lecturer only tells these words of it, in so many ``minutes``, because a later lesson needs them.
+    A lesson is its notebook, or with ``talk`` its deck held as a lecture, whose notebook is left
+    for home. With ``told`` the lecturer only tells these words of it, in so many ``minutes``,
+    because a later lesson needs them.
     """
 
     what: str
@@ -49,22 +51,35 @@ PAUSE = Item("break", 10)
 PLANS = (
     TeachingPlan(
         "Two hours",
-        "A guest lecture comes first. In the laboratory after it, everybody who has the course runs lesson 00.",
+        "A guest lecture comes first. In the laboratory after it, everybody who has the course "
+        "runs lesson 00.",
         (
             TeachingSession(
-                "Two hours", (Item(LECTURE), PAUSE, Item("start_here"), Item("questions, and where to go on", 10))
+                "Two hours",
+                (
+                    Item(LECTURE),
+                    PAUSE,
+                    Item("start_here"),
+                    Item("questions, and where to go on", 10),
+                ),
             ),
         ),
     ),
     TeachingPlan(
         "One day",
-        "The day follows the acts: one machine in the morning, parallel training after lunch, and then the memory of\n"
-        "a training step and a case study. Some lessons are held as talks, so that every session stays short enough\n"
-        "to follow, and their notebooks are for home. Each lesson comes after the lessons that it needs, or the\n"
-        "lecturer tells what it needs of them. Lunch and the pause in the afternoon are not counted.",
+        "The day follows the acts: one machine in the morning, parallel training after lunch, and "
+        "then the memory of\na training step and a case study. Some lessons are held as talks, so "
+        "that every session stays short enough\nto follow, and their notebooks are for home. Each "
+        "lesson comes after the lessons that it needs, or the\nlecturer tells what it needs of "
+        "them. Lunch and the pause in the afternoon are not counted.",
         (
-            TeachingSession("Morning", (Item("start_here"), Item("break", 15), Item("memory_hierarchy"))),
-            TeachingSession("After lunch", (Item("sources_of_parallelism"), PAUSE, Item("data_parallel", talk=True))),
+            TeachingSession(
+                "Morning", (Item("start_here"), Item("break", 15), Item("memory_hierarchy"))
+            ),
+            TeachingSession(
+                "After lunch",
+                (Item("sources_of_parallelism"), PAUSE, Item("data_parallel", talk=True)),
+            ),
             TeachingSession(
                 "Late afternoon",
                 (
@@ -73,7 +88,8 @@ PLANS = (
                     Item(
                         "reading_a_profile",
                         10,
-                        told="a launch costs time before its kernel runs, and a remedy saves at most the share of the "
+                        told="a launch costs time before its kernel runs, and a remedy saves at "
+                        "most the share of the "
                         "time that it touches",
                     ),
                     Item("replicas", talk=True),
@@ -84,13 +100,18 @@ PLANS = (
     ),
     TeachingPlan(
         "A term",
-        "The term holds all lessons in the order of their acts, with one session per week. If a week has two lessons,\n"
-        "the class runs the notebook of one of them, and the lecturer holds the other as a talk, with its notebook\n"
-        "for home. If you have more time, run both notebooks in class. The table at the end has their minutes.",
+        "The term holds all lessons in the order of their acts, with one session per week. If a "
+        "week has two lessons,\nthe class runs the notebook of one of them, and the lecturer holds "
+        "the other as a talk, with its notebook\nfor home. If you have more time, run both "
+        "notebooks in class. The table at the end has their minutes.",
         (
-            TeachingSession("Week 1: measuring, and the whole picture", (Item("start_here"), PAUSE, Item(LECTURE))),
             TeachingSession(
-                "Week 2: one machine", (Item("memory_hierarchy"), PAUSE, Item("compute_and_roofline", talk=True))
+                "Week 1: measuring, and the whole picture",
+                (Item("start_here"), PAUSE, Item(LECTURE)),
+            ),
+            TeachingSession(
+                "Week 2: one machine",
+                (Item("memory_hierarchy"), PAUSE, Item("compute_and_roofline", talk=True)),
             ),
             TeachingSession("Week 3: a GPU from inside", (Item("how_a_gpu_runs_a_kernel"),)),
             TeachingSession(
@@ -98,7 +119,8 @@ PLANS = (
                 (Item("sources_of_parallelism"), PAUSE, Item("data_parallel", talk=True)),
             ),
             TeachingSession(
-                "Week 5: parts of a model", (Item("model_parallel"), PAUSE, Item("links_in_two_levels", talk=True))
+                "Week 5: parts of a model",
+                (Item("model_parallel"), PAUSE, Item("links_in_two_levels", talk=True)),
             ),
             TeachingSession(
                 "Week 6: layouts, and a long sequence",
@@ -113,18 +135,21 @@ PLANS = (
                 (Item("beyond_memory", talk=True), PAUSE, Item("reading_a_profile")),
             ),
             TeachingSession(
-                "Week 9: an array, and networks for it", (Item("systolic_arrays"), PAUSE, Item("co_design", talk=True))
+                "Week 9: an array, and networks for it",
+                (Item("systolic_arrays"), PAUSE, Item("co_design", talk=True)),
             ),
             TeachingSession(
                 "Week 10: fewer bits, constants",
                 (Item("numbers_of_few_bits"), PAUSE, Item("constant_weights", talk=True)),
             ),
             TeachingSession(
-                "Week 11: one kernel, a hundred fits", (Item("fused_bias"), PAUSE, Item("replicas", talk=True))
+                "Week 11: one kernel, a hundred fits",
+                (Item("fused_bias"), PAUSE, Item("replicas", talk=True)),
             ),
             TeachingSession("Week 12: predicted times", (Item("convolution_time"),)),
             TeachingSession(
-                "Week 13: language models", (Item("attention_without_the_matrix", talk=True), PAUSE, Item("decoding"))
+                "Week 13: language models",
+                (Item("attention_without_the_matrix", talk=True), PAUSE, Item("decoding")),
             ),
             TeachingSession("Week 14: a server with many users", (Item("serving"),)),
         ),
@@ -138,10 +163,11 @@ def talk_minutes(lesson: Lesson) -> float:
 
 
 def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
-    """Return an item's minutes: a lesson's as they are computed, a talk's and the lecture's by its deck, else its own.
+    """Return an item's minutes: a lesson's as they are computed, a talk's and the lecture's by its
+    deck, else its own.
 
-    ``lessons`` are all, by their titles. Raises AuthoringError for a lesson that is not there, for words
-    without minutes.
+    ``lessons`` are all, by their titles. Raises AuthoringError for a lesson that is not there, for
+    words without minutes.
     """
     if item.what == LECTURE:
         return LECTURE_MINUTES
@@ -151,13 +177,15 @@ def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
         return lessons[item.what].minutes
     if item.minutes is None:
         raise AuthoringError(
-            f"the syllabus has {item.what!r}, no lesson and without minutes; mend PLANS in syllabus.py"
+            f"the syllabus has {item.what!r}, no lesson and without minutes; mend PLANS in "
+            "syllabus.py"
         )
     return item.minutes
 
 
 def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
-    """Return the syllabus as Markdown: the plans, each with a clock, and the minutes of every lesson.
+    """Return the syllabus as Markdown: the plans, each with a clock, and the minutes of every
+    lesson.
 
     ``exercises`` are the minutes of each lesson's exercises, by its number, where it has some.
     """
@@ -167,25 +195,50 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
         "",
         pages.made_from("the lessons"),
         "",
-        "There are three ways through the course. The minutes of a lesson are for reading it and running it, with its",
-        "predictions and the functions that its reader writes. Its exercises take more time, which the last table has.",
+        (
+            "There are three ways through the course. The minutes of a lesson are for reading it "
+            "and running it, with its"
+        ),
+        (
+            "predictions and the functions that its reader writes. Its exercises take more time, "
+            "which the last table has."
+        ),
     ]
     for plan in PLANS:
         lines += ["", f"## {plan.title}", "", plan.text]
         for session in plan.sessions:
             lines += ["", *_session(session, known, alone=len(plan.sessions) == 1)]
-        totals = [sum(minutes_of(item, known) for item in session.items) for session in plan.sessions]
-        lines += ["", f"In all {_hours(sum(totals))}; the longest session takes {_hours(max(totals))}."]
-    lines += ["", "## Minutes of each lesson", "",
-              "A *talk* is the lesson held as a lecture, with the slides of its own deck (`make slides`).", "",
-              "| lesson | minutes | exercises | talk | needs |", "|---|--:|--:|--:|---|"]  # fmt: skip
+        totals = [
+            sum(minutes_of(item, known) for item in session.items) for session in plan.sessions
+        ]
+        lines += [
+            "",
+            f"In all {_hours(sum(totals))}; the longest session takes {_hours(max(totals))}.",
+        ]
+    lines += [
+        "",
+        "## Minutes of each lesson",
+        "",
+        (
+            "A *talk* is the lesson held as a lecture, with the slides of its own deck (`make "
+            "slides`)."
+        ),
+        "",
+        "| lesson | minutes | exercises | talk | needs |",
+        "|---|--:|--:|--:|---|",
+    ]
     rows = []
     for lesson in lessons:
         needs = ", ".join(lesson.needs) or "nothing"
         home = exercises.get(lesson.number, "")
-        rows.append(f"| {_link(lesson)} | {lesson.minutes} | {home} | {talk_minutes(lesson):g} | {needs} |")
+        rows.append(
+            f"| {_link(lesson)} | {lesson.minutes} | {home} | {talk_minutes(lesson):g} | {needs} |"
+        )
     lines += pages.with_acts(lessons, rows, "| **{}** | | | | |")
-    total, talk = sum(lesson.minutes for lesson in lessons), sum(talk_minutes(lesson) for lesson in lessons)
+    total, talk = (
+        sum(lesson.minutes for lesson in lessons),
+        sum(talk_minutes(lesson) for lesson in lessons),
+    )
     return "\n".join([*lines, f"| all | {total} | {sum(exercises.values())} | {talk:g} | |"]) + "\n"
 
 
@@ -201,7 +254,10 @@ def _session(session: TeachingSession, lessons: Mapping[str, Lesson], *, alone: 
     taught = [item for item in session.items if item.what in lessons and not item.told]
     talks = [lessons[item.what] for item in taught if item.talk]
     notebooks = [f"the notebook of [{lesson.number}]({lesson.notebook_name})" for lesson in talks]
-    links = [f"[{one.number}](exercises/{one.name}_exercises.ipynb)" for one in _by_number(taught, lessons)]
+    links = [
+        f"[{one.number}](exercises/{one.name}_exercises.ipynb)"
+        for one in _by_number(taught, lessons)
+    ]
     lines += ["", f"At home: {_listed([*notebooks, f'the exercises of {_listed(links)}'])}."]
     return lines
 

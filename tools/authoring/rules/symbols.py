@@ -1,4 +1,6 @@
-"""The symbols that mean the same in all lessons: course/symbols.toml, the table that opens the sheet of formulas."""
+"""The symbols that mean the same in all lessons: course/symbols.toml, the table that opens the
+sheet of formulas.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def read(path: Path) -> tuple[Symbol, ...]:
     symbols = []
     for row in stated:
         if set(row) != {"symbol", "meaning", "words"} or not row["words"]:
-            raise AuthoringError(f"{path.name} has {row}; state symbol, meaning and words of each symbol")
+            raise AuthoringError(
+                f"{path.name} has {row}; state symbol, meaning and words of each symbol"
+            )
         symbols.append(Symbol(row["symbol"], row["meaning"], tuple(row["words"])))
     names = [symbol.symbol for symbol in symbols]
     if len(set(names)) < len(names):
@@ -51,7 +55,9 @@ def table(symbols: Sequence[Symbol]) -> str:
 
 
 def check(lesson: Lesson, symbols: Sequence[Symbol]) -> list[Problem]:
-    """Return a problem for each symbol of the table whose first sentence in a lesson does not say its meaning."""
+    """Return a problem for each symbol of the table whose first sentence in a lesson does not say
+    its meaning.
+    """
     problems = []
     known = {symbol.symbol: symbol for symbol in symbols}
     seen: set[str] = set()
@@ -62,9 +68,15 @@ def check(lesson: Lesson, symbols: Sequence[Symbol]) -> list[Problem]:
                     continue
                 seen.add(name)
                 symbol = known[name]
-                if not any(re.search(rf"\b{re.escape(word)}\b", sentence, re.IGNORECASE) for word in symbol.words):
-                    what = (f"${name}$ is {symbol.meaning} in every lesson (course/symbols.toml); say one of "
-                            f"{', '.join(symbol.words)} where it comes first, or take another letter")  # fmt: skip
+                if not any(
+                    re.search(rf"\b{re.escape(word)}\b", sentence, re.IGNORECASE)
+                    for word in symbol.words
+                ):
+                    what = (
+                        f"${name}$ is {symbol.meaning} in every lesson (course/symbols.toml); say "
+                        f"one of {', '.join(symbol.words)} where it comes first, or take another "
+                        "letter"
+                    )
                     problems.append(Problem(lesson.notebook_name, index, what))
     return problems
 

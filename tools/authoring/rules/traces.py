@@ -24,9 +24,14 @@ _ORDINARY = ("root", "localhost", "user", "main", "ubuntu", "debian", "runner", 
 
 
 def here(root: Path) -> dict[str, re.Pattern[str]]:
-    """Return what names this machine: the repository's and the home folder, the temporary one, host and user."""
-    folders = {"the repository's folder": str(root), "the home folder": str(Path.home()),
-               "the temporary folder": tempfile.gettempdir()}  # fmt: skip
+    """Return what names this machine: the repository's and the home folder, the temporary one, host
+    and user.
+    """
+    folders = {
+        "the repository's folder": str(root),
+        "the home folder": str(Path.home()),
+        "the temporary folder": tempfile.gettempdir(),
+    }
     found = {
         what: re.compile(re.escape(folder) + r"(?![\w-])")
         for what, folder in folders.items()

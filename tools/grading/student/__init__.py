@@ -1,1 +1,3 @@
-"""What runs in the sandbox, beside the student's own code: nothing in here is secret, or trusted from outside."""
+"""What runs in the sandbox, beside the student's own code: nothing in here is secret, or trusted
+from outside.
+"""

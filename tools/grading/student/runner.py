@@ -1,6 +1,7 @@
-"""The student's side: run cells as they come, and call the functions that they define. Runs within the sandbox.
+"""The student's side: run cells as they come, and call the functions that they define.
 
-Whatever the submission does to this process, it can only change what it sends: data, which the other side checks.
+Runs within the sandbox. Whatever the submission does to this process, it can only change what it
+sends: data, which the other side checks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ else:
     import wire  # the file beside this one, in the sandbox
 
 _MESSAGE_CHARACTERS = 2000
-_MOST_PARTS, _MOST_PRINTED, _MOST_SHOWN = 8, 6_000, 600_000  # of what a cell puts out; the last two in characters
+# of what a cell puts out; the last two in characters
+_MOST_PARTS, _MOST_PRINTED, _MOST_SHOWN = 8, 6_000, 600_000
 
 
 class Remote:
@@ -61,7 +63,9 @@ class Remote:
 
 
 class Shown(io.TextIOBase):
-    """Takes what a cell prints and shows, and keeps the beginning of it: ``parts``, for the page of the student."""
+    """Takes what a cell prints and shows, and keeps the beginning of it: ``parts``, for the page of
+    the student.
+    """
 
     def __init__(self) -> None:
         self.parts: list[dict[str, str]] = []
@@ -83,7 +87,13 @@ class Shown(io.TextIOBase):
         part = {name: data[kind] for name, kind in kinds.items() if kind in data}
         if isinstance(part.get("png"), bytes):
             part["png"] = base64.b64encode(part["png"]).decode("ascii")
-        self._add({name: text for name, text in part.items() if isinstance(text, str) and len(text) <= _MOST_SHOWN})
+        self._add(
+            {
+                name: text
+                for name, text in part.items()
+                if isinstance(text, str) and len(text) <= _MOST_SHOWN
+            }
+        )
 
     def value(self, value: Any, formatter: Any) -> None:
         """Keep the value of a cell's last line."""
@@ -118,16 +128,21 @@ class GraderLink:
         from traitlets.config import Config
 
         self._channel = channel
-        self._shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+        self._shell = InteractiveShell.instance(
+            config=Config({"HistoryManager": {"enabled": False}})
+        )
         self._shown = Shown()
         self._shell.display_pub.publish = self._shown.publish  # type: ignore[method-assign]  # of this shell alone
-        self._shell.display_trap.hook = lambda value: self._shown.value(value, self._shell.display_formatter)
+        self._shell.display_trap.hook = lambda value: self._shown.value(
+            value, self._shell.display_formatter
+        )
         # What a cell raised is sent by itself.
         self._shell._showtraceback = lambda *_: None  # type: ignore[method-assign]  # of this shell alone
         self._running: dict[int, tuple[Any, dict[FrameType, Any] | None]] = {}
         self._numbers = itertools.count()
         self._follower: Any = None
-        self._frames: dict[FrameType, Any] | None = None  # of the kernel's thread that runs; None for other functions
+        # of the kernel's thread that runs; None for other functions
+        self._frames: dict[FrameType, Any] | None = None
 
     def serve(self) -> None:
         """Answer requests until the other side closes the socket."""
@@ -144,7 +159,11 @@ class GraderLink:
                 return self._step(message["next"])
             return self._call(message["call"], message["with"], {} if message["follow"] else None)
         except Exception as error:
-            return {"raised": type(error).__name__, "said": str(error)[:_MESSAGE_CHARACTERS], "line": _line(error)}
+            return {
+                "raised": type(error).__name__,
+                "said": str(error)[:_MESSAGE_CHARACTERS],
+                "line": _line(error),
+            }
 
     def _run(self, source: str) -> dict[str, Any]:
         self._shown.parts = []
@@ -154,7 +173,8 @@ class GraderLink:
         error = done.error_before_exec or done.error_in_exec
         if error is None:
             return {"ran": "", "shown": self._shown.parts}
-        said = error.msg if isinstance(error, SyntaxError) else str(error)  # str would name a file nobody has
+        # str would name a file nobody has
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
         ran = f"{type(error).__name__}: {said}"[:_MESSAGE_CHARACTERS]
         return {"ran": ran, "line": _line(error), "shown": self._shown.parts}
 
@@ -177,10 +197,17 @@ class GraderLink:
             except StopIteration:
                 del self._running[number]
                 return {"more": False}
-            return {"more": True, "place": [] if frames is None else list(self._follower.barrier(generator))}
+            return {
+                "more": True,
+                "place": [] if frames is None else list(self._follower.barrier(generator)),
+            }
 
-    def _follow(self, frames: dict[FrameType, Any] | None) -> contextlib.AbstractContextManager[None]:
-        """Return what to run a call in: a kernel is followed through its loops, to say where it is."""
+    def _follow(
+        self, frames: dict[FrameType, Any] | None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return what to run a call in: a kernel is followed through its loops, to say where it
+        is.
+        """
         self._frames = frames
         if frames is None:
             return contextlib.nullcontext()
@@ -191,22 +218,34 @@ class GraderLink:
         return self._follower.of(frames)
 
     def place(self, frame: FrameType) -> list[int]:
-        """Return the place of ``frame`` in a kernel that runs for a thread of the other side; else an empty one."""
+        """Return the place of ``frame`` in a kernel that runs for a thread of the other side; else
+        an empty one.
+        """
         return [] if self._frames is None else list(self._follower.place(frame))
 
     def ask(self, number: int, verb: str, *arguments: Any) -> Any:
-        """Have the other side do ``verb`` with an object that it keeps, and return or raise what it answers."""
-        wire.send(self._channel, {"do": verb, "to": number, "with": wire.encode(list(arguments), self._keep)})
+        """Have the other side do ``verb`` with an object that it keeps, and return or raise what it
+        answers.
+        """
+        wire.send(
+            self._channel,
+            {"do": verb, "to": number, "with": wire.encode(list(arguments), self._keep)},
+        )
         answer = wire.receive(self._channel)
         if "raised" in answer:
             raise _exception(answer["raised"])(answer["said"])
         return wire.decode(answer["value"], self._kept)
 
     def _keep(self, value: Any) -> Any:
-        """Return the JSON of what is no data: an object of the other side, a generator, or its text alone."""
+        """Return the JSON of what is no data: an object of the other side, a generator, or its text
+        alone.
+        """
         if isinstance(value, Remote):
             return {"o": value._number}
-        if type(value).__module__ == "helpers.exercises._checks" and type(value).__name__ == "NotYet":
+        if (
+            type(value).__module__ == "helpers.exercises._checks"
+            and type(value).__name__ == "NotYet"
+        ):
             return {"y": 1}
         if inspect.isgenerator(value):
             number = next(self._numbers)
@@ -219,7 +258,12 @@ class GraderLink:
     def _kept(self, tag: str, body: Any) -> Any:
         if tag == "o":
             number, name, values = body
-            return Remote(self, number, name, {key: wire.decode(one, self._kept) for key, one in values.items()})
+            return Remote(
+                self,
+                number,
+                name,
+                {key: wire.decode(one, self._kept) for key, one in values.items()},
+            )
         if tag == "c":
             module, name, fields = body
             made = getattr(importlib.import_module(module), name)
@@ -233,15 +277,25 @@ def _exception(name: str) -> type[Exception]:
     from helpers.studies import simulators
 
     found = getattr(builtins, name, None) or getattr(simulators, name, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else type(name, (Exception,), {})
+    return (
+        found
+        if isinstance(found, type) and issubclass(found, Exception)
+        else type(name, (Exception,), {})
+    )
 
 
 def _line(error: BaseException) -> str:
-    """Return the student's own line in which an exception began, or which is no Python; "" where there is none."""
+    """Return the student's own line in which an exception began, or which is no Python; "" where
+    there is none.
+    """
     import linecache
     import traceback
 
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename not in (__file__, wire.__file__)]
+    frames = [
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if one.filename not in (__file__, wire.__file__)
+    ]
     own = [one for one in frames if "ipykernel" in one.filename or "ipython-input" in one.filename]
     if own:
         return linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()[:200]
@@ -251,11 +305,17 @@ def _line(error: BaseException) -> str:
 def main() -> None:
     """Take the limits and the socket from the command line, and serve."""
     descriptor, memory_bytes, processes = (int(one) for one in sys.argv[1:4])
-    for kind, most in ((resource.RLIMIT_DATA, memory_bytes), (resource.RLIMIT_AS, memory_bytes + 8 * 2**30),
-                       (resource.RLIMIT_NPROC, processes), (resource.RLIMIT_FSIZE, 256 * 2**20),
-                       (resource.RLIMIT_CORE, 0)):  # fmt: skip
+    for kind, most in (
+        (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_AS, memory_bytes + 8 * 2**30),
+        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_FSIZE, 256 * 2**20),
+        (resource.RLIMIT_CORE, 0),
+    ):
         resource.setrlimit(kind, (most, most))
-    shutil.copytree("/fonts", os.environ["MPLCONFIGDIR"], ignore=shutil.ignore_patterns("tex.cache"))
+    shutil.copytree(
+        "/fonts", os.environ["MPLCONFIGDIR"], ignore=shutil.ignore_patterns("tex.cache")
+    )
     channel = socket.socket(fileno=descriptor)
     try:
         GraderLink(channel).serve()

@@ -1,7 +1,8 @@
-"""Messages over a socket: a length and JSON. Values become JSON by what they are, and nothing else is rebuilt.
+"""Messages over a socket: a length and JSON.
 
-Both sides use it. What comes from a submission is data: numbers, texts, bytes, lists, arrays of numbers, and the names
-of objects that the other side keeps. Nothing is unpickled, imported or called to decode it.
+Values become JSON by what they are, and nothing else is rebuilt. Both sides use it. What comes from
+a submission is data: numbers, texts, bytes, lists, arrays of numbers, and the names of objects that
+the other side keeps. Nothing is unpickled, imported or called to decode it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LARGEST_MESSAGE_BYTES = 16 * 2**20
 _LENGTH = struct.Struct(">I")
 _NUMBER_KINDS = "biuf"
 _MOST_DIGITS = 20_000  # to reduce a fraction takes the square of this
-_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # may be half a surrogate pair, which no file takes: it becomes "?"
+# may be half a surrogate pair, which no file takes: it becomes "?"
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Broken(Exception):
@@ -62,7 +64,10 @@ def send(channel: Any, message: dict[str, Any]) -> None:
 
 
 def receive(channel: Any, clean: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return the next message, whose JSON ``clean`` may change. Raises Broken for one too large or no JSON object."""
+    """Return the next message, whose JSON ``clean`` may change.
+
+    Raises Broken for one too large or no JSON object.
+    """
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if length > LARGEST_MESSAGE_BYTES:
         raise Broken(f"a message of {length} bytes, above the {LARGEST_MESSAGE_BYTES} allowed")
@@ -147,7 +152,8 @@ def decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
         return _decode(data, kept)
     except Broken:
         raise
-    except Exception as error:  # of Python or of a library, such as ZeroDivisionError from a fraction
+    except Exception as error:
+        # of Python or of a library, such as ZeroDivisionError from a fraction
         raise Broken(f"no value ({type(error).__name__})") from error
 
 

@@ -1,4 +1,6 @@
-"""The memory hierarchy of a machine as a ladder, the links of a system, and what processors hold near their cores."""
+"""The memory hierarchy of a machine as a ladder, the links of a system, and what processors hold
+near their cores.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,27 @@ _SHADES = ("#08306B", "#0072B2", "#56B4E9", "#9FD0EE", "#D3E8F6")
 _NARROWEST, _WIDEST = 0.22, 1.0  # of the pyramid's width
 _LEVELS = ("registers", "L1, shared", "L2", "L3")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_COLUMNS = ((1.18, "size"), (1.46, "latency"), (1.75, "bandwidth"), (2.1, "latency over the\nlevel above's"))
+_COLUMNS = (
+    (1.18, "size"),
+    (1.46, "latency"),
+    (1.75, "bandwidth"),
+    (2.1, "latency over the\nlevel above's"),
+)
 
 
-def draw_hierarchy(levels: Sequence[MemoryLevel], *, title: str = "Memory hierarchy of this machine") -> Figure:
-    """Return a pyramid of the memory levels, the smallest and fastest at the top, with their measured numbers.
+def draw_hierarchy(
+    levels: Sequence[MemoryLevel], *, title: str = "Memory hierarchy of this machine"
+) -> Figure:
+    """Return a pyramid of the memory levels, the smallest and fastest at the top, with their
+    measured numbers.
 
-    A step's width grows with the logarithm of its size (a level of unknown size is as wide as the base). The last
-    column is a load's time over that of the level above. What is None stands as "unknown".
-    Raises ValueError for no levels. Lesson 01.
+    A step's width grows with the logarithm of its size (a level of unknown size is as wide as the
+    base). The last column is a load's time over that of the level above. What is None stands as
+    "unknown". Raises ValueError for no levels. Lesson 01.
     """
-    levels = members("levels", levels, "memory levels, such as the memory_levels of probe()", kind=MemoryLevel)
+    levels = members(
+        "levels", levels, "memory levels, such as the memory_levels of probe()", kind=MemoryLevel
+    )
     if not levels:
         raise ValueError("nothing to draw: give at least one memory level")
     drawn, axes = figure(title=title, height_in=1.3 + 0.62 * len(levels))
@@ -40,14 +52,30 @@ def draw_hierarchy(levels: Sequence[MemoryLevel], *, title: str = "Memory hierar
     for place, (level, width) in enumerate(zip(levels, widths, strict=True)):
         above = widths[place - 1] if place else width * 0.72
         colour = _SHADES[min(place, len(_SHADES) - 1)]
-        corners = [(0.5 - above / 2, place), (0.5 + above / 2, place), (0.5 + width / 2, place + 0.94),
-                   (0.5 - width / 2, place + 0.94)]  # fmt: skip
+        corners = [
+            (0.5 - above / 2, place),
+            (0.5 + above / 2, place),
+            (0.5 + width / 2, place + 0.94),
+            (0.5 - width / 2, place + 0.94),
+        ]
         axes.add_patch(Polygon(corners, closed=True, facecolor=colour, edgecolor="white"))
-        axes.text(0.5, place + 0.47, level.name, ha="center", va="center", fontsize=11, fontweight="bold",
-                  color=ink_on(colour))  # fmt: skip
+        axes.text(
+            0.5,
+            place + 0.47,
+            level.name,
+            ha="center",
+            va="center",
+            fontsize=11,
+            fontweight="bold",
+            color=ink_on(colour),
+        )
         times = _times_slower(levels[place - 1], level) if place else ""
-        cells = (units.text(level.size_bytes, "B", binary=True), units.text(level.latency_s, "s"),
-                 units.text(level.bandwidth_bytes_per_s, "B/s"), times)  # fmt: skip
+        cells = (
+            units.text(level.size_bytes, "B", binary=True),
+            units.text(level.latency_s, "s"),
+            units.text(level.bandwidth_bytes_per_s, "B/s"),
+            times,
+        )
         for (across, _), cell in zip(_COLUMNS, cells, strict=True):
             axes.text(across, place + 0.47, cell, ha="center", va="center", fontsize=11)
     for across, name in _COLUMNS:
@@ -60,24 +88,36 @@ def draw_hierarchy(levels: Sequence[MemoryLevel], *, title: str = "Memory hierar
 def draw_links(
     links: Sequence[MeasuredLink], *, title: str = "What moves data in this machine, and how fast"
 ) -> Figure:
-    """Return two panels, bandwidth and latency, with a line a link in the given order; both axes are logarithmic.
+    """Return two panels, bandwidth and latency, with a line a link in the given order; both axes
+    are logarithmic.
 
-    An unknown number is written as such. Raises ValueError for no links and a number that is not above 0. Lesson 01.
+    An unknown number is written as such. Raises ValueError for no links and a number that is not
+    above 0. Lesson 01.
     """
     links = members("links", links, "links, such as measure_links() returns", kind=MeasuredLink)
     if not links:
         raise ValueError("nothing to draw: give at least one link")
-    panels = [("bandwidth", "B/s", [link.bandwidth_bytes_per_s for link in links]),
-              ("latency", "s", [link.latency_s for link in links])]  # fmt: skip
+    panels = [
+        ("bandwidth", "B/s", [link.bandwidth_bytes_per_s for link in links]),
+        ("latency", "s", [link.latency_s for link in links]),
+    ]
     panels = [panel for panel in panels if any(value is not None for value in panel[2])]
     if not panels:
         raise ValueError("nothing to draw: no link has a bandwidth or a latency")
-    wrong = [link.link for link in links for value in (link.bandwidth_bytes_per_s, link.latency_s)
-             if value is not None and not 0 < value < math.inf]  # fmt: skip
+    wrong = [
+        link.link
+        for link in links
+        for value in (link.bandwidth_bytes_per_s, link.latency_s)
+        if value is not None and not 0 < value < math.inf
+    ]
     if wrong:
-        raise ValueError(f"bandwidth and latency are numbers above 0, or None; not those of {', '.join(wrong)}")
+        raise ValueError(
+            f"bandwidth and latency are numbers above 0, or None; not those of {', '.join(wrong)}"
+        )
     with plt.style.context(STYLE_FILE):
-        drawn, places = plt.subplots(1, len(panels), figsize=(8.4, 1.5 + 0.42 * len(links)), sharey=True, squeeze=False)
+        drawn, places = plt.subplots(
+            1, len(panels), figsize=(8.4, 1.5 + 0.42 * len(links)), sharey=True, squeeze=False
+        )
         drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
     for axes, (name, unit, values) in zip(places[0], panels, strict=True):
         known = [value for value in values if value is not None]
@@ -87,8 +127,14 @@ def draw_links(
             if value is not None:
                 axes.plot([value], [place], "o", color=MEASURED, markersize=10)
             at = math.sqrt(min(known) * max(known)) if value is None else value
-            axes.annotate(units.text(value, unit), (at, place), xytext=(9, 0), textcoords="offset points",
-                          va="center", fontsize=10)  # fmt: skip
+            axes.annotate(
+                units.text(value, unit),
+                (at, place),
+                xytext=(9, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=10,
+            )
         axes.xaxis.set_major_locator(LogLocator(numticks=4))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.tick_params(axis="x", labelsize=10)
@@ -101,13 +147,17 @@ def draw_links(
 
 
 def draw_inversion(
-    processors: Sequence[OnChipMemory], *, title: str = "Memory inversion: total bytes at each level"
+    processors: Sequence[OnChipMemory],
+    *,
+    title: str = "Memory inversion: total bytes at each level",
 ) -> Figure:
-    """Return a line a processor over the levels of on-chip memory, from the cores outwards; bytes are logarithmic.
+    """Return a line a processor over the levels of on-chip memory, from the cores outwards; bytes
+    are logarithmic.
 
-    ``processors`` are rows of :func:`helpers.hardware._devices.memory_inversion`: the bytes of all instances of a
-    level together. "L1, shared" is the larger of the two, which on many GPUs are one memory. GPUs are solid lines,
-    others dashed; what is unknown leaves a gap. A line that rises is a pyramid, one that falls stands on its head.
+    ``processors`` are rows of :func:`helpers.hardware._devices.memory_inversion`: the bytes of all
+    instances of a level together. "L1, shared" is the larger of the two, which on many GPUs are one
+    memory. GPUs are solid lines, others dashed; what is unknown leaves a gap. A line that rises is
+    a pyramid, one that falls stands on its head.
 
     Raises ValueError where no bytes are known. Lesson 01.
     """
@@ -122,9 +172,14 @@ def draw_inversion(
     axes.set_yscale("log", base=2)
     ends, ended = [], []
     for place, (row, values) in enumerate(zip(processors, rows.values(), strict=True)):
-        axes.plot(range(len(_LEVELS)), [math.nan if value is None else value for value in values],
-                  marker=_MARKERS[place % len(_MARKERS)], color=colours[place % len(colours)],
-                  linestyle="-" if row.kind == "gpu" else "--", markersize=7)  # fmt: skip
+        axes.plot(
+            range(len(_LEVELS)),
+            [math.nan if value is None else value for value in values],
+            marker=_MARKERS[place % len(_MARKERS)],
+            color=colours[place % len(colours)],
+            linestyle="-" if row.kind == "gpu" else "--",
+            markersize=7,
+        )
         points = [(at, value) for at, value in enumerate(values) if value is not None]
         if points:
             ends.append((*points[-1], row.name))
@@ -135,19 +190,28 @@ def draw_inversion(
     unit_axis(axes, "y", "B", binary=True)
     axes.set_xlabel("from the arithmetic units outwards (solid: GPU)")
     axes.set_ylabel("on the whole chip")
-    places = [(at, value) for totals in rows.values() for at, value in enumerate(totals) if value is not None]
+    places = [
+        (at, value)
+        for totals in rows.values()
+        for at, value in enumerate(totals)
+        if value is not None
+    ]
     for name, line in zip(label_points(axes, ends, avoid=places), ended, strict=True):
         name.set_color(mixed(line, "#000000", 0.3))
     return drawn
 
 
 def _totals(row: OnChipMemory) -> tuple[int | None, ...]:
-    nearest = max((size for size in (row.l1_bytes, row.shared_bytes) if size is not None), default=None)
+    nearest = max(
+        (size for size in (row.l1_bytes, row.shared_bytes) if size is not None), default=None
+    )
     return row.register_bytes, nearest, row.l2_bytes, row.l3_bytes
 
 
 def _widths(sizes: Sequence[int | None]) -> list[float]:
-    """Return the widths of the steps: linear in the logarithm of the size, never narrower than the step above."""
+    """Return the widths of the steps: linear in the logarithm of the size, never narrower than the
+    step above.
+    """
     known = [math.log(size) for size in sizes if size]
     least, most = (min(known), max(known)) if known else (0.0, 0.0)
     span = most - least or 1.0

@@ -10,8 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
-_DIRECTIONS = ((1, 0), (1, 1), (1, -1), (0, 1), (0, -1), (-1, 1), (-1, -1), (-1, 0), (1, 0.5), (1, -0.5), (-1, 0.5),
-               (-1, -0.5))  # fmt: skip
+_DIRECTIONS = (
+    (1, 0),
+    (1, 1),
+    (1, -1),
+    (0, 1),
+    (0, -1),
+    (-1, 1),
+    (-1, -1),
+    (-1, 0),
+    (1, 0.5),
+    (1, -0.5),
+    (-1, 0.5),
+    (-1, -0.5),
+)
 _DISTANCES_PT = (8, 16, 26, 38, 52, 68, 86, 106, 128, 152)
 _POINT_PT = 7  # half the side of the square that a label keeps off a point
 _POINTS_PER_INCH = 72
@@ -28,12 +40,13 @@ def label_points(
     fontsize: float = 10,
     colour: str = "#222222",
 ) -> list[Annotation]:
-    """Write a name beside each point (x, y, name), in data units, and return the texts in the order given.
+    """Write a name beside each point (x, y, name), in data units, and return the texts in the order
+    given.
 
-    A name goes to the nearest free place around its point that lies inside the axes; one that had to go far gets a
-    thin line to its point. ``avoid`` are further points, in data units, that names keep off, as they keep off the texts
-    and, where they can, the lines in the axes. Call it last, when limits and scales of the axes are set: the places
-    depend on them.
+    A name goes to the nearest free place around its point that lies inside the axes; one that had
+    to go far gets a thin line to its point. ``avoid`` are further points, in data units, that names
+    keep off, as they keep off the texts and, where they can, the lines in the axes. Call it last,
+    when limits and scales of the axes are set: the places depend on them.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None  # points are named in axes that are drawn
@@ -48,11 +61,25 @@ def label_points(
     lines = np.concatenate([np.empty((0, 2)), *(_samples(line, scale) for line in axes.lines)])
     made = []
     for centre, (x, y, name) in zip(pixels, points, strict=True):
-        text = axes.annotate(name, (x, y), xytext=(0, 0), textcoords="offset points", fontsize=fontsize, color=colour,
-                             ha="center", va="center", annotation_clip=False)  # fmt: skip
+        text = axes.annotate(
+            name,
+            (x, y),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=fontsize,
+            color=colour,
+            ha="center",
+            va="center",
+            annotation_clip=False,
+        )
         box = text.get_window_extent()
         boxes = _places(centre, np.array([box.width, box.height]), scale)
-        costs = _covered(boxes, taken) + _outside(boxes, frame) + _crossed(boxes, lines) + _doubt(boxes, centre, spots)
+        costs = (
+            _covered(boxes, taken)
+            + _outside(boxes, frame)
+            + _crossed(boxes, lines)
+            + _doubt(boxes, centre, spots)
+        )
         best = int(costs.argmin())
         taken = np.concatenate([taken, boxes[best : best + 1]])
         text.set_position(tuple(((boxes[best, :2] + boxes[best, 2:]) / 2 - centre) / scale))
@@ -69,21 +96,35 @@ def _pixels(axes: Axes, points: Sequence[tuple[float, float]]) -> np.ndarray:
 
 def _line_to_point(axes: Axes, centre: np.ndarray, box: np.ndarray) -> Line2D:
     ends = axes.transData.inverted().transform([centre, np.clip(centre, box[:2], box[2:])])
-    (line,) = axes.plot(*ends.T, color="#888888", linewidth=0.7, zorder=1.5, scalex=False, scaley=False,
-                        label="_to a name")  # fmt: skip
+    (line,) = axes.plot(
+        *ends.T,
+        color="#888888",
+        linewidth=0.7,
+        zorder=1.5,
+        scalex=False,
+        scaley=False,
+        label="_to a name",
+    )
     return line
 
 
 def _places(centre: np.ndarray, size: np.ndarray, scale: float) -> np.ndarray:
-    """Return the boxes (n, 4) that a text of ``size`` may take, nearest first: x0, y0, x1, y1 in pixels."""
+    """Return the boxes (n, 4) that a text of ``size`` may take, nearest first: x0, y0, x1, y1 in
+    pixels.
+    """
     ways = np.array(list(itertools.product(_DISTANCES_PT, _DIRECTIONS)), dtype=object)
-    distances, directions = np.array(list(ways[:, 0]), dtype=float), np.array(list(ways[:, 1]), dtype=float)
+    distances, directions = (
+        np.array(list(ways[:, 0]), dtype=float),
+        np.array(list(ways[:, 1]), dtype=float),
+    )
     middles = centre + directions * (distances[:, None] * scale + size / 2)
     return np.concatenate([middles - size / 2, middles + size / 2], axis=1)
 
 
 def _samples(line: Line2D, scale: float) -> np.ndarray:
-    """Return points (n, 2) in pixels along a line, close enough together for no name to slip between them."""
+    """Return points (n, 2) in pixels along a line, close enough together for no name to slip
+    between them.
+    """
     corners = line.get_transform().transform(line.get_xydata())
     corners = corners[np.isfinite(corners).all(axis=1)]
     if len(corners) < 2 or line.get_linestyle() == "None":
@@ -110,13 +151,17 @@ def _outside(boxes: np.ndarray, frame: np.ndarray) -> np.ndarray:
 
 
 def _crossed(boxes: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """Return for each box how many samples of lines lie in it: a little, beside the area of a name."""
+    """Return for each box how many samples of lines lie in it: a little, beside the area of a
+    name.
+    """
     inside = (lines[None] > boxes[:, None, :2]) & (lines[None] < boxes[:, None, 2:])
     return inside.all(axis=2).sum(axis=1)
 
 
 def _doubt(boxes: np.ndarray, centre: np.ndarray, spots: np.ndarray) -> np.ndarray:
-    """Return a share of a text's area where another point lies nearer to its box than its own point does."""
+    """Return a share of a text's area where another point lies nearer to its box than its own point
+    does.
+    """
 
     def distances(points: np.ndarray) -> np.ndarray:
         nearest = np.clip(points[None], boxes[:, None, :2], boxes[:, None, 2:])

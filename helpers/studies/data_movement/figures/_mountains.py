@@ -21,7 +21,10 @@ KERNELS = ("read", "write", "copy", "triad", "scale")
 _MARKERS = ("o", "s", "^", "D", "v")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7")
 _ORIGINS = {"measured": MEASURED, "simulated": MODELLED}
-_BY_SYSTEM, _BY_MACHINE = "cache sizes, by the operating system", "cache sizes of the simulated machine"
+_BY_SYSTEM, _BY_MACHINE = (
+    "cache sizes, by the operating system",
+    "cache sizes of the simulated machine",
+)
 _MOST_NAMED = 3
 _TITLE_PAD_PT = 34  # room for the names of the caches
 
@@ -34,13 +37,14 @@ def draw_latencies(
     origin: str = "measured",
     title: str = "Time of one dependent load by working set",
 ) -> Figure:
-    """Return the latency mountain: the times of a load, ``latencies``, over the working set, both logarithmic.
+    """Return the latency mountain: the times of a load, ``latencies``, over the working set, both
+    logarithmic.
 
-    ``caches`` maps names to sizes in bytes as the operating system states them: dashed lines, named at the top.
-    ``change_points`` are working sets in bytes at which a finder saw the latency change: dotted lines, their sizes (of
-    more than four their number) below the axes. ``origin`` is "measured" or "simulated", which has the colour of
-    models. ``title`` stands above the axes. Raises ValueError for another origin, for no points or one without a time
-    above 0. Lesson 01.
+    ``caches`` maps names to sizes in bytes as the operating system states them: dashed lines, named
+    at the top. ``change_points`` are working sets in bytes at which a finder saw the latency
+    change: dotted lines, their sizes (of more than four their number) below the axes. ``origin`` is
+    "measured" or "simulated", which has the colour of models. ``title`` stands above the axes.
+    Raises ValueError for another origin, for no points or one without a time above 0. Lesson 01.
     """
     if origin not in _ORIGINS:
         raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
@@ -71,16 +75,22 @@ def draw_bandwidths(
     compiled: Mapping[int, float] | None = None,
     title: str = "Bandwidth by working set",
 ) -> Figure:
-    """Return the bandwidth mountain: a curve a kernel of ``bandwidths`` over the working set, rates from zero.
+    """Return the bandwidth mountain: a curve a kernel of ``bandwidths`` over the working set, rates
+    from zero.
 
-    ``caches`` as in :func:`draw_latencies`; ``kernels`` are some of read, write, copy, triad and scale. ``compiled`` is
-    a compiled triad's bytes a second by working set: then PyTorch's curves, whose left end is their call, are dashed
-    beside it. ``title`` stands above the axes. Raises ValueError for no points or an unknown kernel. Lesson 01.
+    ``caches`` as in :func:`draw_latencies`; ``kernels`` are some of read, write, copy, triad and
+    scale. ``compiled`` is a compiled triad's bytes a second by working set: then PyTorch's curves,
+    whose left end is their call, are dashed beside it. ``title`` stands above the axes. Raises
+    ValueError for no points or an unknown kernel. Lesson 01.
     """
     unknown = [name for name in kernels if name not in KERNELS]
     if unknown or not kernels:
-        raise ValueError(f"the kernels are {', '.join(KERNELS)}; got {', '.join(unknown) or 'none'}")
-    bandwidths = members("bandwidths", bandwidths, "points, such as the bandwidths of probe()", kind=BandwidthPoint)
+        raise ValueError(
+            f"the kernels are {', '.join(KERNELS)}; got {', '.join(unknown) or 'none'}"
+        )
+    bandwidths = members(
+        "bandwidths", bandwidths, "points, such as the bandwidths of probe()", kind=BandwidthPoint
+    )
     if not bandwidths:
         raise ValueError("nothing to draw: the limits hold no bandwidth (their notes say why)")
     drawn, axes = figure(title=title)
@@ -90,11 +100,24 @@ def draw_bandwidths(
         place = KERNELS.index(name)
         rates = [getattr(point, f"{name}_bytes_per_s") for point in ordered]
         line, label = ("--", f"PyTorch's {name}") if compiled else ("-", name)
-        axes.plot(sizes, rates, marker=_MARKERS[place], color=_COLOURS[place], markersize=4, linewidth=1.6,
-                  linestyle=line, label=label)  # fmt: skip
+        axes.plot(
+            sizes,
+            rates,
+            marker=_MARKERS[place],
+            color=_COLOURS[place],
+            markersize=4,
+            linewidth=1.6,
+            linestyle=line,
+            label=label,
+        )
     if compiled:
-        axes.plot(*zip(*sorted(compiled.items()), strict=True), marker="o", color=_COLOURS[KERNELS.index("triad")],
-                  linewidth=2.2, label="compiled triad")  # fmt: skip
+        axes.plot(
+            *zip(*sorted(compiled.items()), strict=True),
+            marker="o",
+            color=_COLOURS[KERNELS.index("triad")],
+            linewidth=2.2,
+            label="compiled triad",
+        )
     _logarithmic(axes, [*sizes, *(compiled or {}), *(caches or {}).values()], None, "B/s")
     axes.set_ylim(bottom=0)
     _mark_caches(axes, caches or {}, _BY_SYSTEM)
@@ -103,23 +126,42 @@ def draw_bandwidths(
     return drawn
 
 
-def _logarithmic(axes: Axes, sizes: Sequence[float], values: Sequence[float] | None, unit: str) -> None:
+def _logarithmic(
+    axes: Axes, sizes: Sequence[float], values: Sequence[float] | None, unit: str
+) -> None:
     binary_ticks(axes, sizes)
     axes.set_xlabel("working set")
     axes.tick_params(axis="x", labelsize=10)
     if values is not None:
         axes.set_yscale("log")
-        axes.set_ylim(10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(1.3 * max(values))))
+        axes.set_ylim(
+            10 ** math.floor(math.log10(min(values))),
+            10 ** math.ceil(math.log10(1.3 * max(values))),
+        )
         axes.yaxis.set_minor_formatter(NullFormatter())
     unit_axis(axes, "y", unit)
 
 
 def _mark_caches(axes: Axes, caches: Mapping[str, int], name_of_all: str) -> None:
     for place, (name, size) in enumerate(caches.items()):
-        axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5,
-                     label="_cache" if place else name_of_all)  # fmt: skip
-        axes.text(size, 1.01, f"{name}\n{_binary(size)}", transform=axes.get_xaxis_transform(), ha="center",
-                  va="bottom", fontsize=10, color="#444444")  # fmt: skip
+        axes.axvline(
+            size,
+            color="#777777",
+            linestyle="--",
+            linewidth=1.2,
+            zorder=1.5,
+            label="_cache" if place else name_of_all,
+        )
+        axes.text(
+            size,
+            1.01,
+            f"{name}\n{_binary(size)}",
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color="#444444",
+        )
     if caches:
         with plt.style.context(STYLE_FILE):
             axes.set_title(axes.get_title(loc="left"), pad=_TITLE_PAD_PT)
@@ -127,10 +169,19 @@ def _mark_caches(axes: Axes, caches: Mapping[str, int], name_of_all: str) -> Non
 
 def _mark_changes(axes: Axes, change_points: Sequence[float]) -> None:
     named = [_binary(size) for size in change_points]
-    found = f"found on the curve: {', '.join(named) if len(named) <= _MOST_NAMED else f'{len(named)} rises'}"
+    found = (
+        "found on the curve: "
+        f"{', '.join(named) if len(named) <= _MOST_NAMED else f'{len(named)} rises'}"
+    )
     for place, size in enumerate(change_points):
-        axes.axvline(size, color="#D55E00", linestyle=":", linewidth=1.6, zorder=1.6,
-                     label="_found" if place else found)  # fmt: skip
+        axes.axvline(
+            size,
+            color="#D55E00",
+            linestyle=":",
+            linewidth=1.6,
+            zorder=1.6,
+            label="_found" if place else found,
+        )
 
 
 def _binary(size: float) -> str:

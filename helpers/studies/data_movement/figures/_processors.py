@@ -1,4 +1,6 @@
-"""Schematic drawings: what a CPU and a GPU spend their area on, and the memory spaces that a GPU's threads see."""
+"""Schematic drawings: what a CPU and a GPU spend their area on, and the memory spaces that a GPU's
+threads see.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,28 @@ from helpers.checks import members
 from helpers.plotting._style import STYLE_FILE, figure, ink_on
 from helpers.results import Record
 
-PARTS = {"control": "#E69F00", "arithmetic": "#009E73", "core cache": "#56B4E9", "shared cache": "#0072B2",
-         "memory and links": "#8F8F8F"}  # fmt: skip
+PARTS = {
+    "control": "#E69F00",
+    "arithmetic": "#009E73",
+    "core cache": "#56B4E9",
+    "shared cache": "#0072B2",
+    "memory and links": "#8F8F8F",
+}
 _ON_CHIP, _OFF_CHIP = "#56B4E9", "#E5BCD3"
 _THREADS, _BLOCKS = 4, 2  # drawn
-_COLUMNS = ((5.15, "where it lies"), (7.0, "lives as long as"), (8.75, "a thread may"), (10.2, "the host may"))
+_COLUMNS = (
+    (5.15, "where it lies"),
+    (7.0, "lives as long as"),
+    (8.75, "a thread may"),
+    (10.2, "the host may"),
+)
 
 
 class Die(Record):
     """A processor's area as it is drawn: shares that add up to 1, in ``rows`` x ``columns`` cores.
 
-    ``units`` (rows, columns) are the arithmetic units in a core. Raises ValueError for shares that do not add up to 1.
-    Lesson 01.
+    ``units`` (rows, columns) are the arithmetic units in a core. Raises ValueError for shares that
+    do not add up to 1. Lesson 01.
     """
 
     name: str
@@ -42,30 +54,56 @@ class Die(Record):
         shares = self.shares()
         if min(shares.values()) <= 0 or not math.isclose(sum(shares.values()), 1, abs_tol=1e-9):
             raise ValueError(
-                f"the shares of {self.name} must be above 0 and add up to 1; they are {shares}, in sum "
-                f"{sum(shares.values()):g}"
+                f"the shares of {self.name} must be above 0 and add up to 1; they are {shares}, in "
+                f"sum {sum(shares.values()):g}"
             )
         if min(self.rows, self.columns, *self.units) < 1:
-            raise ValueError(f"{self.name} needs at least one row and column of cores, and of units in a core")
+            raise ValueError(
+                f"{self.name} needs at least one row and column of cores, and of units in a core"
+            )
 
     def shares(self) -> dict[str, float]:
         """Return the share of the area by part, in the order of the legend."""
-        values = (self.control_share, self.arithmetic_share, self.core_cache_share, self.shared_cache_share,
-                  self.memory_and_links_share)  # fmt: skip
+        values = (
+            self.control_share,
+            self.arithmetic_share,
+            self.core_cache_share,
+            self.shared_cache_share,
+            self.memory_and_links_share,
+        )
         return dict(zip(PARTS, values, strict=True))
 
 
 # A drawing, not a measurement: no processor has exactly these shares.
 SCHEMATIC_DIES = (
-    Die("CPU: few cores, each strong", 2, 2, (2, 2), control_share=0.20, arithmetic_share=0.15, core_cache_share=0.15,
-        shared_cache_share=0.35, memory_and_links_share=0.15),
-    Die("GPU: many cores, each simple", 8, 2, (2, 16), control_share=0.06, arithmetic_share=0.62,
-        core_cache_share=0.10, shared_cache_share=0.10, memory_and_links_share=0.12),
-)  # fmt: skip
+    Die(
+        "CPU: few cores, each strong",
+        2,
+        2,
+        (2, 2),
+        control_share=0.20,
+        arithmetic_share=0.15,
+        core_cache_share=0.15,
+        shared_cache_share=0.35,
+        memory_and_links_share=0.15,
+    ),
+    Die(
+        "GPU: many cores, each simple",
+        8,
+        2,
+        (2, 16),
+        control_share=0.06,
+        arithmetic_share=0.62,
+        core_cache_share=0.10,
+        shared_cache_share=0.10,
+        memory_and_links_share=0.12,
+    ),
+)
 
 
 class MemorySpace(Record):
-    """A memory space of CUDA: ``scope`` is who sees one instance ("thread", "block" or "grid"), the rest is text.
+    """A memory space of CUDA: ``scope`` is who sees one instance ("thread", "block" or "grid"), the
+    rest is text.
 
     Lesson 01.
     """
@@ -79,23 +117,30 @@ class MemorySpace(Record):
     host_may: str
 
 
-# Source: NVIDIA, CUDA C++ Best Practices Guide, table "Salient Features of Device Memory"; who may write constant
-# memory from the host: CUDA C++ Programming Guide, cudaMemcpyToSymbol.
+# Source: NVIDIA, CUDA C++ Best Practices Guide, table "Salient Features of Device Memory"; who may
+# write constant memory from the host: CUDA C++ Programming Guide, cudaMemcpyToSymbol.
 MEMORY_SPACES = (
     MemorySpace("register", "thread", True, "on the chip", "the thread", "read, write", "nothing"),
     MemorySpace("local", "thread", False, "device memory", "the thread", "read, write", "nothing"),
     MemorySpace("shared", "block", True, "on the chip", "the block", "read, write", "nothing"),
-    MemorySpace("constant", "grid", False, "device memory", "the allocation", "read", "read, write"),
+    MemorySpace(
+        "constant", "grid", False, "device memory", "the allocation", "read", "read, write"
+    ),
     MemorySpace("texture", "grid", False, "device memory", "the allocation", "read", "read, write"),
-    MemorySpace("global", "grid", False, "device memory", "the allocation", "read, write", "read, write"),
+    MemorySpace(
+        "global", "grid", False, "device memory", "the allocation", "read, write", "read, write"
+    ),
 )
 
 
-def draw_dies(dies: Sequence[Die] = SCHEMATIC_DIES, *, title: str = "What the area is spent on (schematic)") -> Figure:
-    """Return one square a die, in which each part's area is its share; cores, and the units in them, are outlined.
+def draw_dies(
+    dies: Sequence[Die] = SCHEMATIC_DIES, *, title: str = "What the area is spent on (schematic)"
+) -> Figure:
+    """Return one square a die, in which each part's area is its share; cores, and the units in
+    them, are outlined.
 
-    The shares of ``SCHEMATIC_DIES`` are a drawing's, not a processor's, and the title has to say so. Raises ValueError
-    for no dies. Lesson 01.
+    The shares of ``SCHEMATIC_DIES`` are a drawing's, not a processor's, and the title has to say
+    so. Raises ValueError for no dies. Lesson 01.
     """
     dies = members("dies", dies, "Dies", kind=Die)
     if not dies:
@@ -105,23 +150,37 @@ def draw_dies(dies: Sequence[Die] = SCHEMATIC_DIES, *, title: str = "What the ar
         drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
     for axes, die in zip(places[0], dies, strict=True):
         for part, box in die_boxes(die):
-            axes.add_patch(Rectangle(box[:2], *box[2:], facecolor=PARTS[part], edgecolor="white", linewidth=0.7))
+            axes.add_patch(
+                Rectangle(
+                    box[:2], *box[2:], facecolor=PARTS[part], edgecolor="white", linewidth=0.7
+                )
+            )
         for x, y, width, height in _cores(die):
-            axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor="#222222", linewidth=1.4))
+            axes.add_patch(
+                Rectangle((x, y), width, height, fill=False, edgecolor="#222222", linewidth=1.4)
+            )
         axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
         axes.axis("off")
         axes.set_title(die.name, fontsize=11, loc="center")
     handles = [Patch(facecolor=colour, label=part) for part, colour in PARTS.items()]
-    drawn.legend(handles=handles, ncols=len(PARTS), loc="outside lower left", frameon=False, fontsize=10,
-                 columnspacing=1.2, handlelength=1.4)  # fmt: skip
+    drawn.legend(
+        handles=handles,
+        ncols=len(PARTS),
+        loc="outside lower left",
+        frameon=False,
+        fontsize=10,
+        columnspacing=1.2,
+        handlelength=1.4,
+    )
     return drawn
 
 
 def die_boxes(die: Die) -> Iterator[tuple[str, tuple[float, float, float, float]]]:
-    """Yield part and box (x, y, width, height) for every box of a die in the unit square: areas are the shares.
+    """Yield part and box (x, y, width, height) for every box of a die in the unit square: areas are
+    the shares.
 
-    From the bottom: memory and links, the shared cache, then the cores; in a core control over cache on the left, the
-    arithmetic units on the right.
+    From the bottom: memory and links, the shared cache, then the cores; in a core control over
+    cache on the left, the arithmetic units on the right.
     """
     edge, shared = die.memory_and_links_share, die.shared_cache_share
     yield "memory and links", (0.0, 0.0, 1.0, edge)
@@ -137,23 +196,34 @@ def die_boxes(die: Die) -> Iterator[tuple[str, tuple[float, float, float, float]
         unit_width, unit_height = right * width / across, height / down
         for row in range(down):
             for column in range(across):
-                yield "arithmetic", (x + left_width + column * unit_width, y + row * unit_height, unit_width,
-                                     unit_height)  # fmt: skip
+                yield (
+                    "arithmetic",
+                    (
+                        x + left_width + column * unit_width,
+                        y + row * unit_height,
+                        unit_width,
+                        unit_height,
+                    ),
+                )
 
 
 def draw_memory_spaces(
     spaces: Sequence[MemorySpace] = MEMORY_SPACES, *, title: str = "Memory spaces of a GPU (CUDA)"
 ) -> Figure:
-    """Return a row a memory space: boxes as wide as its scope (a thread, a block, all), and beside them the rest.
+    """Return a row a memory space: boxes as wide as its scope (a thread, a block, all), and beside
+    them the rest.
 
-    Two blocks of two threads are drawn. Raises ValueError for a scope that is none of "thread", "block" and "grid".
-    Lesson 01.
+    Two blocks of two threads are drawn. Raises ValueError for a scope that is none of "thread",
+    "block" and "grid". Lesson 01.
     """
     spaces = members("spaces", spaces, "MemorySpaces", kind=MemorySpace)
     instances = {"thread": _THREADS, "block": _BLOCKS, "grid": 1}
     unknown = [space.scope for space in spaces if space.scope not in instances]
     if unknown or not spaces:
-        raise ValueError(f"a scope is one of {', '.join(instances)}; got {', '.join(unknown) or 'no memory space'}")
+        raise ValueError(
+            f"a scope is one of {', '.join(instances)}; got "
+            f"{', '.join(unknown) or 'no memory space'}"
+        )
     drawn, axes = figure(title=title, width_in=8.4, height_in=1.3 + 0.3 * len(spaces))
     _draw_owners(axes)
     for row, space in enumerate(spaces):
@@ -161,9 +231,20 @@ def draw_memory_spaces(
         count = instances[space.scope]
         for instance in range(count):
             width = _THREADS / count
-            axes.add_patch(Rectangle((instance * width + 0.03, row + 0.08), width - 0.06, 0.84, facecolor=colour))
-            axes.text((instance + 0.5) * width, row + 0.5, space.name, ha="center", va="center", fontsize=10,
-                      color=ink_on(colour))  # fmt: skip
+            axes.add_patch(
+                Rectangle(
+                    (instance * width + 0.03, row + 0.08), width - 0.06, 0.84, facecolor=colour
+                )
+            )
+            axes.text(
+                (instance + 0.5) * width,
+                row + 0.5,
+                space.name,
+                ha="center",
+                va="center",
+                fontsize=10,
+                color=ink_on(colour),
+            )
         cells = (space.place, space.lifetime, space.thread_may, space.host_may)
         for (across, _), cell in zip(_COLUMNS, cells, strict=True):
             axes.text(across, row + 0.5, cell, ha="center", va="center", fontsize=10)
@@ -171,7 +252,10 @@ def draw_memory_spaces(
         axes.text(across, -0.2, name, ha="center", va="bottom", fontsize=10, color="#555555")
     axes.set(xlim=(-0.02, 10.9), ylim=(len(spaces) + 0.05, -1.7))
     axes.axis("off")
-    handles = [Patch(facecolor=_ON_CHIP, label="on the chip"), Patch(facecolor=_OFF_CHIP, label="in device memory")]
+    handles = [
+        Patch(facecolor=_ON_CHIP, label="on the chip"),
+        Patch(facecolor=_OFF_CHIP, label="in device memory"),
+    ]
     drawn.legend(handles=handles, ncols=2, loc="outside lower left", frameon=False, fontsize=10)
     return drawn
 
@@ -179,13 +263,28 @@ def draw_memory_spaces(
 def _draw_owners(axes: Axes) -> None:
     per_block = _THREADS // _BLOCKS
     for thread in range(_THREADS):
-        axes.text(thread + 0.5, -0.2, f"thread {thread % per_block}", ha="center", va="bottom", fontsize=10,
-                  color="#555555")  # fmt: skip
+        axes.text(
+            thread + 0.5,
+            -0.2,
+            f"thread {thread % per_block}",
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color="#555555",
+        )
     for block in range(_BLOCKS):
         start = block * per_block
-        axes.plot([start + 0.05, start + per_block - 0.05], [-0.85, -0.85], color="#555555", linewidth=1)
+        axes.plot(
+            [start + 0.05, start + per_block - 0.05], [-0.85, -0.85], color="#555555", linewidth=1
+        )
         axes.text(
-            start + per_block / 2, -0.93, f"block {block}", ha="center", va="bottom", fontsize=10, color="#555555"
+            start + per_block / 2,
+            -0.93,
+            f"block {block}",
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color="#555555",
         )
 
 

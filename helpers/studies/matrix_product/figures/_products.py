@@ -13,7 +13,8 @@ _MOST = 8
 
 
 def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
-    """Return ``a * b`` and ``a @ b`` of n x n matrices side by side: an element of ``a``, what it meets and makes.
+    """Return ``a * b`` and ``a @ b`` of n x n matrices side by side: an element of ``a``, what it
+    meets and makes.
 
     Raises ValueError for an ``n`` that is not 2 to 8. Lesson 00.
     """
@@ -25,9 +26,12 @@ def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
     element = {(row, column)}
     panels = {
         "a * b": (element, element, "an element of a takes part in one result"),
-        "a @ b": ({(column, place) for place in range(n)}, {(row, place) for place in range(n)},
-                  f"an element of a takes part in {n} results"),
-    }  # fmt: skip
+        "a @ b": (
+            {(column, place) for place in range(n)},
+            {(row, place) for place in range(n)},
+            f"an element of a takes part in {n} results",
+        ),
+    }
     for place, (name, (of_b, made, used)) in enumerate(panels.items()):
         left = _MARGIN_IN + place * (panel + _APART_IN)
         write(axes, left + panel / 2, 0.25, name, size=13, bold=True)
@@ -39,6 +43,12 @@ def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
                     corner, wide = (x + j * _CELL_IN, _TOP_IN + i * _CELL_IN), _CELL_IN - 0.03
                     axes.add_patch(Rectangle(corner, wide, wide, facecolor=colour))
             if index < 2:
-                write(axes, x + side + _GAP_IN / 2 - 0.015, _TOP_IN + side / 2, "=" if index else name[2], size=15)
+                write(
+                    axes,
+                    x + side + _GAP_IN / 2 - 0.015,
+                    _TOP_IN + side / 2,
+                    "=" if index else name[2],
+                    size=15,
+                )
         write(axes, left + panel / 2, _TOP_IN + side + 0.26, used, colour=QUIET)
     return drawn

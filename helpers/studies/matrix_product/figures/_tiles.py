@@ -1,4 +1,6 @@
-"""A product in tiles: the blocks of threads of C, and what one block, or two threads, read of A and of B."""
+"""A product in tiles: the blocks of threads of C, and what one block, or two threads, read of A and
+of B.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +15,58 @@ _CELL_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.17, 0.42, 0.3, 0.34, 24
 
 
 def draw_tiles(
-    m: int, n: int, k: int, *, tile: int, block: tuple[int, int] = (0, 0), step: int | None = None, title: str = ""
+    m: int,
+    n: int,
+    k: int,
+    *,
+    tile: int,
+    block: tuple[int, int] = (0, 0),
+    step: int | None = None,
+    title: str = "",
 ) -> Figure:
-    """Return A (m x k) beside C (m x n) and B (k x n) above it: what two threads read, or one block in a step.
+    """Return A (m x k) beside C (m x n) and B (k x n) above it: what two threads read, or one block
+    in a step.
 
-    The sides are ``m``, ``n`` and ``k``. C is cut into blocks of ``tile`` x ``tile`` threads, an element each. Without
-    ``step`` it is the naive kernel: the first two threads of ``block`` (its row and column) read the same row of A, and
-    a column of B each. With it, the block has the tiles number ``step`` in its shared memory. ``title`` stands above
-    the drawing. Raises ValueError for sides that the tile does not divide or above 24, a block or a step that is not
-    there. Lesson 02.
+    The sides are ``m``, ``n`` and ``k``. C is cut into blocks of ``tile`` x ``tile`` threads, an
+    element each. Without ``step`` it is the naive kernel: the first two threads of ``block`` (its
+    row and column) read the same row of A, and a column of B each. With it, the block has the tiles
+    number ``step`` in its shared memory. ``title`` stands above the drawing. Raises ValueError for
+    sides that the tile does not divide or above 24, a block or a step that is not there. Lesson 02.
     """
     for name, side in {"m": m, "n": n, "k": k}.items():
         if whole_number(name, side, at_most=_MOST) % whole_number("tile", tile):
-            raise ValueError(f"{name}={side} is cut into no whole tiles of {tile}; give a multiple of the tile")
-    rows, columns = (whole_number(f"block[{place}]", at, at_least=0, at_most=side // tile - 1) * tile
-                     for place, (at, side) in enumerate(zip(block, (m, n), strict=True)))  # fmt: skip
+            raise ValueError(
+                f"{name}={side} is cut into no whole tiles of {tile}; give a multiple of the tile"
+            )
+    rows, columns = (
+        whole_number(f"block[{place}]", at, at_least=0, at_most=side // tile - 1) * tile
+        for place, (at, side) in enumerate(zip(block, (m, n), strict=True))
+    )
     naive = step is None
     tall, wide = (1, min(tile, 2)) if naive else (tile, tile)
-    start = 0 if step is None else whole_number("step", step, at_least=0, at_most=k // tile - 1) * tile
+    start = (
+        0 if step is None else whole_number("step", step, at_least=0, at_most=k // tile - 1) * tile
+    )
     left, top = _LEFT_IN + k * _CELL_IN + _GAP_IN, _TOP_IN + k * _CELL_IN + _GAP_IN
     high = top + m * _CELL_IN
     drawn, axes = paper(max(left + n * _CELL_IN + 0.3, 6.0), high + 0.75, title=title)
     now, path = (slice(0, k), slice(0, 0)) if naive else (slice(start, start + tile), slice(0, k))
     at = {"A": (_LEFT_IN, top), "B": (left, _TOP_IN), "C": (left, top)}
-    strips = {"A": (m, k, (rows, rows + tall), None), "B": (k, n, None, (columns, columns + wide)),
-              "C": (m, n, (rows, rows + tall), (columns, columns + wide))}  # fmt: skip
+    strips = {
+        "A": (m, k, (rows, rows + tall), None),
+        "B": (k, n, None, (columns, columns + wide)),
+        "C": (m, n, (rows, rows + tall), (columns, columns + wide)),
+    }
     for name, (down, across, own_rows, own_columns) in strips.items():
         for i in range(down):
             for j in range(across):
                 mine = (own_rows is None or own_rows[0] <= i < own_rows[1]) and (
-                    own_columns is None or own_columns[0] <= j < own_columns[1])  # fmt: skip
+                    own_columns is None or own_columns[0] <= j < own_columns[1]
+                )
                 place = {"A": j, "B": i, "C": -1}[name]
-                colour = COMPUTING if name == "C" else DATA if now.start <= place < now.stop else EMPTY
+                colour = (
+                    COMPUTING if name == "C" else DATA if now.start <= place < now.stop else EMPTY
+                )
                 if naive and name == "B":
                     colour = tint(DATA, 0.6)
                 if colour == EMPTY and path.start <= place < path.stop:
@@ -59,12 +81,19 @@ def draw_tiles(
         _frame(axes, _LEFT_IN + start * _CELL_IN, top + rows * _CELL_IN, tile)
         _frame(axes, left + columns * _CELL_IN, _TOP_IN + start * _CELL_IN, tile)
         _frame(axes, left + columns * _CELL_IN, top + rows * _CELL_IN, tile)
-    named = {
-        "two threads": (COMPUTING, "none"), "both read": (DATA, "none"), "one reads": (tint(DATA, 0.6), "none"),
-    } if naive else {
-        "a block": (COMPUTING, INK), "in its shared memory": (DATA, INK),
-        "before and after": (tint(DATA, 0.75), "none"),
-    }  # fmt: skip
+    named = (
+        {
+            "two threads": (COMPUTING, "none"),
+            "both read": (DATA, "none"),
+            "one reads": (tint(DATA, 0.6), "none"),
+        }
+        if naive
+        else {
+            "a block": (COMPUTING, INK),
+            "in its shared memory": (DATA, INK),
+            "before and after": (tint(DATA, 0.75), "none"),
+        }
+    )
     keys(axes, _LEFT_IN, high + 0.25, named | ({"blocks": ("white", QUIET)} if naive else {}))
     return drawn
 
@@ -74,6 +103,10 @@ def _cell(axes: Axes, x: float, y: float, row: int, column: int, colour: str) ->
     axes.add_patch(Rectangle(corner, _CELL_IN - 0.02, _CELL_IN - 0.02, facecolor=colour))
 
 
-def _frame(axes: Axes, x: float, y: float, cells: int, *, thick: float = 2.2, colour: str = INK) -> None:
+def _frame(
+    axes: Axes, x: float, y: float, cells: int, *, thick: float = 2.2, colour: str = INK
+) -> None:
     side = cells * _CELL_IN
-    axes.add_patch(Rectangle((x, y), side, side, facecolor="none", edgecolor=colour, linewidth=thick, zorder=3))
+    axes.add_patch(
+        Rectangle((x, y), side, side, facecolor="none", edgecolor=colour, linewidth=thick, zorder=3)
+    )

@@ -1,4 +1,6 @@
-"""The three products of a layer with one side cut, and what a cut is worth on a link, as a figure to turn."""
+"""The three products of a layer with one side cut, and what a cut is worth on a link, as a figure
+to turn.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,19 @@ _COLUMNS_IN, _BEHIND_IN = (3.5, 5.0, 6.5), 0.06
 
 _TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384, 21504, 32768, 65536, 131072, 262144)
 _LINKS = {"NVLink, 450 GB/s": {"B": 450.0}, "400 Gbit/s": {"B": 50.0}, "100 Gbit/s": {"B": 12.5}}
-_CUTS = {"tokens": {"weights": 1, "activations": 0}, "inputs or outputs": {"weights": 0, "activations": 1}}
+_CUTS = {
+    "tokens": {"weights": 1, "activations": 0},
+    "inputs or outputs": {"weights": 0, "activations": 1},
+}
 
 
 def draw_cut(side: str) -> Figure:
-    """Draw the three products of a layer in training with one ``side`` cut, a colour for each of four workers.
+    """Draw the three products of a layer in training with one ``side`` cut, a colour for each of
+    four workers.
 
-    ``side`` is "tokens", "inputs" or "outputs". Grey, "all", is what every worker needs whole. Where a product sums
-    over the side, each worker has terms of the whole result, so the result is drawn once for each, one behind another.
-    Raises ValueError for another side. Lesson 04.
+    ``side`` is "tokens", "inputs" or "outputs". Grey, "all", is what every worker needs whole.
+    Where a product sums over the side, each worker has terms of the whole result, so the result is
+    drawn once for each, one behind another. Raises ValueError for another side. Lesson 04.
     """
     side = choice("side", side, SIDES)
     colours = _WORKERS
@@ -42,7 +48,9 @@ def draw_cut(side: str) -> Figure:
         write(axes, _LEFT_IN, middle - 0.1, name, size=12, bold=True, ha="left")
         summed = side not in matrices[2]
         said = f"a sum of {len(colours)} terms" if summed else "no sum"
-        write(axes, _LEFT_IN, middle + 0.17, said, size=12, ha="left", colour=INK if summed else QUIET)
+        write(
+            axes, _LEFT_IN, middle + 0.17, said, size=12, ha="left", colour=INK if summed else QUIET
+        )
         for centre, sides in zip(_COLUMNS_IN, matrices, strict=True):
             if summed and sides == matrices[2]:
                 for place, colour in reversed(list(enumerate(colours))):
@@ -57,19 +65,30 @@ def draw_cut(side: str) -> Figure:
 
 
 def _matrix(
-    axes: Axes, centre: float, middle: float, sides: tuple[str, str], cut: str, colours: tuple[str, ...]
+    axes: Axes,
+    centre: float,
+    middle: float,
+    sides: tuple[str, str],
+    cut: str,
+    colours: tuple[str, ...],
 ) -> None:
-    """Draw a matrix of (rows, columns), its pieces in the colours of the workers; one colour is a whole term."""
+    """Draw a matrix of (rows, columns), its pieces in the colours of the workers; one colour is a
+    whole term.
+    """
     height, width = (_SIZES_IN[side] for side in sides)
     left, top = centre - width / 2, middle - height / 2
     if len(colours) == 1 or cut not in sides:
         pieces = [(left, top, width, height, colours[0] if len(colours) == 1 else EMPTY)]
     elif cut == sides[0]:
         each = height / len(colours)
-        pieces = [(left, top + place * each, width, each, colour) for place, colour in enumerate(colours)]
+        pieces = [
+            (left, top + place * each, width, each, colour) for place, colour in enumerate(colours)
+        ]
     else:
         each = width / len(colours)
-        pieces = [(left + place * each, top, each, height, colour) for place, colour in enumerate(colours)]
+        pieces = [
+            (left + place * each, top, each, height, colour) for place, colour in enumerate(colours)
+        ]
     for x, y, wide, high, colour in pieces:
         edge = QUIET if colour == EMPTY else "white"
         axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor=edge, linewidth=1))
@@ -79,19 +98,29 @@ def _matrix(
 
 def _name_sides(axes: Axes, centre: float, middle: float, sides: tuple[str, str]) -> None:
     height, width = (_SIZES_IN[side] for side in sides)
-    axes.text(centre - width / 2 - 0.08, middle, sides[0], rotation=90, ha="right", va="center", fontsize=10)
+    axes.text(
+        centre - width / 2 - 0.08,
+        middle,
+        sides[0],
+        rotation=90,
+        ha="right",
+        va="center",
+        fontsize=10,
+    )
     write(axes, centre, middle + height / 2 + 0.12, sides[1], size=10)
 
 
 def explore_sharing() -> None:
-    """Display what four H100s that share a layer are worth, as a figure to turn: tokens, link, and the side cut.
+    """Display what four H100s that share a layer are worth, as a figure to turn: tokens, link, and
+    the side cut.
 
-    The layer has 4,096 inputs and outputs, and each GPU computes at 400 TFLOP/s. It begins with 16,384 tokens, which
-    are cut, and a port of 100 Gbit/s. Lesson 04.
+    The layer has 4,096 inputs and outputs, and each GPU computes at 400 TFLOP/s. It begins with
+    16,384 tokens, which are cut, and a port of 100 Gbit/s. Lesson 04.
     """
     plotting.explore(
         title="How many times as fast as one H100 are four?",
-        alt="Tokens cut: the curve rises with the tokens and crosses 1 at about 21,000. Inputs cut: it is flat.",
+        alt="Tokens cut: the curve rises with the tokens and crosses 1 at about 21,000. Inputs "
+        "cut: it is flat.",
         inputs=[
             Menu("cut", "the layer is cut by", _CUTS, "tokens"),
             Menu("link", "link of each GPU", _LINKS, "100 Gbit/s"),
@@ -106,7 +135,10 @@ def explore_sharing() -> None:
         },
         picture=Curves(
             along="tokens",
-            lines=[Series("one", "one GPU", COLOURS["waiting"]), Series("gain", "four GPUs (modelled)", MODELLED)],
+            lines=[
+                Series("one", "one GPU", COLOURS["waiting"]),
+                Series("gain", "four GPUs (modelled)", MODELLED),
+            ],
             xlabel="tokens in a step",
             ylabel="times as fast as one GPU",
         ),

@@ -1,4 +1,6 @@
-"""The sources of parallelism drawn: a split product, the limit of stale gradients, ensembles, threads."""
+"""The sources of parallelism drawn: a split product, the limit of stale gradients, ensembles,
+threads.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,33 @@ _PROCESSES = "#D55E00"
 
 
 def draw_split(split: ProductSplit) -> Figure:
-    """Return a picture of one product in parts: a, b and the output, each part's pieces in the part's own colour.
+    """Return a picture of one product in parts: a, b and the output, each part's pieces in the
+    part's own colour.
 
-    Grey is what every part must have whole. Split over the inner dimension each part has a whole output of its own, a
-    term of the sum, so the output is drawn as many times. The sides are to scale, at least an eighth of the longest.
-    Raises ValueError for more parts than there are colours, 6. Lesson 04.
+    Grey is what every part must have whole. Split over the inner dimension each part has a whole
+    output of its own, a term of the sum, so the output is drawn as many times. The sides are to
+    scale, at least an eighth of the longest. Raises ValueError for more parts than there are
+    colours, 6. Lesson 04.
     """
     from helpers.studies.sgd_parallelism._within_layer import ProductSplit
 
     one_of("split", split, ProductSplit, "a ProductSplit, such as model_split() returns")
     if split.parts > len(_PARTS):
-        raise ValueError(f"{split.parts} parts have no colours of their own; draw a split in at most {len(_PARTS)}")
+        raise ValueError(
+            f"{split.parts} parts have no colours of their own; draw a split in at most "
+            f"{len(_PARTS)}"
+        )
     longest = max(split.m, split.k, split.n)
     m, k, n = (max(side / longest, 1 / 8) for side in (split.m, split.k, split.n))
     drawn, axes = figure(title="", height_in=2.6)
     title = f"({split.m}, {split.k}) @ ({split.k}, {split.n}) by {split.by}: {split.combine}"
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")  # the axes are narrower than the title
-    cut = {"rows": ("rows", None, "rows"), "columns": (None, "columns", "columns"), "inner": ("columns", "rows", None)}
+    # the axes are narrower than the title
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
+    cut = {
+        "rows": ("rows", None, "rows"),
+        "columns": (None, "columns", "columns"),
+        "inner": ("columns", "rows", None),
+    }
     a_cut, b_cut, output_cut = cut[split.by]
     sizes = [_part_size(split, part) for part in range(split.parts)]
     top = max(m, k)
@@ -51,10 +63,24 @@ def draw_split(split: ProductSplit) -> Figure:
     left = _matrix(axes, left + _GAP_SHARE, top, (k, n), b_cut, sizes, "b")
     outputs = split.parts if split.by == "inner" and split.parts > 1 else 1
     for place in range(outputs):
-        axes.text(left + _GAP_SHARE / 2, top / 2, "+" if place else "=", ha="center", va="center", fontsize=16)
+        axes.text(
+            left + _GAP_SHARE / 2,
+            top / 2,
+            "+" if place else "=",
+            ha="center",
+            va="center",
+            fontsize=16,
+        )
         whole = [0.0] * place + [1.0] if outputs > 1 else sizes
-        left = _matrix(axes, left + _GAP_SHARE, top, (m, n), "rows" if outputs > 1 else output_cut, whole,
-                       f"term {place}" if outputs > 1 else "output")  # fmt: skip
+        left = _matrix(
+            axes,
+            left + _GAP_SHARE,
+            top,
+            (m, n),
+            "rows" if outputs > 1 else output_cut,
+            whole,
+            f"term {place}" if outputs > 1 else "output",
+        )
     axes.set_xlim(-0.05, left + 0.05)
     axes.set_ylim(-0.25, top + 0.05)
     axes.set_aspect("equal")
@@ -62,7 +88,13 @@ def draw_split(split: ProductSplit) -> Figure:
     handles = [Patch(color=_PARTS[part], label=f"part {part}") for part in range(split.parts)]
     if None in (a_cut, b_cut):
         handles.append(Patch(color=_SHARED, label="needed by every part"))
-    drawn.legend(handles=handles, ncols=min(4, len(handles)), loc="outside lower left", fontsize=11, frameon=False)
+    drawn.legend(
+        handles=handles,
+        ncols=min(4, len(handles)),
+        loc="outside lower left",
+        fontsize=11,
+        frameon=False,
+    )
     return drawn
 
 
@@ -73,9 +105,17 @@ def _part_size(split: ProductSplit, part: int) -> float:
 
 
 def _matrix(
-    axes: Axes, left: float, top: float, shape: tuple[float, float], cut: str | None, sizes: Sequence[float], name: str
+    axes: Axes,
+    left: float,
+    top: float,
+    shape: tuple[float, float],
+    cut: str | None,
+    sizes: Sequence[float],
+    name: str,
 ) -> float:
-    """Draw one matrix with its upper left corner at (left, top), cut along ``cut``; return its right edge."""
+    """Draw one matrix with its upper left corner at (left, top), cut along ``cut``; return its
+    right edge.
+    """
     height, width = shape
     low = (top - height) / 2
     begun = 0.0
@@ -92,16 +132,25 @@ def _matrix(
     return left + width
 
 
-def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: Sequence[float]) -> Figure:
-    """Return the largest stable rate times curvature over ``delays``: a line ``modelled``, points ``simulated``.
+def draw_limits(
+    delays: Sequence[float], modelled: Sequence[float], simulated: Sequence[float]
+) -> Figure:
+    """Return the largest stable rate times curvature over ``delays``: a line ``modelled``, points
+    ``simulated``.
 
-    Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises ValueError where the three
-    are not of one length. Lesson 04.
+    Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises
+    ValueError where the three are not of one length. Lesson 04.
     """
     delays = numbers("delays", delays, at_least=0)
-    modelled, simulated = numbers("modelled", modelled, above=0), numbers("simulated", simulated, above=0)
+    modelled, simulated = (
+        numbers("modelled", modelled, above=0),
+        numbers("simulated", simulated, above=0),
+    )
     if not len(delays) == len(modelled) == len(simulated) > 0:
-        raise ValueError(f"{len(delays)} delays, {len(modelled)} modelled, {len(simulated)} found: give equally many")
+        raise ValueError(
+            f"{len(delays)} delays, {len(modelled)} modelled, {len(simulated)} found: give equally "
+            "many"
+        )
     drawn, axes = figure(title="")
     places = [delay + 1 for delay in delays]
     axes.plot(places, modelled, "-", color=MODELLED, label="modelled")
@@ -119,14 +168,17 @@ def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: S
 
 
 def draw_crossover(crossover: Crossover) -> Figure:
-    """Return the time of a step of the ensemble over that of the loop, by size: stacked, modelled, in processes.
+    """Return the time of a step of the ensemble over that of the loop, by size: stacked, modelled,
+    in processes.
 
-    Below the line at 1 a way is faster than the loop. What was not modelled, or not run, is left out. Raises ValueError
-    for no points. Lesson 04.
+    Below the line at 1 a way is faster than the loop. What was not modelled, or not run, is left
+    out. Raises ValueError for no points. Lesson 04.
     """
     from helpers.studies.sgd_parallelism._ensembles import Crossover
 
-    points = one_of("crossover", crossover, Crossover, "the crossover that sweep_crossover() returns").points
+    points = one_of(
+        "crossover", crossover, Crossover, "the crossover that sweep_crossover() returns"
+    ).points
     if not points:
         raise ValueError("nothing to draw: the sweep has no sizes")
     drawn, axes = figure(title=f"{points[0].nets} networks: time over that of the loop")
@@ -137,7 +189,11 @@ def draw_crossover(crossover: Crossover) -> Figure:
         ("processes_ratio", _PROCESSES, "s-", "processes, measured"),
     )
     for name, colour, line, label in rows:
-        known = [(place, getattr(p, name)) for place, p in zip(places, points, strict=True) if getattr(p, name)]
+        known = [
+            (place, getattr(p, name))
+            for place, p in zip(places, points, strict=True)
+            if getattr(p, name)
+        ]
         if known:
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label)
     axes.axhline(1, color="#444444", linewidth=1.4, label="the loop")
@@ -152,7 +208,8 @@ def draw_crossover(crossover: Crossover) -> Figure:
 
 
 def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
-    """Return the speedup of each swept function against its number of threads, with the line of a perfect one.
+    """Return the speedup of each swept function against its number of threads, with the line of a
+    perfect one.
 
     Raises ValueError for no sweeps. Lesson 04.
     """
@@ -165,9 +222,14 @@ def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
     counts = sorted({point.threads for sweep in sweeps for point in sweep.points})
     axes.plot(counts, counts, ":", color="#777777", marker="_", label="perfect")
     for place, sweep in enumerate(sweeps):
-        axes.plot([point.threads for point in sweep.points], [point.speedup for point in sweep.points], marker="o",
-                  color=_LINES[place % len(_LINES)], linestyle=_DASHES[place % len(_DASHES)],
-                  label=sweep.name)  # fmt: skip
+        axes.plot(
+            [point.threads for point in sweep.points],
+            [point.speedup for point in sweep.points],
+            marker="o",
+            color=_LINES[place % len(_LINES)],
+            linestyle=_DASHES[place % len(_DASHES)],
+            label=sweep.name,
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(counts))

@@ -1,4 +1,6 @@
-"""Two workers and a training of two layers, cut in four ways: who computes what, and who waits for whom."""
+"""Two workers and a training of two layers, cut in four ways: who computes what, and who waits for
+whom.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,19 @@ from matplotlib.patches import Rectangle
 
 from helpers.checks import number
 from helpers.plotting._style import COLOURS
-from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    INK,
+    QUIET,
+    SENDING,
+    arrow,
+    box,
+    keys,
+    paper,
+    tint,
+    write,
+)
 
 _LEFT_IN, _PER_UNIT_IN, _WIDE_IN = 0.75, 0.74, 7.3
 _LANE_IN, _HEAD_IN, _PANEL_IN = 0.3, 0.34, 1.2
@@ -34,15 +48,19 @@ class _Panel(NamedTuple):
     says: str
     tasks: list[_Task]
     exchanges: list[tuple[float, float]]  # in which both wait
-    messages: list[tuple[int, float]]  # a worker adds to the weights and fetches them, and waits for nobody
+    # a worker adds to the weights and fetches them, and waits for nobody
+    messages: list[tuple[int, float]]
 
 
-def draw_sources(*, until: float = UNITS, title: str = "Two workers share a training, four ways") -> Figure:
+def draw_sources(
+    *, until: float = UNITS, title: str = "Two workers share a training, four ways"
+) -> Figure:
     """Return the four sources of parallelism as schedules of two workers, up to the time ``until``.
 
-    A unit is one layer, forward or backward, of a whole batch on one worker; the network has two layers, and one worker
-    alone makes two updates in 8 units. Half a layer and half of the images are half a unit. That an exchange takes a
-    quarter of one is made up. Raises ValueError unless ``until`` is above 0 and at most 8. Lesson 04.
+    A unit is one layer, forward or backward, of a whole batch on one worker; the network has two
+    layers, and one worker alone makes two updates in 8 units. Half a layer and half of the images
+    are half a unit. That an exchange takes a quarter of one is made up. Raises ValueError unless
+    ``until`` is above 0 and at most 8. Lesson 04.
     """
     until = number("until", until, above=0)
     if until > UNITS:
@@ -69,19 +87,37 @@ def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
     for lane, name in enumerate("AB"):
         write(axes, _LEFT_IN - 0.12, tops[lane] + _LANE_IN / 2, name, ha="right", colour=QUIET)
     if panel.messages:
-        box(axes, _at(0), tops[0] + _LANE_IN + 0.015, UNITS * _PER_UNIT_IN, _BETWEEN_IN - 0.03, colour=DATA)
+        box(
+            axes,
+            _at(0),
+            tops[0] + _LANE_IN + 0.015,
+            UNITS * _PER_UNIT_IN,
+            _BETWEEN_IN - 0.03,
+            colour=DATA,
+        )
     for task in panel.tasks:
         end = min(task.start + task.length, until)
         if task.start < end:
             left, right = _at(task.start) + 0.01, _at(end) - 0.01
-            axes.add_patch(_rectangle(left, tops[task.lane], right - left, _LANE_IN,
-                                      _BACKWARD if task.backward else _FORWARD))  # fmt: skip
+            axes.add_patch(
+                _rectangle(
+                    left,
+                    tops[task.lane],
+                    right - left,
+                    _LANE_IN,
+                    _BACKWARD if task.backward else _FORWARD,
+                )
+            )
             if end == task.start + task.length and task.length > 0.4:
                 write(axes, (left + right) / 2, tops[task.lane] + _LANE_IN / 2, task.text, size=10)
     for start, length in panel.exchanges:
         end = min(start + length, until)
         if start < end:
-            axes.add_patch(_rectangle(_at(start), tops[0], _at(end) - _at(start), 2 * _LANE_IN + _BETWEEN_IN, SENDING))
+            axes.add_patch(
+                _rectangle(
+                    _at(start), tops[0], _at(end) - _at(start), 2 * _LANE_IN + _BETWEEN_IN, SENDING
+                )
+            )
     for lane, when in panel.messages:
         if when <= until:
             edge = tops[0] + _LANE_IN if lane == 0 else tops[1]
@@ -102,7 +138,9 @@ def _within() -> _Panel:
             if place < len(_LAYERS) - 1:  # nobody asks for the gradient of the images
                 exchanges.append((now, _EXCHANGE))
                 now += _EXCHANGE
-    return _Panel("within a layer", "half of every layer; exchange between layers", tasks, exchanges, [])
+    return _Panel(
+        "within a layer", "half of every layer; exchange between layers", tasks, exchanges, []
+    )
 
 
 def _examples() -> _Panel:
@@ -113,19 +151,35 @@ def _examples() -> _Panel:
             now += 0.5
         exchanges.append((now, _EXCHANGE))
         now += _EXCHANGE
-    return _Panel("over examples", "half of the images; one exchange per update", tasks, exchanges, [])
+    return _Panel(
+        "over examples", "half of the images; one exchange per update", tasks, exchanges, []
+    )
 
 
 def _whole(lane: int, begun: int) -> list[_Task]:
     order = [_LAYERS[(place + begun) % 4] for place in range(int(UNITS))]
-    return [_Task(lane, float(place), 1.0, layer, backward) for place, (layer, backward) in enumerate(order)]
+    return [
+        _Task(lane, float(place), 1.0, layer, backward)
+        for place, (layer, backward) in enumerate(order)
+    ]
 
 
 def _iterations() -> _Panel:
     messages = [(0, 4.0), (0, 8.0), (1, 2.0), (1, 6.0)]
-    return _Panel("over updates", "own images, weights in common; nobody waits",
-                  _whole(0, 0) + _whole(1, 2), [], messages)  # fmt: skip
+    return _Panel(
+        "over updates",
+        "own images, weights in common; nobody waits",
+        _whole(0, 0) + _whole(1, 2),
+        [],
+        messages,
+    )
 
 
 def _models() -> _Panel:
-    return _Panel("over models", "two trainings, which need nothing of each other", _whole(0, 0) + _whole(1, 0), [], [])
+    return _Panel(
+        "over models",
+        "two trainings, which need nothing of each other",
+        _whole(0, 0) + _whole(1, 0),
+        [],
+        [],
+    )

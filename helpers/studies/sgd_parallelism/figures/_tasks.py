@@ -8,7 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from helpers.plotting._style import COLOURS
-from helpers.studies._paper import COMPUTING, DATA, QUIET, SENDING, arrow, box, keys, paper, tint, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    QUIET,
+    SENDING,
+    arrow,
+    box,
+    keys,
+    paper,
+    tint,
+    write,
+)
 
 _WIDE_IN, _MARGIN_IN, _HEAD_IN, _FOOT_IN = 8.2, 0.3, 0.35, 0.32
 _ROW_IN, _BOX_IN = 0.72, 0.4
@@ -16,10 +27,12 @@ _FORWARD, _BACKWARD = tint(COMPUTING, 0.35), tint(COLOURS["backward"], 0.35)
 
 
 def draw_tasks() -> Figure:
-    """Draw a training as a row of tasks per example, an arrow for each wait, and one of its longest chains marked.
+    """Draw a training as a row of tasks per example, an arrow for each wait, and one of its longest
+    chains marked.
 
-    Each of two steps has for each of three examples a forward and a backward pass through two layers, and then one
-    update, which waits for all examples. The chain passes through the example in the middle. Lesson 04.
+    Each of two steps has for each of three examples a forward and a backward pass through two
+    layers, and then one update, which waits for all examples. The chain passes through the example
+    in the middle. Lesson 04.
     """
     steps, examples, layers = 2, 3, 2
     columns = steps * (2 * layers + 1)
@@ -32,8 +45,10 @@ def draw_tasks() -> Figure:
     def place(column: int, row: float) -> tuple[float, float]:
         return _MARGIN_IN + (column + 0.5) * pitch_in, _HEAD_IN + (row + 0.3) * _ROW_IN
 
-    order = [*((str(layer + 1), _FORWARD) for layer in range(layers)),
-             *((str(layer + 1), _BACKWARD) for layer in reversed(range(layers)))]  # fmt: skip
+    order = [
+        *((str(layer + 1), _FORWARD) for layer in range(layers)),
+        *((str(layer + 1), _BACKWARD) for layer in reversed(range(layers))),
+    ]
     for step in range(steps):
         first = step * (2 * layers + 1)
         updated = place(first + 2 * layers, (examples - 1) / 2)
@@ -46,15 +61,28 @@ def draw_tasks() -> Figure:
             for at, (text, colour) in zip(own, order, strict=True):
                 _task(axes, at, width_in, text, colour, marked=marked)
         _task(axes, updated, width_in, "update", DATA, marked=True)
-        write(axes, place(first + layers, 0)[0], 0.14, f"step {step + 1}", size=12, bold=True, colour=QUIET)
+        write(
+            axes,
+            place(first + layers, 0)[0],
+            0.14,
+            f"step {step + 1}",
+            size=12,
+            bold=True,
+            colour=QUIET,
+        )
     tasks = steps * (2 * layers * examples + 1)
-    named = {"layer, forward": (_FORWARD, "none"), "layer, backward": (_BACKWARD, "none"),
-             f"longest chain, {columns} of {tasks} tasks": ("white", SENDING)}  # fmt: skip
+    named = {
+        "layer, forward": (_FORWARD, "none"),
+        "layer, backward": (_BACKWARD, "none"),
+        f"longest chain, {columns} of {tasks} tasks": ("white", SENDING),
+    }
     keys(axes, _MARGIN_IN, middle_in + examples / 2 * _ROW_IN + 0.2, named)
     return drawn
 
 
-def _task(axes: Axes, at: tuple[float, float], width_in: float, text: str, colour: str, *, marked: bool) -> None:
+def _task(
+    axes: Axes, at: tuple[float, float], width_in: float, text: str, colour: str, *, marked: bool
+) -> None:
     left, top = at[0] - width_in / 2, at[1] - _BOX_IN / 2
     box(
         axes,
@@ -71,7 +99,12 @@ def _task(axes: Axes, at: tuple[float, float], width_in: float, text: str, colou
 
 
 def _wait(
-    axes: Axes, before: tuple[float, float], after: tuple[float, float], width_in: float, *, marked: bool
+    axes: Axes,
+    before: tuple[float, float],
+    after: tuple[float, float],
+    width_in: float,
+    *,
+    marked: bool,
 ) -> None:
     start, end = (before[0] + width_in / 2, before[1]), (after[0] - width_in / 2, after[1])
     arrow(axes, start, end, colour=SENDING if marked else QUIET, thick=2.2 if marked else 1)

@@ -1,4 +1,6 @@
-"""What a simulated run of a systolic array gives: its product, its counts, and what each element held."""
+"""What a simulated run of a systolic array gives: its product, its counts, and what each element
+held.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ from helpers.results import Record
 class Frame(Record):
     """What the elements of an array hold in one cycle, as arrays of shape (rows, columns).
 
-    ``inputs``, ``filters`` and ``sums`` are places: the flat index, row by row, in ``a``, in ``b`` and in the product;
-    -1 is an empty register. ``input_values``, ``filter_values`` and ``sum_values`` are the numbers held there, sums
-    with this cycle's product. ``active`` says which elements multiplied and added. ``phase`` is "load", "compute" or
-    "drain", ``fold`` counts the tiles of the product from 0. Lesson 14.
+    ``inputs``, ``filters`` and ``sums`` are places: the flat index, row by row, in ``a``, in ``b``
+    and in the product; -1 is an empty register. ``input_values``, ``filter_values`` and
+    ``sum_values`` are the numbers held there, sums with this cycle's product. ``active`` says which
+    elements multiplied and added. ``phase`` is "load", "compute" or "drain", ``fold`` counts the
+    tiles of the product from 0. Lesson 14.
     """
 
     cycle: int
@@ -31,12 +34,14 @@ class Frame(Record):
 
 
 class SystolicRun(Record):
-    """The product of an m x k matrix with a k x n one on an array of ``rows`` x ``columns`` elements, as simulated.
+    """The product of an m x k matrix with a k x n one on an array of ``rows`` x ``columns``
+    elements, as simulated.
 
-    ``active`` holds, for each cycle, the elements that multiplied two operands: it has ``cycles`` entries, and its sum
-    is ``macs``. ``input_reads``, ``filter_reads`` and ``output_writes`` count numbers that cross the edge of the array;
-    ``partial_sum_reads`` those of the writes that found a sum of an earlier fold there and had to read it to add.
-    ``frames`` is empty unless it was asked for. Lesson 14.
+    ``active`` holds, for each cycle, the elements that multiplied two operands: it has ``cycles``
+    entries, and its sum is ``macs``. ``input_reads``, ``filter_reads`` and ``output_writes`` count
+    numbers that cross the edge of the array; ``partial_sum_reads`` those of the writes that found a
+    sum of an earlier fold there and had to read it to add. ``frames`` is empty unless it was asked
+    for. Lesson 14.
     """
 
     m: int
@@ -58,10 +63,14 @@ class SystolicRun(Record):
 
     @property
     def utilisation(self) -> float:
-        """The share of all element-cycles in which an element multiplied: macs / (cycles x rows x columns)."""
+        """The share of all element-cycles in which an element multiplied: macs / (cycles x rows x
+        columns).
+        """
         return self.utilisation_share
 
     @property
     def reads_per_mac(self) -> float:
-        """Numbers read from the buffers for one multiply-accumulate; an element by itself reads 2."""
+        """Numbers read from the buffers for one multiply-accumulate; an element by itself reads
+        2.
+        """
         return (self.input_reads + self.filter_reads) / self.macs

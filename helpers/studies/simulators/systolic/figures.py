@@ -1,4 +1,6 @@
-"""A systolic array in one cycle: what its elements hold, what waits at its edges, what has left at the bottom."""
+"""A systolic array in one cycle: what its elements hold, what waits at its edges, what has left at
+the bottom.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 from helpers.checks import one_of, whole_number
-from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, box, keys, paper, tint, write
+from helpers.studies._paper import (
+    COMPUTING,
+    DATA,
+    INK,
+    QUIET,
+    SENDING,
+    box,
+    keys,
+    paper,
+    tint,
+    write,
+)
 
 if TYPE_CHECKING:
     from helpers.studies.simulators.systolic import Frame, SystolicRun
@@ -26,19 +39,23 @@ _MOVES = {
 }
 _WAITING, _IDLE_EDGE = tint(DATA, 0.35), "#BBBBBB"
 _MOST_OUTSIDE = {"left": 7, "top": 5, "bottom": 5}  # places at an edge of a labelled array
-_SIDE_IN, _LEFT_IN, _TOP_IN, _BELOW_IN = 4.6, 2.75, 0.75, 1.55  # of an array without labels; least rooms round an array
+# of an array without labels; least rooms round an array
+_SIDE_IN, _LEFT_IN, _TOP_IN, _BELOW_IN = 4.6, 2.75, 0.75, 1.55
 _MARGIN_IN, _LINE_IN, _MORE_IN, _TRIANGLE_IN = 0.12, 0.27, 0.3, 0.1
 _LABEL_IN, _TITLE_IN = 0.085, 0.108  # a character at 9.5 points, and of a title
 
 
 def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
-    """Return the array of ``run`` in ``cycle``, which counts from 0: elements at work are coloured, idle ones empty.
+    """Return the array of ``run`` in ``cycle``, which counts from 0: elements at work are coloured,
+    idle ones empty.
 
-    At the left and at the top operands wait, each as many places away as cycles; below are the results that have left.
-    In an array of at most 8 x 8 elements stands what each holds: a02 is row 0, column 2 of a, and c is a @ b; a
-    triangle shows what moved in this cycle. Every cycle of a run has the same size and everything in the same place,
-    so the figures are frames for :func:`play`. ``title`` stands before the cycle. Raises ValueError for a run that was
-    simulated without ``frames=True`` and for a cycle that is not there, TypeError for what is no run. Lesson 14.
+    At the left and at the top operands wait, each as many places away as cycles; below are the
+    results that have left. In an array of at most 8 x 8 elements stands what each holds: a02 is row
+    0, column 2 of a, and c is a @ b; a triangle shows what moved in this cycle. Every cycle of a
+    run has the same size and everything in the same place, so the figures are frames for
+    :func:`play`. ``title`` stands before the cycle. Raises ValueError for a run that was simulated
+    without ``frames=True`` and for a cycle that is not there, TypeError for what is no run. Lesson
+    14.
     """
     frame = _frame(run, cycle)
     before = f"{title}: " if title else ""
@@ -56,15 +73,22 @@ def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
 def _frame(run: SystolicRun, cycle: int) -> Frame:
     from helpers.studies.simulators.systolic import SystolicRun
 
-    one_of("run", run, SystolicRun, "a run, such as systolic.simulate(a, b, rows=4, columns=4, frames=True)")
+    one_of(
+        "run",
+        run,
+        SystolicRun,
+        "a run, such as systolic.simulate(a, b, rows=4, columns=4, frames=True)",
+    )
     if not run.frames:
         raise ValueError("this run has no frames to draw; simulate it with frames=True")
     return run.frames[whole_number("cycle", cycle, at_least=0, at_most=len(run.frames) - 1)]
 
 
 def _told(run: SystolicRun, frame: Frame) -> str:
-    return (f"Cycle {frame.cycle} of 0 to {len(run.frames) - 1}, {frame.phase}: {np.count_nonzero(frame.active)} of "
-            f"{frame.active.size} at work")  # fmt: skip
+    return (
+        f"Cycle {frame.cycle} of 0 to {len(run.frames) - 1}, {frame.phase}: "
+        f"{np.count_nonzero(frame.active)} of {frame.active.size} at work"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +117,9 @@ class _View:
         """The width of the longest label."""
         run = self.run
         matrices = {"a": (run.m, run.k), "b": (run.k, run.n), "c": (run.m, run.n)}
-        longest = max(len(_label(run, name, high * wide - 1)) for name, (high, wide) in matrices.items())
+        longest = max(
+            len(_label(run, name, high * wide - 1)) for name, (high, wide) in matrices.items()
+        )
         return _LABEL_IN * longest + 0.07
 
     @cached_property
@@ -129,48 +155,86 @@ class _View:
 
     @property
     def height(self) -> float:
-        return self.bottom + max(_BELOW_IN, self.room + self.places["bottom"] * self.place[1] + _MORE_IN)
+        return self.bottom + max(
+            _BELOW_IN, self.room + self.places["bottom"] * self.place[1] + _MORE_IN
+        )
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """How many places there are at each edge: as many as its longest stream needs, or as fit."""
+        """How many places there are at each edge: as many as its longest stream needs, or as
+        fit.
+        """
         rows, columns = self.run.rows, self.run.columns
-        few = {"left": max(1, 2 * rows // 3), "top": max(1, columns // 2), "bottom": max(1, rows // 3)}
+        few = {
+            "left": max(1, 2 * rows // 3),
+            "top": max(1, columns // 2),
+            "bottom": max(1, rows // 3),
+        }
         most = _MOST_OUTSIDE if self.labelled else few
-        return {edge: min(most[edge], _longest_stream(trace)) for edge, (trace, _) in self.edges.items()}
+        return {
+            edge: min(most[edge], _longest_stream(trace)) for edge, (trace, _) in self.edges.items()
+        }
 
     @cached_property
     def edges(self) -> dict[str, tuple[np.ndarray, int]]:
-        """What passes each edge, an array of (cycles, rows or columns), and the way in time to what stands at the edge.
+        """What passes each edge, an array of (cycles, rows or columns), and the way in time to what
+        stands at the edge.
 
-        At the left and the top it is what enters, in later cycles; below what has left, in earlier ones.
+        At the left and the top it is what enters, in later cycles; below what has left, in earlier
+        ones.
         """
         run, frames = self.run, self.run.frames
         empty = np.full(run.columns, -1)
         leaving = "drain" if run.dataflow == "output" else "compute"
-        into_top = [_downward(run, frame)[0] if run.dataflow == "output" or frame.phase == "load" else empty
-                    for frame in frames]  # fmt: skip
+        into_top = [
+            _downward(run, frame)[0] if run.dataflow == "output" or frame.phase == "load" else empty
+            for frame in frames
+        ]
         out_of_last = [frame.sums[-1] if frame.phase == leaving else empty for frame in frames]
         into_left = [_rightward(run, frame)[:, 0] for frame in frames]
-        return {"left": (np.array(into_left), 1), "top": (np.array(into_top), 1), "bottom": (np.array(out_of_last), -1)}
+        return {
+            "left": (np.array(into_left), 1),
+            "top": (np.array(into_top), 1),
+            "bottom": (np.array(out_of_last), -1),
+        }
 
     def outside(self, cycle: int) -> dict[str, np.ndarray]:
-        """Return what stands at each edge, an array of (places, rows or columns), and one place more than is shown."""
-        return {edge: np.array([trace[at] if 0 <= at < len(trace) else np.full(trace.shape[1], -1)
-                                for at in range(cycle + way, cycle + way * (self.places[edge] + 2), way)])
-                for edge, (trace, way) in self.edges.items()}  # fmt: skip
+        """Return what stands at each edge, an array of (places, rows or columns), and one place
+        more than is shown.
+        """
+        return {
+            edge: np.array(
+                [
+                    trace[at] if 0 <= at < len(trace) else np.full(trace.shape[1], -1)
+                    for at in range(cycle + way, cycle + way * (self.places[edge] + 2), way)
+                ]
+            )
+            for edge, (trace, way) in self.edges.items()
+        }
 
     def corner(self, row: int, column: int) -> tuple[float, float]:
         """Return the upper left corner of an element."""
-        return (self.left + column * (self.element[0] + self.gap), self.top + row * (self.element[1] + self.gap))
+        return (
+            self.left + column * (self.element[0] + self.gap),
+            self.top + row * (self.element[1] + self.gap),
+        )
 
     def corner_outside(self, edge: str, line: int, away: int) -> tuple[float, float]:
-        """Return the upper left corner of a place in a row or column, ``away`` places from the array."""
+        """Return the upper left corner of a place in a row or column, ``away`` places from the
+        array.
+        """
         wide, high = self.place
         if edge == "left":
-            return self.left - self.room - away * wide, self.corner(line, 0)[1] + (self.element[1] - high) / 2
+            return self.left - self.room - away * wide, self.corner(line, 0)[1] + (
+                self.element[1] - high
+            ) / 2
         x = self.corner(0, line)[0] + (self.element[0] - wide) / 2
-        return x, self.top - self.room - away * high if edge == "top" else self.bottom + self.room + (away - 1) * high
+        return (
+            x,
+            self.top - self.room - away * high
+            if edge == "top"
+            else self.bottom + self.room + (away - 1) * high,
+        )
 
 
 def _longest_stream(trace: np.ndarray) -> int:
@@ -204,9 +268,22 @@ def _label(run: SystolicRun, name: str, place: int) -> str:
 def _write_keys(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
     write(axes, _MARGIN_IN, 0.2, f"{run.dataflow}-stationary", ha="left", bold=True, size=11.5)
     tile = f"\ntile {frame.fold + 1} of {run.frames[-1].fold + 1}" if run.frames[-1].fold else ""
-    write(axes, _MARGIN_IN, 0.36, _MOVES[run.dataflow] + tile, ha="left", va="top", size=10, colour=QUIET)
-    named = {"at work": (COMPUTING, "none"), "idle": ("white", _IDLE_EDGE), "waits to enter": (_WAITING, "none"),
-             "has left": (DATA, INK)}  # fmt: skip
+    write(
+        axes,
+        _MARGIN_IN,
+        0.36,
+        _MOVES[run.dataflow] + tile,
+        ha="left",
+        va="top",
+        size=10,
+        colour=QUIET,
+    )
+    named = {
+        "at work": (COMPUTING, "none"),
+        "idle": ("white", _IDLE_EDGE),
+        "waits to enter": (_WAITING, "none"),
+        "has left": (DATA, INK),
+    }
     y = view.bottom + 0.14
     for name, colours in named.items():
         keys(axes, _MARGIN_IN, y, {name: colours})
@@ -222,11 +299,29 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
     came_down = _came_down(run, frame)
     for row, column in np.ndindex(run.rows, run.columns):
         (x, y), active = view.corner(row, column), frame.active[row, column]
-        box(axes, x, y, wide, high, colour=COMPUTING if active else "white", edge=INK if active else _IDLE_EDGE)
+        box(
+            axes,
+            x,
+            y,
+            wide,
+            high,
+            colour=COMPUTING if active else "white",
+            edge=INK if active else _IDLE_EDGE,
+        )
         ink, half = INK if active else QUIET, view.label / 2 + 0.05
-        for held, name, middle in ((rightward, names["left"], x + half), (downward, names["top"], x + wide - half)):
+        for held, name, middle in (
+            (rightward, names["left"], x + half),
+            (downward, names["top"], x + wide - half),
+        ):
             if held[row, column] >= 0:
-                write(axes, middle, y + 0.17, _label(run, name, int(held[row, column])), size=9.5, colour=ink)
+                write(
+                    axes,
+                    middle,
+                    y + 0.17,
+                    _label(run, name, int(held[row, column])),
+                    size=9.5,
+                    colour=ink,
+                )
         if frame.sums[row, column] >= 0:
             label = _label(run, "c", int(frame.sums[row, column]))
             write(axes, x + wide / 2, y + high - 0.15, label, size=9.5, bold=True, colour=ink)
@@ -237,10 +332,13 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
 
 
 def _came_down(run: SystolicRun, frame: Frame) -> np.ndarray:
-    """Return into which elements something came from above in this cycle: an operand, or the sum of the one above."""
+    """Return into which elements something came from above in this cycle: an operand, or the sum of
+    the one above.
+    """
     operands = frame.phase == "load" or (run.dataflow == "output" and frame.phase == "compute")
     before, now = (
-        _downward(run, each) if operands else each.sums for each in (run.frames[max(frame.cycle - 1, 0)], frame)
+        _downward(run, each) if operands else each.sums
+        for each in (run.frames[max(frame.cycle - 1, 0)], frame)
     )
     new = (now >= 0) & ((now != before) | (frame.cycle == 0))
     return new if operands else new & (np.arange(run.rows)[:, None] > 0)
@@ -254,19 +352,40 @@ def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> No
             x, y = view.corner_outside(edge, line, away + 1)
             if away + 1 < len(held):
                 label = _label(run, _names(run)[edge], held[away, line])
-                box(axes, x + 0.02, y + 0.02, wide - 0.04, high - 0.04, label, colour=colour, edge=border, thick=0.8,
-                    size=9)  # fmt: skip
+                box(
+                    axes,
+                    x + 0.02,
+                    y + 0.02,
+                    wide - 0.04,
+                    high - 0.04,
+                    label,
+                    colour=colour,
+                    edge=border,
+                    thick=0.8,
+                    size=9,
+                )
             elif away and held[away - 1, line] >= 0:  # the stream goes on beyond the last place
-                x, y = (x + wide - 0.12, y + high / 2) if edge == "left" else (
-                    x + wide / 2, y + (0.1 if edge == "bottom" else high - 0.1))  # fmt: skip
+                x, y = (
+                    (x + wide - 0.12, y + high / 2)
+                    if edge == "left"
+                    else (x + wide / 2, y + (0.1 if edge == "bottom" else high - 0.1))
+                )
                 write(axes, x, y, "...", size=9, colour=QUIET)
 
 
 def _triangle(axes: Axes, x: float, y: float, *, right: bool) -> None:
     """Draw a triangle round (x, y) that points to the right or down."""
     half = _TRIANGLE_IN / 2
-    corners = [(-half, -half), (half, 0), (-half, half)] if right else [(-half, -half), (0, half), (half, -half)]
-    axes.add_artist(Polygon([(x + right, y + down) for right, down in corners], facecolor=SENDING, edgecolor="none"))
+    corners = (
+        [(-half, -half), (half, 0), (-half, half)]
+        if right
+        else [(-half, -half), (0, half), (half, -half)]
+    )
+    axes.add_artist(
+        Polygon(
+            [(x + right, y + down) for right, down in corners], facecolor=SENDING, edgecolor="none"
+        )
+    )
 
 
 def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
@@ -277,16 +396,35 @@ def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
     for edge, held in view.outside(frame.cycle).items():
         shown = held[:-1] >= 0
         if edge == "bottom":
-            _draw_squares(axes, shown, view.corner_outside(edge, 0, 1), view.element[0], colour=DATA)
+            _draw_squares(
+                axes, shown, view.corner_outside(edge, 0, 1), view.element[0], colour=DATA
+            )
         else:
             farthest, outwards = view.corner_outside(edge, 0, len(shown)), shown[::-1]
-            _draw_squares(axes, outwards.T if edge == "left" else outwards, farthest, view.element[0], colour=_WAITING)
+            _draw_squares(
+                axes,
+                outwards.T if edge == "left" else outwards,
+                farthest,
+                view.element[0],
+                colour=_WAITING,
+            )
 
 
-def _draw_squares(axes: Axes, shown: np.ndarray, corner: tuple[float, float], side: float, *, colour: str) -> None:
-    """Draw a square of ``side`` inches for each true element of ``shown``, the first at ``corner``."""
+def _draw_squares(
+    axes: Axes, shown: np.ndarray, corner: tuple[float, float], side: float, *, colour: str
+) -> None:
+    """Draw a square of ``side`` inches for each true element of ``shown``, the first at
+    ``corner``.
+    """
     (left, top), (high, wide) = corner, shown.shape
     limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}  # a picture would set its own
-    axes.imshow(shown, cmap=ListedColormap(["white", colour]), vmin=0, vmax=1, interpolation="nearest", aspect="auto",
-                extent=(left, left + wide * side, top + high * side, top))  # fmt: skip
+    axes.imshow(
+        shown,
+        cmap=ListedColormap(["white", colour]),
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        aspect="auto",
+        extent=(left, left + wide * side, top + high * side, top),
+    )
     axes.set(**limits)

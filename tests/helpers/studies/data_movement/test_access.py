@@ -1,4 +1,6 @@
-"""Walks through memory: the lines counted exactly, the loops against NumPy, the times as ratios inside one run."""
+"""Walks through memory: the lines counted exactly, the loops against NumPy, the times as ratios
+inside one run.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,37 @@ def loops(request):
 
 
 @repeatable(examples=150)
-@given(st.integers(1, 100), st.integers(-40, 40).filter(bool), st.integers(1, 96), st.integers(1, 64),
-       st.integers(0, 200))  # fmt: skip
+@given(
+    st.integers(1, 100),
+    st.integers(-40, 40).filter(bool),
+    st.integers(1, 96),
+    st.integers(1, 64),
+    st.integers(0, 200),
+)
 def test_lines_are_counted_as_the_set_of_the_bytes_lines(count, stride, size, line, offset):
     starts = [offset + step * abs(stride) * size for step in range(count)]
     lines = {place // line for start in starts for place in range(start, start + size)}
-    touched = order.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
+    touched = order.lines_touched(
+        count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset
+    )
     assert touched == len(lines)
 
 
 def test_lines_of_a_hundred_million_elements_are_counted_without_a_list_of_them():
     tracemalloc.start()
     try:
-        assert order.lines_touched(10**8, stride=3, offset_bytes=4) == (4 + 12 * (10**8 - 1)) // 64 + 1
+        assert (
+            order.lines_touched(10**8, stride=3, offset_bytes=4) == (4 + 12 * (10**8 - 1)) // 64 + 1
+        )
         assert order.lines_touched(10**8, stride=-17) == 10**8
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("wrong", [{"elements": 0}, {"stride": 0}, {"line_bytes": 0}, {"offset_bytes": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"elements": 0}, {"stride": 0}, {"line_bytes": 0}, {"offset_bytes": -1}]
+)
 def test_what_no_line_can_be_counted_for_is_refused(wrong):
     arguments = {"elements": 4} | wrong
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -60,8 +73,13 @@ def test_what_no_line_can_be_counted_for_is_refused(wrong):
 def test_a_walk_sums_what_numpy_slices(loops, stride, first, data):
     numbers = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
     slice_ = numbers[first::stride]
-    count = data.draw(st.integers(1, 9).filter(lambda count: count <= len(slice_)) | st.just(len(slice_)))
-    assert loops.walk(numbers, first, stride, count) == int(slice_[:count].sum(dtype=np.uint64)) % 2**32
+    count = data.draw(
+        st.integers(1, 9).filter(lambda count: count <= len(slice_)) | st.just(len(slice_))
+    )
+    assert (
+        loops.walk(numbers, first, stride, count)
+        == int(slice_[:count].sum(dtype=np.uint64)) % 2**32
+    )
 
 
 @pytest.mark.parametrize("step", [order._IN_SEQUENCE, order._SHUFFLE])
@@ -96,12 +114,16 @@ def test_four_loads_read_the_words_at_their_places():
 
 @pytest.fixture
 def processor_time(monkeypatch):
-    """Time this thread's processor time: waiting for memory counts, waiting for other programs does not."""
+    """Time this thread's processor time: waiting for memory counts, waiting for other programs does
+    not.
+    """
     monkeypatch.setattr(order, "compare", functools.partial(compare, clock=time.thread_time))
 
 
 class WalksThatTake:
-    """A machine on which only walks take time: ``seconds`` of a walk's stride and count, on a clock of its own."""
+    """A machine on which only walks take time: ``seconds`` of a walk's stride and count, on a clock
+    of its own.
+    """
 
     def __init__(self, monkeypatch, seconds):
         self.now_s = 0.0
@@ -122,15 +144,23 @@ def test_the_loads_stand_where_their_names_say(monkeypatch):
     seen = []
     monkeypatch.setattr(order, "line_size_bytes", lambda: 64)
     monkeypatch.setattr(
-        order, "kernels", fake_kernels(load_four=lambda data, at, step, rounds: seen.append((data, at, step)))
+        order,
+        "kernels",
+        fake_kernels(load_four=lambda data, at, step, rounds: seen.append((data, at, step))),
     )
-    monkeypatch.setattr(order, "compare", lambda runs, **_: {name: run() for name, run in runs.items()})
+    monkeypatch.setattr(
+        order, "compare", lambda runs, **_: {name: run() for name, run in runs.items()}
+    )
     names = list(order.compare_alignment())
     for name, (data, offset, step) in zip(names, seen, strict=True):
         starts = [data.ctypes.data + offset + k * step for k in range(4)]
         assert offset + 3 * step + 8 <= data.nbytes
-        assert all((start % 8 == 0) == (name in ("aligned", "end of a page")) for start in starts), name
-        assert all((start % 64 > 56) == (name in ("across lines", "across pages")) for start in starts), name
+        assert all(
+            (start % 8 == 0) == (name in ("aligned", "end of a page")) for start in starts
+        ), name
+        assert all(
+            (start % 64 > 56) == (name in ("across lines", "across pages")) for start in starts
+        ), name
         assert all((start % 4096 > 4088) == (name == "across pages") for start in starts), name
         assert name != "end of a page" or all(start % 4096 == 4088 for start in starts)
 
@@ -174,7 +204,9 @@ def test_backwards_is_about_forwards():
 
 def test_a_slow_way_back_is_seen(monkeypatch):
     WalksThatTake(monkeypatch, lambda stride, count: 1e-3 if stride > 0 else 3e-3)
-    assert ratio(order.compare_direction(buffer_bytes=SMALL, budget_s=0.3), "backwards") == pytest.approx(3)
+    assert ratio(
+        order.compare_direction(buffer_bytes=SMALL, budget_s=0.3), "backwards"
+    ) == pytest.approx(3)
 
 
 def test_the_lines_that_a_stride_moves_and_the_rates_follow_from_the_times(monkeypatch):
@@ -207,14 +239,18 @@ def test_a_machine_without_lines_would_show_the_same_time_at_every_stride(monkey
 
 def test_the_buffer_is_twice_the_largest_cache_between_two_bounds():
     def card(*sizes):
-        return MachineCard(caches=tuple(Cache(level, "unified", size) for level, size in enumerate(sizes, 1)))
+        return MachineCard(
+            caches=tuple(Cache(level, "unified", size) for level, size in enumerate(sizes, 1))
+        )
 
     assert order.beyond_caches_bytes(card(2**15, 2**20)) == 2**26
     assert order.beyond_caches_bytes(card(2**15, 50 * 2**20)) == 2**27
     assert order.beyond_caches_bytes(card(2**30)) == 2**28
     assert order.beyond_caches_bytes(MachineCard(caches=None)) == 2**26
     assert order.line_size_bytes(MachineCard(caches=None)) == 64
-    assert order.line_size_bytes(MachineCard(caches=(Cache(1, "data", None, line_bytes=128),))) == 128
+    assert (
+        order.line_size_bytes(MachineCard(caches=(Cache(1, "data", None, line_bytes=128),))) == 128
+    )
 
 
 def test_bad_arguments_are_told_what_is_accepted():
@@ -233,7 +269,9 @@ BROKEN = native.CompilationError("fatal error: cstdint: No such file\nmore", "in
 
 
 @pytest.mark.parametrize("error", [MISSING, BROKEN])
-def test_without_a_compiler_that_works_numba_walks_and_without_both_one_line_says_so(monkeypatch, error):
+def test_without_a_compiler_that_works_numba_walks_and_without_both_one_line_says_so(
+    monkeypatch, error
+):
     pytest.importorskip("numba")
 
     def compile_cpp(source):

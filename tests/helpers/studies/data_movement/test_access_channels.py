@@ -1,4 +1,6 @@
-"""Memory channels: the model by hand on small cases, the threads' parts exactly, the measured rows' arithmetic."""
+"""Memory channels: the model by hand on small cases, the threads' parts exactly, the measured rows'
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from helpers.studies.data_movement._order import kernels
 
 
 def used(starts, **changes):
-    arguments = {"bytes_each": 4096, "channels": 4, "interleave_bytes": 64, "units_in_flight": 4} | changes
+    arguments = {
+        "bytes_each": 4096,
+        "channels": 4,
+        "interleave_bytes": 64,
+        "units_in_flight": 4,
+    } | changes
     return channels.model_channels(starts, **arguments)
 
 
@@ -52,13 +59,18 @@ def test_no_layout_serves_faster_than_its_busiest_channel(seed):
 
 
 def test_addresses_go_to_the_channels_in_turn():
-    assert [channels.channel_of(at, channels=3, interleave_bytes=64) for at in (0, 63, 64, 128, 192)] == [0, 0, 1, 2, 0]
+    assert [
+        channels.channel_of(at, channels=3, interleave_bytes=64) for at in (0, 63, 64, 128, 192)
+    ] == [0, 0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("layout", ["blocks", "turns"])
 @pytest.mark.parametrize(("threads", "count"), [(1, 1), (3, 10), (4, 64), (7, 7)])
 def test_over_all_threads_each_chunk_comes_once(layout, threads, count):
-    parts = [channels.chunks_of(one, threads=threads, chunks=count, layout=layout) for one in range(threads)]
+    parts = [
+        channels.chunks_of(one, threads=threads, chunks=count, layout=layout)
+        for one in range(threads)
+    ]
     assert sorted(chunk for part in parts for chunk in part) == list(range(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -73,7 +85,11 @@ def test_the_threads_read_the_whole_buffer(layout):
 
 def test_a_sweeps_rows_follow_from_their_times():
     swept = channels.sweep_threads((1, 2), buffer_bytes=2**24, latency_s=1e-7, budget_s=0.3)
-    assert [(row.layout, row.threads) for row in swept.rows] == [("blocks", 1), ("blocks", 2), ("turns", 2)]
+    assert [(row.layout, row.threads) for row in swept.rows] == [
+        ("blocks", 1),
+        ("blocks", 2),
+        ("turns", 2),
+    ]
     assert swept.buffer_bytes == 2**24
     for row in swept.rows:
         assert row.bandwidth_bytes_per_s == 2**24 / row.pass_s
@@ -84,12 +100,16 @@ def test_a_sweeps_rows_follow_from_their_times():
 
 
 def test_one_core_is_compared_with_itself_in_turns():
-    swept = channels.sweep_threads(buffer_bytes=2**22, budget_s=0.1, card=MachineCard(usable_cores=1))
+    swept = channels.sweep_threads(
+        buffer_bytes=2**22, budget_s=0.1, card=MachineCard(usable_cores=1)
+    )
     assert [(row.layout, row.threads) for row in swept.rows] == [("blocks", 1), ("turns", 1)]
     assert swept.rows[0].lines_in_flight is None
 
 
-@pytest.mark.parametrize(("cores", "wanted"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8]), (1.5, [1])])
+@pytest.mark.parametrize(
+    ("cores", "wanted"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8]), (1.5, [1])]
+)
 def test_the_usual_threads_double_up_to_the_cores(cores, wanted):
     assert channels._usual_threads(MachineCard(usable_cores=cores)) == wanted
 

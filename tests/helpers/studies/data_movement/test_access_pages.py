@@ -12,7 +12,9 @@ from helpers.studies.data_movement import _pages as access_pages
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="counts are getrusage's")
 
 
-@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="pages of one size are asked for as Linux does")
+@pytest.mark.skipif(
+    not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="pages of one size are asked for as Linux does"
+)
 @pytest.mark.parametrize("pages", [1, 64, 1000])
 def test_each_fresh_page_is_one_minor_fault_and_only_once(pages):
     def counted():
@@ -25,7 +27,8 @@ def test_each_fresh_page_is_one_minor_fault_and_only_once(pages):
 
             return access_pages.count_faults(touch), access_pages.count_faults(touch)
 
-    # A machine that is short of memory takes pages from this process and brings them back: more faults, never fewer.
+    # A machine that is short of memory takes pages from this process and brings them back: more
+    # faults, never fewer.
     runs = [counted() for _ in range(5)]
     first, again = ([run[which].minor for run in runs] for which in (0, 1))
     assert pages <= min(first) <= pages + 16

@@ -1,4 +1,6 @@
-"""The disk: what is in the page cache counted page by page, files that are gone afterwards, geometry by hand."""
+"""The disk: what is in the page cache counted page by page, files that are gone afterwards,
+geometry by hand.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from helpers.studies._page_cache import drop_from_page_cache
 from helpers.studies.data_movement import _disk as disk
 
 MIB = 2**20
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mincore and posix_fadvise are Linux's here")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="mincore and posix_fadvise are Linux's here"
+)
 
 
 @contextmanager
@@ -76,7 +80,8 @@ def test_the_page_cache_is_faster_than_the_disk(tmp_path):
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no folder in memory")
 def test_a_folder_that_is_memory_is_not_taken_for_a_disk(monkeypatch):
     monkeypatch.setattr(disk, "_SPARE_BYTES", 0)  # a container's folder in memory has 64 MiB in all
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # other tests use the one above at the same time
+    # other tests use the one above at the same time
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         reads = disk.measure_disk(folder, file_bytes=4 * MIB)
         assert os.listdir(folder) == []
     assert reads.bypass == disk.NOT_BYPASSED
@@ -87,7 +92,11 @@ def test_a_folder_that_is_memory_is_not_taken_for_a_disk(monkeypatch):
 def test_what_is_read_is_what_the_file_holds(tmp_path, monkeypatch, has_preadv):
     if not has_preadv:
         monkeypatch.delattr(os, "preadv", raising=False)
-    with disk.temporary_file(MIB, tmp_path) as path, open(path, "rb") as file, mmap.mmap(-1, 4096) as buffer:
+    with (
+        disk.temporary_file(MIB, tmp_path) as path,
+        open(path, "rb") as file,
+        mmap.mmap(-1, 4096) as buffer,
+    ):
         assert disk._read_at(file.fileno(), buffer, 8192) == 4096
         assert buffer[:] == path.read_bytes()[8192:12288]
         assert disk._read_at(file.fileno(), buffer, MIB - 10) == 10
@@ -108,7 +117,9 @@ def test_without_room_or_folder_nothing_is_written(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="from 1,048,576 to 268,435,456"):
             disk.measure_disk(tmp_path, file_bytes=size)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda place: SimpleNamespace(free=10 * MIB))
-    with pytest.raises(OSError, match=r"10,485,760 bytes are free.*smaller file_bytes or another folder"):
+    with pytest.raises(
+        OSError, match=r"10,485,760 bytes are free.*smaller file_bytes or another folder"
+    ):
         disk.measure_disk(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -121,7 +132,9 @@ def test_without_direct_reads_the_result_says_so(tmp_path, monkeypatch):
 
 
 class CachedDisk:
-    """A disk with a cache of ``capacity`` MiB, least recently used: 1 MB/s from the platter, 10 MB/s from the cache."""
+    """A disk with a cache of ``capacity`` MiB, least recently used: 1 MB/s from the platter, 10
+    MB/s from the cache.
+    """
 
     def __init__(self, capacity):
         self.capacity, self.cached = capacity, OrderedDict()
@@ -137,11 +150,16 @@ class CachedDisk:
         return size / seconds
 
 
-@pytest.mark.parametrize(("capacity", "wanted"), [(0, [1, 1, 1, 1]), (4, [10, 10, 1, 1]), (16, [10, 10, 10, 1])])
+@pytest.mark.parametrize(
+    ("capacity", "wanted"), [(0, [1, 1, 1, 1]), (4, [10, 10, 1, 1]), (16, [10, 10, 10, 1])]
+)
 def test_a_disks_cache_of_a_known_size_is_found(tmp_path, monkeypatch, capacity, wanted):
     monkeypatch.setattr(disk, "read_rate", CachedDisk(capacity).read_rate)
     swept = disk.sweep_disk_cache(
-        tmp_path, file_bytes=64 * MIB, region_bytes=[size * MIB for size in (1, 4, 16, 32)], repeats=2
+        tmp_path,
+        file_bytes=64 * MIB,
+        region_bytes=[size * MIB for size in (1, 4, 16, 32)],
+        repeats=2,
     )
     assert [row.speedup for row in swept.rows] == pytest.approx(wanted)
     assert list(tmp_path.iterdir()) == []
@@ -169,7 +187,9 @@ def test_a_ring_grows_with_its_radius_and_the_root_of_the_density():
     density, inner, outer = 1e10, 0.5, 1.2
     tracks_per_inch = math.sqrt(density)
     count = round((outer - inner) * tracks_per_inch)
-    total = sum(disk.ring_bytes((inner + (k + 0.5) / tracks_per_inch) * inch, density) for k in range(count))
+    total = sum(
+        disk.ring_bytes((inner + (k + 0.5) / tracks_per_inch) * inch, density) for k in range(count)
+    )
     assert total == pytest.approx(density * math.pi * (outer**2 - inner**2) / 8, rel=1e-4)
     with pytest.raises(ValueError, match="radius_m"):
         disk.ring_bytes(0, 1e12)

@@ -1,4 +1,6 @@
-"""The table of links: every link has a row, what is not here says so, and a core's share of a copy is right."""
+"""The table of links: every link has a row, what is not here says so, and a core's share of a copy
+is right.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,34 @@ from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 from helpers.studies.data_movement import _copies as copies, _disk as disk
 
 MIB = 2**20
-BUS = ["host to device, pinned", "host to device, pageable", "device to host, pinned", "device to host, pageable"]
+BUS = [
+    "host to device, pinned",
+    "host to device, pageable",
+    "device to host, pinned",
+    "device to host, pageable",
+]
 
 
 def limits():
     levels = (MemoryLevel("L1", 32_768, 1e-9, 2e11), MemoryLevel("memory", None, 1e-7, 3e10))
-    return MachineLimits(device="cpu", threads=1, date="", versions={}, chase="C++", memory_levels=levels,
-                         peak_flops={"float32": 1e11}, product_flops={"float32": 1e11},
-                         call_overhead_s=1e-6, launch_s=None,
-                         host_to_device_bytes_per_s=None, device_to_host_bytes_per_s=None, unstable=(), notes=(),
-                         latencies=(), bandwidths=())  # fmt: skip
+    return MachineLimits(
+        device="cpu",
+        threads=1,
+        date="",
+        versions={},
+        chase="C++",
+        memory_levels=levels,
+        peak_flops={"float32": 1e11},
+        product_flops={"float32": 1e11},
+        call_overhead_s=1e-6,
+        launch_s=None,
+        host_to_device_bytes_per_s=None,
+        device_to_host_bytes_per_s=None,
+        unstable=(),
+        notes=(),
+        latencies=(),
+        bandwidths=(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +62,10 @@ def test_every_link_has_a_row_from_the_farthest_to_the_nearest(system):
     for name in ("loopback socket", "disk", "page cache"):
         assert system.link(name).bandwidth_bytes_per_s > 0
         assert system.link(name).latency_s > 0
-    assert (system.link("L1").latency_s, system.link("memory").bandwidth_bytes_per_s) == (1e-9, 3e10)
+    assert (system.link("L1").latency_s, system.link("memory").bandwidth_bytes_per_s) == (
+        1e-9,
+        3e10,
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is shown without CUDA")
@@ -59,7 +82,10 @@ def test_on_cuda_the_bus_is_measured(system):
     for name in BUS:
         assert system.link(name).bandwidth_bytes_per_s > 0
         assert system.link(name).latency_s > 0
-    assert system.link("device to device").bandwidth_bytes_per_s > system.link(BUS[0]).bandwidth_bytes_per_s
+    assert (
+        system.link("device to device").bandwidth_bytes_per_s
+        > system.link(BUS[0]).bandwidth_bytes_per_s
+    )
 
 
 def test_the_words_are_this_processs(system):
@@ -71,7 +97,8 @@ def test_the_words_are_this_processs(system):
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("DEFAULT", 128), ("NO AVX", 128), ("AVX2", 256), ("AVX512", 512), ("NEW", None)]
+    ("name", "bits"),
+    [("DEFAULT", 128), ("NO AVX", 128), ("AVX2", 256), ("AVX512", 512), ("NEW", None)],
 )
 def test_a_level_that_is_not_known_has_no_width(monkeypatch, name, bits):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: name)
@@ -85,11 +112,15 @@ def work(seconds):
 
 
 class Clocks:
-    """A clock on the wall, one of the processor and what the system says of waiting, which only moves set."""
+    """A clock on the wall, one of the processor and what the system says of waiting, which only
+    moves set.
+    """
 
     def __init__(self, monkeypatch, waiting_share):
         self.elapsed_s = self.cpu_s = 0.0
-        clocks = SimpleNamespace(perf_counter=lambda: self.elapsed_s, process_time=lambda: self.cpu_s)
+        clocks = SimpleNamespace(
+            perf_counter=lambda: self.elapsed_s, process_time=lambda: self.cpu_s
+        )
         monkeypatch.setattr(copies, "time", clocks)
         monkeypatch.setattr(copies, "watch_waiting", lambda clock: lambda: waiting_share)
 
@@ -101,8 +132,12 @@ class Clocks:
         return moved
 
 
-@pytest.mark.parametrize(("waiting_share", "cpu_share"), [(None, 0.25), (0.0, 0.25), (0.5, 0.5), (0.75, 1.0)])
-def test_a_cores_share_is_of_the_time_in_which_it_had_a_processor(monkeypatch, waiting_share, cpu_share):
+@pytest.mark.parametrize(
+    ("waiting_share", "cpu_share"), [(None, 0.25), (0.0, 0.25), (0.5, 0.5), (0.75, 1.0)]
+)
+def test_a_cores_share_is_of_the_time_in_which_it_had_a_processor(
+    monkeypatch, waiting_share, cpu_share
+):
     row = copies._copy_row("a quarter", 10, 3, Clocks(monkeypatch, waiting_share).move(4.0, 1.0))
     assert (row.moved_bytes, row.elapsed_s, row.cpu_s) == (30, 12, 3)
     assert (row.waiting_share, row.cpu_share) == (waiting_share, cpu_share)

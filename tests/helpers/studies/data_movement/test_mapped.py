@@ -1,4 +1,6 @@
-"""Weights mapped under a limit: the order of eviction against functools.lru_cache, bytes counted by the system."""
+"""Weights mapped under a limit: the order of eviction against functools.lru_cache, bytes counted by
+the system.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ LAYER = mapped.LAYER_BYTES
 def test_the_window_forgets_as_pythons_own_lru_cache(seed):
     dice = random.Random(seed)
     capacity, evicted = dice.randint(1, 6), []
-    window, oracle = mapped.Window(capacity, evicted.append), functools.lru_cache(maxsize=capacity)(lambda layer: layer)
+    window, oracle = (
+        mapped.Window(capacity, evicted.append),
+        functools.lru_cache(maxsize=capacity)(lambda layer: layer),
+    )
     for _ in range(300):
         layer = dice.randint(0, 8)
         hits = oracle.cache_info().hits
@@ -40,7 +45,9 @@ def test_layers_that_stay_are_never_forgotten():
 
 
 def test_the_model_adds_the_missed_bytes_over_the_disks_rate():
-    model = functools.partial(mapped.model_layer_s, resident_s=0.001, layer_bytes=4e6, disk_bytes_per_s=1e9)
+    model = functools.partial(
+        mapped.model_layer_s, resident_s=0.001, layer_bytes=4e6, disk_bytes_per_s=1e9
+    )
     assert model(missed_share=0) == 0.001
     assert model(missed_share=1) == pytest.approx(0.005)
     assert model(missed_share=0.5) == pytest.approx(0.003)
@@ -50,7 +57,9 @@ def test_the_model_adds_the_missed_bytes_over_the_disks_rate():
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mapped")
     skip_unless_on_disk(folder)
-    result = mapped.measure_mapped_weights((2 * LAYER, 4 * LAYER, 5 * LAYER), limit_bytes=4 * LAYER, folder=folder)
+    result = mapped.measure_mapped_weights(
+        (2 * LAYER, 4 * LAYER, 5 * LAYER), limit_bytes=4 * LAYER, folder=folder
+    )
     assert list(folder.iterdir()) == []
     return result
 
@@ -60,19 +69,24 @@ def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measure
     assert [row.missed_share for row in rows] == [0, 0, 1]
     assert [row.over_limit_bytes for row in rows] == [0, 0, LAYER]
     assert [row.layers for row in rows] == [2, 4, 5]
-    # The system's own count, which knows nothing of the window: it may read some bytes more (the program itself, where
-    # memory is short), not less.
+    # The system's own count, which knows nothing of the window: it may read some bytes more (the
+    # program itself, where memory is short), not less.
     if rows[0].read_bytes is not None:
         assert max(rows[0].read_bytes, rows[1].read_bytes) < LAYER
         assert 5 * LAYER <= rows[2].read_bytes < 6 * LAYER
-        assert rows[2].read_bytes > 4 * rows[2].over_limit_bytes  # far more than the bytes over the limit
+        # far more than the bytes over the limit
+        assert rows[2].read_bytes > 4 * rows[2].over_limit_bytes
     assert max(rows[0].major_faults, rows[1].major_faults) < rows[2].major_faults
 
 
-@pytest.mark.parametrize(("how", "reads"), [({"by_turns": True}, 1), ({"staying": 3}, 2)], ids=["by turns", "staying"])
+@pytest.mark.parametrize(
+    ("how", "reads"), [({"by_turns": True}, 1), ({"staying": 3}, 2)], ids=["by turns", "staying"]
+)
 def test_another_order_reads_less_with_the_same_room(tmp_path, how, reads):
     skip_unless_on_disk(tmp_path)
-    result = mapped.measure_mapped_weights((5 * LAYER,), limit_bytes=4 * LAYER, folder=tmp_path, passes=4, **how)
+    result = mapped.measure_mapped_weights(
+        (5 * LAYER,), limit_bytes=4 * LAYER, folder=tmp_path, passes=4, **how
+    )
     (row,) = result.rows
     assert row.missed_share == reads / 5
     if row.read_bytes is not None:
@@ -87,7 +101,9 @@ def test_beyond_the_limit_a_layer_takes_far_longer(measured):
 def test_the_cliff_is_where_the_model_has_it(measured):
     within, beyond = measured.row(4 * LAYER), measured.row(5 * LAYER)
     assert within.modelled_layer_s == measured.resident_layer_s
-    assert beyond.modelled_layer_s == pytest.approx(measured.resident_layer_s + LAYER / measured.disk_bytes_per_s)
+    assert beyond.modelled_layer_s == pytest.approx(
+        measured.resident_layer_s + LAYER / measured.disk_bytes_per_s
+    )
     with pytest.raises(ValueError, match="there is no row of 7 bytes; there are 8,388,608"):
         measured.row(7)
 
@@ -109,7 +125,9 @@ def test_another_system_is_told_where_it_runs(tmp_path, monkeypatch):
         mapped.measure_mapped_weights((LAYER,), folder=tmp_path)
 
 
-@pytest.mark.skipif(not Path("/dev/shm").is_dir() or not sys.platform.startswith("linux"), reason="no such folder")
+@pytest.mark.skipif(
+    not Path("/dev/shm").is_dir() or not sys.platform.startswith("linux"), reason="no such folder"
+)
 def test_a_folder_in_memory_cannot_show_it_and_is_refused(monkeypatch):
     monkeypatch.setattr(disk, "_SPARE_BYTES", 0)  # a container's folder in memory has 64 MiB in all
     with pytest.raises(ValueError, match="itself in memory"):

@@ -1,4 +1,6 @@
-"""Packets by the standards, the system's own count of what went over the loopback, and the speed of light."""
+"""Packets by the standards, the system's own count of what went over the loopback, and the speed of
+light.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,15 @@ from helpers.studies.data_movement import _network as network
 
 def test_a_full_segment_reaches_the_known_rates_of_gigabit_ethernet():
     # 949.3 Mbit/s of TCP payload on Gigabit Ethernet without time stamps, 941.5 with; 957.1 by UDP.
-    assert 1000 * network.packet_overhead(1460, "TCP").payload_share == pytest.approx(949.3, abs=0.05)
-    assert 1000 * network.packet_overhead(1448, "TCP", option_bytes=12).payload_share == pytest.approx(941.5, abs=0.05)
-    assert 1000 * network.packet_overhead(1472, "UDP").payload_share == pytest.approx(957.1, abs=0.05)
+    assert 1000 * network.packet_overhead(1460, "TCP").payload_share == pytest.approx(
+        949.3, abs=0.05
+    )
+    assert 1000 * network.packet_overhead(
+        1448, "TCP", option_bytes=12
+    ).payload_share == pytest.approx(941.5, abs=0.05)
+    assert 1000 * network.packet_overhead(1472, "UDP").payload_share == pytest.approx(
+        957.1, abs=0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +44,12 @@ def test_a_full_segment_reaches_the_known_rates_of_gigabit_ethernet():
 )
 def test_packets_by_hand(payload, protocol, packets, header, frame, wire):
     found = network.packet_overhead(payload, protocol)
-    assert (found.packets, found.header_bytes, found.frame_bytes, found.wire_bytes) == (packets, header, frame, wire)
+    assert (found.packets, found.header_bytes, found.frame_bytes, found.wire_bytes) == (
+        packets,
+        header,
+        frame,
+        wire,
+    )
     assert found.payload_share == payload / wire
 
 
@@ -78,14 +91,18 @@ def test_what_is_no_packet_is_refused(arguments, message):
 def test_round_trips_over_the_loopback():
     trips = network.measure_loopback((1, 1400), budget_s=0.4)
     assert [(row.protocol, row.payload_bytes) for row in trips.rows] == [
-        ("UDP", 1), ("TCP", 1), ("UDP", 1400), ("TCP", 1400)
-    ]  # fmt: skip
+        ("UDP", 1),
+        ("TCP", 1),
+        ("UDP", 1400),
+        ("TCP", 1400),
+    ]
     for row in trips.rows:
         assert 0 < row.round_trip_s <= row.median_s
         assert row.payload_bytes_per_s == 2 * row.payload_bytes / row.round_trip_s
     assert trips.row("UDP", 1).header_bytes == 28
     if sys.platform.startswith("linux"):
-        assert 1 <= trips.row("TCP", 1400).segments_per_message < 1.5  # one, and now and then an acknowledgement
+        # one, and now and then an acknowledgement
+        assert 1 <= trips.row("TCP", 1400).segments_per_message < 1.5
         assert trips.row("TCP", 1400).header_bytes >= 40
     with pytest.raises(ValueError, match=r"there are \('UDP', 1\), \('TCP', 1\)"):
         trips.row("UDP", 2)
@@ -100,27 +117,35 @@ def test_the_largest_datagram_has_room_on_both_sides():
 @pytest.mark.timed
 def test_a_slower_way_back_is_seen_in_the_round_trip(monkeypatch):
     trip = network._udp_trip
-    monkeypatch.setattr(network, "_udp_trip", lambda near, size: (time.sleep(2e-3), trip(near, size)))
+    monkeypatch.setattr(
+        network, "_udp_trip", lambda near, size: (time.sleep(2e-3), trip(near, size))
+    )
     slow = network.measure_loopback((1,), budget_s=0.3)
     assert slow.row("UDP", 1).round_trip_s >= 2e-3
     assert slow.row("TCP", 1).round_trip_s < 2e-3
 
 
 def _sent_on_loopback():
-    """Return the bytes sent on the loopback of this process's network namespace (/sys may show another's)."""
+    """Return the bytes sent on the loopback of this process's network namespace (/sys may show
+    another's).
+    """
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.split()[0] == "lo:")
 
 
-@pytest.mark.skipif(not Path("/proc/self/net/dev").is_file(), reason="the system counts no loopback bytes")
+@pytest.mark.skipif(
+    not Path("/proc/self/net/dev").is_file(), reason="the system counts no loopback bytes"
+)
 def test_the_system_counts_the_headers_that_are_computed():
-    # The loopback's own counter holds IP's header, the transport's and the payload, and no Ethernet.
+    # The loopback's own counter holds IP's header, the transport's and the payload, and no
+    # Ethernet.
     payload, messages, least = 1400, 20, math.inf
     computed = network.packet_overhead(payload, "UDP").header_bytes - network.ETHERNET_HEADER_BYTES
     assert computed == 28
     end = time.monotonic() + 60
     with network.udp_echo() as near:
-        while least > computed and time.monotonic() < end:  # others send on the loopback too: the least is the nearest
+        # others send on the loopback too: the least is the nearest
+        while least > computed and time.monotonic() < end:
             before = _sent_on_loopback()
             for _ in range(messages):
                 network._udp_trip(near, payload)

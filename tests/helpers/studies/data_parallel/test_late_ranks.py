@@ -1,4 +1,6 @@
-"""Steps of ranks that sleep, of which one is late: what is recorded, how long a step is, and who waits for whom."""
+"""Steps of ranks that sleep, of which one is late: what is recorded, how long a step is, and who
+waits for whom.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def _figures_closed():
 
 
 def steps(rank: int, world_size: int, late_s: tuple[float, ...]) -> RankSteps:
-    layers = [data_parallel.SleepingLayer(FORWARD_S, BACKWARD_S, parameters=PARAMETERS) for _ in range(2)]
-    ddp = nn.parallel.DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=4 * PARAMETERS / 2**20)
+    layers = [
+        data_parallel.SleepingLayer(FORWARD_S, BACKWARD_S, parameters=PARAMETERS) for _ in range(2)
+    ]
+    ddp = nn.parallel.DistributedDataParallel(
+        nn.Sequential(*layers), bucket_cap_mb=4 * PARAMETERS / 2**20
+    )
     return data_parallel.record_steps(ddp, LINK, late_s=late_s[rank], repeats=3)
 
 
@@ -38,7 +44,9 @@ def test_each_rank_records_its_device_and_its_link_in_lanes_of_its_own(recorded)
     for rank, found in enumerate(recorded["rank 2 late"]):
         assert len(found.step_s) == len(found.activities) == 3
         for activities in found.activities:
-            kinds = [activity.kind for activity in activities if activity.lane == f"rank {rank} device"]
+            kinds = [
+                activity.kind for activity in activities if activity.lane == f"rank {rank} device"
+            ]
             assert kinds == ["late"] * (rank == 2) + ["forward"] * 2 + ["backward"] * 2
             sums = [activity for activity in activities if activity.kind == "all-reduce"]
             assert [activity.label for activity in sums] == ["bucket 0", "bucket 1"]
@@ -46,7 +54,9 @@ def test_each_rank_records_its_device_and_its_link_in_lanes_of_its_own(recorded)
 
 
 def test_a_step_is_never_shorter_than_its_sleeps_and_every_rank_pays_for_a_late_one(recorded):
-    """By hand: the last bucket is full after 2 x (5 + 40) ms, on the late rank 30 ms later, and then travels."""
+    """By hand: the last bucket is full after 2 x (5 + 40) ms, on the late rank 30 ms later, and
+    then travels.
+    """
     least_s = 2 * (FORWARD_S + BACKWARD_S) + BUCKET_S
     for rank in recorded["in time"]:
         assert min(rank.step_s) >= least_s - 1e-4
@@ -57,12 +67,16 @@ def test_a_step_is_never_shorter_than_its_sleeps_and_every_rank_pays_for_a_late_
 
 @pytest.mark.timed
 def test_punctual_ranks_wait_for_the_late_one(recorded):
-    """By hand 43 ms: the first bucket is full 30 ms early, and the second 13 ms after the link is free."""
+    """By hand 43 ms: the first bucket is full 30 ms early, and the second 13 ms after the link is
+    free.
+    """
     step = data_parallel.fastest_step(recorded["rank 2 late"])
     starts_s = {
-        rank: min(a.start_s for a in step.timeline.activities if a.lane == f"rank {rank} device") for rank in range(4)
+        rank: min(a.start_s for a in step.timeline.activities if a.lane == f"rank {rank} device")
+        for rank in range(4)
     }
-    apart_s = max(starts_s.values()) - min(starts_s.values())  # a busy machine lets ranks begin at unlike moments
+    # a busy machine lets ranks begin at unlike moments
+    apart_s = max(starts_s.values()) - min(starts_s.values())
     for rank in (0, 1, 3):
         assert step.waited_s(rank) >= LATE_S - apart_s - 1e-4
     with pytest.raises(ValueError, match="no lane 'rank 4 link'"):
@@ -71,12 +85,18 @@ def test_punctual_ranks_wait_for_the_late_one(recorded):
 
 def test_the_fastest_step_is_that_of_the_slowest_rank():
     first, second = (
-        tuple((Activity(f"rank {rank} device", step + rank, step + 9.0, "forward"),) for step in (0.0, 10.0))
+        tuple(
+            (Activity(f"rank {rank} device", step + rank, step + 9.0, "forward"),)
+            for step in (0.0, 10.0)
+        )
         for rank in (0, 1)
     )
     step = data_parallel.fastest_step([RankSteps((1.0, 4.0), first), RankSteps((5.0, 2.0), second)])
     assert step.step_s == 4.0  # and neither 1, the fastest rank, nor 5, the other step
-    assert [(a.lane, a.start_s) for a in step.timeline.activities] == [("rank 0 device", 0.0), ("rank 1 device", 1.0)]
+    assert [(a.lane, a.start_s) for a in step.timeline.activities] == [
+        ("rank 0 device", 0.0),
+        ("rank 1 device", 1.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +112,21 @@ def test_a_figure_has_the_lanes_of_its_ranks_and_every_bar(recorded):
     drawn = data_parallel.draw_step(step, ranks=(1, 2), title="late")
     axes = drawn.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "rank 1 device", "rank 1 link", "rank 2 device", "rank 2 link"
-    ]  # fmt: skip
-    bars = [activity for activity in step.timeline.activities if activity.lane[:6] in ("rank 1", "rank 2")]
+        "rank 1 device",
+        "rank 1 link",
+        "rank 2 device",
+        "rank 2 link",
+    ]
+    bars = [
+        activity
+        for activity in step.timeline.activities
+        if activity.lane[:6] in ("rank 1", "rank 2")
+    ]
     drawn_bars = sorted((bar.get_x(), bar.get_width()) for bar in axes.patches)
     assert len(drawn_bars) == len(bars)
-    for bar, expected in zip(drawn_bars, sorted((a.start_s, a.duration_s) for a in bars), strict=True):
+    for bar, expected in zip(
+        drawn_bars, sorted((a.start_s, a.duration_s) for a in bars), strict=True
+    ):
         assert bar == pytest.approx(expected)
     with pytest.raises(ValueError, match="rank 7 is not in this step"):
         data_parallel.draw_step(step, ranks=(7,), title="late")
@@ -112,7 +141,9 @@ def test_the_bars_of_sharding_end_at_what_is_kept():
 
 
 def test_the_link_to_turn_is_the_model_of_ddp(monkeypatch):
-    """At the start, 24.5 GB at 12.5 GB/s under a step of 0.860 s: the same number as the library's model of DDP."""
+    """At the start, 24.5 GB at 12.5 GB/s under a step of 0.860 s: the same number as the library's
+    model of DDP.
+    """
     from helpers import parallel
 
     shown = {}
@@ -120,13 +151,19 @@ def test_the_link_to_turn_is_the_model_of_ddp(monkeypatch):
     data_parallel.explore_link()
     setting = explorer._start(shown["inputs"])
     for link, tokens, ranks in ((12.5, 8192, 8), (450, 1024, 64), (31.5, 65536, 2)):
-        values = explorer.evaluate(shown["formulas"], {**setting, "link": link, "tokens": tokens, "ranks": ranks})
+        values = explorer.evaluate(
+            shown["formulas"], {**setting, "link": link, "tokens": tokens, "ranks": ranks}
+        )
         layer_s = 6 * 7e9 * tokens / 400e12 / 32
         layers = [parallel.LayerCost(layer_s / 3, 2 * layer_s / 3, int(14e9 / 32))] * 32
         step = parallel.ddp_step(layers, world_size=ranks, link=Link(link * 1e9), bucket_bytes=1)
         assert values["hidden"] == pytest.approx(ranks * step.compute_s / step.step_s, rel=1e-6)
-        unhidden = parallel.ddp_step(layers, world_size=ranks, link=Link(link * 1e9), bucket_bytes=1, overlap=False)
-        assert values["exposed"] == pytest.approx(ranks * step.compute_s / unhidden.step_s, rel=1e-6)
+        unhidden = parallel.ddp_step(
+            layers, world_size=ranks, link=Link(link * 1e9), bucket_bytes=1, overlap=False
+        )
+        assert values["exposed"] == pytest.approx(
+            ranks * step.compute_s / unhidden.step_s, rel=1e-6
+        )
         assert values["alone"] == 1
 
 

@@ -1,4 +1,6 @@
-"""Devices that sleep and a link that is slow, under real DDP; shards, and collectives that are counted."""
+"""Devices that sleep and a link that is slow, under real DDP; shards, and collectives that are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def late_s() -> list[float]:
     return found
 
 
-def test_a_sleep_never_ends_early_and_there_is_none_until_a_moment_that_is_past(monkeypatch) -> None:
+def test_a_sleep_never_ends_early_and_there_is_none_until_a_moment_that_is_past(
+    monkeypatch,
+) -> None:
     assert min(late_s()) >= 0
     monkeypatch.setattr(time, "sleep", lambda duration_s: pytest.fail(f"a sleep of {duration_s} s"))
     sleep_until(time.perf_counter() - 1)
@@ -47,7 +51,9 @@ def test_a_sleep_ends_late_by_well_under_a_millisecond() -> None:
 
 def test_a_sleeping_layer_sleeps_both_ways_and_its_gradients_are_exact() -> None:
     recorder = Recorder()
-    layer = devices.SleepingLayer(0.004, 0.008, parameters=5, name="one", recorder=recorder, lane="rank 0")
+    layer = devices.SleepingLayer(
+        0.004, 0.008, parameters=5, name="one", recorder=recorder, lane="rank 0"
+    )
     inputs = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(layer.double(), inputs)
     recorder.activities.clear()
@@ -57,7 +63,12 @@ def test_a_sleeping_layer_sleeps_both_ways_and_its_gradients_are_exact() -> None
     ((inputs.detach() + reference.mean()) ** 2).sum().backward()
     torch.testing.assert_close(layer.weight.grad, reference.grad)
     forward, backward = recorder.activities
-    assert (forward.kind, backward.kind, forward.label, forward.lane) == ("forward", "backward", "one", "rank 0")
+    assert (forward.kind, backward.kind, forward.label, forward.lane) == (
+        "forward",
+        "backward",
+        "one",
+        "rank 0",
+    )
     assert forward.duration_s >= 0.004
     assert backward.duration_s >= 0.008
     assert devices.SleepingLayer(1, 2, parameters=5).cost == costs.LayerCost(1, 2, 20)
@@ -85,14 +96,23 @@ LAYER_BYTES = 4 * PARAMETERS
 
 
 def steps(rank: int, world_size: int, cases: list[dict]) -> list[tuple]:
-    """Return, for each case, the seconds of its steps, the bytes of each bucket, and the last step's activities."""
+    """Return, for each case, the seconds of its steps, the bytes of each bucket, and the last
+    step's activities.
+    """
     found = []
     for case in cases:
         recorder = Recorder()
         layers = [
-            devices.SleepingLayer(FORWARD_S, BACKWARD_S, parameters=PARAMETERS, recorder=recorder,
-                                  name=str(place), lane=f"rank {rank} device") for place in range(LAYERS)
-        ]  # fmt: skip
+            devices.SleepingLayer(
+                FORWARD_S,
+                BACKWARD_S,
+                parameters=PARAMETERS,
+                recorder=recorder,
+                name=str(place),
+                lane=f"rank {rank} device",
+            )
+            for place in range(LAYERS)
+        ]
         net, inputs = nn.Sequential(*layers), torch.ones(2)
         ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=case["bucket_bytes"] / 2**20)
         reducer = devices.slow_link(
@@ -147,7 +167,9 @@ class Measured:
         self.ranks, self.best = ranks, {}
 
     def of(self, *names: str, until: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-        """Return the seconds of the named cases; what does not hold ``until`` yet is measured at most 4 times more."""
+        """Return the seconds of the named cases; what does not hold ``until`` yet is measured at
+        most 4 times more.
+        """
         for _ in range(4):
             if set(names) <= set(self.best) and until(self.seconds(names)):
                 break
@@ -172,7 +194,9 @@ def test_the_buckets_are_those_of_the_model(ddp_steps, name) -> None:
     ddp_steps.of(name, until=lambda _: True)
     wire_share = 0.5 if CASES[name]["wire_dtype"] else 1
     for _, bucket_bytes, _ in ddp_steps.best[name]:
-        assert bucket_bytes == [wire_share * bucket.size_bytes for bucket in model(CASES[name], 4).buckets]
+        assert bucket_bytes == [
+            wire_share * bucket.size_bytes for bucket in model(CASES[name], 4).buckets
+        ]
 
 
 @pytest.mark.timed
@@ -195,12 +219,22 @@ def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
         )
 
     def told_apart(now: dict[str, float]) -> bool:
-        """Planted: a model that hides nothing, and one that hides everything, are both further off."""
+        """Planted: a model that hides nothing, and one that hides everything, are both further
+        off.
+        """
         planted_s = (compute_s, compute_s + two.link_s)
-        return all(abs(now["two buckets"] - two.step_s) < abs(now["two buckets"] - wrong_s) for wrong_s in planted_s)
+        return all(
+            abs(now["two buckets"] - two.step_s) < abs(now["two buckets"] - wrong_s)
+            for wrong_s in planted_s
+        )
 
-    taken_s = ddp_steps.of("two buckets", "one bucket", "float16", "a bucket a layer",
-                           until=lambda now: hides(now) and told_apart(now))  # fmt: skip
+    taken_s = ddp_steps.of(
+        "two buckets",
+        "one bucket",
+        "float16",
+        "a bucket a layer",
+        until=lambda now: hides(now) and told_apart(now),
+    )
     assert hides(taken_s), taken_s
     assert told_apart(taken_s), taken_s
 
@@ -214,8 +248,11 @@ def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
     for rank in range(4):
         mine = [each for each in timeline.activities if each.lane == f"rank {rank} link"]
         assert [(each.kind, each.label) for each in mine] == [
-            ("waiting", ""), ("all-reduce", "bucket 0"), ("waiting", ""), ("all-reduce", "bucket 1")
-        ]  # fmt: skip
+            ("waiting", ""),
+            ("all-reduce", "bucket 0"),
+            ("waiting", ""),
+            ("all-reduce", "bucket 1"),
+        ]
         assert all(later.start_s >= earlier.end_s for earlier, later in pairwise(mine))
         assert mine[1].start_s == mine[0].end_s
         assert mine[3].start_s == mine[2].end_s
@@ -231,7 +268,9 @@ def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
 def test_shards_make_up_the_batch(sizes) -> None:
     ranks, batch = len(sizes), torch.arange(2 * sum(sizes)).view(-1, 2)
-    for rank, (even, sized) in enumerate(zip(batch.tensor_split(ranks), batch.split(sizes), strict=True)):
+    for rank, (even, sized) in enumerate(
+        zip(batch.tensor_split(ranks), batch.split(sizes), strict=True)
+    ):
         assert torch.equal(shard(batch, rank, world_size=ranks), even)
         assert torch.equal(shard(batch, rank, world_size=ranks, sizes=sizes), sized)
 
@@ -257,7 +296,8 @@ def counted(rank: int, world_size: int) -> dict[str, comparing.CollectiveCounts]
     plain = nn.Linear(100, 52)
     ddp = nn.parallel.DistributedDataParallel(nn.Linear(100, 52), broadcast_buffers=False)
     fsdp = fully_shard(nn.Linear(100, 52), mesh=init_device_mesh("cpu", (world_size,)))
-    for _ in range(3):  # in its second step DDP tells its ranks how it has arranged its buckets anew
+    # in its second step DDP tells its ranks how it has arranged its buckets anew
+    for _ in range(3):
         for name, model in (("plain", plain), ("ddp", ddp), ("fsdp", fsdp)):
             with comparing.count_collectives() as counter:
                 model(inputs).sum().backward()
@@ -273,7 +313,10 @@ def test_collectives_and_their_bytes_are_counted_exactly(four_ranks) -> None:
     for found in four_ranks.run(counted, timeout_s=120):
         assert found["plain"].collectives == found["no_sync"].collectives == ()
         assert found["ddp"].collectives == (comparing.CollectiveCalls("all_reduce", 1, size),)
-        # With DDP's bytes: FSDP gathers the weights and scatters the gradients; a lone module is not gathered twice.
+        # With DDP's bytes: FSDP gathers the weights and scatters the gradients; a lone module is
+        # not gathered twice.
         assert found["fsdp"].calls("reduce_scatter") == 1
         assert found["fsdp"].size_bytes("reduce_scatter") == size
-        assert found["fsdp"].size_bytes("all_gather") == found["fsdp"].calls("all_gather") * size > 0
+        assert (
+            found["fsdp"].size_bytes("all_gather") == found["fsdp"].calls("all_gather") * size > 0
+        )

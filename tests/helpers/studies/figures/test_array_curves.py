@@ -1,4 +1,6 @@
-"""The curves of an array: counts agree with the simulation, and what is drawn is what the formulas say."""
+"""The curves of an array: counts agree with the simulation, and what is drawn is what the formulas
+say.
+"""
 
 from __future__ import annotations
 
@@ -64,4 +66,6 @@ def test_the_figure_to_turn_begins_at_600_and_has_a_step_behind_each_multiple(mo
         for columns in (128, 256, 257, 600, 1025):
             turned = {"array": array.options[side], "width": columns}
             values = evaluate(given["formulas"], turned)
-            assert values["useful"] / 100 == pytest.approx(systolic.useful_share(columns, columns, side=int(side)))
+            assert values["useful"] / 100 == pytest.approx(
+                systolic.useful_share(columns, columns, side=int(side))
+            )

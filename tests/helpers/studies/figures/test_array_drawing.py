@@ -1,4 +1,6 @@
-"""The drawing of a systolic array: what stands where follows from the skew, and nothing but that changes."""
+"""The drawing of a systolic array: what stands where follows from the skew, and nothing but that
+changes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DATAFLOWS = ("weight", "output", "input")
 def simulated(m, n, k, rows, columns, dataflow="weight", **options):
     random = np.random.default_rng(m + n + k)
     a, b = random.integers(-9, 10, (m, k)), random.integers(-9, 10, (k, n))
-    return systolic.simulate(a, b, rows=rows, columns=columns, dataflow=dataflow, frames=True, **options)
+    return systolic.simulate(
+        a, b, rows=rows, columns=columns, dataflow=dataflow, frames=True, **options
+    )
 
 
 def texts(drawn) -> list[str]:
@@ -30,14 +34,23 @@ def texts(drawn) -> list[str]:
 
 
 def labels(drawn, view, where: str) -> list[tuple[str, float, float]]:
-    """Return the labels inside or at an edge, each with the inches from the edge to its middle, and along the edge."""
+    """Return the labels inside or at an edge, each with the inches from the edge to its middle, and
+    along the edge.
+    """
     found = []
     for text in drawn.axes[0].texts:
         x, y = text.get_position()
         inside = view.left <= x <= view.right and view.top <= y <= view.bottom
-        at = "inside" if inside else "left" if x < view.left else "top" if y < view.top else "bottom"
+        at = (
+            "inside" if inside else "left" if x < view.left else "top" if y < view.top else "bottom"
+        )
         if at == where and LABEL.fullmatch(text.get_text()):
-            away = {"inside": 0.0, "left": view.left - x, "top": view.top - y, "bottom": y - view.bottom}[at]
+            away = {
+                "inside": 0.0,
+                "left": view.left - x,
+                "top": view.top - y,
+                "bottom": y - view.bottom,
+            }[at]
             found.append((text.get_text(), away, y if at == "left" else x))
     return found
 
@@ -48,13 +61,21 @@ def colours(drawn) -> list[str]:
 
 @pytest.mark.parametrize("cycle", range(14))
 def test_operands_stand_in_the_elements_where_the_skew_puts_them(cycle):
-    """Weights loaded in 4 cycles; then row i of a meets element (r, c) in cycle 4 + i + r + c: Kung's wavefront."""
+    """Weights loaded in 4 cycles; then row i of a meets element (r, c) in cycle 4 + i + r + c:
+    Kung's wavefront.
+    """
     run = simulated(4, 4, 4, 4, 4)
     drawn = systolic.draw_array(run, cycle)
-    met = [(cycle - 4 - r - c, r, c) for r in range(4) for c in range(4) if 0 <= cycle - 4 - r - c < 4]
+    met = [
+        (cycle - 4 - r - c, r, c) for r in range(4) for c in range(4) if 0 <= cycle - 4 - r - c < 4
+    ]
     written = [label for label, *_ in labels(drawn, array._View(run), "inside")]
-    assert sorted(label for label in written if label[0] == "a") == sorted(f"a{i}{r}" for i, r, _ in met)
-    assert sorted(label for label in written if label[0] == "c") == sorted(f"c{i}{c}" for i, _, c in met)
+    assert sorted(label for label in written if label[0] == "a") == sorted(
+        f"a{i}{r}" for i, r, _ in met
+    )
+    assert sorted(label for label in written if label[0] == "c") == sorted(
+        f"c{i}{c}" for i, _, c in met
+    )
     assert colours(drawn).count(plotting.COLOURS["computing"]) == len(met) + 1  # and the key's
 
 
@@ -65,22 +86,32 @@ def test_a_loaded_tile_stays_until_the_next_is_loaded(dataflow):
     for frame in run.frames:
         if frame.phase == "compute":
             drawn = systolic.draw_array(run, frame.cycle)
-            inside = [label for label, *_ in labels(drawn, array._View(run), "inside") if label[0] == name]
-            tile = [(kk, j) for kk in range(4 * frame.fold, 4 * frame.fold + 4) for j in range(across)]
-            assert sorted(inside) == sorted(f"b{kk}{j}" if name == "b" else f"a{j}{kk}" for kk, j in tile)
+            inside = [
+                label for label, *_ in labels(drawn, array._View(run), "inside") if label[0] == name
+            ]
+            tile = [
+                (kk, j) for kk in range(4 * frame.fold, 4 * frame.fold + 4) for j in range(across)
+            ]
+            assert sorted(inside) == sorted(
+                f"b{kk}{j}" if name == "b" else f"a{j}{kk}" for kk, j in tile
+            )
             plt.close(drawn)
 
 
 def test_waiting_operands_stand_in_a_staircase():
     run = simulated(3, 3, 3, 3, 3)
     view = array._View(run)
-    places = {label: round((away - view.room) / view.place[0] + 0.5)
-              for label, away, _ in labels(systolic.draw_array(run, 2), view, "left")}  # fmt: skip
+    places = {
+        label: round((away - view.room) / view.place[0] + 0.5)
+        for label, away, _ in labels(systolic.draw_array(run, 2), view, "left")
+    }
     assert places == {f"a{i}{r}": 1 + i + r for i in range(3) for r in range(3)}
     run = simulated(3, 3, 3, 3, 3, "output")
     view = array._View(run)
-    places = {label: round((away - view.room) / view.place[1] + 0.5)
-              for label, away, _ in labels(systolic.draw_array(run, 0), view, "top")}  # fmt: skip
+    places = {
+        label: round((away - view.room) / view.place[1] + 0.5)
+        for label, away, _ in labels(systolic.draw_array(run, 0), view, "top")
+    }
     assert places == {f"b{kk}{c}": kk + c for kk in range(3) for c in range(3) if kk + c}
 
 
@@ -96,9 +127,17 @@ def test_what_is_nearest_to_an_edge_enters_or_has_just_left(shape, dataflow):
         assert set(nearest) <= inside
         nearest = {}
         for edge, step in (("left", view.place[0]), ("top", view.place[1])):
-            found = [(label, along) for label, away, along in labels(drawn, view, edge) if away < view.room + step]
+            found = [
+                (label, along)
+                for label, away, along in labels(drawn, view, edge)
+                if away < view.room + step
+            ]
             nearest |= dict(found)
-        left += [label for label, away, _ in labels(drawn, view, "bottom") if away < view.room + view.place[1]]
+        left += [
+            label
+            for label, away, _ in labels(drawn, view, "bottom")
+            if away < view.room + view.place[1]
+        ]
         plt.close(drawn)
     last = [f"c{place // run.n}{place % run.n}" for place in run.frames[-1].sums[-1] if place >= 0]
     folds_of_k = 1 if dataflow == "output" else -(-run.k // run.rows)
@@ -124,40 +163,70 @@ def test_every_cycle_has_one_view(dataflow):
 
 
 DRAWINGS = {
-    **{f"{dataflow}, cycle {cycle}": (lambda dataflow=dataflow, cycle=cycle: systolic.draw_array(
-        simulated(4, 4, 4, 4, 4, dataflow), cycle)) for dataflow in DATAFLOWS for cycle in (0, 3, 8, 12)},
-    **{f"partial tiles, {dataflow}": (lambda dataflow=dataflow: systolic.draw_array(
-        simulated(3, 5, 7, 4, 4, dataflow), 9, title="3 x 7 by 7 x 5")) for dataflow in DATAFLOWS},
+    **{
+        f"{dataflow}, cycle {cycle}": (
+            lambda dataflow=dataflow, cycle=cycle: systolic.draw_array(
+                simulated(4, 4, 4, 4, 4, dataflow), cycle
+            )
+        )
+        for dataflow in DATAFLOWS
+        for cycle in (0, 3, 8, 12)
+    },
+    **{
+        f"partial tiles, {dataflow}": (
+            lambda dataflow=dataflow: systolic.draw_array(
+                simulated(3, 5, 7, 4, 4, dataflow), 9, title="3 x 7 by 7 x 5"
+            )
+        )
+        for dataflow in DATAFLOWS
+    },
     "eight by eight": lambda: systolic.draw_array(simulated(12, 11, 15, 8, 8), 25),
-    "eight by eight, outputs stay": lambda: systolic.draw_array(simulated(8, 8, 8, 8, 8, "output"), 9),
-    "one column": lambda: systolic.draw_array(simulated(12, 1, 4, 4, 1), 8, title="a matrix by a vector"),
+    "eight by eight, outputs stay": lambda: systolic.draw_array(
+        simulated(8, 8, 8, 8, 8, "output"), 9
+    ),
+    "one column": lambda: systolic.draw_array(
+        simulated(12, 1, 4, 4, 1), 8, title="a matrix by a vector"
+    ),
     "one row": lambda: systolic.draw_array(simulated(1, 4, 4, 4, 4, "output"), 3),
     "one element": lambda: systolic.draw_array(simulated(1, 1, 1, 1, 1), 0),
-    "double buffered": lambda: systolic.draw_array(simulated(4, 8, 8, 4, 4, double_buffered=True), 12),
+    "double buffered": lambda: systolic.draw_array(
+        simulated(4, 8, 8, 4, 4, double_buffered=True), 12
+    ),
     "large": lambda: systolic.draw_array(simulated(30, 20, 20, 16, 12, "output"), 20, title="t"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_texts_stand_on_the_paper_and_not_on_one_another(name):
     drawn = DRAWINGS[name]()
     settle(drawn)
-    written = [text for text in drawn.axes[0].get_children() if isinstance(text, Text) and text.get_text()]
+    written = [
+        text for text in drawn.axes[0].get_children() if isinstance(text, Text) and text.get_text()
+    ]
     assert overlapping(written) == []
     for text in written:
         extent = text.get_window_extent()
-        assert min(extent.x0, extent.y0, drawn.bbox.x1 - extent.x1, drawn.bbox.y1 - extent.y1) >= 0, text.get_text()
+        assert (
+            min(extent.x0, extent.y0, drawn.bbox.x1 - extent.x1, drawn.bbox.y1 - extent.y1) >= 0
+        ), text.get_text()
     assert min(text.get_fontsize() for text in written) >= 9
 
 
 @pytest.mark.parametrize(
     ("dataflow", "moved"),
-    # loaded row by row; the wavefront's inputs, and the sums but those born in the first row; outputs that drain
-    [("weight", {0: 4, 1: 8, 3: 16, 4: 1, 5: 3 + 1, 6: 6 + 3}), ("output", {0: 2, 1: 6, 9: 2, 10: 0, 11: 12, 13: 4})],
+    # loaded row by row; the wavefront's inputs, and the sums but those born in the first row;
+    # outputs that drain
+    [
+        ("weight", {0: 4, 1: 8, 3: 16, 4: 1, 5: 3 + 1, 6: 6 + 3}),
+        ("output", {0: 2, 1: 6, 9: 2, 10: 0, 11: 12, 13: 4}),
+    ],
 )
 def test_a_triangle_stands_for_each_move(dataflow, moved):
     run = simulated(4, 4, 4, 4, 4, dataflow)
-    orange = {cycle: colours(systolic.draw_array(run, cycle)).count(plotting.COLOURS["sending"]) for cycle in moved}
+    orange = {
+        cycle: colours(systolic.draw_array(run, cycle)).count(plotting.COLOURS["sending"])
+        for cycle in moved
+    }
     assert {cycle: count - 1 for cycle, count in orange.items()} == moved  # one is the key's
 
 
@@ -180,19 +249,30 @@ def test_the_title_counts_what_is_at_work():
     run = simulated(3, 5, 7, 4, 4)
     drawn = systolic.draw_array(run, 8, title="ours")
     title = drawn.axes[0].get_title(loc="left")
-    assert title == f"ours: Cycle 8 of 0 to {run.cycles - 1}, compute: {run.active[8]} of 16 at work"
+    assert (
+        title == f"ours: Cycle 8 of 0 to {run.cycles - 1}, compute: {run.active[8]} of 16 at work"
+    )
     assert "tile 1 of 4" in " ".join(texts(drawn))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "words"),
-    [(lambda run: systolic.draw_array(5, 0), TypeError, "run=5 is an int; give a run"),
-     (lambda run: systolic.draw_array(run, 14), ValueError, "cycle=14 is too large; give a whole number, 0 to 13"),
-     (lambda run: systolic.draw_array(run, -1), ValueError, "cycle=-1 is too small"),
-     (lambda run: systolic.draw_array(run, 1.5), TypeError, "cycle=1.5 is a float"),
-     (lambda run: systolic.draw_array(systolic.simulate([[1]], [[1]], rows=1, columns=1), 0), ValueError,
-      "simulate it with frames=True")],
-)  # fmt: skip
+    [
+        (lambda run: systolic.draw_array(5, 0), TypeError, "run=5 is an int; give a run"),
+        (
+            lambda run: systolic.draw_array(run, 14),
+            ValueError,
+            "cycle=14 is too large; give a whole number, 0 to 13",
+        ),
+        (lambda run: systolic.draw_array(run, -1), ValueError, "cycle=-1 is too small"),
+        (lambda run: systolic.draw_array(run, 1.5), TypeError, "cycle=1.5 is a float"),
+        (
+            lambda run: systolic.draw_array(systolic.simulate([[1]], [[1]], rows=1, columns=1), 0),
+            ValueError,
+            "simulate it with frames=True",
+        ),
+    ],
+)
 def test_what_cannot_be_drawn_is_refused(call, error, words):
     with pytest.raises(error, match=re.escape(words)):
         call(simulated(4, 4, 4, 4, 4))

@@ -19,27 +19,37 @@ YELLOW, BLUE, GREY = (plotting.COLOURS[name] for name in ("data", "computing", "
 
 
 def colours(drawn):
-    return Counter(to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches
-                   if isinstance(patch, Rectangle))  # fmt: skip
+    return Counter(
+        to_hex(patch.get_facecolor()).upper()
+        for patch in drawn.axes[0].patches
+        if isinstance(patch, Rectangle)
+    )
 
 
 def texts(drawn):
     return [text.get_text() for text in drawn.axes[0].texts]
 
 
-def test_the_weight_of_an_instruction_is_four_yellow_bytes_and_each_register_stands_below_its_byte():
+def test_the_weight_of_an_instruction_is_four_yellow_bytes_and_each_register_stands_below_its_byte():  # noqa: E501
     drawn = cw.draw_instruction(CODE, LINE, title="t")
     assert colours(drawn)[YELLOW] == 4
     places = {text.get_text(): text.get_position()[0] for text in drawn.axes[0].texts}
-    by_index = {text.get_text(): text.get_position()[0] for text in drawn.axes[0].texts
-                if text.get_text().isdigit() and text.get_fontsize() == 9}  # fmt: skip
+    by_index = {
+        text.get_text(): text.get_position()[0]
+        for text in drawn.axes[0].texts
+        if text.get_text().isdigit() and text.get_fontsize() == 9
+    }
     assert places["R0"] == pytest.approx(by_index["8"])
-    assert "read from the last byte to the first: be a6 10 77, the float32 -0.32434437" in texts(drawn)
+    assert "read from the last byte to the first: be a6 10 77, the float32 -0.32434437" in texts(
+        drawn
+    )
     settle(drawn)
     assert overlapping(drawn.axes[0].texts) == []
 
 
-@pytest.mark.parametrize(("code", "line"), [(CODE[:8], LINE), (CODE, LINE.replace("R0", "R1")), (CODE, "NOP")])
+@pytest.mark.parametrize(
+    ("code", "line"), [(CODE[:8], LINE), (CODE, LINE.replace("R0", "R1")), (CODE, "NOP")]
+)
 def test_bytes_that_are_not_the_instruction_are_refused(code, line):
     with pytest.raises(ValueError, match="give the 16 bytes of an FFMA with an immediate"):
         cw.draw_instruction(code, line, title="t")
@@ -54,8 +64,13 @@ def test_a_way_has_an_arrow_per_stop_and_an_orange_one_where_a_load_is():
         ),
     }
     drawn = cw.draw_ways(ways, title="t")
-    arrows = [artist for artist in drawn.axes[0].get_children() if isinstance(artist, FancyArrowPatch)]
-    assert Counter(to_hex(arrow.get_facecolor()).upper() for arrow in arrows) == {"#222222": 2, "#D55E00": 1}
+    arrows = [
+        artist for artist in drawn.axes[0].get_children() if isinstance(artist, FancyArrowPatch)
+    ]
+    assert Counter(to_hex(arrow.get_facecolor()).upper() for arrow in arrows) == {
+        "#222222": 2,
+        "#D55E00": 1,
+    }
     assert {"LDG.E R2, [R4.64+0x3c]", "constant memory", "const"} <= set(texts(drawn))
     settle(drawn)
     assert overlapping(drawn.axes[0].texts) == []
@@ -68,7 +83,9 @@ def test_a_way_has_an_arrow_per_stop_and_an_orange_one_where_a_load_is():
 def test_the_longest_bar_of_a_program_is_blue_and_bars_are_as_long_as_their_cycles():
     drawn = cw.draw_cycles({"a": {"x": 100, "y": 25}, "b": {"x": 50, "y": 200}}, title="t")
     bars = [patch for patch in drawn.axes[0].patches if isinstance(patch, Rectangle)]
-    assert [bar.get_width() / bars[3].get_width() for bar in bars] == pytest.approx([0.5, 0.125, 0.25, 1])
+    assert [bar.get_width() / bars[3].get_width() for bar in bars] == pytest.approx(
+        [0.5, 0.125, 0.25, 1]
+    )
     assert [to_hex(bar.get_facecolor()).upper() for bar in bars] == [BLUE, GREY, GREY, BLUE]
     assert {"100", "25", "50", "200", "a", "b"} <= set(texts(drawn))
     with pytest.raises(ValueError, match="give each program the cycles"):
@@ -77,7 +94,9 @@ def test_the_longest_bar_of_a_program_is_blue_and_bars_are_as_long_as_their_cycl
 
 def test_stacked_counts_reach_their_total_and_say_what_feeds_the_multiply_adds():
     counts = cw.recorded_counts(current=True)
-    groups = {name: [counts.count(name, architecture="sm_90")] for name in ("const", "constant", "device")}
+    groups = {
+        name: [counts.count(name, architecture="sm_90")] for name in ("const", "constant", "device")
+    }
     drawn = cw.draw_placements(groups, title="t")
     tops = Counter()
     for bar in drawn.axes[0].patches:
@@ -99,8 +118,12 @@ def turned(monkeypatch, **setting):
     return explorer.at(shown["inputs"], shown["formulas"], **setting)
 
 
-@pytest.mark.parametrize(("kept", "counted"), [(100, 1792), (75, 1154), (50, 631), (25, 228), (10, 40)])
-def test_weights_at_random_places_are_in_use_about_as_often_as_the_lessons_own(monkeypatch, kept, counted):
+@pytest.mark.parametrize(
+    ("kept", "counted"), [(100, 1792), (75, 1154), (50, 631), (25, 228), (10, 40)]
+)
+def test_weights_at_random_places_are_in_use_about_as_often_as_the_lessons_own(
+    monkeypatch, kept, counted
+):
     found = turned(monkeypatch, kept=kept)
     assert found["nonzero"] == pytest.approx(kept / 100 * 1792)
     assert found["used"] == pytest.approx(counted, rel=0.15)

@@ -1,4 +1,6 @@
-"""Formats as drawings: a box a bit, and the numbers that a format has beside those that a network needs."""
+"""Formats as drawings: a box a bit, and the numbers that a format has beside those that a network
+needs.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,22 @@ from matplotlib.colors import to_hex
 from helpers.studies import numbers
 from helpers.studies.numbers import FORMATS
 
-TENSORS = {"weights": torch.tensor([0.5, -0.75, 1.5, 0.0]), "gradients": torch.tensor([2.0**-30, 2.0**-50])}
+TENSORS = {
+    "weights": torch.tensor([0.5, -0.75, 1.5, 0.0]),
+    "gradients": torch.tensor([2.0**-30, 2.0**-50]),
+}
 
 
 def boxes(drawn, row: int) -> list[str]:
     """The colours of the boxes of one row, from the left."""
-    row_of = [patch for patch in drawn.axes[0].patches if patch.get_width() > 0 and round(patch.get_y() + 0.36) == row]
-    return [to_hex(patch.get_facecolor()) for patch in sorted(row_of, key=lambda patch: patch.get_x())]
+    row_of = [
+        patch
+        for patch in drawn.axes[0].patches
+        if patch.get_width() > 0 and round(patch.get_y() + 0.36) == row
+    ]
+    return [
+        to_hex(patch.get_facecolor()) for patch in sorted(row_of, key=lambda patch: patch.get_x())
+    ]
 
 
 def test_a_format_has_a_box_a_bit_and_a_colour_a_part():
@@ -27,7 +38,11 @@ def test_a_format_has_a_box_a_bit_and_a_colour_a_part():
         [1, 4, 3],
         [1, 0, 7],
     ]
-    assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["bf16", "e4m3", "int8"]
+    assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == [
+        "bf16",
+        "e4m3",
+        "int8",
+    ]
 
 
 def test_the_numbers_of_a_small_format_are_drawn_one_by_one():
@@ -50,8 +65,14 @@ def test_a_large_format_is_a_strip_as_wide_as_its_reach():
 def test_shares_are_of_what_is_not_zero_and_the_rest_stands_at_the_edge():
     shares = numbers.draw_format(FORMATS["fp32"], TENSORS).axes[2]
     drawn = {line.get_label(): dict(zip(*line.get_data(), strict=True)) for line in shares.lines}
-    held = {name: {place: share for place, share in line.items() if share} for name, line in drawn.items()}
-    assert held == {"weights": {-1: pytest.approx(2 / 3), 0: pytest.approx(1 / 3)}, "gradients": {-40: 0.5, -30: 0.5}}
+    held = {
+        name: {place: share for place, share in line.items() if share}
+        for name, line in drawn.items()
+    }
+    assert held == {
+        "weights": {-1: pytest.approx(2 / 3), 0: pytest.approx(1 / 3)},
+        "gradients": {-40: 0.5, -30: 0.5},
+    }
 
 
 def test_what_cannot_be_drawn_is_refused():

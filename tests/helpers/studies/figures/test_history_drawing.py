@@ -13,11 +13,15 @@ SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
 
 
 def series(points, quantity="compute", unit="FLOP") -> Trend:
-    return Trend(quantity, unit, tuple(Point(name, year, value, SOURCE) for year, value, name in points))
+    return Trend(
+        quantity, unit, tuple(Point(name, year, value, SOURCE) for year, value, name in points)
+    )
 
 
 def cost(name: str, kind: str, least_pj: float, most_pj: float | None = None) -> EnergyCost:
-    return EnergyCost(name, kind, 32, least_pj, least_pj if most_pj is None else most_pj, 45, SOURCE)
+    return EnergyCost(
+        name, kind, 32, least_pj, least_pj if most_pj is None else most_pj, 45, SOURCE
+    )
 
 
 def test_trends_have_a_marker_and_a_colour_each():
@@ -33,7 +37,9 @@ def test_trends_have_a_marker_and_a_colour_each():
 
 
 def test_trends_with_a_mark_have_a_panel_each_and_a_line_at_its_year():
-    many = series([(1971, 2.0, "a"), (2004.8, 8.0, "b"), (2006, 16.0, "c")], "transistors", "thousands")
+    many = series(
+        [(1971, 2.0, "a"), (2004.8, 8.0, "b"), (2006, 16.0, "c")], "transistors", "thousands"
+    )
     fast = series([(1971, 3.0, "a"), (2005.7, 6.0, "b")], "clock", "Hz")
     drawn = draw_trends([many, fast], title="t", mark=2005)
     assert [axes.get_title() for axes in drawn.axes] == ["transistors\n(thousands)", "clock\n(Hz)"]
@@ -61,7 +67,11 @@ def test_nothing_to_draw_is_refused():
 
 
 def test_energies_are_points_or_ranges_in_kinds_cheapest_first():
-    rows = [cost("multiply", "arithmetic", 4), cost("add", "arithmetic", 1), cost("DRAM", "access", 1300, 2600)]
+    rows = [
+        cost("multiply", "arithmetic", 4),
+        cost("add", "arithmetic", 1),
+        cost("DRAM", "access", 1300, 2600),
+    ]
     drawn = draw_energy(rows)
     settle(drawn)
     axes = drawn.axes[0]
@@ -81,8 +91,16 @@ def test_the_librarys_own_tables_can_be_drawn():
 
 @pytest.mark.parametrize(
     ("energy_j", "text"),
-    [(3e-14, "0.03 pJ"), (2e-13, "0.2 pJ"), (3.7e-12, "3.7 pJ"), (6.4e-10, "640 pJ"), (2e-9, "2 nJ"), (5e-15, "5 fJ"),
-     (1.5e-6, "1.5 uJ"), (2e-3, "2 mJ")],
-)  # fmt: skip
+    [
+        (3e-14, "0.03 pJ"),
+        (2e-13, "0.2 pJ"),
+        (3.7e-12, "3.7 pJ"),
+        (6.4e-10, "640 pJ"),
+        (2e-9, "2 nJ"),
+        (5e-15, "5 fJ"),
+        (1.5e-6, "1.5 uJ"),
+        (2e-3, "2 mJ"),
+    ],
+)
 def test_energy_text(energy_j, text):
     assert energy_text(energy_j) == text

@@ -30,7 +30,8 @@ def test_tasks_waits_and_the_chain_are_as_many_as_counted():
     arrows = [patch for patch in axes.get_children() if isinstance(patch, FancyArrowPatch)]
     chain = steps * (2 * layers + 1)
     tasks = steps * (2 * layers * examples + 1)
-    waits = steps * examples * 2 * layers + (steps - 1) * examples  # of a first layer for the update before
+    # of a first layer for the update before
+    waits = steps * examples * 2 * layers + (steps - 1) * examples
     assert (len(boxes), len(arrows)) == (tasks, waits)
     assert sum(to_hex(box.get_edgecolor()) == ORANGE for box in boxes) == chain
     assert sum(to_hex(arrow.get_edgecolor()) == ORANGE for arrow in arrows) == chain - 1
@@ -41,7 +42,9 @@ def test_texts_of_the_tasks_do_not_touch():
     drawn = sgd_parallelism.draw_tasks()
     settle(drawn)
     assert overlapping(drawn.axes[0].texts) == []
-    boxes = [patch for patch in drawn.axes[0].get_children() if isinstance(patch, FancyBboxPatch)][:-3]
+    boxes = [patch for patch in drawn.axes[0].get_children() if isinstance(patch, FancyBboxPatch)][
+        :-3
+    ]
     heights = {round(box.get_y(), 6) for box in boxes if to_hex(box.get_edgecolor()) == ORANGE}
     assert len(heights) == 1  # of three examples the chain takes the one beside the updates
 
@@ -56,9 +59,15 @@ def test_a_cut_draws_one_sum_and_a_piece_for_each_worker_elsewhere(side):
     # Of nine matrices two are needed whole and seven are coloured, one of these as whole terms.
     assert len(axes.patches) == 2 + 7 * 4
     assert overlapping(axes.texts) == []
-    summed = {"tokens": "gradient of the weights", "inputs": "outputs", "outputs": "gradient of the inputs"}[side]
+    summed = {
+        "tokens": "gradient of the weights",
+        "inputs": "outputs",
+        "outputs": "gradient of the inputs",
+    }[side]
     titles = [text.get_text() for text in axes.texts if text.get_fontweight() == "bold"]
-    assert titles.index(summed) == [text for text in said if "sum" in text].index("a sum of 4 terms")
+    assert titles.index(summed) == [text for text in said if "sum" in text].index(
+        "a sum of 4 terms"
+    )
     assert titles == ["outputs", "gradient of the inputs", "gradient of the weights"]
 
 
@@ -73,21 +82,32 @@ def test_the_figure_to_turn_starts_at_the_worked_example(monkeypatch):
     sgd_parallelism.explore_sharing()
     inputs = {turned.name: turned for turned in given["inputs"]}
     setting = _explore._start(given["inputs"])
-    assert (inputs["cut"].start, inputs["link"].start, setting["tokens"]) == ("tokens", "100 Gbit/s", 16384)
+    assert (inputs["cut"].start, inputs["link"].start, setting["tokens"]) == (
+        "tokens",
+        "100 Gbit/s",
+        16384,
+    )
     shown = _explore.evaluate(given["formulas"], setting)
     alone_s, sending_s = 6 * 4096**2 * 16384 / 400e12, 1.5 * 2 * 4096**2 / 12.5e9
     assert shown["gain"] == pytest.approx(alone_s / (alone_s / 4 + sending_s))
     assert shown["gain"] == pytest.approx(0.815, abs=0.001)
     along_inputs = {**setting, "cut": inputs["cut"].options["inputs or outputs"]}
-    gains = [_explore.evaluate(given["formulas"], {**along_inputs, "tokens": n})["gain"] for n in (256, 262144)]
+    gains = [
+        _explore.evaluate(given["formulas"], {**along_inputs, "tokens": n})["gain"]
+        for n in (256, 262144)
+    ]
     assert gains[0] == pytest.approx(gains[1])
     even = {**setting, "tokens": 4096}
     other = {**even, "cut": inputs["cut"].options["inputs or outputs"]}
-    assert _explore.evaluate(given["formulas"], even) == pytest.approx(_explore.evaluate(given["formulas"], other))
+    assert _explore.evaluate(given["formulas"], even) == pytest.approx(
+        _explore.evaluate(given["formulas"], other)
+    )
 
 
 def test_updates_are_drawn_with_their_model_and_its_parts_cross_at_the_critical_batch():
-    drawn = sgd_parallelism.draw_updates({8: search(8, 130.5), 1024: search(1024, 26.25)}, stays=25.0, shrinks=800.0)
+    drawn = sgd_parallelism.draw_updates(
+        {8: search(8, 130.5), 1024: search(1024, 26.25)}, stays=25.0, shrinks=800.0
+    )
     settle(drawn)
     axes = drawn.axes[0]
     both, stays, shrinks, critical, measured = axes.lines[:5]

@@ -1,4 +1,6 @@
-"""The levels below a call, and the tile in the registers: everything given is written once, in its place."""
+"""The levels below a call, and the tile in the registers: everything given is written once, in its
+place.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from drawing_samples import overlapping, settle
 
 from helpers.studies import stack
 
-LEVELS = {"Python": ["conv(x)"], "operators": ["aten::conv2d", "aten::convolution"], "instructions": ["vfmadd231ps"]}
+LEVELS = {
+    "Python": ["conv(x)"],
+    "operators": ["aten::conv2d", "aten::convolution"],
+    "instructions": ["vfmadd231ps"],
+}
 SUMS = [["ymm0", "ymm2"], ["ymm1", "ymm3"], ["ymm4", "ymm5"]]
 
 
@@ -22,12 +28,16 @@ def test_levels_stand_below_each_other_with_their_lines():
     lines = [line for found in LEVELS.values() for line in found]
     assert sorted(at) == sorted([*LEVELS, *lines])
     assert [at[line][1] for line in lines] == sorted(at[line][1] for line in lines)
-    assert at["operators"][1] == pytest.approx((at["aten::conv2d"][1] + at["aten::convolution"][1]) / 2)
+    assert at["operators"][1] == pytest.approx(
+        (at["aten::conv2d"][1] + at["aten::convolution"][1]) / 2
+    )
     assert overlapping(drawn.axes[0].texts) == []
 
 
 def test_the_longest_line_ends_inside_the_paper():
-    drawn = stack.draw_levels({"instructions": ["vfmadd231ps zmm7, zmm28, DWORD BCST [r14+rbp*1-0x1c0]"]}, title="")
+    drawn = stack.draw_levels(
+        {"instructions": ["vfmadd231ps zmm7, zmm28, DWORD BCST [r14+rbp*1-0x1c0]"]}, title=""
+    )
     settle(drawn)
     assert all(text.get_window_extent().x1 < drawn.bbox.x1 for text in drawn.axes[0].texts)
 

@@ -21,12 +21,18 @@ def test_latency_curve_caches_and_change_points_are_what_was_given():
     shuffled = tuple(reversed(limits().latencies))
     drawn = draw_latencies(shuffled, caches=CACHES, change_points=[30 * KIB, 900 * KIB])
     axes = drawn.axes[0]
-    assert list(axes.lines[0].get_xdata()) == [point.working_set_bytes for point in limits().latencies]
+    assert list(axes.lines[0].get_xdata()) == [
+        point.working_set_bytes for point in limits().latencies
+    ]
     assert list(axes.lines[0].get_ydata()) == [point.latency_s for point in limits().latencies]
     assert vertical(axes, "--") == [32 * KIB, MIB]
     assert vertical(axes, ":") == [30 * KIB, 900 * KIB]
     words = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert words == ["measured", "cache sizes, by the operating system", "found on the curve: 30 KiB, 900 KiB"]
+    assert words == [
+        "measured",
+        "cache sizes, by the operating system",
+        "found on the curve: 30 KiB, 900 KiB",
+    ]
     assert [text.get_text() for text in axes.texts] == ["L1d\n32 KiB", "L2\n1 MiB"]
 
 
@@ -40,7 +46,10 @@ def test_a_simulated_curve_is_not_called_measured():
 
 def test_many_change_points_are_counted_so_that_the_legend_fits():
     drawn = draw_latencies(limits().latencies, change_points=[2**power for power in range(12, 18)])
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["measured", "found on the curve: 6 rises"]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
+        "measured",
+        "found on the curve: 6 rises",
+    ]
 
 
 def test_latency_axes_are_powers_of_two_and_of_ten_with_units():
@@ -58,17 +67,26 @@ def test_bandwidth_has_a_curve_a_kernel_from_zero():
     axes = draw_bandwidths(limits().bandwidths, caches=CACHES).axes[0]
     curves = {line.get_label(): set(line.get_ydata()) for line in axes.lines}
     assert {name: curves[name] for name in ("read", "write", "copy", "triad", "scale")} == {
-        "read": {5e10}, "write": {4e10}, "copy": {8e10}, "triad": {9e10}, "scale": {7e10}}  # fmt: skip
+        "read": {5e10},
+        "write": {4e10},
+        "copy": {8e10},
+        "triad": {9e10},
+        "scale": {7e10},
+    }
     assert axes.get_ylim()[0] == 0
     assert (
-        len({line.get_color() for line in axes.lines[:5]}) == len({line.get_marker() for line in axes.lines[:5]}) == 5
+        len({line.get_color() for line in axes.lines[:5]})
+        == len({line.get_marker() for line in axes.lines[:5]})
+        == 5
     )
     only = draw_bandwidths(limits().bandwidths, kernels=["triad"]).axes[0]
     assert [line.get_label() for line in only.lines] == ["triad"]
 
 
 def test_a_compiled_triad_is_drawn_solid_and_pytorchs_curves_dashed_beside_it():
-    axes = draw_bandwidths(limits().bandwidths, kernels=["triad"], compiled={2**22: 1e10, 2**14: 2e11}).axes[0]
+    axes = draw_bandwidths(
+        limits().bandwidths, kernels=["triad"], compiled={2**22: 1e10, 2**14: 2e11}
+    ).axes[0]
     pytorch, compiled = axes.lines[:2]
     assert (pytorch.get_label(), pytorch.get_linestyle()) == ("PyTorch's triad", "--")
     assert (compiled.get_label(), compiled.get_linestyle()) == ("compiled triad", "-")

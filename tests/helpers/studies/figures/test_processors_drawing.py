@@ -1,4 +1,6 @@
-"""Schematic processors: areas are the shares exactly; the memory spaces are the table of NVIDIA's guide."""
+"""Schematic processors: areas are the shares exactly; the memory spaces are the table of NVIDIA's
+guide.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,16 @@ def test_the_drawing_says_that_it_is_schematic_and_explains_its_colours():
 
 
 def test_memory_spaces_are_the_guides_table():
-    table = {space.name: (space.on_chip, space.scope, space.lifetime, "write" in space.thread_may,
-                          "write" in space.host_may) for space in MEMORY_SPACES}  # fmt: skip
+    table = {
+        space.name: (
+            space.on_chip,
+            space.scope,
+            space.lifetime,
+            "write" in space.thread_may,
+            "write" in space.host_may,
+        )
+        for space in MEMORY_SPACES
+    }
     assert table == {
         "register": (True, "thread", "the thread", True, False),
         "local": (False, "thread", "the thread", True, False),

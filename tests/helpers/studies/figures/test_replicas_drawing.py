@@ -1,4 +1,6 @@
-"""Replicas in a loop and in a stack: as many boxes as calls, and bars where replicas are coupled."""
+"""Replicas in a loop and in a stack: as many boxes as calls, and bars where replicas are
+coupled.
+"""
 
 from __future__ import annotations
 

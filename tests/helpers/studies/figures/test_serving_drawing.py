@@ -13,7 +13,9 @@ from helpers.plotting.explorer._explore import at
 from helpers.studies import decoding, serving
 from helpers.studies.serving import Batch, Request
 
-H100 = serving.gpu_step(decoding.CONFIGS["Llama 3 8B"], bandwidth_bytes_per_s=3.35e12, flops_per_s=400e12)
+H100 = serving.gpu_step(
+    decoding.CONFIGS["Llama 3 8B"], bandwidth_bytes_per_s=3.35e12, flops_per_s=400e12
+)
 
 
 def a_second_a_token(batch: Batch) -> float:
@@ -22,7 +24,9 @@ def a_second_a_token(batch: Batch) -> float:
 
 def reports():
     requests = [Request(0, 4, 6), Request(0, 4, 2), Request(1, 4, 3), Request(60, 4, 3)]
-    static = serving.serve(requests, a_second_a_token, slots=2, admit=serving.admit_static, plan=serving.read_together)
+    static = serving.serve(
+        requests, a_second_a_token, slots=2, admit=serving.admit_static, plan=serving.read_together
+    )
     return {"static": static, "continuous": serving.serve(requests, a_second_a_token, slots=2)}
 
 
@@ -57,7 +61,9 @@ def test_slots_are_drawn_as_they_were_used_and_frames_grow():
 
 def test_the_load_is_drawn_from_the_reports():
     report = reports()["continuous"]
-    figure = serving.draw_load({"all": {1.0: report, 2.0: report}}, ttft_limit_s=5, tpot_limit_s=3, title="Load")
+    figure = serving.draw_load(
+        {"all": {1.0: report, 2.0: report}}, ttft_limit_s=5, tpot_limit_s=3, title="Load"
+    )
     share = serving.good_share(report.ttfts_s, report.tpots_s, 5, 3)
     written, first, kept = (axes.lines[0].get_ydata().tolist() for axes in figure.axes)
     assert written == [report.tokens_per_s] * 2
@@ -69,25 +75,38 @@ def test_the_load_is_drawn_from_the_reports():
     "drawn",
     [
         lambda: serving.draw_pages(
-            {"request A": [3, 7, 0, 5], "request B": [3, 7, 11], "request C": [3, 7, 2, 9, 10], "request D": [23]},
+            {
+                "request A": [3, 7, 0, 5],
+                "request B": [3, 7, 11],
+                "request C": [3, 7, 2, 9, 10],
+                "request D": [23],
+            },
             {"request A": 58, "request B": 41, "request C": 79, "request D": 16},
-            pages=24, page_tokens=16, common=[3, 7],
+            pages=24,
+            page_tokens=16,
+            common=[3, 7],
         ),
-        lambda: serving.draw_ragged_step(Batch([0, 1, 2, 3], [23, 0, 15, 7], [1, 9, 1, 1], [()] * 4)),
+        lambda: serving.draw_ragged_step(
+            Batch([0, 1, 2, 3], [23, 0, 15, 7], [1, 9, 1, 1], [()] * 4)
+        ),
     ],
-)  # fmt: skip
+)
 def test_texts_of_the_largest_drawings_do_not_meet(drawn):
     figure = drawn()
     settle(figure)
     assert overlapping(figure.axes[0].texts) == []
     paper = figure.bbox
     assert all(
-        paper.contains(*corner) for text in figure.axes[0].texts for corner in text.get_window_extent().corners()
+        paper.contains(*corner)
+        for text in figure.axes[0].texts
+        for corner in text.get_window_extent().corners()
     )
 
 
 def test_pages_are_filled_as_far_as_there_are_tokens():
-    figure = serving.draw_pages({"A": [2, 0], "B": [2, 3]}, {"A": 7, "B": 5}, pages=4, page_tokens=4, common=[2])
+    figure = serving.draw_pages(
+        {"A": [2, 0], "B": [2, 3]}, {"A": 7, "B": 5}, pages=4, page_tokens=4, common=[2]
+    )
     coloured = Counter(field.get_facecolor() for field in fields(figure))
     assert sorted(coloured.values()) == [1, 3, 4, 4, 8]  # B's, A's, common, frames of pages, empty
 
@@ -95,7 +114,8 @@ def test_pages_are_filled_as_far_as_there_are_tokens():
 def test_a_step_is_drawn_with_a_row_a_token():
     figure = serving.draw_ragged_step(Batch([4, 9], [3, 0], [1, 4], [(), ()]))
     assert len(fields(figure)) == 5 + 4 + 4  # tokens, and the fields of both caches
-    assert len({field.get_facecolor() for field in fields(figure)}) == 4 - 1  # the second has nothing in its cache yet
+    # the second has nothing in its cache yet
+    assert len({field.get_facecolor() for field in fields(figure)}) == 4 - 1
 
 
 def test_the_figure_to_turn_is_what_a_request_costs(monkeypatch):
@@ -105,8 +125,16 @@ def test_the_figure_to_turn_is_what_a_request_costs(monkeypatch):
     inputs, formulas = explored["inputs"], explored["formulas"]
     for setting, expected in (
         ({}, H100.request_s(2000, 250, batch=64, spread=True)),
-        ({"kept": 0.75, "batch": 256}, H100.request_s(2000, 250, kept=1500, batch=256, spread=True)),
-        ({"prompt": 100, "answer": 1000, "batch": 1}, H100.request_s(100, 1000, batch=1, spread=True)),
+        (
+            {"kept": 0.75, "batch": 256},
+            H100.request_s(2000, 250, kept=1500, batch=256, spread=True),
+        ),
+        (
+            {"prompt": 100, "answer": 1000, "batch": 1},
+            H100.request_s(100, 1000, batch=1, spread=True),
+        ),
     ):
         values = at(inputs, formulas, **setting)
-        assert values["reading"] + values["weights"] + values["caches"] == pytest.approx(1e3 * expected)
+        assert values["reading"] + values["weights"] + values["caches"] == pytest.approx(
+            1e3 * expected
+        )

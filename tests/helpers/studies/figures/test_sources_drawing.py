@@ -1,4 +1,6 @@
-"""The four sources as schedules: as many boxes as layers that are done, an exchange where both wait."""
+"""The four sources as schedules: as many boxes as layers that are done, an exchange where both
+wait.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def test_one_update_alone_takes_four_units_and_shared_ones_less():
     boxes, exchanges, arrows, texts = counted(4)
     # Within a layer an update takes 4 x 0.5 + 3 x 0.25 = 2.75, over examples 4 x 0.5 + 0.25 = 2.25.
     assert boxes == 2 * (6 + 8 + 4 + 4)
-    assert exchanges == 4 + 1  # three between the layers of the first update, one in the second; one gradient
+    # three between the layers of the first update, one in the second; one gradient
+    assert exchanges == 4 + 1
     assert arrows == 2  # of worker B at 2, of worker A at 4
     assert texts.count("½ 1") == 2 * 3  # forward, backward, forward
 

@@ -1,4 +1,6 @@
-"""Towers of memories: every memory stands in its tower and its row, above or below the chip's edge."""
+"""Towers of memories: every memory stands in its tower and its row, above or below the chip's
+edge.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,15 @@ def widths(drawn) -> list[float]:
 
 
 def test_a_bar_is_as_wide_as_the_logarithm_of_its_bytes():
-    """8 KiB, 64 KiB and 512 KiB are equal steps; what has no bytes is as wide as the widest; order does not count."""
-    tower = [("L3", "512 KiB", 2**19), ("L1", "8 KiB", 2**13), ("L2", "64 KiB", 2**16), ("memory", "51 GB/s")]
+    """8 KiB, 64 KiB and 512 KiB are equal steps; what has no bytes is as wide as the widest; order
+    does not count.
+    """
+    tower = [
+        ("L3", "512 KiB", 2**19),
+        ("L1", "8 KiB", 2**13),
+        ("L2", "64 KiB", 2**16),
+        ("memory", "51 GB/s"),
+    ]
     drawn = data_movement.draw_towers({"a CPU": tower}, on_chip=3, bus=(3, ""), title="")
     widest, narrow, middle, outside = widths(drawn)
     assert widest == outside > middle > narrow > 0
@@ -54,7 +63,10 @@ def test_a_memory_that_a_machine_has_not_leaves_its_row_free():
     drawn = data_movement.draw_towers(TOWERS, on_chip=2, bus=(2, "PCIe"), title="")
     boxes = len(drawn.axes[0].patches)
     filled = {**TOWERS, "a GPU": [*TOWERS["a GPU"][:-1], ("host memory", "far")]}
-    assert len(data_movement.draw_towers(filled, on_chip=2, bus=(2, "PCIe"), title="").axes[0].patches) == boxes + 1
+    assert (
+        len(data_movement.draw_towers(filled, on_chip=2, bus=(2, "PCIe"), title="").axes[0].patches)
+        == boxes + 1
+    )
 
 
 def test_what_are_no_towers_is_refused():

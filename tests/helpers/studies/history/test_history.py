@@ -1,4 +1,6 @@
-"""Growth rates and energies against numpy's fit, printed tables, repetition and Horowitz's own sums."""
+"""Growth rates and energies against numpy's fit, printed tables, repetition and Horowitz's own
+sums.
+"""
 
 import math
 
@@ -7,7 +9,7 @@ import pytest
 
 from helpers.hardware._devices import Source
 from helpers.studies.history import _tables as history
-from helpers.studies.history._tables import (  # fmt: skip
+from helpers.studies.history._tables import (
     QUANTITIES,
     doubling_time,
     energy_cost,
@@ -31,10 +33,16 @@ def test_every_point_has_a_source_and_the_years_rise():
         years = [point.year for point in one.points]
         assert years == sorted(years)
         assert len(one.points) >= 25
-        assert all(point.value > 0 and point.source.address.startswith("https://") for point in one.points)
-    assert all(len({int(point.year) for point in processors(name).points}) == len(processors(name).points)
-               for name in QUANTITIES)  # fmt: skip
-    assert len({point.name for point in training_compute().points}) == len(training_compute().points)
+        assert all(
+            point.value > 0 and point.source.address.startswith("https://") for point in one.points
+        )
+    assert all(
+        len({int(point.year) for point in processors(name).points}) == len(processors(name).points)
+        for name in QUANTITIES
+    )
+    assert len({point.name for point in training_compute().points}) == len(
+        training_compute().points
+    )
     with pytest.raises(ValueError, match="use one of transistors"):
         processors("frequency")
 
@@ -60,11 +68,22 @@ def test_an_exact_doubling_is_found_exactly():
 
 @pytest.mark.parametrize(
     ("points", "confidence", "quantile"),
-    [(3, 0.95, 12.706), (4, 0.95, 4.303), (7, 0.95, 2.571), (12, 0.95, 2.228), (32, 0.95, 2.042), (12, 0.99, 3.169),
-     (12, 0.80, 1.372)],
-)  # fmt: skip
-def test_slope_and_interval_are_those_of_polyfit_and_of_the_printed_table(points, confidence, quantile):
-    """The slope and its error by numpy's fit, the quantile by the printed tables of Student's t, to three decimals."""
+    [
+        (3, 0.95, 12.706),
+        (4, 0.95, 4.303),
+        (7, 0.95, 2.571),
+        (12, 0.95, 2.228),
+        (32, 0.95, 2.042),
+        (12, 0.99, 3.169),
+        (12, 0.80, 1.372),
+    ],
+)
+def test_slope_and_interval_are_those_of_polyfit_and_of_the_printed_table(
+    points, confidence, quantile
+):
+    """The slope and its error by numpy's fit, the quantile by the printed tables of Student's t, to
+    three decimals.
+    """
     rng = np.random.default_rng(points)
     years = np.sort(rng.uniform(1970, 2020, points))
     values = 2 ** (0.3 * (years - 1970) + rng.normal(0, 1.5, points))
@@ -79,7 +98,9 @@ def test_slope_and_interval_are_those_of_polyfit_and_of_the_printed_table(points
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
-    """The oracle is repetition: lines of a known slope, and how often their 80 % interval holds it."""
+    """The oracle is repetition: lines of a known slope, and how often their 80 % interval holds
+    it.
+    """
     rng = np.random.default_rng(11)
     years = np.linspace(2000, 2010, 12)
     held = 0
@@ -116,17 +137,27 @@ def test_bad_series_are_explained():
 def test_moores_law_and_what_slowed():
     transistors = doubling_time(processors("transistors"))
     assert 1.8 < transistors.doubling_years < 2.4
-    early, late = (doubling_time(processors("clock_hz").between(*span)) for span in ((1970, 2005), (2005, 2023)))
+    early, late = (
+        doubling_time(processors("clock_hz").between(*span))
+        for span in ((1970, 2005), (2005, 2023))
+    )
     assert early.doubling_years < 3.2
     assert late.low_doublings_per_year < 0 < late.high_doublings_per_year
-    before, after = (doubling_time(processors("single_thread").between(*span)) for span in ((1970, 2005), (2005, 2023)))
+    before, after = (
+        doubling_time(processors("single_thread").between(*span))
+        for span in ((1970, 2005), (2005, 2023))
+    )
     assert after.shortest_doubling_years > 2 * before.longest_doubling_years
     assert doubling_time(processors("cores").between(2005, 2023)).longest_doubling_years < 5
 
 
 def test_training_compute_grew_faster_than_processors_since_2010():
-    """Sevilla et al. 2022 find about 20 months before 2010 and 6 months after it, from 123 models."""
-    before, after = (doubling_time(training_compute().between(*span)) for span in ((1950, 2010), (2010, 2030)))
+    """Sevilla et al. 2022 find about 20 months before 2010 and 6 months after it, from 123
+    models.
+    """
+    before, after = (
+        doubling_time(training_compute().between(*span)) for span in ((1950, 2010), (2010, 2030))
+    )
     assert before.shortest_doubling_years < 20 / 12 < before.longest_doubling_years
     assert after.shortest_doubling_years < 6 / 12 * 1.05
     assert after.longest_doubling_years < before.shortest_doubling_years
@@ -136,7 +167,10 @@ def test_the_energies_are_ordered_as_physics_has_them():
     for kind in ("add", "multiply"):
         assert energy_cost(f"int8 {kind}").middle_j < energy_cost(f"int32 {kind}").middle_j
         assert energy_cost(f"float16 {kind}").middle_j < energy_cost(f"float32 {kind}").middle_j
-    levels = [energy_cost(name).middle_j for name in ("cache of 8 KB", "cache of 32 KB", "cache of 1 MB", "DRAM")]
+    levels = [
+        energy_cost(name).middle_j
+        for name in ("cache of 8 KB", "cache of 32 KB", "cache of 1 MB", "DRAM")
+    ]
     assert levels == sorted(levels)
     names = [cost.name for cost in energy_costs().costs]
     assert len(names) == len(set(names))
@@ -150,14 +184,20 @@ def test_the_energies_are_ordered_as_physics_has_them():
 def test_accesses_relative_to_a_mac_grow_with_the_distance():
     costs = relative_energy_costs().costs
     assert [(cost.name, cost.mac_ratio) for cost in costs] == [
-        ("register file", 1), ("neighbour", 2), ("buffer", 6), ("DRAM", 200)]  # fmt: skip
+        ("register file", 1),
+        ("neighbour", 2),
+        ("buffer", 6),
+        ("DRAM", 200),
+    ]
     assert {(cost.process_nm, cost.source.read) for cost in costs} == {(65, "2026-11-23")}
     assert "Eyeriss" in costs[0].source.title
     assert "200.00x" in str(relative_energy_costs())
 
 
 def test_two_tables_of_energy_agree_on_dram_within_a_factor_of_two():
-    """Horowitz in 16-bit floats at 45 nm, for the 16 bits of a 64-bit access; Eyeriss in 16-bit integers at 65 nm."""
+    """Horowitz in 16-bit floats at 45 nm, for the 16 bits of a 64-bit access; Eyeriss in 16-bit
+    integers at 65 nm.
+    """
     mac = energy_cost("float16 multiply").middle_j + energy_cost("float16 add").middle_j
     dram = energy_cost("DRAM")
     relative = dram.middle_j * 16 / dram.bits / mac

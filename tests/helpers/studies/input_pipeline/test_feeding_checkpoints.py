@@ -1,4 +1,6 @@
-"""Checkpoints hold the step they are of, stall as the model says, and are taken as often as pays."""
+"""Checkpoints hold the step they are of, stall as the model says, and are taken as often as
+pays.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_an_asynchronous_checkpoint_is_the_step_it_was_taken_at(tmp_path, writes
 
 
 def test_without_a_snapshot_a_later_state_is_saved(tmp_path, writes) -> None:
-    """The trap: the file says step 1, and holds what the optimizer made of the weights afterwards."""
+    """The trap: the file says step 1, and holds what the optimizer made of the weights
+    afterwards.
+    """
     model, optimizer = training()
     step(model, optimizer, 1)
     at_save = model[0].weight.detach().clone()
@@ -112,10 +116,18 @@ def test_a_snapshot_shares_what_was_shared_and_nothing_with_the_training() -> No
     state = {"model": holder.state_dict(), "list": [half, (3, "text")], "none": None, "pair": pair}
     copy = input_pipeline.snapshot(state)
     assert torch.equal(copy["model"]["0.weight"], tied.weight)
-    assert copy["model"]["0.weight"].data_ptr() == copy["model"]["1.weight"].data_ptr() != tied.weight.data_ptr()
+    assert (
+        copy["model"]["0.weight"].data_ptr()
+        == copy["model"]["1.weight"].data_ptr()
+        != tied.weight.data_ptr()
+    )
     assert copy["list"][0].tolist() == [2, 4, 6]
     assert (copy["list"][1], copy["none"]) == ((3, "text"), None)
-    assert (type(copy["pair"]), copy["pair"].name, copy["pair"].values.tolist()) == (Pair, "named", [1, 1])
+    assert (type(copy["pair"]), copy["pair"].name, copy["pair"].values.tolist()) == (
+        Pair,
+        "named",
+        [1, 1],
+    )
     assert copy["pair"].values.data_ptr() != pair.values.data_ptr()
     with torch.no_grad():
         tied.weight.zero_()
@@ -128,12 +140,21 @@ def test_bytes_of_a_training_state_are_exact() -> None:
     model, optimizer = training()
     parameters = sum(each.numel() for each in model.parameters())
     buffers = 4 * (30 + 30) + 8  # running mean and variance, and the number of batches
-    assert input_pipeline.state_bytes(input_pipeline.training_state(model, optimizer)) == 4 * parameters + buffers
+    assert (
+        input_pipeline.state_bytes(input_pipeline.training_state(model, optimizer))
+        == 4 * parameters + buffers
+    )
     step(model, optimizer, 0)  # now Adam has two moments a parameter and a step a tensor
     state = input_pipeline.training_state(model, optimizer)
-    assert input_pipeline.state_bytes(state) == 3 * 4 * parameters + buffers + 4 * len(list(model.parameters()))
-    assert input_pipeline.state_bytes({"twice": [model[0].weight, model[0].weight.t()]}) == 4 * model[0].weight.numel()
-    assert input_pipeline.state_bytes({"part": torch.zeros(10)[2:4]}) == 40  # torch.save writes all of it
+    assert input_pipeline.state_bytes(state) == 3 * 4 * parameters + buffers + 4 * len(
+        list(model.parameters())
+    )
+    assert (
+        input_pipeline.state_bytes({"twice": [model[0].weight, model[0].weight.t()]})
+        == 4 * model[0].weight.numel()
+    )
+    # torch.save writes all of it
+    assert input_pipeline.state_bytes({"part": torch.zeros(10)[2:4]}) == 40
     assert input_pipeline.state_bytes(model.to("meta").state_dict()) == 4 * parameters + buffers
 
 
@@ -144,14 +165,20 @@ def test_what_goes_wrong_in_the_thread_is_raised(tmp_path, monkeypatch) -> None:
     model, optimizer = training()
     state = input_pipeline.training_state(model, optimizer)
     monkeypatch.setattr(storage, "write_atomically", full)
-    with pytest.raises(OSError, match="disk is full"), input_pipeline.Checkpointer(tmp_path) as checkpointer:
+    with (
+        pytest.raises(OSError, match="disk is full"),
+        input_pipeline.Checkpointer(tmp_path) as checkpointer,
+    ):
         checkpointer.save(state, 1)
     checkpointer.close()  # it is told once
     checkpointer = input_pipeline.Checkpointer(tmp_path)
     checkpointer.save(state, 1)
     with pytest.raises(OSError, match="disk is full"):
         checkpointer.save(state, 2)
-    with pytest.raises(KeyError, match="mine"), input_pipeline.Checkpointer(tmp_path) as checkpointer:
+    with (
+        pytest.raises(KeyError, match="mine"),
+        input_pipeline.Checkpointer(tmp_path) as checkpointer,
+    ):
         {}[f"mine {checkpointer.save(state, 3)}"]
 
 
@@ -192,7 +219,13 @@ def test_a_snapshot_costs_less_than_a_save(tmp_path) -> None:
     assert 0 < cost.snapshot_s < cost.save_s
 
 
-SMALL = {"make_model": lambda: nn.Linear(50, 50), "saves": 4, "disk": SLOW, "device": "cpu", "step_s": 0.05}
+SMALL = {
+    "make_model": lambda: nn.Linear(50, 50),
+    "saves": 4,
+    "disk": SLOW,
+    "device": "cpu",
+    "step_s": 0.05,
+}
 
 
 def test_a_save_stalls_a_synchronous_training_and_writes_follow_one_another() -> None:
@@ -203,24 +236,36 @@ def test_a_save_stalls_a_synchronous_training_and_writes_follow_one_another() ->
     assert rare.row("synchronous").stall_s >= 0.1
     assert rare.row("synchronous").elapsed_s >= 4 * (0.15 + 0.1)
     assert rare.row("none").stalled_share == 0
-    often = input_pipeline.measure_stalls(ways=("asynchronous",), every=1, **SMALL).row("asynchronous")
+    often = input_pipeline.measure_stalls(ways=("asynchronous",), every=1, **SMALL).row(
+        "asynchronous"
+    )
     assert often.elapsed_s >= 0.05 + 4 * 0.1
 
 
 @pytest.mark.timed
 def test_an_asynchronous_save_that_the_interval_hides_does_not_wait_for_the_disk() -> None:
     for _ in range(4):
-        row = input_pipeline.measure_stalls(ways=("asynchronous",), every=3, **SMALL).row("asynchronous")
+        row = input_pipeline.measure_stalls(ways=("asynchronous",), every=3, **SMALL).row(
+            "asynchronous"
+        )
         if row.stall_s < 0.05:
             break
     assert row.stall_s < 0.05  # a save that waited for the disk would stall 0.1 s
 
 
 def test_the_modelled_stall_is_the_snapshot_and_what_the_interval_does_not_hide() -> None:
-    hidden = input_pipeline.modelled_stall_s("asynchronous", save_s=0.1, snapshot_s=0.0, interval_s=0.05)
+    hidden = input_pipeline.modelled_stall_s(
+        "asynchronous", save_s=0.1, snapshot_s=0.0, interval_s=0.05
+    )
     assert hidden == pytest.approx(0.05)
-    assert input_pipeline.modelled_stall_s("synchronous", save_s=0.1, snapshot_s=0.01, interval_s=1) == 0.1
-    assert input_pipeline.modelled_stall_s("asynchronous", save_s=0.1, snapshot_s=0.01, interval_s=1) == 0.01
+    assert (
+        input_pipeline.modelled_stall_s("synchronous", save_s=0.1, snapshot_s=0.01, interval_s=1)
+        == 0.1
+    )
+    assert (
+        input_pipeline.modelled_stall_s("asynchronous", save_s=0.1, snapshot_s=0.01, interval_s=1)
+        == 0.01
+    )
     assert input_pipeline.modelled_stall_s("none", save_s=0.1, snapshot_s=0.01, interval_s=1) == 0
     with pytest.raises(ValueError, match="'none', 'synchronous'"):
         input_pipeline.modelled_stall_s("often", save_s=1, snapshot_s=1, interval_s=1)
@@ -289,7 +334,9 @@ def test_young_is_good_for_short_saves_and_daly_for_longer_ones() -> None:
         assert abs(input_pipeline.young_interval_s(save_s, 100) - best) > abs(
             input_pipeline.daly_interval_s(save_s, 100) - best
         )
-    assert input_pipeline.daly_interval_s(200, 100) == input_pipeline.daly_interval_s(1000, 100) == 100
+    assert (
+        input_pipeline.daly_interval_s(200, 100) == input_pipeline.daly_interval_s(1000, 100) == 100
+    )
     just_below = input_pipeline.daly_interval_s(199.999, 100)
     assert just_below == pytest.approx(200 * (1 + 1 / 3 + 1 / 9) - 200, rel=1e-4)
 
@@ -297,7 +344,9 @@ def test_young_is_good_for_short_saves_and_daly_for_longer_ones() -> None:
 def test_simulated_failures_cost_what_the_formula_expects() -> None:
     for restart_s in (0, 150):
         run = {"save_s": 30, "mtbf_s": 1000, "restart_s": restart_s}
-        simulated = [input_pipeline.simulate_run_s(20_000, 250, seed=seed, **run) for seed in range(600)]
+        simulated = [
+            input_pipeline.simulate_run_s(20_000, 250, seed=seed, **run) for seed in range(600)
+        ]
         expected = input_pipeline.expected_run_s(20_000, 250, **run)
         spread = statistics.stdev(simulated) / math.sqrt(len(simulated))
         assert statistics.mean(simulated) == pytest.approx(expected, abs=4 * spread)
@@ -314,7 +363,11 @@ def test_simulated_failures_cost_what_the_formula_expects() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan])
 def test_times_that_are_none_are_refused(wrong) -> None:
-    for call in (input_pipeline.young_interval_s, input_pipeline.daly_interval_s, input_pipeline.optimal_interval_s):
+    for call in (
+        input_pipeline.young_interval_s,
+        input_pipeline.daly_interval_s,
+        input_pipeline.optimal_interval_s,
+    ):
         with pytest.raises(ValueError, match=r"save_s=.*; give a finite number above 0"):
             call(wrong, 1)
     with pytest.raises(ValueError, match=r"mtbf_s=.*; give a finite number above 0"):

@@ -13,13 +13,19 @@ from helpers.studies import input_pipeline
 from helpers.studies.input_pipeline import Setup, SetupCosts, _fairness as fairness
 
 CLOSE = 0.25
-LONGER = (1, 1, 1, 2, 2, 2, 4, 4, 4)  # what a busy machine adds to a sleep does not grow with the sleep
+# what a busy machine adds to a sleep does not grow with the sleep
+LONGER = (1, 1, 1, 2, 2, 2, 4, 4, 4)
 
 
 def costs_of(longer: int = 1) -> SetupCosts:
     """Return the costs of a device and a link that take so many times as long."""
-    return SetupCosts(longer * 0.01, longer * 0.0005, load_example_s=longer * 0.0003, gradient_bytes=40_000,
-                      link_bandwidth_bytes_per_s=4e6 / longer)  # fmt: skip
+    return SetupCosts(
+        longer * 0.01,
+        longer * 0.0005,
+        load_example_s=longer * 0.0003,
+        gradient_bytes=40_000,
+        link_bandwidth_bytes_per_s=4e6 / longer,
+    )
 
 
 COSTS = costs_of()
@@ -28,7 +34,11 @@ COSTS = costs_of()
 def test_the_lectures_table_changes_two_things_in_every_row() -> None:
     table = input_pipeline.compare_setups(input_pipeline.LECTURE_SETUPS)
     assert not table.fair
-    assert [row.changed for row in table.rows] == ["(the first)", "device, batch size", "devices, batch size"]
+    assert [row.changed for row in table.rows] == [
+        "(the first)",
+        "device, batch size",
+        "devices, batch size",
+    ]
     assert [row.fair for row in table.rows] == [True, False, False]
     assert [row.updates for row in table.rows] == [2 * 469, 2 * 118, 2 * 59]
     assert [row.local_batch for row in table.rows] == [128, 512, 512]
@@ -38,29 +48,47 @@ def test_the_lectures_table_changes_two_things_in_every_row() -> None:
 
 
 def test_a_repaired_comparison_changes_one_thing_a_row() -> None:
-    path = [Setup("CPU", 1, 512), Setup("GPU", 1, 512), Setup("GPU", 2, 512), Setup("GPU", 2, 512, False)]
-    table = input_pipeline.compare_setups([(setup, 1.0 + number) for number, setup in enumerate(path)])
+    path = [
+        Setup("CPU", 1, 512),
+        Setup("GPU", 1, 512),
+        Setup("GPU", 2, 512),
+        Setup("GPU", 2, 512, False),
+    ]
+    table = input_pipeline.compare_setups(
+        [(setup, 1.0 + number) for number, setup in enumerate(path)]
+    )
     assert table.fair
     assert [row.changed for row in table.rows[1:]] == ["device", "devices", "loading in clock"]
     assert len({row.updates for row in table.rows}) == 1
-    assert not input_pipeline.compare_setups([(path[0], 1.0), (path[0], 1.0)]).fair  # nothing changed: nothing compared
+    # nothing changed: nothing compared
+    assert not input_pipeline.compare_setups([(path[0], 1.0), (path[0], 1.0)]).fair
     assert input_pipeline.vary(path[0], batch_size=(128, 256))[1] == Setup("CPU", 1, 256)
 
 
 def test_the_model_by_hand() -> None:
     """500 examples in batches of 200: 200, 200, 100 an epoch, two epochs."""
     one = Setup("GPU", 1, 200, True, 500, 2)
-    assert input_pipeline.model_setup(one, COSTS) == pytest.approx(6 * 0.01 + 1000 * (0.0005 + 0.0003))
+    assert input_pipeline.model_setup(one, COSTS) == pytest.approx(
+        6 * 0.01 + 1000 * (0.0005 + 0.0003)
+    )
     out = Setup("GPU", 1, 200, False, 500, 2)
     assert input_pipeline.model_setup(out, COSTS) == pytest.approx(6 * 0.01 + 1000 * 0.0005)
     two = Setup("GPU", 2, 200, False, 500, 2)
     reduce_s = 40_000 / 4e6  # a ring of two sends every byte once
-    assert input_pipeline.model_setup(two, COSTS) == pytest.approx(6 * (0.01 + reduce_s) + 500 * 0.0005)
+    assert input_pipeline.model_setup(two, COSTS) == pytest.approx(
+        6 * (0.01 + reduce_s) + 500 * 0.0005
+    )
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("setup", [Setup("GPU", 1, 64, True, 256, 1), Setup("GPU", 2, 64, True, 256, 1),
-                                   Setup("GPU", 2, 128, False, 256, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    "setup",
+    [
+        Setup("GPU", 1, 64, True, 256, 1),
+        Setup("GPU", 2, 64, True, 256, 1),
+        Setup("GPU", 2, 128, False, 256, 1),
+    ],
+)
 def test_sleeping_devices_take_the_modelled_time(two_ranks, setup) -> None:
     for longer in LONGER:
         costs = costs_of(longer)
@@ -74,7 +102,9 @@ def test_sleeping_devices_take_the_modelled_time(two_ranks, setup) -> None:
 
 
 def test_real_ranks_train_on_all_examples(two_ranks, tmp_path) -> None:
-    """Each process notes the examples of each batch, which the first pixel names; two warm-up batches come first."""
+    """Each process notes the examples of each batch, which the first pixel names; two warm-up
+    batches come first.
+    """
     images, labels = torch.rand(48, 1, 4, 4), torch.arange(48) % 10
     images[:, 0, 0, 0] = torch.arange(48.0)
 
@@ -93,8 +123,14 @@ def test_real_ranks_train_on_all_examples(two_ranks, tmp_path) -> None:
             assert 0 < input_pipeline.run_setup(setup, small, images, labels, ranks=two_ranks) < 60
             seen = []
             for file in tmp_path.iterdir():
-                batches = [line.split() for line in file.read_text(encoding="utf-8").splitlines()[2:]]
-                assert [len(each) for each in batches] == 2 * [16 // devices, 16 // devices, 8 // devices]
+                batches = [
+                    line.split() for line in file.read_text(encoding="utf-8").splitlines()[2:]
+                ]
+                assert [len(each) for each in batches] == 2 * [
+                    16 // devices,
+                    16 // devices,
+                    8 // devices,
+                ]
                 seen += [int(each) for batch in batches for each in batch]
                 file.unlink()
             assert sorted(seen) == sorted(2 * list(range(40)))
@@ -107,11 +143,17 @@ def test_real_ranks_train_on_all_examples(two_ranks, tmp_path) -> None:
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch, two_ranks) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="torch sees none here; run it with device='CPU'"):
-        input_pipeline.run_setup(Setup("GPU", 1, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4))
+        input_pipeline.run_setup(
+            Setup("GPU", 1, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4)
+        )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="the ranks are on 'cpu', and the setup is of GPUs"):
         input_pipeline.run_setup(
-            Setup("GPU", 2, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4), ranks=two_ranks
+            Setup("GPU", 2, 4, True, 4),
+            nn.Identity,
+            torch.rand(4, 1),
+            torch.zeros(4),
+            ranks=two_ranks,
         )
 
 
@@ -124,7 +166,10 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, two_ranks) -> None:
         (lambda: SetupCosts(-1, 0), "step_s=-1; give a finite number, 0 or more"),
         (lambda: SetupCosts(0, 0, gradient_bytes=1), "gradient_bytes=1 is too small"),
         (lambda: SetupCosts(0, 0, link_bandwidth_bytes_per_s=0), "must be a number above 0"),
-        (lambda: input_pipeline.compare_setups([(Setup(), 1.0)]), "1 setups are nothing to compare"),
+        (
+            lambda: input_pipeline.compare_setups([(Setup(), 1.0)]),
+            "1 setups are nothing to compare",
+        ),
         (
             lambda: input_pipeline.compare_setups([(Setup(), 1.0), (Setup(), math.nan)]),
             "1 x CPU=nan; give a finite number",

@@ -1,4 +1,6 @@
-"""The figures of lesson 10: what they draw, and a loader to turn that is held to the exact simulation."""
+"""The figures of lesson 10: what they draw, and a loader to turn that is held to the exact
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from helpers.studies import input_pipeline
 def test_the_overlap_has_four_steps_in_turn_and_four_overlapped() -> None:
     drawn = input_pipeline.draw_overlap(0.1, 0.02, steps=4)
     lanes = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
-    assert sorted(lanes) == ["in turn: the GPU", "in turn: the loop", "overlapped: the GPU", "overlapped: the thread"]
+    assert sorted(lanes) == [
+        "in turn: the GPU",
+        "in turn: the loop",
+        "overlapped: the GPU",
+        "overlapped: the thread",
+    ]
     ends_ms = {round(1000 * (box.get_x() + box.get_width())) for box in drawn.axes[0].patches}
     assert max(ends_ms) == 4 * 120  # in turn, after four batches and four steps
     assert 4 * 100 + 20 in ends_ms  # overlapped, after four batches and the last step

@@ -1,4 +1,6 @@
-"""The memory of a program whose forked workers read a dataset of paths, held to psutil and to CPython's own sizes."""
+"""The memory of a program whose forked workers read a dataset of paths, held to psutil and to
+CPython's own sizes.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,18 @@ def test_the_strings_take_the_memory_that_is_said() -> None:
     """In a fresh process, because strings take what earlier tests have freed."""
     if not SAYS:
         pytest.skip("this system does not say what a process keeps")
-    printed = subprocess.run([sys.executable, "-c", GROWN], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", GROWN], check=True, capture_output=True, text=True
+    ).stdout
     grown, stored_bytes = json.loads(printed)
     assert grown == pytest.approx(stored_bytes + 8_000_000, rel=0.1)  # and a pointer to each
 
 
 @pytest.mark.skipif(not SAYS, reason="this system does not say what a process keeps")
 def test_the_shared_bytes_of_a_process_are_those_of_psutil() -> None:
-    assert forks._shared_bytes(os.getpid()) == pytest.approx(psutil.Process().memory_full_info().pss, rel=0.02)
+    assert forks._shared_bytes(os.getpid()) == pytest.approx(
+        psutil.Process().memory_full_info().pss, rel=0.02
+    )
 
 
 MEASURED = """
@@ -63,18 +69,23 @@ from helpers.studies import input_pipeline
 strings, array = (input_pipeline.PathItems(1_000_000, as_array=as_array) for as_array in (False, True))
 grown = [input_pipeline.measure_growth(paths, workers=2).grown_bytes for paths in (strings, array)]
 print(json.dumps([*grown, strings.stored_bytes, len(multiprocessing.active_children())]))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.skipif(not SAYS, reason="this system does not say what a process keeps")
 def test_workers_copy_strings_and_no_array() -> None:
-    """In a fresh process, because the strings lie in whole pages of their own only where no heap is there yet."""
-    printed = subprocess.run([sys.executable, "-c", MEASURED], check=True, capture_output=True, text=True).stdout
+    """In a fresh process, because the strings lie in whole pages of their own only where no heap is
+    there yet.
+    """
+    printed = subprocess.run(
+        [sys.executable, "-c", MEASURED], check=True, capture_output=True, text=True
+    ).stdout
     with_strings, with_array, stored_bytes, children = json.loads(printed)
     early, late = (own - without for own, without in zip(with_strings, with_array, strict=True))
     assert late == pytest.approx(2 * stored_bytes, rel=0.25)
     strings_per_page = mmap.PAGESIZE * ITEMS // stored_bytes
-    touched = 1 - 0.95**strings_per_page  # by a worker that has read one of twenty: 84 % of pages of 4,096 bytes
+    # by a worker that has read one of twenty: 84 % of pages of 4,096 bytes
+    touched = 1 - 0.95**strings_per_page
     assert early / late == pytest.approx(touched, abs=0.13)
     assert children == 0
 
@@ -86,10 +97,14 @@ def test_where_the_system_does_not_say_nothing_is_measured(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("items", "how", "message"),
-    [(ITEMS, {"workers": 0}, "workers=0"), (ITEMS, {"workers": 2, "shares": (0.0, 1)}, "above 0"),
-     (ITEMS, {"workers": 2, "shares": (1.5,)}, "at most 1"), (ITEMS, {"workers": 2, "shares": ()}, "at most 1"),
-     (20_000, {"workers": 2}, "per worker or more")],
-)  # fmt: skip
+    [
+        (ITEMS, {"workers": 0}, "workers=0"),
+        (ITEMS, {"workers": 2, "shares": (0.0, 1)}, "above 0"),
+        (ITEMS, {"workers": 2, "shares": (1.5,)}, "at most 1"),
+        (ITEMS, {"workers": 2, "shares": ()}, "at most 1"),
+        (20_000, {"workers": 2}, "per worker or more"),
+    ],
+)
 def test_what_cannot_be_measured_is_refused(items: int, how: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         input_pipeline.measure_growth(input_pipeline.PathItems(items), **how)

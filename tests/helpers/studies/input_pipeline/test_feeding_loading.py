@@ -17,7 +17,11 @@ from torch.utils.data import Dataset
 
 from helpers.links import Link
 from helpers.studies import input_pipeline
-from helpers.studies.input_pipeline import LoaderSettings, _fairness as fairness, _loading as loading
+from helpers.studies.input_pipeline import (
+    LoaderSettings,
+    _fairness as fairness,
+    _loading as loading,
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,10 @@ def test_items_cost_what_they_say() -> None:
 def test_what_waits_computes_and_is_free_is_told_apart(pictures) -> None:
     assert input_pipeline.item_cost(WAITING).kind == "waits"
     assert input_pipeline.item_cost(input_pipeline.FreeItems(40)).kind == "free"
-    assert input_pipeline.item_cost(input_pipeline.DecodedImages(pictures, crop=32, repeats=5)).kind == "computes"
+    assert (
+        input_pipeline.item_cost(input_pipeline.DecodedImages(pictures, crop=32, repeats=5)).kind
+        == "computes"
+    )
 
 
 def test_items_are_refused_where_they_are_not() -> None:
@@ -62,7 +69,9 @@ def test_items_are_refused_where_they_are_not() -> None:
 
 
 def test_one_disk_serves_one_after_the_other_whoever_asks(pictures) -> None:
-    """Workers cannot make one disk faster: planted, a disk for each worker would take half the time."""
+    """Workers cannot make one disk faster: planted, a disk for each worker would take half the
+    time.
+    """
     disk = Link(1e6, 0.01)
     files = input_pipeline.FilesOnOneDisk(pictures, disk)
     sizes = [path.stat().st_size for path in pictures]
@@ -90,26 +99,35 @@ def test_image_files_are_decoded_as_torchvision_does(tmp_path, file_format) -> N
 
     paths = input_pipeline.write_images(tmp_path, images=2, side=40, file_format=file_format)
     dataset = input_pipeline.DecodedImages(paths, crop=24, augment=False)
-    decode = {"jpeg": torchvision_image.decode_jpeg, "png": torchvision_image.decode_png}[file_format]
+    decode = {"jpeg": torchvision_image.decode_jpeg, "png": torchvision_image.decode_png}[
+        file_format
+    ]
     for index, path in enumerate(paths):
-        oracle = decode(read_file(str(path)), mode=ImageReadMode.RGB)[:, 8:32, 8:32].float() / 127.5 - 1
+        oracle = (
+            decode(read_file(str(path)), mode=ImageReadMode.RGB)[:, 8:32, 8:32].float() / 127.5 - 1
+        )
         item, label = dataset[index]
         assert label == index
-        assert (item - oracle).abs().max() <= 2 / 127.5 + 1e-6  # two JPEG decoders round differently
+        # two JPEG decoders round differently
+        assert (item - oracle).abs().max() <= 2 / 127.5 + 1e-6
         assert item.shape == (3, 24, 24)
         assert item.std() > 0.05
 
 
 def test_augmentation_depends_on_seed_and_index_alone(pictures) -> None:
-    first, again, other = (input_pipeline.DecodedImages(pictures, crop=32, seed=seed, repeats=3) for seed in (1, 1, 2))
+    first, again, other = (
+        input_pipeline.DecodedImages(pictures, crop=32, seed=seed, repeats=3) for seed in (1, 1, 2)
+    )
     assert len(first) == 18
     assert all(torch.equal(first[i][0], again[i][0]) for i in range(18))
     assert not torch.equal(first[0][0], first[6][0])  # the same file, another index
     assert not torch.equal(first[0][0], other[0][0])
     pixels = np.arange(48 * 48 * 3, dtype=np.int64).reshape(48, 48, 3)
     cuts = [first.transformed(pixels, index).add(1).mul(127.5).round() for index in range(18)]
-    assert {tuple(set(cut.diff(dim=2).flatten().tolist())) for cut in cuts} == {(3.0,), (-3.0,)}  # mirrored or not
-    assert {tuple(set(cut.diff(dim=1).flatten().tolist())) for cut in cuts} == {(48 * 3.0,)}  # never upside down
+    # mirrored or not
+    assert {tuple(set(cut.diff(dim=2).flatten().tolist())) for cut in cuts} == {(3.0,), (-3.0,)}
+    # never upside down
+    assert {tuple(set(cut.diff(dim=1).flatten().tolist())) for cut in cuts} == {(48 * 3.0,)}
     assert len({cut.min().item() for cut in cuts}) > 10  # and cut at many places
 
 
@@ -156,7 +174,10 @@ def test_one_value_is_not_several() -> None:
 
 
 def test_the_lectures_starvation_experiment_changed_two_factors() -> None:
-    assert input_pipeline.changed(LoaderSettings(128, 4), LoaderSettings(64, 1)) == ("batch_size", "workers")
+    assert input_pipeline.changed(LoaderSettings(128, 4), LoaderSettings(64, 1)) == (
+        "batch_size",
+        "workers",
+    )
     assert input_pipeline.changed(LoaderSettings(), LoaderSettings()) == ()
     with pytest.raises(TypeError, match="no factors in common"):
         input_pipeline.changed(LoaderSettings(), fairness.Setup())
@@ -190,12 +211,20 @@ def test_pinned_memory_without_cuda_is_refused_not_ignored(monkeypatch) -> None:
 def test_a_loader_gives_the_same_batches_with_and_without_workers(recwarn) -> None:
     dataset = input_pipeline.FreeItems(23, shape=(3,))
     orders = []
-    for settings in (LoaderSettings(4), LoaderSettings(4, 3, prefetch_factor=1), LoaderSettings(4, 1, 2, False, True)):
-        with input_pipeline.workers_end(input_pipeline.make_loader(dataset, settings, shuffle=True, seed=5)) as loader:
+    for settings in (
+        LoaderSettings(4),
+        LoaderSettings(4, 3, prefetch_factor=1),
+        LoaderSettings(4, 1, 2, False, True),
+    ):
+        with input_pipeline.workers_end(
+            input_pipeline.make_loader(dataset, settings, shuffle=True, seed=5)
+        ) as loader:
             orders.append([labels.tolist() for _, labels in loading.loader_iterator(loader)])
     assert orders[0] == orders[1] == orders[2]
     assert len(orders[0]) == 6
-    assert orders[0] != [labels.tolist() for _, labels in input_pipeline.make_loader(dataset, LoaderSettings(4))]
+    assert orders[0] != [
+        labels.tolist() for _, labels in input_pipeline.make_loader(dataset, LoaderSettings(4))
+    ]
     assert not [each for each in recwarn if "worker processes" in str(each.message)]
 
 
@@ -204,7 +233,9 @@ def test_workers_end_with_the_block_also_after_an_exception() -> None:
     before = set(multiprocessing.active_children())
 
     def have_ended() -> bool:
-        """A worker that does not end within five seconds PyTorch ends, and does not wait for that."""
+        """A worker that does not end within five seconds PyTorch ends, and does not wait for
+        that.
+        """
         return wait_until(lambda: set(multiprocessing.active_children()) <= before)
 
     loader = input_pipeline.make_loader(dataset, persistent)
@@ -226,8 +257,11 @@ def test_workers_end_with_the_block_also_after_an_exception() -> None:
     assert have_ended()
     del held
     input_pipeline.end_workers([1, 2])  # nor where there are none
-    for _ in input_pipeline.feed(loader, input_pipeline.SleepingAccelerator(0.0), steps=2, epochs=2, warm_up=0).epochs:
-        assert len(set(multiprocessing.active_children()) - before) == 2  # they stay from epoch to epoch
+    for _ in input_pipeline.feed(
+        loader, input_pipeline.SleepingAccelerator(0.0), steps=2, epochs=2, warm_up=0
+    ).epochs:
+        # they stay from epoch to epoch
+        assert len(set(multiprocessing.active_children()) - before) == 2
     input_pipeline.end_workers(loader)
     assert have_ended()
 
@@ -257,8 +291,11 @@ def test_a_dataset_that_cannot_go_to_a_worker_is_one_clear_error(monkeypatch) ->
     with pytest.raises(TypeError, match=r"InFunction cannot be sent to a worker.*workers=0"):
         loading.loader_iterator(input_pipeline.make_loader(InFunction(), settings))
     in_cell = type("InCell", (loading.FreeItems,), {"__module__": "__main__"})(4)
-    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # a notebook's has no file
-    with pytest.raises(TypeError, match=r"InCell is defined in a notebook.*write the class to a file"):
+    # a notebook's has no file
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    with pytest.raises(
+        TypeError, match=r"InCell is defined in a notebook.*write the class to a file"
+    ):
         input_pipeline.make_loader(in_cell, settings)
     input_pipeline.make_loader(in_cell, LoaderSettings(1, 0, start_method="spawn"))
     if "fork" in multiprocessing.get_all_start_methods():

@@ -37,7 +37,12 @@ def one_stream(non_blocking):
 
 
 def test_in_one_stream_copy_and_step_take_turns() -> None:
-    for pinned, non_blocking, step_s in ((False, False, 12), (False, True, 12), (True, False, 8), (True, True, 8)):
+    for pinned, non_blocking, step_s in (
+        (False, False, 12),
+        (False, True, 12),
+        (True, False, 8),
+        (True, True, 8),
+    ):
         for waits in (True, False):
             cuda = run(one_stream(non_blocking), pinned=pinned, waits_each_step=waits)
             assert cuda.from_step_to_step_s == step_s
@@ -50,9 +55,12 @@ def test_on_a_stream_of_its_own_the_longer_one_decides() -> None:
     cuda = run(copied_ahead)
     spans = [(each.lane, each.start_s, each.end_s, each.label) for each in cuda.activities[:5]]
     assert spans == [
-        ("stream 1", 0, 3, "0"), ("stream 1", 3, 6, "1"), ("default stream", 3, 8, "0"),
-        ("stream 1", 8, 11, "2"), ("default stream", 8, 13, "1"),
-    ]  # fmt: skip
+        ("stream 1", 0, 3, "0"),
+        ("stream 1", 3, 6, "1"),
+        ("default stream", 3, 8, "0"),
+        ("stream 1", 8, 11, "2"),
+        ("default stream", 8, 13, "1"),
+    ]
     assert cuda.faults == ()
 
 
@@ -80,8 +88,14 @@ def test_a_stream_waits_for_all_that_another_holds() -> None:
     [
         (lambda: input_pipeline.PlayedCuda(copy_s=-1, step_s=1), "copy_s=-1"),
         (lambda: input_pipeline.PlayedCuda(copy_s=1, step_s=1).batches(0), "count=0"),
-        (lambda: input_pipeline.PlayedCuda(copy_s=1, step_s=1).from_step_to_step_s, "at least 3 batches"),
-        (lambda: input_pipeline.PlayedCuda(copy_s=1, step_s=1).batches(1)[0].to("tpu"), "give 'cuda'"),
+        (
+            lambda: input_pipeline.PlayedCuda(copy_s=1, step_s=1).from_step_to_step_s,
+            "at least 3 batches",
+        ),
+        (
+            lambda: input_pipeline.PlayedCuda(copy_s=1, step_s=1).batches(1)[0].to("tpu"),
+            "give 'cuda'",
+        ),
     ],
 )
 def test_refusals(call, words) -> None:

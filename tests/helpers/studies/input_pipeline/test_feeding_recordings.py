@@ -1,4 +1,6 @@
-"""What lesson 10 records: each way of copying that the device has, in a result that is read again."""
+"""What lesson 10 records: each way of copying that the device has, in a result that is read
+again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def test_each_way_that_the_device_has_is_recorded_and_read_again(monkeypatch):
     monkeypatch.setattr(starvation, "_RECORDED_STEPS", 8)  # 4 of them are warm-up
     table = measure_copying()
     has_cuda = torch.cuda.is_available()
-    assert [row.copying for row in table.rows] == (["blocking", "non_blocking", "ahead"] if has_cuda else ["blocking"])
+    assert [row.copying for row in table.rows] == (
+        ["blocking", "non_blocking", "ahead"] if has_cuda else ["blocking"]
+    )
     assert [row.pinned for row in table.rows] == ([False, True, True] if has_cuda else [False])
     assert table.batch_bytes == 64 * 3 * 96 * 96 * 4
     assert all(0 < row.busy_share <= 1 and row.step_s > 0 for row in table.rows)

@@ -1,4 +1,6 @@
-"""What the tests of formats share: values that are hard to round, and the formats as gfloat describes them."""
+"""What the tests of formats share: values that are hard to round, and the formats as gfloat
+describes them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from helpers.studies.numbers import FORMATS, Format
 
 DESCRIBED = {
     "fp32": described.format_info_binary32,
-    "tf32": replace(described.format_info_bfloat16, name="tf32", k=19, precision=11, num_high_nans=2**10 - 1),
+    "tf32": replace(
+        described.format_info_bfloat16, name="tf32", k=19, precision=11, num_high_nans=2**10 - 1
+    ),
     "bf16": described.format_info_bfloat16,
     "fp16": described.format_info_binary16,
     "e4m3": described.format_info_ocp_e4m3,
@@ -33,10 +37,11 @@ def bits_of(values: torch.Tensor | np.ndarray) -> list[int]:
 
 
 def hard_values(of: Format, *, seed: int = 0, kind: type = np.float64) -> torch.Tensor:
-    """Return about 100,000 values of NumPy's ``kind``, from far below the smallest of ``of`` to far above its largest.
+    """Return about 100,000 values of NumPy's ``kind``, from far below the smallest of ``of`` to far
+    above its largest.
 
-    Two thirds are anywhere on a scale of logarithms; the others are ties, and what is beside them. Infinities are among
-    them, and NaN where ``of`` has it.
+    Two thirds are anywhere on a scale of logarithms; the others are ties, and what is beside them.
+    Infinities are among them, and NaN where ``of`` has it.
     """
     draw = np.random.default_rng(seed)
     low, high = np.log2([of.smallest_subnormal / 8, of.largest * 8])
@@ -47,7 +52,9 @@ def hard_values(of: Format, *, seed: int = 0, kind: type = np.float64) -> torch.
     ties = np.append(ties, of.largest + float(of.spacing(of.largest)) / 2)
     ties = ties.astype(kind)
     beside = [np.nextafter(ties, kind(np.inf)), np.nextafter(ties, kind(0))]
-    values = np.concatenate([anywhere, ties, *beside, [0.0, of.largest]]) * draw.choice([-1, 1], 100_005)
+    values = np.concatenate([anywhere, ties, *beside, [0.0, of.largest]]) * draw.choice(
+        [-1, 1], 100_005
+    )
     special = [np.inf, -np.inf, *([np.nan, -np.nan] if of.nan_codes else [])]
     with np.errstate(over="ignore"):
         return torch.from_numpy(np.concatenate([values, special]).astype(kind))

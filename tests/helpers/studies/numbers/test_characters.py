@@ -1,4 +1,6 @@
-"""The language model of characters: what it reads, that it learns, and what a planted outlier changes."""
+"""The language model of characters: what it reads, that it learns, and what a planted outlier
+changes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def test_nvfp4_stores_the_lessons_weights():
     expected = torch.tensor([6, -3, 1, 0.5] + 12 * [0.0]).double() * 15 / 128
     assert torch.equal(numbers.round_nvfp4(values), expected)
     both = torch.stack([values, 1000 * values]).flatten()
-    assert torch.equal(numbers.round_nvfp4(both)[:16], expected)  # a large block leaves its neighbour
+    # a large block leaves its neighbour
+    assert torch.equal(numbers.round_nvfp4(both)[:16], expected)
     assert not numbers.round_nvfp4(torch.zeros(2, 32)).any()
     assert numbers.round_nvfp4(values.float()).dtype == torch.float32
 

@@ -24,7 +24,9 @@ GFLOAT = {
 
 
 def rows_of_blocks():
-    """Return 200 rows of 32 values: of any size, with an outlier, powers of two, zeros, and too small for a scale."""
+    """Return 200 rows of 32 values: of any size, with an outlier, powers of two, zeros, and too
+    small for a scale.
+    """
     draw = np.random.default_rng(0)
     values = draw.standard_normal((200, 32)) * np.exp2(draw.uniform(-40, 40, (200, 1)))
     values[20:40, 5] *= 1000
@@ -50,14 +52,19 @@ def test_blocks_are_those_of_gfloat(element):
     emax = GFLOAT[element].etype.emax
     assert blocks.scales()[:, 0].tolist() == [compute_scale_amax(emax, row) for row in values]
     # The scale of half the size, of twice it, and one that rounds its exponent up.
-    for wrong in (lambda e, row: compute_scale_amax(e + 1, row), lambda e, row: compute_scale_amax(e - 1, row),
-                  lambda e, row: compute_scale_amax(e, 1.5 * row)):  # fmt: skip
+    for wrong in (
+        lambda e, row: compute_scale_amax(e + 1, row),
+        lambda e, row: compute_scale_amax(e - 1, row),
+        lambda e, row: compute_scale_amax(e, 1.5 * row),
+    ):
         ordinary = values[:20]
         assert ours[:20] == gfloats(ordinary, element)
         assert ours[:20] != gfloats(ordinary, element, wrong)
 
 
-@pytest.mark.parametrize(("element", "bits"), [("e4m3", 264), ("e5m2", 264), ("e2m1", 136), ("int8", 264)])
+@pytest.mark.parametrize(
+    ("element", "bits"), [("e4m3", 264), ("e5m2", 264), ("e2m1", 136), ("int8", 264)]
+)
 def test_the_bits_of_a_block(element, bits):
     blocks = encode_blocks(torch.ones(4, 64), element)
     assert blocks.bits == 8 * bits
@@ -69,7 +76,12 @@ def test_the_bits_of_a_block(element, bits):
 
 
 @repeatable(examples=40)
-@given(st.sampled_from(sorted(GFLOAT)), st.integers(0, 70), st.lists(st.integers(0, 3), max_size=2), st.data())
+@given(
+    st.sampled_from(sorted(GFLOAT)),
+    st.integers(0, 70),
+    st.lists(st.integers(0, 3), max_size=2),
+    st.data(),
+)
 def test_blocks_lie_along_the_axis_and_the_last_may_be_short(element, length, others, data):
     """A block is what gfloat makes of its values alone."""
     axis = data.draw(st.integers(0, len(others)))
@@ -77,11 +89,20 @@ def test_blocks_lie_along_the_axis_and_the_last_may_be_short(element, length, ot
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
     sizes = torch.randint(-9, 9, shape, generator=generator, dtype=torch.float64).exp2()
     values = torch.randn(shape, generator=generator, dtype=torch.float64) * sizes
-    blocks = encode_blocks(values.requires_grad_(), element, axis=data.draw(st.sampled_from([axis, axis - len(shape)])))
+    blocks = encode_blocks(
+        values.requires_grad_(), element, axis=data.draw(st.sampled_from([axis, axis - len(shape)]))
+    )
     lines = values.detach().movedim(axis, -1).reshape(math.prod(others), length)
     parts = [part for line in lines for part in line.split(32) if length]
-    alone = np.concatenate([np.zeros(0), *(gfloat.quantize_block(GFLOAT[element], part.numpy(), compute_scale_amax)
-                                           for part in parts)])  # fmt: skip
+    alone = np.concatenate(
+        [
+            np.zeros(0),
+            *(
+                gfloat.quantize_block(GFLOAT[element], part.numpy(), compute_scale_amax)
+                for part in parts
+            ),
+        ]
+    )
     assert blocks.axis == axis
     assert blocks.scale_codes.numel() == len(parts)
     assert blocks.bits == values.numel() * FORMATS[element].bits + 8 * len(parts)
@@ -96,7 +117,9 @@ def test_zeros_and_what_is_no_number(element):
     values[2, 40] = -torch.inf
     blocks = encode_blocks(values, element)
     assert blocks.scale_codes[0].tolist() == [0, 0]
-    whole = torch.tensor([[True, True], [False, True], [True, False], [True, True]]).repeat_interleave(32, 1)
+    whole = torch.tensor(
+        [[True, True], [False, True], [True, False], [True, True]]
+    ).repeat_interleave(32, 1)
     decoded = blocks.decode()
     assert torch.equal(decoded.isnan(), ~whole)
     assert torch.equal(decoded[whole], values[whole].double())

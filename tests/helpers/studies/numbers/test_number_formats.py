@@ -1,4 +1,6 @@
-"""What each code means, and the code of each value, against ml_dtypes, gfloat, NumPy and PyTorch."""
+"""What each code means, and the code of each value, against ml_dtypes, gfloat, NumPy and
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ TYPES = {
     "int8": (np.int8, np.uint8),
     "int4": (ml_dtypes.int4, np.uint8),
 }
-TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+TORCH = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+}
 
 
 def codes_of(key):
@@ -40,13 +47,23 @@ def codes_of(key):
     if of.bits <= 20:
         return torch.arange(2**of.bits)
     ends = torch.arange(2**9)[:, None] * 2**23 + torch.tensor([0, 1, 2**22, 2**23 - 1])
-    return torch.cat([ends.flatten(), torch.from_numpy(np.random.default_rng(0).integers(0, 2**32, 100_000))])
+    return torch.cat(
+        [ends.flatten(), torch.from_numpy(np.random.default_rng(0).integers(0, 2**32, 100_000))]
+    )
 
 
 def test_the_formats_of_the_course():
     assert {key: each.bits for key, each in FORMATS.items()} == {
-        "fp32": 32, "tf32": 19, "bf16": 16, "fp16": 16, "e4m3": 8, "e5m2": 8, "e2m1": 4, "int8": 8, "int4": 4,
-    }  # fmt: skip
+        "fp32": 32,
+        "tf32": 19,
+        "bf16": 16,
+        "fp16": 16,
+        "e4m3": 8,
+        "e5m2": 8,
+        "e2m1": 4,
+        "int8": 8,
+        "int4": 4,
+    }
     assert all(each.key == key for key, each in FORMATS.items())
     assert (FORMATS["tf32"].exponent_bits, FORMATS["tf32"].mantissa_bits) == (8, 10)
     for each in FORMATS.values():
@@ -78,7 +95,7 @@ def test_another_bias_or_rule_of_nan_is_noticed(key):
     codes = codes_of(key)
     expected = bits_of(of.decode(codes))
     wrong = [replace(of, bias=of.bias + 1), replace(of, mantissa_bits=of.mantissa_bits + 1),
-             replace(of, nan_codes=of.nan_codes + 2), replace(of, infinities=not of.infinities)]  # fmt: skip
+             replace(of, nan_codes=of.nan_codes + 2), replace(of, infinities=not of.infinities)]  # fmt: skip  # noqa: E501
     assert all(bits_of(each.decode(codes)) != expected for each in wrong)
 
 
@@ -144,7 +161,10 @@ def test_the_spacing_is_the_way_to_the_next_value(key):
 def test_the_spacing_is_numpys():
     for key, kind in (("fp32", np.float32), ("fp16", np.float16)):
         values = np.random.default_rng(1).standard_normal(1000).astype(kind)
-        assert FORMATS[key].spacing(torch.from_numpy(values)).tolist() == np.abs(np.spacing(values)).tolist()
+        assert (
+            FORMATS[key].spacing(torch.from_numpy(values)).tolist()
+            == np.abs(np.spacing(values)).tolist()
+        )
     assert FORMATS["bf16"].spacing(1.0) == 2**-7
     assert FORMATS["fp32"].spacing(2.0) == 2**-22
     assert FORMATS["int8"].spacing(100) == 1
@@ -175,14 +195,17 @@ def test_values_are_rounded_as_gfloat_rounds(key, saturate):
     def rounded(mode, **changed):
         unit = UNITS.get(key, 1)
         scaled = values.numpy() / unit
-        return bits_of(gfloat.round_ndarray(replace(DESCRIBED[key], **changed), scaled, mode, saturate) * unit)
+        return bits_of(
+            gfloat.round_ndarray(replace(DESCRIBED[key], **changed), scaled, mode, saturate) * unit
+        )
 
     ours = bits_of(of.decode(of.encode(values, saturate=saturate)))
     assert ours == rounded(RoundMode.TiesToEven)
     assert ours != rounded(RoundMode.TiesToAway)
     assert ours != rounded(RoundMode.TowardZero)
     if key != "fp32":
-        assert ours != bits_of(of.decode(of.encode(values.float(), saturate=saturate)))  # rounded twice
+        # rounded twice
+        assert ours != bits_of(of.decode(of.encode(values.float(), saturate=saturate)))
     if of.exponent_bits:
         assert ours != rounded(RoundMode.TiesToEven, has_subnormals=False)
 
@@ -209,18 +232,38 @@ def test_values_get_the_codes_of_torch(key):
     of = FORMATS[key]
     values = hard_values(of, seed=2, kind=np.float32)
     values = values.clamp(of.lowest, of.largest)  # torch 2.13 saturates e4m3, and 2.12 does not
-    codes = values.to(TORCH[key]).view(torch.uint8 if of.bits == 8 else torch.int16).long() & (2**of.bits - 1)
+    codes = values.to(TORCH[key]).view(torch.uint8 if of.bits == 8 else torch.int16).long() & (
+        2**of.bits - 1
+    )
     assert same_codes(of, of.encode(values), codes)
 
 
 @pytest.mark.parametrize(("key", "lowest", "largest"), [("int8", -128, 127), ("int4", -8, 7)])
 def test_integers_are_twos_complement_and_the_lowest_has_a_code(key, lowest, largest):
     of, half = FORMATS[key], largest + 1
-    assert of.decode(torch.tensor([0, largest, half, 2 * half - 1])).tolist() == [0, largest, lowest, -1]
-    assert of.encode(torch.tensor([lowest, lowest - 0.5, lowest - 9e9, -torch.inf])).tolist() == [half] * 4
+    assert of.decode(torch.tensor([0, largest, half, 2 * half - 1])).tolist() == [
+        0,
+        largest,
+        lowest,
+        -1,
+    ]
+    assert (
+        of.encode(torch.tensor([lowest, lowest - 0.5, lowest - 9e9, -torch.inf])).tolist()
+        == [half] * 4
+    )
     assert of.encode(torch.tensor([largest + 0.5, 9e9, torch.inf])).tolist() == [largest] * 3
-    assert of.encode(torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, -0.0])).tolist() == [0, 2, 2, 0, 2 * half - 2, 0]
-    assert of.encode(torch.tensor([largest + 0.49, lowest - 0.5]), saturate=False).tolist() == [largest, half]
+    assert of.encode(torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, -0.0])).tolist() == [
+        0,
+        2,
+        2,
+        0,
+        2 * half - 2,
+        0,
+    ]
+    assert of.encode(torch.tensor([largest + 0.49, lowest - 0.5]), saturate=False).tolist() == [
+        largest,
+        half,
+    ]
 
 
 def test_what_is_beyond_saturates_or_becomes_what_the_format_has():
@@ -228,7 +271,11 @@ def test_what_is_beyond_saturates_or_becomes_what_the_format_has():
     for key in ("fp32", "tf32", "bf16", "fp16", "e5m2"):
         of = FORMATS[key]
         for rounding in ("nearest", "stochastic"):
-            assert of.decode(of.encode(beyond, rounding)).tolist() == [of.largest, of.largest, of.lowest]
+            assert of.decode(of.encode(beyond, rounding)).tolist() == [
+                of.largest,
+                of.largest,
+                of.lowest,
+            ]
             kept = of.decode(of.encode(beyond, rounding, saturate=False))
             assert kept.tolist() == [torch.inf, torch.inf, -torch.inf]
     of = FORMATS["e4m3"]
@@ -241,53 +288,88 @@ def test_what_is_beyond_saturates_or_becomes_what_the_format_has():
 
 @st.composite
 def any_format(draw) -> Format:
-    """Draw a floating-point format of 4 to 10 bits that nobody may have built, with or without infinities and NaN."""
+    """Draw a floating-point format of 4 to 10 bits that nobody may have built, with or without
+    infinities and NaN.
+    """
     exponent_bits, mantissa_bits = draw(st.integers(2, 5)), draw(st.integers(1, 4))
     infinities, nans = draw(st.booleans()), draw(st.integers(0, 2 ** (mantissa_bits - 1)))
-    return _floating("drawn", exponent_bits, mantissa_bits, infinities=infinities, nan_codes=2 * max(nans, infinities))
+    return _floating(
+        "drawn",
+        exponent_bits,
+        mantissa_bits,
+        infinities=infinities,
+        nan_codes=2 * max(nans, infinities),
+    )
 
 
 @repeatable(examples=100)
-@given(any_format() | st.sampled_from([FORMATS[key] for key in FLOATING if FORMATS[key].bits <= 16]), st.data())
+@given(
+    any_format() | st.sampled_from([FORMATS[key] for key in FLOATING if FORMATS[key].bits <= 16]),
+    st.data(),
+)
 def test_a_value_gets_the_nearest_code_and_keeps_its_sign(of, data):
-    """Of two that are equally near the even one; beyond the largest by half a step and more what the format has."""
+    """Of two that are equally near the even one; beyond the largest by half a step and more what
+    the format has.
+    """
     codes = torch.arange(2 ** (of.bits - 1))  # of the sign +; they are as large as their values
     listed = of.decode(codes)
     finite = listed[listed.isfinite()]
-    between = st.integers(0, len(finite) - 2).map(lambda code: float(finite[code] + finite[code + 1]) / 2)
-    size = data.draw(between | st.floats(0, 1.2 * of.largest) | st.sampled_from([0.0, of.largest, torch.inf]))
+    between = st.integers(0, len(finite) - 2).map(
+        lambda code: float(finite[code] + finite[code + 1]) / 2
+    )
+    size = data.draw(
+        between | st.floats(0, 1.2 * of.largest) | st.sampled_from([0.0, of.largest, torch.inf])
+    )
     negative, saturate = data.draw(st.booleans()), data.draw(st.booleans()) or not of.nan_codes
-    (code,) = of.encode(torch.tensor([-size if negative else size], dtype=torch.float64), saturate=saturate)
+    (code,) = of.encode(
+        torch.tensor([-size if negative else size], dtype=torch.float64), saturate=saturate
+    )
     assert (code >> (of.bits - 1) == 1) == negative
     value = float(listed[code & (2 ** (of.bits - 1) - 1)])
     tie = of.largest + float(of.spacing(of.largest)) / 2
-    if not saturate and (size > tie or (size == tie and len(finite) % 2 == 0)):  # the last finite code is odd
+    # the last finite code is odd
+    if not saturate and (size > tie or (size == tie and len(finite) % 2 == 0)):
         assert value == torch.inf if of.infinities else math.isnan(value)
         return
-    above = min(int(torch.searchsorted(finite, size)), len(finite) - 1)  # the first code that is no less
-    distances = {code: abs(Fraction(float(finite[code])) - Fraction(min(size, of.largest)))
-                 for code in (max(0, above - 1), above)}  # fmt: skip
+    # the first code that is no less
+    above = min(int(torch.searchsorted(finite, size)), len(finite) - 1)
+    distances = {
+        code: abs(Fraction(float(finite[code])) - Fraction(min(size, of.largest)))
+        for code in (max(0, above - 1), above)
+    }
     assert value == finite[min(distances, key=lambda code: (distances[code], code % 2))]
 
 
 @repeatable(examples=60)
-@given(st.sampled_from([key for key in FLOATING if key != "e2m1"]), st.booleans(), st.floats(0, 0.5))
+@given(
+    st.sampled_from([key for key in FLOATING if key != "e2m1"]), st.booleans(), st.floats(0, 0.5)
+)
 def test_nan_and_the_sign_of_what_becomes_zero_are_kept(key, saturate, share):
     of = FORMATS[key]
     small = share * of.smallest_subnormal
-    values = of.decode(of.encode(torch.tensor([torch.nan, -torch.nan, small, -small], dtype=torch.float64),
-                                 saturate=saturate))  # fmt: skip
+    values = of.decode(
+        of.encode(
+            torch.tensor([torch.nan, -torch.nan, small, -small], dtype=torch.float64),
+            saturate=saturate,
+        )
+    )
     assert values[:2].isnan().all()
     assert values[2:].tolist() == [0, 0]
     assert values[2:].signbit().tolist() == [False, True]
 
 
-KINDS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
-         torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]  # fmt: skip
+KINDS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
+         torch.float8_e5m2, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]  # fmt: skip  # noqa: E501
 
 
 @repeatable(examples=100)
-@given(st.sampled_from(sorted(FORMATS)), st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 3), st.data())
+@given(
+    st.sampled_from(sorted(FORMATS)),
+    st.sampled_from(KINDS),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.data(),
+)
 def test_every_type_of_real_numbers_in_any_shape_is_taken(key, kind, rows, columns, data):
     of, numbers = FORMATS[key], st.sampled_from([0, 1, 2, 3, 4, 6])
     drawn = data.draw(st.lists(numbers, min_size=rows * columns, max_size=rows * columns))
@@ -315,12 +397,15 @@ def test_empty_tensors_single_numbers_and_gradients(key, rounding):
 def test_large_whole_numbers_are_rounded_once():
     whole = 2**61 + np.random.default_rng(3).integers(0, 2**40, 50_000)
     ties = 2**61 + 2**37 + 2**38 * np.arange(100)
-    whole = np.concatenate([whole, ties, ties + 1, ties - 1, [2**53 + 1, 2**63 - 1, -(2**63), 2**53]])
+    whole = np.concatenate(
+        [whole, ties, ties + 1, ties - 1, [2**53 + 1, 2**63 - 1, -(2**63), 2**53]]
+    )
     whole = np.concatenate([whole, -whole])
     expected = whole.astype(np.float32).view(np.uint32).astype(np.int64)
     of = FORMATS["fp32"]
     assert np.array_equal(of.encode(torch.from_numpy(whole)).numpy(), expected)
-    assert not np.array_equal(of.encode(torch.from_numpy(whole).double()).numpy(), expected)  # rounded twice
+    # rounded twice
+    assert not np.array_equal(of.encode(torch.from_numpy(whole).double()).numpy(), expected)
 
 
 @pytest.mark.cuda

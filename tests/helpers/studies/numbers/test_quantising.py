@@ -1,4 +1,6 @@
-"""Whole numbers and their scale against torch's fake quantisation, the saturating product against torch's kernel."""
+"""Whole numbers and their scale against torch's fake quantisation, the saturating product against
+torch's kernel.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ from tests.properties import repeatable
 
 
 def weights(rows=40, columns=50):
-    """Return float32 rows whose largest magnitudes are 127 times a power of two, so that torch's scale is exact."""
+    """Return float32 rows whose largest magnitudes are 127 times a power of two, so that torch's
+    scale is exact.
+    """
     draw = np.random.default_rng(0)
-    integers = draw.integers(-127, 128, (rows, columns)) + draw.choice([-0.5, 0, 0.25, 0.5], (rows, columns))
+    integers = draw.integers(-127, 128, (rows, columns)) + draw.choice(
+        [-0.5, 0, 0.25, 0.5], (rows, columns)
+    )
     integers = integers.clip(-127, 127)
     integers[:, 3] = 127 * draw.choice([-1, 1], rows)
     scales = np.exp2(draw.integers(-9, 1, rows))
@@ -55,11 +61,14 @@ def test_a_scale_for_each_index_along_the_axis_is_torchs(axis):
 
 
 @repeatable(examples=150)
-@given(st.integers(2, 32), st.lists(st.floats(-1e30, 1e30) | st.floats(-8, 8), min_size=1, max_size=12))
+@given(
+    st.integers(2, 32), st.lists(st.floats(-1e30, 1e30) | st.floats(-8, 8), min_size=1, max_size=12)
+)
 def test_each_number_is_the_nearest_of_whole_multiples(bits, values):
     limit, largest = 2 ** (bits - 1) - 1, max(map(abs, values))
     quantised = quantise(torch.tensor(values, dtype=torch.float64), bits)
-    scale, ulp = Fraction(quantised.scale.item()), Fraction(2) ** -53  # of a quotient, relative to it
+    # of a quotient, relative to it
+    scale, ulp = Fraction(quantised.scale.item()), Fraction(2) ** -53
     if largest / limit >= np.finfo(np.float64).tiny:
         assert abs(scale - Fraction(largest) / limit) <= scale * ulp * 2
         assert quantised.integers.abs().max() == limit
@@ -82,7 +91,9 @@ def test_eight_and_four_bits_have_codes():
     values = torch.randn(100)
     for bits in (4, 8):
         of, found = FORMATS[f"int{bits}"], quantise(values, bits)
-        assert torch.equal(of.decode(of.encode(found.integers, saturate=False)).long(), found.integers)
+        assert torch.equal(
+            of.decode(of.encode(found.integers, saturate=False)).long(), found.integers
+        )
 
 
 def test_quantise_at_the_edges():
@@ -104,7 +115,16 @@ def test_quantise_at_the_edges():
     assert "bits  8" in str(quantise(torch.ones(3), 8))
 
 
-SHAPES = ((1, 1, 1), (3, 2, 5), (4, 3, 4), (2, 5, 3), (8, 31, 16), (16, 64, 20), (5, 257, 33), (64, 512, 10))
+SHAPES = (
+    (1, 1, 1),
+    (3, 2, 5),
+    (4, 3, 4),
+    (2, 5, 3),
+    (8, 31, 16),
+    (16, 64, 20),
+    (5, 257, 33),
+    (64, 512, 10),
+)
 
 
 def factors(m, k, n):
@@ -133,9 +153,15 @@ SIDES = st.integers(0, 9)
 
 def matrices(rows, columns, lowest, highest):
     """Draw a matrix in which one number in three is the lowest or the highest."""
-    numbers = st.sampled_from([lowest, highest]) | st.integers(lowest, highest) | st.integers(lowest, highest)
+    numbers = (
+        st.sampled_from([lowest, highest])
+        | st.integers(lowest, highest)
+        | st.integers(lowest, highest)
+    )
     size = {"min_size": rows * columns, "max_size": rows * columns}
-    return st.lists(numbers, **size).map(lambda drawn: torch.tensor(drawn, dtype=torch.int64).view(rows, columns))
+    return st.lists(numbers, **size).map(
+        lambda drawn: torch.tensor(drawn, dtype=torch.int64).view(rows, columns)
+    )
 
 
 @repeatable(examples=60)
@@ -179,23 +205,37 @@ for left, right in json.load(sys.stdin):
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(rows, 1.0, 0, packed)
         found.append(product.long().tolist())
 print(json.dumps(found))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module", params=["all", "AVX2"])
 def kernel_products(request):
-    """The products of torch's own kernel, with all of the processor's instructions and without those after AVX2."""
-    given = json.dumps([[left.tolist(), right.tolist()] for left, right in (factors(*shape) for shape in SHAPES)])
+    """The products of torch's own kernel, with all of the processor's instructions and without
+    those after AVX2.
+    """
+    given = json.dumps(
+        [[left.tolist(), right.tolist()] for left, right in (factors(*shape) for shape in SHAPES)]
+    )
     environment = {} if request.param == "all" else {"FBGEMM_ENABLE_INSTRUCTIONS": request.param}
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", KERNEL], input=given, capture_output=True, text=True,
-                          env={**os.environ, **environment})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", KERNEL],
+        input=given,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == 0, done.stderr
     return [torch.tensor(product) for product in json.loads(done.stdout)]
 
 
 def test_the_kernel_gives_the_saturating_product_or_the_exact_one(kernel_products):
-    """Which of the two it is, the processor decides; it is one of them in every number of every product."""
-    both = [(left @ right, saturating_product(left, right)) for left, right in (factors(*shape) for shape in SHAPES)]
+    """Which of the two it is, the processor decides; it is one of them in every number of every
+    product.
+    """
+    both = [
+        (left @ right, saturating_product(left, right))
+        for left, right in (factors(*shape) for shape in SHAPES)
+    ]
     exact, saturating = ([pair[which] for pair in both][: len(kernel_products)] for which in (0, 1))
 
     def equal(one, other):
@@ -204,8 +244,12 @@ def test_the_kernel_gives_the_saturating_product_or_the_exact_one(kernel_product
     assert equal(kernel_products, exact) or equal(kernel_products, saturating)
     assert sum((a != b).sum().item() for a, b in both) > 400  # so that no kernel is both
     left, right = factors(*SHAPES[-1])
-    left, right = torch.nn.functional.pad(left, (1, 0)), torch.nn.functional.pad(right, (0, 0, 1, 0))
-    assert not torch.equal(saturating_product(left, right), both[-1][1])  # pairs of k = 1 and 2, of 3 and 4, and so on
+    left, right = (
+        torch.nn.functional.pad(left, (1, 0)),
+        torch.nn.functional.pad(right, (0, 0, 1, 0)),
+    )
+    # pairs of k = 1 and 2, of 3 and 4, and so on
+    assert not torch.equal(saturating_product(left, right), both[-1][1])
 
 
 @pytest.mark.cuda

@@ -1,4 +1,6 @@
-"""Rounding by chance: its mean over 100,000 draws, its neighbours, and gfloat's decision draw by draw."""
+"""Rounding by chance: its mean over 100,000 draws, its neighbours, and gfloat's decision draw by
+draw.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ DRAWS = 100_000
 
 def drawn(of, value, seed=0, saturate=True):
     values = torch.full((DRAWS,), value, dtype=torch.float64)
-    return of.decode(of.encode(values, "stochastic", saturate=saturate, generator=torch.Generator().manual_seed(seed)))
+    return of.decode(
+        of.encode(
+            values, "stochastic", saturate=saturate, generator=torch.Generator().manual_seed(seed)
+        )
+    )
 
 
 def deviations(found, value):
@@ -29,7 +35,9 @@ def deviations(found, value):
 
 
 def spots(of):
-    """Return values between two neighbours: subnormal, at both sides of a power of two, near the largest, negative."""
+    """Return values between two neighbours: subnormal, at both sides of a power of two, near the
+    largest, negative.
+    """
     codes = of.encode(torch.tensor([0.0, of.smallest_normal, 1.0, 2.0, -3.0], dtype=torch.float64))
     left = of.decode(codes)
     near_largest = of.largest - of.spacing(of.largest).item()
@@ -52,7 +60,9 @@ def test_the_mean_of_100_000_draws_is_the_value(key):
 
 
 def test_wrong_versions_are_seen():
-    """The nearest value; a coin whatever the distance; one bit too few to draw; and draws of the sum of two."""
+    """The nearest value; a coin whatever the distance; one bit too few to draw; and draws of the
+    sum of two.
+    """
     of, value = FORMATS["bf16"], 1 + 0.3 * 2**-7
     scaled = torch.full((DRAWS,), 0.3, dtype=torch.float64)
     draw = torch.rand(DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -65,22 +75,30 @@ def test_wrong_versions_are_seen():
     assert deviations(1 + (draw < scaled) * 2.0**-7, value) < 5
     for ups in wrong.values():
         assert deviations(1 + ups * 2.0**-7, value) > 20
-    assert of.decode(of.encode(torch.full((DRAWS,), value, dtype=torch.float64))).unique().tolist() == [1]
+    assert of.decode(
+        of.encode(torch.full((DRAWS,), value, dtype=torch.float64))
+    ).unique().tolist() == [1]
 
 
 @pytest.mark.parametrize("key", [key for key in FORMATS if key != "fp32"])
 def test_each_draw_decides_as_gfloat_does(key, monkeypatch):
-    """With the same random bits on both sides. gfloat adds them to the remainder, and rounds up at one."""
+    """With the same random bits on both sides. gfloat adds them to the remainder, and rounds up at
+    one.
+    """
     of, unit, bits = FORMATS[key], UNITS.get(key, 1), 45
     values = hard_values(of, seed=4, kind=np.float32).double()
-    values = values[(values.abs() >= of.smallest_subnormal / 2**12) & values.isfinite()]  # 45 bits hold the remainder
+    # 45 bits hold the remainder
+    values = values[(values.abs() >= of.smallest_subnormal / 2**12) & values.isfinite()]
     random_bits = torch.from_numpy(np.random.default_rng(5).integers(0, 2**bits, len(values)))
     monkeypatch.setattr(torch, "rand", lambda *shape, **options: random_bits / 2**bits)
     ours = of.decode(of.encode(values, "stochastic"))
     flipped = (2**bits - 1 - random_bits).numpy()
 
     def theirs(mode):
-        return bits_of(gfloat.round_ndarray(DESCRIBED[key], values.numpy() / unit, mode, True, flipped, bits) * unit)
+        return bits_of(
+            gfloat.round_ndarray(DESCRIBED[key], values.numpy() / unit, mode, True, flipped, bits)
+            * unit
+        )
 
     assert bits_of(ours) == theirs(RoundMode.StochasticFastest)
     assert bits_of(ours) != theirs(RoundMode.TiesToEven)
@@ -101,7 +119,9 @@ def test_not_even_by_a_draw_of_zero(key, monkeypatch):
     values = FORMATS[key].values()
     assert torch.equal(FORMATS[key].decode(FORMATS[key].encode(values, "stochastic")), values)
     above = values[:-1] + values.diff() / 1000
-    assert not torch.equal(FORMATS[key].decode(FORMATS[key].encode(above, "stochastic")), values[:-1])
+    assert not torch.equal(
+        FORMATS[key].decode(FORMATS[key].encode(above, "stochastic")), values[:-1]
+    )
 
 
 @pytest.mark.parametrize("key", FLOATING)
@@ -126,7 +146,10 @@ def test_beyond_the_largest_a_draw_goes_up_or_down_and_then_saturates():
 
 def test_draws_come_from_the_generator_and_else_from_torchs_own():
     of, values = FORMATS["e2m1"], torch.rand(1000)
-    first, second = (of.encode(values, "stochastic", generator=torch.Generator().manual_seed(7)) for _ in range(2))
+    first, second = (
+        of.encode(values, "stochastic", generator=torch.Generator().manual_seed(7))
+        for _ in range(2)
+    )
     assert torch.equal(first, second)
     generator = torch.Generator().manual_seed(7)
     assert torch.equal(of.encode(values, "stochastic", generator=generator), first)
@@ -143,7 +166,9 @@ def test_draws_come_from_the_generator_and_else_from_torchs_own():
 
 
 def test_a_sum_that_stops_growing_grows_with_chance():
-    """0.1, added 4,096 times to a sum in bf16: 32 to the nearest, because 0.1 is below half of 32's spacing."""
+    """0.1, added 4,096 times to a sum in bf16: 32 to the nearest, because 0.1 is below half of 32's
+    spacing.
+    """
     of = FORMATS["bf16"]
     nearest = by_chance = torch.zeros(200, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,6 @@
-"""Ensembles: in a loop, stacked and by processes the same networks come out; where each pays is timed."""
+"""Ensembles: in a loop, stacked and by processes the same networks come out; where each pays is
+timed.
+"""
 
 import copy
 import math
@@ -10,7 +12,8 @@ from torch import nn
 from helpers import timing
 from helpers.studies.sgd_parallelism import _ensembles as ensembles, _problems as problems
 
-# The two compute the same sums, in products of another shape: a few roundings of float32 (6e-8) a step.
+# The two compute the same sums, in products of another shape: a few roundings of float32 (6e-8) a
+# step.
 TOLERANCE = 1e-5
 
 
@@ -33,12 +36,16 @@ class HerePool:
         self.world_size = world_size
 
     def run(self, function, *args):
-        return [function(rank, self.world_size, *copy.deepcopy(args)) for rank in range(self.world_size)]
+        return [
+            function(rank, self.world_size, *copy.deepcopy(args)) for rank in range(self.world_size)
+        ]
 
 
 def test_an_ensemble_differs_in_its_weights_and_leaves_the_random_numbers_alone():
     state = torch.get_rng_state()
-    first, second = (ensembles.make_ensemble(3, hidden=4, inputs=6, outputs=2, device="cpu") for _ in range(2))
+    first, second = (
+        ensembles.make_ensemble(3, hidden=4, inputs=6, outputs=2, device="cpu") for _ in range(2)
+    )
     assert torch.equal(torch.get_rng_state(), state)
     assert ensembles.largest_difference(first, second) == 0
     assert len({problems.weights_digest(model) for model in first}) == 3
@@ -78,14 +85,19 @@ def test_processes_train_every_network_once_and_give_them_back_in_order(world_si
     settings = {"rate": (0.01, 0.02, 0.05, 0.1, 0.2), "steps": 5, "batch_size": 32}
     loop = ensembles.train_in_loop(nets, examples, **settings)
     found, step_s = ensembles.train_in_processes(HerePool(world_size), nets, examples, **settings)
-    assert [problems.weights_digest(net) for net in found] == [problems.weights_digest(net) for net in loop]
+    assert [problems.weights_digest(net) for net in found] == [
+        problems.weights_digest(net) for net in loop
+    ]
     assert step_s > 0
 
 
 def test_real_ranks_train_the_same_networks(four_ranks, nets, examples):
     settings = {"rate": 0.1, "steps": 5, "batch_size": 32}
     found, step_s = ensembles.train_in_processes(four_ranks, nets, examples, **settings)
-    assert ensembles.largest_difference(found, ensembles.train_in_loop(nets, examples, **settings)) < TOLERANCE
+    assert (
+        ensembles.largest_difference(found, ensembles.train_in_loop(nets, examples, **settings))
+        < TOLERANCE
+    )
     assert step_s > 0
 
 
@@ -101,13 +113,19 @@ def test_a_stack_is_measured_to_cost_no_more_than_two_loops_over_three():
 
 
 def test_a_crossover_holds_what_was_timed_and_run_by_processes(examples):
-    found = ensembles.sweep_crossover(examples, nets=3, sizes=((4, 16), (16, 96)), pool=HerePool(2), budget_s=0.05,
-                                      device="cpu")  # fmt: skip
-    assert [(point.hidden, point.batch_size, point.nets) for point in found.points] == [(4, 16, 3), (16, 96, 3)]
+    found = ensembles.sweep_crossover(
+        examples, nets=3, sizes=((4, 16), (16, 96)), pool=HerePool(2), budget_s=0.05, device="cpu"
+    )
+    assert [(point.hidden, point.batch_size, point.nets) for point in found.points] == [
+        (4, 16, 3),
+        (16, 96, 3),
+    ]
     for point in found.points:
         assert point.processes_ratio == pytest.approx(point.processes_s / point.loop_s)
         assert point.low_ratio <= point.stacked_ratio <= point.high_ratio
-    bare = ensembles.sweep_crossover(examples, nets=2, sizes=((4, 16),), budget_s=0.02, device="cpu").points[0]
+    bare = ensembles.sweep_crossover(
+        examples, nets=2, sizes=((4, 16),), budget_s=0.02, device="cpu"
+    ).points[0]
     assert (bare.modelled_ratio, bare.processes_s, bare.processes_ratio) == (None, None, None)
 
 
@@ -116,9 +134,11 @@ def test_stacking_many_small_networks_pays_and_a_planted_loop_does_not(examples)
     nets = ensembles.make_ensemble(24, hidden=4, inputs=12, outputs=3, device="cpu")
     stacked, rates = ensembles.stack_weights(nets), torch.full((24,), 1e-6)
     batch = problems.chosen(examples, torch.arange(16))
-    calls = {"loop": lambda: ensembles.loop_step(nets, batch, rates),
-             "stacked": lambda: ensembles.stacked_step(nets[0], stacked, batch, rates),
-             "planted": lambda: ensembles.loop_step([*nets, *nets], batch, torch.cat([rates, rates]))}  # fmt: skip
+    calls = {
+        "loop": lambda: ensembles.loop_step(nets, batch, rates),
+        "stacked": lambda: ensembles.stacked_step(nets[0], stacked, batch, rates),
+        "planted": lambda: ensembles.loop_step([*nets, *nets], batch, torch.cat([rates, rates])),
+    }
     found = timing.compare(calls, budget_s=1.0)
     assert found.candidate("stacked").time_ratio < 0.7
     assert found.candidate("planted").time_ratio > 1.2

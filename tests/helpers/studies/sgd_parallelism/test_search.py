@@ -1,4 +1,6 @@
-"""Searches over learning rates: held to torch's own SGD, and the noise of a gradient to its single examples."""
+"""Searches over learning rates: held to torch's own SGD, and the noise of a gradient to its single
+examples.
+"""
 
 import math
 
@@ -35,7 +37,9 @@ def model():
 
 
 def first_below(model, points, *, place, rate, batch_size, seeds, goal, most_steps):
-    """The oracle: one training by torch.optim.SGD on the images that the search draws for the seed of this place."""
+    """The oracle: one training by torch.optim.SGD on the images that the search draws for the seed
+    of this place.
+    """
     images, labels = points
     trained = BasicFCModel(12, 8, 3, 2)
     trained.load_state_dict(model.state_dict())
@@ -56,7 +60,9 @@ def test_each_copy_learns_as_one_network_by_torch_does(model, points):
     settings = {"batch_size": 16, "seeds": 4, "goal": 0.45, "most_steps": 60}
     found = search.search_rates(plain, model, points, rates=RATES, **settings)
     for place in range(4):
-        expected = [first_below(model, points, place=place, rate=rate, **settings) for rate in RATES[:2]]
+        expected = [
+            first_below(model, points, place=place, rate=rate, **settings) for rate in RATES[:2]
+        ]
         for steps, wanted in zip(found.steps[place], expected, strict=False):
             # After the rate that is done first, the search goes on for a while only.
             assert steps == pytest.approx(wanted, abs=2) or (steps == math.inf and wanted > 20)
@@ -82,18 +88,23 @@ def search_of(table, learned, model, points):
         for step in range(1, steps + 1):
             yield torch.where((torch.tensor(table) <= step)[..., None], learned, weights)
 
-    return search.search_rates(jump, model, points, batch_size=4, rates=(0.1, 0.2), seeds=4, goal=0.6)
+    return search.search_rates(
+        jump, model, points, batch_size=4, rates=(0.1, 0.2), seeds=4, goal=0.6
+    )
 
 
 def test_one_half_of_the_seeds_chooses_and_the_other_counts(model, points, learned):
-    table = [[4, 6], [6, 6], [8, 2], [4, 2]]  # the first two seeds prefer the first rate, the others the second
+    # the first two seeds prefer the first rate, the others the second
+    table = [[4, 6], [6, 6], [8, 2], [4, 2]]
     found = search_of(table, learned, model, points)
     assert found.steps == tuple(tuple(map(float, row)) for row in table)
     assert (found.best_rate, found.mean_steps, found.standard_error) == (0.1, 6.0, pytest.approx(2))
 
 
 def test_a_best_rate_at_which_a_seed_that_counts_never_learns_is_refused(model, points, learned):
-    with pytest.raises(ValueError, match=r"at the best rate, 0\.1, not all seeds that count came below"):
+    with pytest.raises(
+        ValueError, match=r"at the best rate, 0\.1, not all seeds that count came below"
+    ):
         search_of([[4, 6], [6, 6], [10**6, 2], [4, 2]], learned, model, points)
 
 
@@ -107,8 +118,12 @@ def test_the_gradients_of_all_copies_are_those_of_autograd(model, points):
     for seed in range(3):
         for rate in range(2):
             nn.utils.vector_to_parameters(weights[seed, rate], model.parameters())
-            loss = nn.functional.cross_entropy(model(points[0][drawn[seed]]), points[1][drawn[seed]])
-            expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+            loss = nn.functional.cross_entropy(
+                model(points[0][drawn[seed]]), points[1][drawn[seed]]
+            )
+            expected = torch.cat(
+                [part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))]
+            )
             assert torch.allclose(found[seed, rate], expected, atol=1e-5)
             alone = networks.losses(weights[seed, rate][None])
             with torch.no_grad():
@@ -118,20 +133,27 @@ def test_the_gradients_of_all_copies_are_those_of_autograd(model, points):
 
 def test_the_model_stays_and_the_same_call_gives_the_same(model, points):
     before = [weight.clone() for weight in model.parameters()]
-    first, second = (search.search_rates(plain, model, points, batch_size=8, rates=(0.2, 0.4), goal=0.6)
-                     for _ in range(2))  # fmt: skip
+    first, second = (
+        search.search_rates(plain, model, points, batch_size=8, rates=(0.2, 0.4), goal=0.6)
+        for _ in range(2)
+    )
     assert first == second
     assert all(torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
 
 
 def test_what_no_rate_reaches_and_other_models_are_refused(model, points):
     with pytest.raises(
-        ValueError, match=r"do the choosing seeds come below a loss of 0\.001 in 10 steps; give more steps"
+        ValueError,
+        match=r"do the choosing seeds come below a loss of 0\.001 in 10 steps; give more steps",
     ):
         search.search_rates(plain, model, points, batch_size=8, goal=0.001, most_steps=10)
-    with pytest.raises(ValueError, match="give a model of two linear layers for images of 12 values"):
+    with pytest.raises(
+        ValueError, match="give a model of two linear layers for images of 12 values"
+    ):
         search.search_rates(plain, BasicFCModel(12, 8, 3, 3), points, batch_size=8)
-    with pytest.raises(ValueError, match="give a model of two linear layers for images of 12 values"):
+    with pytest.raises(
+        ValueError, match="give a model of two linear layers for images of 12 values"
+    ):
         search.search_rates(plain, BasicFCModel(11, 8, 3, 2), points, batch_size=8)
 
 
@@ -144,7 +166,9 @@ def test_the_noise_is_that_of_single_gradients(model, points):
         rows.append(torch.cat([part.flatten() for part in slopes]).double().numpy())
     variance = np.var(rows, axis=0, ddof=1).sum()
     squared_length = np.square(np.mean(rows, axis=0)).sum() - variance / 40
-    assert search.noise_scale(model, (images, labels)) == pytest.approx(variance / squared_length, rel=1e-4)
+    assert search.noise_scale(model, (images, labels)) == pytest.approx(
+        variance / squared_length, rel=1e-4
+    )
 
 
 def test_the_noise_is_freed_from_what_few_examples_add_to_the_mean():
@@ -152,7 +176,8 @@ def test_the_noise_is_freed_from_what_few_examples_add_to_the_mean():
     chance = torch.Generator().manual_seed(7)
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    targets = -(1 + 2 * torch.randn(20_000, 1, generator=chance))  # of the loss (w - target)^2 / 2 at w = 0
+    # of the loss (w - target)^2 / 2 at w = 0
+    targets = -(1 + 2 * torch.randn(20_000, 1, generator=chance))
     assert search.noise_scale(model, (torch.ones(20_000, 1), targets)) == pytest.approx(4, rel=0.1)
     opposite = torch.tensor([[1.0], [-1.0]])
     assert search.noise_scale(model, (torch.ones(2, 1), opposite)) == math.inf

@@ -30,7 +30,9 @@ def sleep_a_share(rank, world_size, model, images, labels, steps):
 @pytest.mark.timed
 def test_each_way_is_timed_per_step(two_ranks, model, points):
     threads, before = torch.get_num_threads(), [weight.clone() for weight in model.parameters()]
-    found = sharing.measure_sharing(sleep_a_share, two_ranks, model, points, batch_size=12, steps=3, rounds=2)
+    found = sharing.measure_sharing(
+        sleep_a_share, two_ranks, model, points, batch_size=12, steps=3, rounds=2
+    )
     assert (found.width, found.batch_size, found.workers) == (24, 12, 2)
     assert found.alone_s >= 0.04  # per step, and a sleep never ends early
     assert 1.4 < found.gain_of_examples < 2.8
@@ -48,6 +50,9 @@ def test_threads_are_those_of_each_way(two_ranks, model, points):
         with torch.no_grad():
             next(iter(model.parameters())).fill_(torch.get_num_threads() + 10 * rank)
 
-    found = sharing.measure_sharing(note, two_ranks, model, points, batch_size=12, steps=1, rounds=1)
+    found = sharing.measure_sharing(
+        note, two_ranks, model, points, batch_size=12, steps=1, rounds=1
+    )
     assert seen == [(1, 1), (1, 2)] * 2  # of the round that warms up as well
-    assert found.largest_difference == 0  # rank 0 computes with one thread, as the process alone does
+    # rank 0 computes with one thread, as the process alone does
+    assert found.largest_difference == 0

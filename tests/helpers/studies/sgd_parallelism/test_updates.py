@@ -1,4 +1,7 @@
-"""Updates that do not wait: stale gradients, a parameter server, shared weights, local SGD. What is exact is exact."""
+"""Updates that do not wait: stale gradients, a parameter server, shared weights, local SGD.
+
+What is exact is exact.
+"""
 
 import copy
 import math
@@ -13,7 +16,11 @@ from helpers import data
 from helpers.models import BasicFCModel
 from helpers.results import from_dict
 from helpers.studies import sgd_parallelism
-from helpers.studies.sgd_parallelism import _problems as problems, _servers as servers, _updates as updates
+from helpers.studies.sgd_parallelism import (
+    _problems as problems,
+    _servers as servers,
+    _updates as updates,
+)
 
 DELAYS = (0, 1, 2, 3, 5, 8, 16, 32)
 
@@ -82,7 +89,11 @@ def test_nothing_is_applied_before_the_queue_is_full(model, digits):
 def test_the_limit_of_stability_is_where_the_roots_of_the_recurrence_leave_the_unit_circle(delay):
     limit = updates.stability_limit(delay)
     assert limit == pytest.approx(2 * math.cos(delay * math.pi / (2 * delay + 1)), rel=1e-12)
-    assert updates.growth_factor(0.999 * limit, delay=delay) < 1 < updates.growth_factor(1.001 * limit, delay=delay)
+    assert (
+        updates.growth_factor(0.999 * limit, delay=delay)
+        < 1
+        < updates.growth_factor(1.001 * limit, delay=delay)
+    )
     # A limit that is one delay off, the likeliest slip, is seen.
     assert updates.growth_factor(1.001 * updates.stability_limit(delay + 1), delay=delay) < 1
 
@@ -91,19 +102,27 @@ def test_the_limit_of_stability_is_where_the_roots_of_the_recurrence_leave_the_u
 def test_delayed_descent_grows_by_the_roots_and_falls_below_the_limit(delay):
     for factor in (0.9, 1.1):
         product = factor * updates.stability_limit(delay)
-        path = np.abs(updates.descend_quadratic(4.0, rate=product / 4, delay=delay, steps=4000 if factor < 1 else 400))
+        path = np.abs(
+            updates.descend_quadratic(
+                4.0, rate=product / 4, delay=delay, steps=4000 if factor < 1 else 400
+            )
+        )
         assert bool(path[-50:].max() < 1e-6) is (factor < 1)
         growth = updates.growth_factor(product, delay=delay)
         if factor > 1:  # from maximum to maximum: the path swings
-            assert (path[300:].max() / path[:101].max()) ** (1 / 300) == pytest.approx(growth, rel=0.02)
+            assert (path[300:].max() / path[:101].max()) ** (1 / 300) == pytest.approx(
+                growth, rel=0.02
+            )
 
 
 @pytest.mark.parametrize("delay", [0, 1, 4])
 def test_least_squares_obeys_the_limit_on_both_sides(delay, quadratic):
     limit = updates.stability_limit(delay) / quadratic.curvatures[0]
     shared = {"delay": delay, "steps": 600, "batch_size": None}
-    below, above = (updates.train_stale(quadratic.model(), quadratic.examples, rate=factor * limit, **shared)
-                    for factor in (0.9, 1.1))  # fmt: skip
+    below, above = (
+        updates.train_stale(quadratic.model(), quadratic.examples, rate=factor * limit, **shared)
+        for factor in (0.9, 1.1)
+    )
     assert below.final_loss == pytest.approx(quadratic.optimum_loss, rel=1e-6)
     assert not below.diverged
     assert above.diverged
@@ -113,9 +132,15 @@ def test_delayed_training_of_least_squares_follows_the_path_of_its_quadratic():
     """One weight, no noise: the weights must be those of the recurrence, step by step."""
     problem = problems.least_squares(32, 1, condition=1, seed=2)
     settings = {"rate": 0.3, "delay": 2}
-    run = updates.train_stale(problem.model(), problem.examples, steps=30, batch_size=None, **settings)
-    distances = updates.descend_quadratic(1.0, steps=30, start=-float(problem.optimum[0]), **settings)
-    assert run.losses == pytest.approx([distance**2 / 2 for distance in distances[:30]], rel=1e-9, abs=1e-15)
+    run = updates.train_stale(
+        problem.model(), problem.examples, steps=30, batch_size=None, **settings
+    )
+    distances = updates.descend_quadratic(
+        1.0, steps=30, start=-float(problem.optimum[0]), **settings
+    )
+    assert run.losses == pytest.approx(
+        [distance**2 / 2 for distance in distances[:30]], rel=1e-9, abs=1e-15
+    )
 
 
 def test_the_known_optimum_is_the_one_numpy_finds(quadratic):
@@ -142,14 +167,21 @@ def test_a_server_of_equal_workers_is_the_queue_of_their_delay_bit_for_bit(worke
     queue = updates.train_stale(model, digits, delay=workers - 1, steps=24 + workers - 1, **shared)
     assert run.weights == queue.weights
     assert run.losses == queue.losses[:24]
-    assert run.staleness_counts == {**dict.fromkeys(range(workers - 1), 1), workers - 1: 24 - workers + 1}
+    assert run.staleness_counts == {
+        **dict.fromkeys(range(workers - 1), 1),
+        workers - 1: 24 - workers + 1,
+    }
     assert run.simulated_s == 0.5 * 24 / workers
     assert [share.updates for share in run.shares] == [24 // workers] * workers
 
 
 def test_the_slow_worker_has_the_stalest_gradients(model, digits):
-    """Three workers, one three times as slow: six updates of the others come between its fetch and its update."""
-    run = servers.simulate_server(model, digits, compute_s=[1.0, 1.0, 3.0], rate=0.05, updates=70, batch_size=32)
+    """Three workers, one three times as slow: six updates of the others come between its fetch and
+    its update.
+    """
+    run = servers.simulate_server(
+        model, digits, compute_s=[1.0, 1.0, 3.0], rate=0.05, updates=70, batch_size=32
+    )
     slow = run.shares[2]
     assert (slow.updates, slow.mean_staleness) == (10, 6)
     assert run.largest_staleness == 6
@@ -169,12 +201,20 @@ def test_real_threads_make_every_update_learn_and_alone_are_plain_sgd(run, model
     assert sum(several.staleness_counts.values()) == 60
     assert several.final_loss < several.first_loss
     assert not several.diverged
-    assert from_dict(servers.ServerRun, several.to_dict()).staleness_counts == several.staleness_counts
+    assert (
+        from_dict(servers.ServerRun, several.to_dict()).staleness_counts == several.staleness_counts
+    )
 
 
-@pytest.mark.parametrize(("run", "updates_made"), [(servers.run_server, 3), (servers.run_hogwild, 4)])
-def test_staleness_is_counted_while_another_worker_computes(run, updates_made, model, digits, monkeypatch):
-    """Each of two workers is held, twice, until both have fetched: of the first two updates one is one update stale."""
+@pytest.mark.parametrize(
+    ("run", "updates_made"), [(servers.run_server, 3), (servers.run_hogwild, 4)]
+)
+def test_staleness_is_counted_while_another_worker_computes(
+    run, updates_made, model, digits, monkeypatch
+):
+    """Each of two workers is held, twice, until both have fetched: of the first two updates one is
+    one update stale.
+    """
     both = threading.Barrier(2, timeout=60)
     calls = threading.local()
     plain = servers.gradient
@@ -192,11 +232,15 @@ def test_staleness_is_counted_while_another_worker_computes(run, updates_made, m
     assert found.staleness_counts[1] >= 1
 
 
-def test_an_exception_in_a_worker_and_a_loss_that_is_not_finite_end_the_run(model, digits, monkeypatch):
+def test_an_exception_in_a_worker_and_a_loss_that_is_not_finite_end_the_run(
+    model, digits, monkeypatch
+):
     blown = servers.run_server(model, digits, workers=2, rate=1e30, updates=50, batch_size=32)
     assert blown.diverged
     assert blown.updates < 50
-    assert servers.run_hogwild(model, digits, workers=2, rate=1e30, updates=50, batch_size=32).diverged
+    assert servers.run_hogwild(
+        model, digits, workers=2, rate=1e30, updates=50, batch_size=32
+    ).diverged
 
     def fails(replica, batch):
         raise RuntimeError("planted")
@@ -216,7 +260,10 @@ def test_hogwild_writes_one_memory_and_a_server_copies(model, digits):
 def test_interleavings_are_counted_as_by_hand():
     two = servers.interleave_additions(2)
     assert (two.interleavings, two.lossless_share) == (6, 1 / 3)
-    assert [(row.final_value, row.lost_updates, row.interleavings) for row in two.outcomes] == [(1, 1, 4), (2, 0, 2)]
+    assert [(row.final_value, row.lost_updates, row.interleavings) for row in two.outcomes] == [
+        (1, 1, 4),
+        (2, 0, 2),
+    ]
     for workers in (1, 3, 4):
         found = servers.interleave_additions(workers)
         assert found.interleavings == math.factorial(2 * workers) // 2**workers
@@ -229,10 +276,13 @@ def test_interleavings_are_counted_as_by_hand():
 @pytest.mark.parametrize("how", servers.HOW)
 def test_a_lock_loses_nothing_and_one_worker_needs_none(how):
     for workers, with_lock in ((1, False), (3, True)):
-        found = servers.count_lost_updates(workers, 30, how=how, with_lock=with_lock, elements=20_000)
+        found = servers.count_lost_updates(
+            workers, 30, how=how, with_lock=with_lock, elements=20_000
+        )
         assert (found.additions, found.lost_additions) == (workers * 30 * 20_000, 0)
     raced = servers.count_lost_updates(3, 30, how=how, elements=20_000)
-    assert 0 <= raced.lost_additions <= 2 * 30 * 20_000  # which is luck; each element got the 30 of one worker at least
+    # which is luck; each element got the 30 of one worker at least
+    assert 0 <= raced.lost_additions <= 2 * 30 * 20_000
 
 
 def test_a_lost_addition_is_seen(monkeypatch):
@@ -253,21 +303,32 @@ def test_a_lost_addition_is_seen(monkeypatch):
     ("steps", "every", "expected"), [(60, 1, 60), (60, 10, 6), (60, 7, 9), (5, 100, 1), (60, 60, 1)]
 )
 def test_local_sgd_synchronises_exactly_so_often(steps, every, expected, quadratic):
-    run = updates.train_local(quadratic.model(), quadratic.examples, workers=4, synchronise_every=every, rate=0.1,
-                            steps=steps, batch_size=4)  # fmt: skip
+    run = updates.train_local(
+        quadratic.model(),
+        quadratic.examples,
+        workers=4,
+        synchronise_every=every,
+        rate=0.1,
+        steps=steps,
+        batch_size=4,
+    )
     assert run.synchronisations == expected
-    # Chunks of 2, 2, 1 and 1 weights of 8 bytes: in each half of the ring a worker sends all but one of them, and the
-    # busiest leaves out one of 1 weight twice.
+    # Chunks of 2, 2, 1 and 1 weights of 8 bytes: in each half of the ring a worker sends all but
+    # one of them, and the busiest leaves out one of 1 weight twice.
     assert run.sent_bytes == expected * (5 + 5) * 8
 
 
 def test_synchronising_every_step_is_one_step_on_the_whole_batch(quadratic):
     """Four workers on a quarter each, all of it every step: gradient descent on everything."""
     settings = {"rate": 0.5, "steps": 25, "batch_size": None}
-    run = updates.train_local(quadratic.model(), quadratic.examples, workers=4, synchronise_every=1, **settings)
+    run = updates.train_local(
+        quadratic.model(), quadratic.examples, workers=4, synchronise_every=1, **settings
+    )
     plain = updates.train_stale(quadratic.model(), quadratic.examples, delay=0, **settings)
     assert run.losses == pytest.approx(plain.losses, rel=1e-9)
-    rarely = updates.train_local(quadratic.model(), quadratic.examples, workers=4, synchronise_every=25, **settings)
+    rarely = updates.train_local(
+        quadratic.model(), quadratic.examples, workers=4, synchronise_every=25, **settings
+    )
     assert rarely.losses != pytest.approx(plain.losses, rel=1e-3)
     # Left alone, each goes to the optimum of its own quarter: their mean is not that of the whole.
     assert rarely.final_loss > 1.2 * run.final_loss
@@ -282,7 +343,9 @@ def test_one_local_worker_is_plain_sgd_bit_for_bit(model, digits):
 
 
 def test_local_sgd_learns_the_digits_with_a_fortieth_of_the_synchronisations(model, digits):
-    sweep = updates.sweep_local(model, digits, workers=4, every=(1, 40), rate=0.05, steps=120, batch_size=16)
+    sweep = updates.sweep_local(
+        model, digits, workers=4, every=(1, 40), rate=0.05, steps=120, batch_size=16
+    )
     often, rarely = sweep.runs
     assert (often.synchronisations, rarely.synchronisations) == (120, 3)
     assert max(often.final_loss, rarely.final_loss) < 0.5 * often.first_loss
@@ -321,8 +384,11 @@ def test_wrong_models_and_data_are_refused(quadratic, model):
     with pytest.raises(ValueError, match="shapes"):
         updates.train_stale(model, (torch.zeros(3, 784), torch.zeros(2)), **settings)
     with pytest.raises(ValueError, match="give targets of the outputs' shape"):
-        updates.train_stale(quadratic.model(), (quadratic.examples.inputs, quadratic.optimum.repeat(11)[:64]),
-                            **settings)  # fmt: skip
+        updates.train_stale(
+            quadratic.model(),
+            (quadratic.examples.inputs, quadratic.optimum.repeat(11)[:64]),
+            **settings,
+        )
     with pytest.raises(ValueError, match="compute_s is empty"):
         servers.simulate_server(model, quadratic.examples, compute_s=(), rate=0.1, updates=1)
     with pytest.raises(ValueError, match=r"condition=0\.5; give a finite number, 1 or more"):

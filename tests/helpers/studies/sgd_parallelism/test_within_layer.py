@@ -1,4 +1,6 @@
-"""Products split three ways, SIMD lanes counted in compiled loops, threads, and the four sources' bytes."""
+"""Products split three ways, SIMD lanes counted in compiled loops, threads, and the four sources'
+bytes.
+"""
 
 import platform
 import shutil
@@ -15,18 +17,26 @@ from tests.properties import repeatable
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 needs_census = pytest.mark.skipif(
-    shutil.which("g++") is None or shutil.which("objdump") is None or platform.machine() not in ("x86_64", "AMD64"),
+    shutil.which("g++") is None
+    or shutil.which("objdump") is None
+    or platform.machine() not in ("x86_64", "AMD64"),
     reason="needs g++, objdump and an x86-64 processor",
 )
 
 
 def whole_numbers(rows, columns, seed):
     """Floats that are small whole numbers: every sum of their products is exact in any order."""
-    return torch.randint(-8, 9, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
+    return torch.randint(
+        -8, 9, (rows, columns), generator=torch.Generator().manual_seed(seed)
+    ).float()
 
 
 @repeatable(examples=80)
-@given(st.sampled_from(within_layer.WAYS), st.lists(st.integers(1, 24), min_size=3, max_size=3), st.data())
+@given(
+    st.sampled_from(within_layer.WAYS),
+    st.lists(st.integers(1, 24), min_size=3, max_size=3),
+    st.data(),
+)
 def test_a_split_product_is_the_product_and_its_bytes_are_those_of_its_tensors(by, sizes, data):
     m, k, n = sizes
     parts = data.draw(st.integers(1, {"rows": m, "columns": n, "inner": k}[by]))
@@ -44,11 +54,21 @@ def test_a_split_product_is_the_product_and_its_bytes_are_those_of_its_tensors(b
 
 def test_what_each_way_copies_and_combines_is_as_by_hand():
     """(4, 6) @ (6, 8) float32 in two parts."""
-    rows, columns, inner = (within_layer.model_split(4, 6, 8, by=by, parts=2) for by in within_layer.WAYS)
+    rows, columns, inner = (
+        within_layer.model_split(4, 6, 8, by=by, parts=2) for by in within_layer.WAYS
+    )
     assert [split.copied_bytes for split in (rows, columns, inner)] == [6 * 8 * 4, 4 * 6 * 4, 0]
-    assert [split.received_bytes for split in (rows, columns, inner)] == [2 * 8 * 4, 4 * 4 * 4, 4 * 8 * 4]
+    assert [split.received_bytes for split in (rows, columns, inner)] == [
+        2 * 8 * 4,
+        4 * 4 * 4,
+        4 * 8 * 4,
+    ]
     assert [split.additions for split in (rows, columns, inner)] == [0, 0, 32]
-    assert [split.combine.split()[0] for split in (rows, columns, inner)] == ["concatenate", "concatenate", "sum"]
+    assert [split.combine.split()[0] for split in (rows, columns, inner)] == [
+        "concatenate",
+        "concatenate",
+        "sum",
+    ]
     assert within_layer.model_split(4, 6, 8, by="inner", parts=1).combine == "nothing"
 
 
@@ -65,8 +85,11 @@ def test_the_inner_split_of_ordinary_numbers_is_right_to_rounding():
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
     exact = a.double() @ b.double()
-    found = within_layer.combine(within_layer.partial_products(a, b, by="inner", parts=4), by="inner")
-    # Higham's bound: the error of a sum of k products is at most about k u |a| |b|, however it is grouped.
+    found = within_layer.combine(
+        within_layer.partial_products(a, b, by="inner", parts=4), by="inner"
+    )
+    # Higham's bound: the error of a sum of k products is at most about k u |a| |b|, however it is
+    # grouped.
     assert ((found - exact).abs() <= 64 * 2**-24 * (a.double().abs() @ b.double().abs())).all()
 
 
@@ -84,7 +107,9 @@ def test_wrong_splits_are_refused(arguments, problem):
 
 def test_a_thread_sweep_uses_the_threads_it_reports_and_gives_them_back():
     seen, before = set(), torch.get_num_threads()
-    sweep = within_layer.sweep_threads(lambda: seen.add(torch.get_num_threads()), threads=(1, 2), budget_s=0.02)
+    sweep = within_layer.sweep_threads(
+        lambda: seen.add(torch.get_num_threads()), threads=(1, 2), budget_s=0.02
+    )
     assert seen == {1, 2}
     assert torch.get_num_threads() == before
     first, second = sweep.points
@@ -105,7 +130,11 @@ def test_independent_additions_are_packed_and_a_sum_only_when_it_may_be_reordere
         assert (alone.packed, alone.lanes) == (0, 1)
         assert alone.one_lane >= 1
     assert found.row("scaled_add", "vectors").packed >= 1
-    assert found.row("scaled_add", "vectors").lanes == found.row("scaled_add", "vectors").vector_bits // 32 >= 4
+    assert (
+        found.row("scaled_add", "vectors").lanes
+        == found.row("scaled_add", "vectors").vector_bits // 32
+        >= 4
+    )
     assert found.row("total", "vectors").packed == 0
     assert found.row("total", "vectors, sums reordered").packed >= 1
     with pytest.raises(ValueError, match="no row"):
@@ -124,8 +153,11 @@ def test_every_variant_computes_the_same_and_reordering_changes_the_last_digits_
         results[variant] = y
         totals[variant] = library.function(within_layer.DECLARATIONS["total"])(x, n)
     assert torch.equal(results["one lane"], results["vectors"])
-    assert results["one lane"].numpy() == pytest.approx((3.0 * x.double() + start.double()).numpy(), rel=1e-6, abs=1e-6)
-    assert totals["one lane"] == totals["vectors"] == np.cumsum(x.numpy())[-1]  # one after another, in float32
+    assert results["one lane"].numpy() == pytest.approx(
+        (3.0 * x.double() + start.double()).numpy(), rel=1e-6, abs=1e-6
+    )
+    # one after another, in float32
+    assert totals["one lane"] == totals["vectors"] == np.cumsum(x.numpy())[-1]
     bound = n * 2**-24 * float(x.double().abs().sum())
     assert abs(totals["vectors, sums reordered"] - float(x.double().sum())) <= bound
 
@@ -134,7 +166,9 @@ def test_every_variant_computes_the_same_and_reordering_changes_the_last_digits_
 @pytest.mark.timed
 def test_lanes_save_time_and_a_planted_copy_of_one_lane_does_not(monkeypatch):
     calls = within_layer.lane_calls("total", 4096)
-    assert {name: call() for name, call in calls.items()} == dict.fromkeys(within_layer.FLAGS, 4096.0)
+    assert {name: call() for name, call in calls.items()} == dict.fromkeys(
+        within_layer.FLAGS, 4096.0
+    )
     chosen = {"one lane": calls["one lane"], "reordered": calls["vectors, sums reordered"]}
     assert timing.compare(chosen, budget_s=0.5).candidate("reordered").time_ratio < 0.8
     with monkeypatch.context() as patch:

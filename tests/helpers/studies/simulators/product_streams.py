@@ -14,19 +14,27 @@ _PAGE_BYTES = 4096  # matrices of a product start at multiples of this
 def matrix_product(
     m: int, n: int, k: int, *, order: str = "ijk", tile: int | None = None, element_bytes: int = 4
 ) -> AddressStream:
-    """Return the accesses of ``C = A @ B``: A (m, k), B (k, n), C (m, n), each stored by rows and begun on a page.
+    """Return the accesses of ``C = A @ B``: A (m, k), B (k, n), C (m, n), each stored by rows and
+    begun on a page.
 
-    ``"ijk"`` sums an element of C in a register: two reads a step, one write an element. ``"ikj"`` writes zeros to C,
-    then takes an element of A and adds its multiples of a row of B to a row of C. With ``tile``, the order is "ikj"
-    within blocks of ``tile`` x ``tile``, the blocks in the order i, j, k.
+    ``"ijk"`` sums an element of C in a register: two reads a step, one write an element. ``"ikj"``
+    writes zeros to C, then takes an element of A and adds its multiples of a row of B to a row of
+    C. With ``tile``, the order is "ikj" within blocks of ``tile`` x ``tile``, the blocks in the
+    order i, j, k.
     """
     bases = np.cumsum([0, _pages(m * k * element_bytes), _pages(k * n * element_bytes)])
     a, b, c = (
         base + element_bytes * np.arange(rows * columns, dtype=np.int64).reshape(rows, columns)
         for base, (rows, columns) in zip(bases, ((m, k), (k, n), (m, n)), strict=True)
     )
-    parts = [_by_element(a, b, c)] if order == "ijk" else [(c.ravel(), True), *_by_blocks(a, b, c, tile)]
-    return join_streams([AddressStream(addresses, writes, element_bytes) for addresses, writes in parts])
+    parts = (
+        [_by_element(a, b, c)]
+        if order == "ijk"
+        else [(c.ravel(), True), *_by_blocks(a, b, c, tile)]
+    )
+    return join_streams(
+        [AddressStream(addresses, writes, element_bytes) for addresses, writes in parts]
+    )
 
 
 def _by_element(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

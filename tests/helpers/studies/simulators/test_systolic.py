@@ -1,4 +1,6 @@
-"""The simulated array against int64 products, closed formulas, hand-drawn cycles and planted faults."""
+"""The simulated array against int64 products, closed formulas, hand-drawn cycles and planted
+faults.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from helpers.studies.simulators import systolic
 from helpers.studies.simulators.systolic import _array, model_accesses, model_cycles, simulate
 
 DATAFLOWS = ("weight", "output", "input")
-BUFFERED = [("weight", False), ("weight", True), ("output", False), ("input", False), ("input", True)]
+BUFFERED = [
+    ("weight", False),
+    ("weight", True),
+    ("output", False),
+    ("input", False),
+    ("input", True),
+]
 
 
 def product_of(m, n, k, seed=0):
@@ -26,7 +34,9 @@ def product_of(m, n, k, seed=0):
 
 def sizes(count):
     draw = np.random.default_rng(9)
-    return [tuple(map(int, (*draw.integers(1, 15, 3), *draw.integers(1, 7, 2)))) for _ in range(count)]
+    return [
+        tuple(map(int, (*draw.integers(1, 15, 3), *draw.integers(1, 7, 2)))) for _ in range(count)
+    ]
 
 
 def tiles(size, elements):
@@ -36,7 +46,11 @@ def tiles(size, elements):
 def cycles_until_the_last_result(m, n, k, rows, columns, dataflow):
     """The formulas, charged for the part of the array that a tile uses; tiles follow each other."""
     if dataflow == "output":
-        return sum(used_m + used_n + k - 2 + rows for used_m in tiles(m, rows) for used_n in tiles(n, columns))
+        return sum(
+            used_m + used_n + k - 2 + rows
+            for used_m in tiles(m, rows)
+            for used_n in tiles(n, columns)
+        )
     m, n = (n, m) if dataflow == "input" else (m, n)
     return len(tiles(k, rows)) * sum(2 * rows + used + m - 2 for used in tiles(n, columns))
 
@@ -66,16 +80,20 @@ def test_products_counts_and_formulas_on_random_sizes(dataflow, double_buffered)
 def test_each_element_works_in_the_cycle_of_the_wavefront(dataflow):
     """On 3 x 5 elements: (r, c) starts r + c cycles after (0, 0), and works without a break."""
     rows, columns, length = 3, 5, 4
-    m, n, k = {"weight": (length, columns, rows), "output": (rows, columns, length), "input": (columns, length, rows)}[
-        dataflow
-    ]
+    m, n, k = {
+        "weight": (length, columns, rows),
+        "output": (rows, columns, length),
+        "input": (columns, length, rows),
+    }[dataflow]
     run = simulate(*product_of(m, n, k), rows=rows, columns=columns, dataflow=dataflow, frames=True)
     at_work = np.stack([frame.active for frame in run.frames])
     start = 0 if dataflow == "output" else rows
     for row in range(rows):
         for column in range(columns):
             first = start + row + column
-            assert np.flatnonzero(at_work[:, row, column]).tolist() == list(range(first, first + length))
+            assert np.flatnonzero(at_work[:, row, column]).tolist() == list(
+                range(first, first + length)
+            )
     assert [int(frame.active.sum()) for frame in run.frames] == run.active.tolist()
 
 
@@ -116,7 +134,8 @@ def test_numbers_of_other_kinds():
     assert ones.product.ravel().tolist() == 200 * [300]
     assert np.array_equal(simulate([[1j]], [[2]], rows=1, columns=1).product, [[2j]])
     infinite = simulate([[1, 2, 3]], [[np.inf], [0], [1]], rows=2, columns=2, dataflow="output")
-    assert infinite.product.tolist() == [[np.inf]]  # an idle element multiplies nothing, so no 0 x inf
+    # an idle element multiplies nothing, so no 0 x inf
+    assert infinite.product.tolist() == [[np.inf]]
 
 
 def test_an_array_of_256_by_256_elements():
@@ -126,21 +145,30 @@ def test_an_array_of_256_by_256_elements():
     assert run.cycles == model_cycles(300, 256, 256, rows=256, columns=256)
 
 
-# Faults planted in the source: each must be seen by an oracle above, also where product and totals are right.
+# Faults planted in the source: each must be seen by an oracle above, also where product and totals
+# are right.
 
 FAULTS = {
     "no skew": ("return np.arange(count)", "return 0 * np.arange(count)"),
     "skew on one side": ("_skew(rows), _skew(columns)", "_skew(rows), 0 * _skew(columns)"),
-    "filters loaded the wrong way up": ("k0[fold] + self.rows - 1 - entered,", "k0[fold] + entered,"),
+    "filters loaded the wrong way up": (
+        "k0[fold] + self.rows - 1 - entered,",
+        "k0[fold] + entered,",
+    ),
     "updated in place, from the left": (
         "            register[:, 1:] = register[:, :-1]\n            register[:, 0] = entering",
-        "            register[:, 0] = entering\n"
-        "            for column in range(1, register.shape[1]):\n"
-        "                register[:, column] = register[:, column - 1]",
+        "            register[:, 0] = entering\n            for column in range(1, "
+        "register.shape[1]):\n                register[:, column] = register[:, column - 1]",
     ),
     "one operand late": ("_skew(rows), _skew(columns)", "_skew(rows) + 1, _skew(columns)"),
-    "a partial tile multiplies its padding": ("under_way & (k < self.k) & (n < self.n)", "under_way & (k < self.k)"),
-    "sums of a second fold overwrite the first": (".reshape(-1)[places] += values", ".reshape(-1)[places] = values"),
+    "a partial tile multiplies its padding": (
+        "under_way & (k < self.k) & (n < self.n)",
+        "under_way & (k < self.k)",
+    ),
+    "sums of a second fold overwrite the first": (
+        ".reshape(-1)[places] += values",
+        ".reshape(-1)[places] = values",
+    ),
 }
 
 
@@ -150,7 +178,8 @@ def with_fault(old, new):
     module = types.ModuleType("faulty")
     sys.modules["faulty"] = module  # dataclasses look their module up
     exec(compile(source.replace(old, new), "faulty", "exec"), module.__dict__)
-    module.console = types.SimpleNamespace(track=lambda *_, **__: range(1000))  # a faulty run may have no end
+    # a faulty run may have no end
+    module.console = types.SimpleNamespace(track=lambda *_, **__: range(1000))
     return module.simulate
 
 
@@ -203,24 +232,42 @@ def test_a_convolution_on_the_array_is_the_convolution():
         layer.weight.copy_(torch.randint(-9, 10, layer.weight.shape))
     images = torch.randint(-9, 10, (2, 6, 5, 5)).double()
     gemm = systolic.gemm_of(layer, images.shape)
-    patches = nn.functional.unfold(images, 3, padding=1).transpose(1, 2).reshape(-1, gemm.products, gemm.k)
+    patches = (
+        nn.functional.unfold(images, 3, padding=1)
+        .transpose(1, 2)
+        .reshape(-1, gemm.products, gemm.k)
+    )
     weights = layer.weight.detach().reshape(gemm.products, gemm.n, gemm.k)
-    groups = [simulate(patches[:, group], weights[group].T, rows=8, columns=8).product for group in range(2)]
+    groups = [
+        simulate(patches[:, group], weights[group].T, rows=8, columns=8).product
+        for group in range(2)
+    ]
     assert groups[0].shape == (gemm.m, gemm.n)
-    on_array = torch.tensor(np.concatenate(groups, 1)).reshape(2, 25, 4).transpose(1, 2).reshape(2, 4, 5, 5)
+    on_array = (
+        torch.tensor(np.concatenate(groups, 1))
+        .reshape(2, 25, 4)
+        .transpose(1, 2)
+        .reshape(2, 4, 5, 5)
+    )
     assert torch.equal(on_array, layer(images).detach())
 
 
 def test_a_network_is_the_sum_of_its_layers_also_as_simulated():
     network = systolic.simulate_network(LeNet(), (2, 1, 28, 28), rows=16, columns=16)
-    assert (network.macs, network.other_macs) == (profile_ops(LeNet(), (2, 1, 28, 28)).forward_macs, 0)
+    assert (network.macs, network.other_macs) == (
+        profile_ops(LeNet(), (2, 1, 28, 28)).forward_macs,
+        0,
+    )
     assert [layer.layer for layer in network.layers] == ["conv1", "conv2", "fc1", "fc2", "fc3"]
     assert network.cycles == sum(layer.cycles for layer in network.layers)
     last = network.layers[-1]
     run = simulate(*product_of(last.m, last.n, last.k), rows=16, columns=16)
     assert run.cycles <= last.cycles < run.cycles + 16 * 16
     assert (run.input_reads, run.filter_reads, run.output_writes) == (
-        last.input_reads, last.filter_reads, last.output_writes)  # fmt: skip
+        last.input_reads,
+        last.filter_reads,
+        last.output_writes,
+    )
 
 
 def test_products_outside_layers_are_told():
@@ -232,7 +279,11 @@ def test_products_outside_layers_are_told():
 
 def test_alexnet_fills_an_array_whose_side_divides_its_channels():
     """384 channels are 3 tiles of 128, and 1.5 of 256."""
-    conv3 = {side: systolic.simulate_network(AlexNet(towers=1), (128, 3, 224, 224), rows=side, columns=side).layers[2]
-             for side in (128, 256)}  # fmt: skip
+    conv3 = {
+        side: systolic.simulate_network(
+            AlexNet(towers=1), (128, 3, 224, 224), rows=side, columns=side
+        ).layers[2]
+        for side in (128, 256)
+    }
     assert conv3[128].utilisation_share > 0.98
     assert 0.70 < conv3[256].utilisation_share < 0.75

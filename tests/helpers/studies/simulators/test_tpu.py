@@ -27,15 +27,23 @@ def test_the_cycles_of_each_application_add_up():
 
 @pytest.mark.parametrize(
     ("name", "mean", "digits"),
-    [("active_share", 28, 0), ("useful_share", 23, 0), ("shift_share", 12, 0), ("non_matrix_share", 20, 0),
-     ("model_error_share", 8, 0)],
-)  # fmt: skip
+    [
+        ("active_share", 28, 0),
+        ("useful_share", 23, 0),
+        ("shift_share", 12, 0),
+        ("non_matrix_share", 20, 0),
+        ("model_error_share", 8, 0),
+    ],
+)
 def test_means_are_those_that_the_paper_prints(name, mean, digits):
     assert round(sum(percent(name)) / len(ROWS), digits) == mean
 
 
 def test_one_printed_mean_is_not_that_of_its_row():
-    """The paper prints a mean weight stall of 43 %: then its four means would add up to 103 %. Its row has 41."""
+    """The paper prints a mean weight stall of 43 %: then its four means would add up to 103 %.
+
+    Its row has 41.
+    """
     assert round(sum(percent("stall_share")) / len(ROWS)) == 41
 
 
@@ -45,22 +53,30 @@ def test_tera_operations_have_the_printed_mean():
 
 def test_unused_multiply_adds_are_what_the_paper_prints_within_its_rounding():
     unused = [0.3, 1.2, 0.0, 4.2, 0.0, 23.7]
-    found = [active - useful for active, useful in zip(percent("active_share"), percent("useful_share"), strict=True)]
+    found = [
+        active - useful
+        for active, useful in zip(percent("active_share"), percent("useful_share"), strict=True)
+    ]
     assert found == pytest.approx(unused, abs=0.1001)
 
 
 def test_single_figures_are_those_of_the_text():
     cnn1 = row_of(ROWS, "application", name="CNN1")
-    assert round(100 * (cnn1.stall_share + cnn1.shift_share)) == 35  # "About 35% of cycles are spent waiting"
+    # "About 35% of cycles are spent waiting"
+    assert round(100 * (cnn1.stall_share + cnn1.shift_share)) == 35
     assert round(100 * cnn1.non_matrix_share) == 19  # "roughly 19% of cycles not explained"
-    assert cnn1.useful_share / cnn1.active_share == pytest.approx(0.5, abs=0.02)  # "only about half of the MACs"
-    assert sorted(row.weights for row in ROWS)[:: len(ROWS) - 1] == [5_000_000, 100_000_000]  # "between 5M and 100M"
+    # "only about half of the MACs"
+    assert cnn1.useful_share / cnn1.active_share == pytest.approx(0.5, abs=0.02)
+    # "between 5M and 100M"
+    assert sorted(row.weights for row in ROWS)[:: len(ROWS) - 1] == [5_000_000, 100_000_000]
 
 
 def test_every_application_stays_below_the_peak_and_a_perceptron_meets_a_weight_once_an_example():
     peak = device("TPU v1").peak("int8").dense_flops_per_s
     assert all(row.measured_tops * 1e12 < peak for row in ROWS)
-    assert all(row.ops_per_weight_byte == row.batch for row in ROWS if not row.name.startswith("CNN"))
+    assert all(
+        row.ops_per_weight_byte == row.batch for row in ROWS if not row.name.startswith("CNN")
+    )
 
 
 def test_the_table_is_a_frame_with_its_source_and_goes_through_json():

@@ -1,4 +1,6 @@
-"""Pruning against torch.nn.utils.prune, brute force over every choice, and a network that is really smaller."""
+"""Pruning against torch.nn.utils.prune, brute force over every choice, and a network that is really
+smaller.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,19 @@ def test_single_weights_go_as_in_pytorch(share, scope):
         assert torch.equal(mine.weight, layer.weight)
         assert torch.equal(mine.bias, layer.bias)
         zeros = int((layer.weight == 0).sum())
-        assert (row.kind, row.weights, row.zeros) == (type(mine).__name__, layer.weight.numel(), zeros)
+        assert (row.kind, row.weights, row.zeros) == (
+            type(mine).__name__,
+            layer.weight.numel(),
+            zeros,
+        )
         assert row.kept == row.weights - zeros
         assert row.zeros_share == zeros / row.weights
-    assert report.weights == report.kept + report.zeros == sum(row.weights for row in report.layers) == 41_070
+    assert (
+        report.weights
+        == report.kept + report.zeros
+        == sum(row.weights for row in report.layers)
+        == 41_070
+    )
     assert report.zeros == sum(row.zeros for row in report.layers)
     if scope == "model":
         assert report.zeros == round(share * report.weights)
@@ -64,11 +75,16 @@ def test_of_equal_weights_exactly_the_asked_number_goes_the_first_ones(share):
     model = net_of(nn.Linear(30, 7), nn.Linear(7, 10))
     for layer in model:
         layer.weight.data.sign_()
-    for scope, each in (("layer", [round(share * 210), round(share * 70)]), ("model", [round(share * 280)])):
+    for scope, each in (
+        ("layer", [round(share * 210), round(share * 70)]),
+        ("model", [round(share * 280)]),
+    ):
         pruned, _ = prune(model, share, scope=scope)
         zeros = [(layer.weight == 0).flatten() for layer in pruned]
         zeros = [torch.cat(zeros)] if scope == "model" else zeros
-        assert [gone.nonzero().flatten().tolist() for gone in zeros] == [list(range(count)) for count in each]
+        assert [gone.nonzero().flatten().tolist() for gone in zeros] == [
+            list(range(count)) for count in each
+        ]
 
 
 def best_two(group):
@@ -80,7 +96,9 @@ def test_two_of_four_keeps_the_most_of_every_choice():
     model = net_of(nn.Linear(16, 12))
     pruned, report = prune(model, 0.5, pattern="2:4")
     assert (report.zeros, report.zeros_share) == (96, 0.5)
-    for before, after in zip(model[0].weight.view(-1, 4).tolist(), pruned[0].weight.view(-1, 4).tolist(), strict=True):
+    for before, after in zip(
+        model[0].weight.view(-1, 4).tolist(), pruned[0].weight.view(-1, 4).tolist(), strict=True
+    ):
         assert sum(value == 0 for value in after) == 2
         assert all(value in (0, old) for value, old in zip(after, before, strict=True))
         assert sum(map(abs, after)) == pytest.approx(best_two(before), rel=1e-7)
@@ -107,7 +125,9 @@ def test_in_a_convolution_two_of_four_are_input_channels_at_one_place_of_the_ker
 def smallest_blocks(matrix, block, share):
     """Blocks one by one, and a sort that keeps the order of equals."""
     down, across = block
-    corners = [(r, c) for r in range(0, matrix.shape[0], down) for c in range(0, matrix.shape[1], across)]
+    corners = [
+        (r, c) for r in range(0, matrix.shape[0], down) for c in range(0, matrix.shape[1], across)
+    ]
     corners.sort(key=lambda at: np.abs(matrix[at[0] : at[0] + down, at[1] : at[1] + across]).sum())
     expected = matrix.copy()
     for r, c in corners[: round(share * len(corners))]:
@@ -121,7 +141,8 @@ def test_blocks_go_whole(block):
     for share in (0.0, 0.3, 0.5, 1.0):
         pruned, _ = prune(model, share, pattern="blocks", block=block)
         assert np.array_equal(
-            pruned[0].weight.detach(), smallest_blocks(model[0].weight.detach().numpy(), block, share)
+            pruned[0].weight.detach(),
+            smallest_blocks(model[0].weight.detach().numpy(), block, share),
         )
 
 
@@ -133,7 +154,10 @@ def test_blocks_of_a_convolution_are_blocks_of_its_matrix():
 
 
 def test_the_matrix_of_a_convolution_computes_it():
-    conv, images = nn.Conv2d(4, 6, 3, dtype=torch.float64), torch.randn(1, 4, 3, 3, dtype=torch.float64)
+    conv, images = (
+        nn.Conv2d(4, 6, 3, dtype=torch.float64),
+        torch.randn(1, 4, 3, 3, dtype=torch.float64),
+    )
     channels_last = images.movedim(1, -1).flatten()
     assert torch.allclose(weight_matrix(conv) @ channels_last + conv.bias, conv(images).flatten())
     assert weight_matrix(nn.Linear(3, 2)).shape == (2, 3)
@@ -150,16 +174,28 @@ def test_neurons_go_as_in_pytorch():
 
 
 def test_a_network_without_the_neurons_says_the_same():
-    """Rows and columns are really taken away: so the removed neurons' biases must be gone as well."""
+    """Rows and columns are really taken away: so the removed neurons' biases must be gone as
+    well.
+    """
     model = lenet().double()
     pruned, report = prune(model, 0.5, pattern="neurons", layers=["fc1", "fc2"])
     small = lenet(hidden=60).double()
-    small.load_state_dict({**small.state_dict(), **{name: value for name, value in model.state_dict().items()
-                                                    if name.startswith("conv")}})  # fmt: skip
+    small.load_state_dict(
+        {
+            **small.state_dict(),
+            **{
+                name: value for name, value in model.state_dict().items() if name.startswith("conv")
+            },
+        }
+    )
     kept1, kept2 = ((pruned.get_submodule(name).weight != 0).any(1) for name in ("fc1", "fc2"))
     assert (int(kept1.sum()), int(kept2.sum())) == (60, 30)
     with torch.no_grad():
-        for name, rows, columns in (("fc1", kept1, slice(None)), ("fc2", kept2, kept1), ("fc3", slice(None), kept2)):
+        for name, rows, columns in (
+            ("fc1", kept1, slice(None)),
+            ("fc2", kept2, kept1),
+            ("fc3", slice(None), kept2),
+        ):
             layer, old = small.get_submodule(name), model.get_submodule(name)
             layer.weight.copy_(old.weight[rows][:, columns])
             layer.bias.copy_(old.bias[rows])
@@ -172,14 +208,20 @@ def state_of(model):
     """Everything of a model that a caller could miss."""
     values = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    extras = [(id(p), p.requires_grad, None if p.grad is None else p.grad.clone(), p._backward_hooks)
-              for p in model.parameters()]  # fmt: skip
+    extras = [
+        (id(p), p.requires_grad, None if p.grad is None else p.grad.clone(), p._backward_hooks)
+        for p in model.parameters()
+    ]
     return values, modes, extras
 
 
 def same_state(before, after):
-    return (before[0].keys() == after[0].keys() and all(torch.equal(before[0][key], after[0][key]) for key in before[0])
-            and before[1] == after[1] and str(before[2]) == str(after[2]))  # fmt: skip
+    return (
+        before[0].keys() == after[0].keys()
+        and all(torch.equal(before[0][key], after[0][key]) for key in before[0])
+        and before[1] == after[1]
+        and str(before[2]) == str(after[2])
+    )
 
 
 @pytest.mark.parametrize("how", [{"share": 0.5}, {"share": 0.9, "scope": "model"},
@@ -187,7 +229,14 @@ def same_state(before, after):
                                  {"share": 0.5, "pattern": "neurons", "layers": ["0"]},
                                  {"share": 0.5, "pattern": "2:4"}])  # fmt: skip
 def test_the_model_stays_as_it_was_also_after_a_refusal(how):
-    model = net_of(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.ReLU(), nn.Linear(8, 4), nn.Linear(6, 2))
+    model = net_of(
+        nn.Linear(8, 6),
+        nn.BatchNorm1d(6),
+        nn.Dropout(),
+        nn.ReLU(),
+        nn.Linear(8, 4),
+        nn.Linear(6, 2),
+    )
     model[5](model[1](model[0](torch.randn(5, 8)))).sum().backward()
     model[1].eval()
     model[4].weight.requires_grad_(False)
@@ -199,9 +248,13 @@ def test_the_model_stays_as_it_was_also_after_a_refusal(how):
         pruned, _ = prune(model, **how)
         assert [module.training for module in pruned.modules()] == before[1]
         assert torch.equal(pruned[1].running_mean, model[1].running_mean)
-        assert [p.requires_grad for p in pruned.parameters()] == [p.requires_grad for p in model.parameters()]
+        assert [p.requires_grad for p in pruned.parameters()] == [
+            p.requires_grad for p in model.parameters()
+        ]
         assert all(p.grad is None for p in pruned.parameters())
-        assert not {p.data_ptr() for p in pruned.parameters()} & {p.data_ptr() for p in model.parameters()}
+        assert not {p.data_ptr() for p in pruned.parameters()} & {
+            p.data_ptr() for p in model.parameters()
+        }
     assert same_state(before, state_of(model))
     assert torch.equal(generator, torch.get_rng_state())
 
@@ -236,7 +289,8 @@ def test_training_keeps_the_zeros_and_changes_the_others(which, pattern):
         new = pruned.get_parameter(name)
         assert torch.equal(new == 0, old == 0)
         assert (new != old)[old != 0].any()
-    assert (trained(before, which)[0].weight != 0).all()  # a copy of the copy, as documented: its zeros grow
+    # a copy of the copy, as documented: its zeros grow
+    assert (trained(before, which)[0].weight != 0).all()
 
 
 def test_a_shared_weight_is_counted_once_and_stays_shared():
@@ -254,14 +308,24 @@ def test_a_shared_weight_is_counted_once_and_stays_shared():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
-@pytest.mark.parametrize("how", [{}, {"scope": "model"}, {"pattern": "2:4"}, {"pattern": "blocks", "block": (2, 4)},
-                                 {"pattern": "neurons", "layers": ["0"]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"scope": "model"},
+        {"pattern": "2:4"},
+        {"pattern": "blocks", "block": (2, 4)},
+        {"pattern": "neurons", "layers": ["0"]},
+    ],
+)
 def test_other_types_lose_as_many(dtype, how):
     model = nn.Sequential(nn.Linear(8, 6, dtype=dtype))
     pruned, report = prune(model, 0.5, **how)
     assert report.zeros == 24
     assert pruned[0].weight.dtype == dtype
-    assert torch.equal(pruned[0].weight[pruned[0].weight != 0], model[0].weight[pruned[0].weight != 0])
+    assert torch.equal(
+        pruned[0].weight[pruned[0].weight != 0], model[0].weight[pruned[0].weight != 0]
+    )
 
 
 @pytest.mark.parametrize("rows", [[[1, 1 + 2**-10], [1, 1]], [[60_000, 50_000], [-40_000, 50_000]]])
@@ -282,7 +346,10 @@ def test_zeros_that_are_there_count_and_zero_weights_stay_countable():
     once, _ = prune(lenet(), 0.5)
     twice, report = prune(once, 0.75)
     assert all(row.zeros == round(0.75 * row.weights) for row in report.layers)
-    assert all(((new == 0) | (old != 0)).all() for new, old in zip(twice.parameters(), once.parameters(), strict=True))
+    assert all(
+        ((new == 0) | (old != 0)).all()
+        for new, old in zip(twice.parameters(), once.parameters(), strict=True)
+    )
     _, report = prune(with_weights([[0.0] * 4] * 2), 0.5)
     assert (report.kept, report.zeros_share) == (0, 1.0)
 
@@ -323,27 +390,51 @@ def test_where_no_gradients_are_kept_it_prunes_as_well(mode):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_same_weights_go():
-    for how in ({}, {"scope": "model"}, {"pattern": "2:4", "layers": LINEAR},
-                {"pattern": "neurons", "layers": ["fc1"]}):  # fmt: skip
+    for how in (
+        {},
+        {"scope": "model"},
+        {"pattern": "2:4", "layers": LINEAR},
+        {"pattern": "neurons", "layers": ["fc1"]},
+    ):
         here, _ = prune(lenet(), 0.5, **how)
         there, _ = prune(lenet().cuda(), 0.5, **how)
-        assert all(torch.equal(a, b.cpu()) for a, b in zip(here.parameters(), there.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b.cpu())
+            for a, b in zip(here.parameters(), there.parameters(), strict=True)
+        )
         assert next(there.parameters()).is_cuda
         moved = here.cuda()
         moved(torch.randn(2, 1, 28, 28, device="cuda")).sum().backward()
         assert (moved.fc1.weight.grad[moved.fc1.weight == 0] == 0).all()
 
 
-@pytest.mark.parametrize(("name", "wrong", "seen_by"), [
-    ("_two_of_four", lambda sizes: _pruning._lowest(sizes.flatten(), sizes.numel() // 2).view_as(sizes),
-     test_two_of_four_keeps_the_most_of_every_choice),
-    ("_remove", lambda parameter, removed: parameter.masked_fill_(removed, 0),
-     lambda: test_training_keeps_the_zeros_and_changes_the_others(0, "unstructured")),
-    ("_lowest", lambda values, count: values <= values.kthvalue(max(count, 1)).values,
-     lambda: test_of_equal_weights_exactly_the_asked_number_goes_the_first_ones(0.3)),
-    ("weight_matrix", lambda layer: layer.weight.detach().flatten(1),
-     lambda: test_in_a_convolution_two_of_four_are_input_channels_at_one_place_of_the_kernel(nn.Conv2d)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "wrong", "seen_by"),
+    [
+        (
+            "_two_of_four",
+            lambda sizes: _pruning._lowest(sizes.flatten(), sizes.numel() // 2).view_as(sizes),
+            test_two_of_four_keeps_the_most_of_every_choice,
+        ),
+        (
+            "_remove",
+            lambda parameter, removed: parameter.masked_fill_(removed, 0),
+            lambda: test_training_keeps_the_zeros_and_changes_the_others(0, "unstructured"),
+        ),
+        (
+            "_lowest",
+            lambda values, count: values <= values.kthvalue(max(count, 1)).values,
+            lambda: test_of_equal_weights_exactly_the_asked_number_goes_the_first_ones(0.3),
+        ),
+        (
+            "weight_matrix",
+            lambda layer: layer.weight.detach().flatten(1),
+            lambda: test_in_a_convolution_two_of_four_are_input_channels_at_one_place_of_the_kernel(
+                nn.Conv2d
+            ),
+        ),
+    ],
+)
 def test_a_planted_fault_is_seen(monkeypatch, name, wrong, seen_by):
     monkeypatch.setattr(_pruning, name, wrong)
     with pytest.raises(AssertionError):

@@ -1,4 +1,6 @@
-"""One call's levels: what is dispatched is known by construction; what computes depends on the machine: either/or."""
+"""One call's levels: what is dispatched is known by construction; what computes depends on the
+machine: either/or.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from helpers.studies import stack
 from helpers.studies.stack import _calls as calls, _following as following
 
 FOLDER = Path(__file__).parent
-CALL = "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward,src:f32:a:blocked:abcd::f0,,,mb2,0.1"
+CALL = "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward,src:f32:a:blocked:abcd::f0,,,mb2,0.1"  # noqa: E501
 can_read = pytest.mark.skipif(
     shutil.which("objdump") is None or platform.machine() not in ("x86_64", "AMD64"),
     reason="needs objdump and an x86-64 processor",
@@ -49,17 +51,27 @@ def convolution():
 def test_the_dispatched_operators_depend_on_the_mode_and_not_on_the_machine(convolution):
     assert names(convolution.with_autograd) == ["aten::convolution", "aten::relu"]
     assert names(convolution.without_autograd) == ["aten::convolution", "aten::relu"]
-    assert names(convolution.in_inference_mode) == ["aten::conv2d", "aten::relu"]  # nothing takes it apart above
+    # nothing takes it apart above
+    assert names(convolution.in_inference_mode) == ["aten::conv2d", "aten::relu"]
     assert convolution.with_autograd[0].inputs == "(2, 6, 12, 12) float32, (16, 6, 5, 5) float32"
-    counts = {row.operator: (row.with_autograd, row.without_autograd, row.in_inference_mode)
-              for row in convolution.operators}  # fmt: skip
-    assert counts == {"aten::convolution": (1, 1, 0), "aten::relu": (1, 1, 1), "aten::conv2d": (0, 0, 1)}
+    counts = {
+        row.operator: (row.with_autograd, row.without_autograd, row.in_inference_mode)
+        for row in convolution.operators
+    }
+    assert counts == {
+        "aten::convolution": (1, 1, 0),
+        "aten::relu": (1, 1, 1),
+        "aten::conv2d": (0, 0, 1),
+    }
 
 
 def test_the_profiler_s_operators_stand_under_those_that_call_them(convolution):
     top = [operator.name for operator in convolution.nested if operator.depth == 0]
     assert top == ["aten::conv2d", "aten::relu"]
-    assert [(row.name, row.depth) for row in convolution.nested[:2]] == [("aten::conv2d", 0), ("aten::convolution", 1)]
+    assert [(row.name, row.depth) for row in convolution.nested[:2]] == [
+        ("aten::conv2d", 0),
+        ("aten::convolution", 1),
+    ]
     assert convolution.nested[0].inputs == "(2, 6, 12, 12), (16, 6, 5, 5)"
 
 
@@ -72,7 +84,10 @@ def test_it_says_which_library_computed_or_that_none_was_called(convolution):
         computed = [p.name for p in convolution.primitives]
         assert "convolution" in computed or any("GEMM" in name for name in computed)
     else:
-        assert convolution.computed_by == "no library that keeps a log: neither oneDNN nor MKL was called"
+        assert (
+            convolution.computed_by
+            == "no library that keeps a log: neither oneDNN nor MKL was called"
+        )
     assert CALL not in convolution.log  # a print is no library's log
 
 
@@ -83,7 +98,9 @@ def test_each_generated_kernel_is_listed_and_counted(convolution):
         assert kernel.code_bytes > 0
         assert (kernel.listing is None) == (kernel.census is None) == unread
         if kernel.census:
-            assert kernel.instructions == len(kernel.listing.splitlines()) - 1 == kernel.census.total
+            assert (
+                kernel.instructions == len(kernel.listing.splitlines()) - 1 == kernel.census.total
+            )
             assert kernel.multiply_adds + kernel.dot_products <= kernel.instructions
 
 
@@ -129,7 +146,10 @@ def test_a_lambda_that_only_trains_is_followed_where_it_runs():
     assert {row.without_autograd for row in found.operators} == {None}
     levels = {gap.level: gap.reason for gap in found.not_followed}
     for mode in ("without autograd", "in inference mode"):
-        assert "RuntimeError: element 0 of tensors does not require grad" in levels[f"operators {mode}"]
+        assert (
+            "RuntimeError: element 0 of tensors does not require grad"
+            in levels[f"operators {mode}"]
+        )
 
 
 def test_a_call_that_takes_too_long_is_ended():
@@ -162,9 +182,12 @@ def test_every_call_begins_with_copies(here):
     held = []
     seen = here(lambda values: (values.append(len(values)), torch.zeros(len(values)).relu_()), held)
     assert held == []
-    assert {call.inputs for mode in seen.operators.values() for call in mode if call.name == "aten::relu_"} == {
-        "(1,) float32"
-    }
+    assert {
+        call.inputs
+        for mode in seen.operators.values()
+        for call in mode
+        if call.name == "aten::relu_"
+    } == {"(1,) float32"}
 
 
 def test_what_c_code_prints_is_the_log_and_output_goes_on_afterwards(here, capfd):
@@ -175,8 +198,15 @@ def test_what_c_code_prints_is_the_log_and_output_goes_on_afterwards(here, capfd
 
 
 def followed(**changes):
-    fields = {"log": "", "kernels": (), "operators": dict.fromkeys(following.MODES, ()), "nested": (), "devices": (),
-              "has_onednn": True, "has_mkl": True}  # fmt: skip
+    fields = {
+        "log": "",
+        "kernels": (),
+        "operators": dict.fromkeys(following.MODES, ()),
+        "nested": (),
+        "devices": (),
+        "has_onednn": True,
+        "has_mkl": True,
+    }
     return following.Followed(**{**fields, **changes})
 
 
@@ -193,27 +223,40 @@ def test_levels_that_are_not_followed_are_named():
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_call_on_a_gpu_shows_its_operators_and_says_what_is_not_followed():
-    found = stack.trace_calls(torch.matmul, torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda"))
+    found = stack.trace_calls(
+        torch.matmul, torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
+    )
     assert names(found.with_autograd) == ["aten::mm"]
     assert "libraries and kernels on cuda" in [gap.level for gap in found.not_followed]
 
 
-@pytest.mark.parametrize(("function", "inputs", "words"), [
-    (5, (), "trace_calls takes a function and its arguments, not 5"),
-    (None, (torch.ones(2),), "trace_calls takes a function and its arguments, not None"),
-    (len, (threading.Lock(),), "make open files, locks, generators and the like inside the function"),
-    (sum, ((i for i in range(3)),), "cannot be sent to another process"),
-], ids=["no function", "None", "a lock", "a generator"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "inputs", "words"),
+    [
+        (5, (), "trace_calls takes a function and its arguments, not 5"),
+        (None, (torch.ones(2),), "trace_calls takes a function and its arguments, not None"),
+        (
+            len,
+            (threading.Lock(),),
+            "make open files, locks, generators and the like inside the function",
+        ),
+        (sum, ((i for i in range(3)),), "cannot be sent to another process"),
+    ],
+    ids=["no function", "None", "a lock", "a generator"],
+)
 def test_what_cannot_travel_is_refused(function, inputs, words):
     with pytest.raises(TypeError, match=re.escape(words)):
         stack.trace_calls(function, *inputs)
 
 
-# The kernels that oneDNN wrote on an AVX2 machine: LeNet's second convolution at batch 2, and GELU with its constants.
+# The kernels that oneDNN wrote on an AVX2 machine: LeNet's second convolution at batch 2, and GELU
+# with its constants.
 
 
 def kernel(name):
-    (found,), why = calls._read_kernels((native.MachineCode(name, (FOLDER / f"{name}.bin").read_bytes()),))
+    (found,), why = calls._read_kernels(
+        (native.MachineCode(name, (FOLDER / f"{name}.bin").read_bytes()),)
+    )
     assert why == ""
     return found
 
@@ -221,7 +264,12 @@ def kernel(name):
 @can_read
 def test_the_second_convolution_of_lenet_has_six_accumulators():
     found = kernel("convolution_avx2")
-    assert (found.code_bytes, found.multiply_adds, found.dot_products, found.vector_bits) == (1143, 60, 0, 256)
+    assert (found.code_bytes, found.multiply_adds, found.dot_products, found.vector_bits) == (
+        1143,
+        60,
+        0,
+        256,
+    )
     sums = re.findall(r"vfmadd231ps (ymm\d+)", found.listing)
     assert (len(sums), sorted(set(sums))) == (60, [f"ymm{place}" for place in range(6)])
 
@@ -242,11 +290,18 @@ def test_sums_of_short_products_are_counted_apart():
     assert (found.dot_products, found.multiply_adds) == (4, 0)
 
 
-def test_without_a_disassembler_a_kernel_has_its_size_and_the_trace_says_what_to_install(monkeypatch, tmp_path):
+def test_without_a_disassembler_a_kernel_has_its_size_and_the_trace_says_what_to_install(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(calls.platform, "machine", lambda: "x86_64")
     (found,), why = calls._read_kernels((native.MachineCode("jit", b"\xc3"),))
-    assert (found.code_bytes, found.instructions, found.dot_products, found.vector_bits) == (1, None, None, None)
+    assert (found.code_bytes, found.instructions, found.dot_products, found.vector_bits) == (
+        1,
+        None,
+        None,
+        None,
+    )
     assert "unknown" in str(found)
     assert re.search("objdump is not on the PATH.*binutils", why)
     monkeypatch.setattr(calls.platform, "machine", lambda: "arm64")
@@ -256,7 +311,13 @@ def test_without_a_disassembler_a_kernel_has_its_size_and_the_trace_says_what_to
 
 
 def test_kernels_come_in_the_order_in_which_they_were_made(tmp_path):
-    for name in ("dnnl_dump_cpu_b.2.bin", "dnnl_dump_cpu_a.10.bin", "dnnl_dump_cpu_c.1.bin", "other.3.bin", "log.txt"):
+    for name in (
+        "dnnl_dump_cpu_b.2.bin",
+        "dnnl_dump_cpu_a.10.bin",
+        "dnnl_dump_cpu_c.1.bin",
+        "other.3.bin",
+        "log.txt",
+    ):
         (tmp_path / name).write_bytes(name.encode())
     found = following._kernels(tmp_path)
     assert [code.name for code in found] == ["c", "b", "a"]
