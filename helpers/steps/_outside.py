@@ -173,11 +173,11 @@ def _set_aside() -> list[Any] | None:
     given to a new object.
 
     Python counts frozen objects one by one, a tenth of a second for a million, so that they are
-    counted once: afterwards it is enough that the list of the count, which was frozen with all
-    else, is not seen among the others.
+    counted once: they have been set free only where the others are as many, and the list of the
+    count, which may have been frozen with all else, is among them.
     """
     older = gc.get_objects() if _FROZEN else []
-    if not _FROZEN or id(_FROZEN) in map(id, older):
+    if not _FROZEN or (len(older) >= _FROZEN[0] and id(_FROZEN) in map(id, older)):
         _FROZEN[:] = filter(None, [gc.get_freeze_count()])
         older = gc.get_objects() if _FROZEN else []
     if _FROZEN:
@@ -206,11 +206,12 @@ def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> s
         left = [tensor for tensor in _without_data() if id(tensor) not in known]
     references = list(map(weakref.ref, left))
     inside = _climb(left, tables, known)
+    was_frozen = bool(left) and older is not None and gc.get_freeze_count() > 0
     if left or older is None:
         gc.unfreeze()
     places = _undo(left, inside, tables) if left else set()
     del left, inside
-    if references and older is not None:
+    if was_frozen:
         gc.freeze()
     is_left = any(reference() is not None for reference in references)
     return places or ({"a place that Python does not show"} if is_left else set())
