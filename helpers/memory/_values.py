@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations._shapes import everywhere
+from helpers.operations._shapes import uniform_value
 
 MOST_ELEMENTS = 2**18  # of a tensor whose values are kept: a mask of 512 by 512
 
@@ -137,7 +137,7 @@ class KnownValues:
     def _take_finite(self, function: Any, args: Any, made: list[torch.Tensor]) -> None:
         """Take activations for finite numbers where the model asks whether they are."""
         name = function._schema.name.removeprefix("aten::")
-        answer = everywhere(name, args, lambda tensor: self._everywhere.get(_key(tensor)))
+        answer = uniform_value(name, args, lambda tensor: self._everywhere.get(_key(tensor)))
         if answer is None or made[0].dtype != torch.bool:
             return
         self._everywhere[_key(made[0])] = answer
