@@ -23,13 +23,13 @@ def dead(text: str, *, page: Path, root: Path, own_anchors: set[str] | None = No
     ``own_anchors`` are the page's sections where ``text`` is only a part of it.
     """
     anchors = own_anchors if own_anchors is not None else markdown_anchors(text)
-    found = []
+    phrases = []
     for span in markdown.spans(text):
         if span.kind in ("link", "image"):
             reason = _reason(span.target, page, root, anchors)
             if reason:
-                found.append(f"the {span.kind} to {span.target!r} {reason}")
-    return found
+                phrases.append(f"the {span.kind} to {span.target!r} {reason}")
+    return phrases
 
 
 def _reason(target: str, page: Path, root: Path, anchors: set[str]) -> str:
@@ -55,17 +55,17 @@ def _reason(target: str, page: Path, root: Path, anchors: set[str]) -> str:
 
 
 def _missing(path: Path, fragment: str, root: Path) -> str:
-    resolved = path.resolve()
-    if not resolved.is_relative_to(root.resolve()):
+    target = path.resolve()
+    if not target.is_relative_to(root.resolve()):
         return "leaves the repository"
-    if not resolved.exists():
+    if not target.exists():
         return "leads to no file"
     if not fragment:
         return ""
-    if resolved.suffix == ".md":
-        known = markdown_anchors(resolved.read_text(encoding="utf-8"))
-    elif resolved.suffix == ".ipynb":
-        known = notebook_anchors(json.loads(resolved.read_text(encoding="utf-8")))
+    if target.suffix == ".md":
+        known = markdown_anchors(target.read_text(encoding="utf-8"))
+    elif target.suffix == ".ipynb":
+        known = notebook_anchors(json.loads(target.read_text(encoding="utf-8")))
     else:
         known = {fragment} if re.fullmatch(r"L\d+(-L\d+)?", fragment) else set()
     return "" if fragment in known else f"leads to a file without the section #{fragment}"

@@ -59,17 +59,26 @@ def sanitized(text: str, rules: Patterns) -> str:
 def share(name: str, notebook: nbformat.NotebookNode, rules: Patterns) -> ComparedShare:
     """Count the code cells of one notebook; the share is None when no cell shows anything."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    shown = [cell for cell in code if cell.outputs]
-    compared = [cell for cell in shown if is_compared(cell, rules)]
+    shown_cells = [cell for cell in code if cell.outputs]
+    compared_cells = [cell for cell in shown_cells if is_compared(cell, rules)]
     return ComparedShare(
-        name, len(code), len(shown), len(compared), len(compared) / len(shown) if shown else None
+        name,
+        len(code),
+        len(shown_cells),
+        len(compared_cells),
+        len(compared_cells) / len(shown_cells) if shown_cells else None,
     )
 
 
-def shares(counted: Sequence[ComparedShare]) -> Shares:
+def shares(lesson_shares: Sequence[ComparedShare]) -> Shares:
     """Put the shares of all lessons together."""
-    shown = sum(one.shown for one in counted)
-    return Shares(sum(one.compared for one in counted) / shown if shown else None, tuple(counted))
+    shown_count = sum(lesson_share.shown for lesson_share in lesson_shares)
+    return Shares(
+        sum(lesson_share.compared for lesson_share in lesson_shares) / shown_count
+        if shown_count
+        else None,
+        tuple(lesson_shares),
+    )
 
 
 def is_compared(cell: nbformat.NotebookNode, rules: Patterns) -> bool:
