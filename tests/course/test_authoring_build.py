@@ -70,14 +70,14 @@ def test_the_readme_keeps_all_but_its_table(built):
         "| nothing |\n\nTogether the lessons take 5 minutes, which is 0.1 hours, without their "
         "exercises.\n<!-- /lessons -->\n\nThe end.\n"
     )
-    assert audit.current(built) == []
+    assert audit.outdated_pages(built) == []
     edit(built, "title: Small counts", "title: Small | counts")
-    assert [problem.where for problem in audit.current(built)] == [
+    assert [problem.where for problem in audit.outdated_pages(built)] == [
         "README.md",
         "index_of_functions.md",
     ]
     refresh(built)
-    assert audit.current(built) == []
+    assert audit.outdated_pages(built) == []
     assert "[Small \\| counts]" in built.readme.read_text()
 
 

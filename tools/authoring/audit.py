@@ -118,7 +118,7 @@ def shared_pages(course: Course) -> list[Problem]:
     for name in PAGES:
         if (course.root / name).is_file():
             problems += links.check_page(course.root / name, root=course.root)
-    return problems + current(course) + functions.check(course, all_lessons)
+    return problems + outdated_pages(course) + functions.check(course, all_lessons)
 
 
 def needs(course: Course) -> list[Problem]:
@@ -155,7 +155,7 @@ def owners(course: Course) -> list[Problem]:
     return problems
 
 
-def current(course: Course) -> list[Problem]:
+def outdated_pages(course: Course) -> list[Problem]:
     """Return a problem for each page made from the lessons that is not what the lessons make of it
     now.
     """

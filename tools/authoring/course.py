@@ -1,4 +1,4 @@
-"""Where the parts of the course lie, and which lessons it has."""
+"""The files and folders of the course, and its lessons."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class Course:
         return project.get("urls", {}).get("Repository", "")
 
     def checks(self, of: Lesson) -> Path:
-        """Where the checks of a lesson are that is built from a story; the others have them in
-        their cells.
+        """Return the path of the checks of a lesson that is built from a story; the others have them
+        in their cells.
         """
         return self.source_folder / "checks" / f"{of.name}.py"
 

@@ -1,4 +1,4 @@
-"""How long a lesson takes its reader, estimated from what it holds until somebody was timed."""
+"""The minutes of a lesson for its reader, estimated from its cells until somebody was timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cells of a notebook take names from which others."""
+"""The cells of a notebook that take names from others, directly or not."""
 
 from __future__ import annotations
 

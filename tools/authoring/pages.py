@@ -1,5 +1,5 @@
-"""What pages made from the lessons share: the table of lessons, its acts, and the note to
-authors.
+"""The parts that pages made from the lessons share: the table of lessons, its acts, and the note
+to authors.
 """
 
 from __future__ import annotations

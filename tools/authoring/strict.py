@@ -167,7 +167,7 @@ def _failure(item: Any, text: str, rules: shares.Patterns) -> Failure:
             line
             for output in outputs
             for compared_text in shares.compared_texts(output)
-            for line in shares.sanitized(compared_text, rules).splitlines()
+            for line in shares.sanitize(compared_text, rules).splitlines()
         ]
         for outputs in (item.cell.outputs, item.test_outputs or [])
     )

@@ -1,5 +1,5 @@
-"""What each library says of the processor, so that a limit which nothing heeds is not taken for
-evidence.
+"""The facts that each library tells of the processor, so that a limit which nothing heeds is not
+taken for evidence.
 
 This file is also the program that asks the libraries, in a process of its own that has a setting's
 limits from the start.

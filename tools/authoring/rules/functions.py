@@ -1,5 +1,4 @@
-"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong
-with it.
+"""The index of the library's functions by lesson and of lessons by function, and its faults.
 
 The index holds what a lesson or an exercise uses, nothing else: a student looks up what they met.
 """
@@ -50,8 +49,8 @@ class FunctionEntry:
 
 @dataclass(frozen=True)
 class Uses:
-    """The (module, name) of what each lesson, with its appendix, and its exercises use of the
-    package, by number.
+    """The (module, name) of each function and class of the package that a lesson, with its appendix,
+    and its exercises use, by number.
     """
 
     lessons: Mapping[str, frozenset[tuple[str, str]]]

@@ -16,7 +16,9 @@ from tools.authoring.rules import markdown
 _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}(?::\d+)?", re.IGNORECASE)
 
 
-def dead(text: str, *, page: Path, root: Path, own_anchors: set[str] | None = None) -> list[str]:
+def dead_links(
+    text: str, *, page: Path, root: Path, own_anchors: set[str] | None = None
+) -> list[str]:
     """Return a phrase for each dead link in the Markdown ``text`` of the file ``page``, which lies
     under ``root``.
 
@@ -105,7 +107,7 @@ def check_notebook(name: str, built: dict, *, page: Path, root: Path) -> list[Pr
         Problem(name, index, f"{phrase}; mend it")
         for index, cell in enumerate(built["cells"])
         if cell["cell_type"] == "markdown"
-        for phrase in dead("".join(cell["source"]), page=page, root=root, own_anchors=anchors)
+        for phrase in dead_links("".join(cell["source"]), page=page, root=root, own_anchors=anchors)
     ]
 
 
@@ -114,5 +116,6 @@ def check_page(page: Path, *, root: Path) -> list[Problem]:
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(root).as_posix()
     return [
-        Problem(name, None, f"{phrase}; mend it") for phrase in dead(text, page=page, root=root)
+        Problem(name, None, f"{phrase}; mend it")
+        for phrase in dead_links(text, page=page, root=root)
     ]

@@ -1,4 +1,4 @@
-"""What a reader sees of a Markdown text, in order: its words, links, headings and pictures."""
+"""The parts of a Markdown text that a reader sees, in order: its words, links, headings and pictures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which compared values rest on what is measured, fitted, trained or probed: they may differ on
-another processor.
+"""Compared values that rest on measuring, fitting, training or probing: they may differ on another
+processor.
 
 The build names them and refuses nothing, because a mask, a count or rounding may make a value the
 same everywhere; that is for a person to judge. What is followed are assignments from statement to
@@ -359,7 +359,7 @@ def _masked_values(text: ast.JoinedStr, rules: shares.Patterns) -> set[ast.AST]:
 
 
 def _is_masked(number: str, after: str, rules: shares.Patterns) -> bool:
-    return bool(after) and shares.sanitized(f"{number}{after}", rules).startswith("<")
+    return bool(after) and shares.sanitize(f"{number}{after}", rules).startswith("<")
 
 
 @lru_cache(maxsize=4)

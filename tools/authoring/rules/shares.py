@@ -1,4 +1,4 @@
-"""How much of what a lesson shows is compared by strict nbval, counted honestly."""
+"""The share of a lesson's outputs that strict nbval compares, counted honestly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def patterns(sanitize_file: Path) -> Patterns:
     return _PATTERN.findall(sanitize_file.read_text(encoding="utf-8"))
 
 
-def sanitized(text: str, rules: Patterns) -> str:
+def sanitize(text: str, rules: Patterns) -> str:
     """Return ``text`` as nbval compares it."""
     for regex, replacement in rules:
         text = re.sub(regex, replacement, text)
@@ -89,7 +89,7 @@ def is_compared(cell: nbformat.NotebookNode, rules: Patterns) -> bool:
     """
     if cell.execution_count is None or IGNORE_TAG in cell.metadata.get("tags", []):
         return False
-    texts = [sanitized(text, rules) for output in cell.outputs for text in compared_texts(output)]
+    texts = [sanitize(text, rules) for output in cell.outputs for text in compared_texts(output)]
     return any(re.search(r"\w", _MASK.sub("", text)) for text in texts)
 
 
