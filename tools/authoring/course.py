@@ -94,8 +94,8 @@ class Course:
         return project.get("urls", {}).get("Repository", "")
 
     def checks(self, of: Lesson) -> Path:
-        """Return the path of the checks of a lesson that is built from a story; the others have them
-        in their cells.
+        """Return the path of the checks of a lesson that is built from a story; the others have
+        them in their cells.
         """
         return self.source_folder / "checks" / f"{of.name}.py"
 

@@ -49,8 +49,8 @@ class FunctionEntry:
 
 @dataclass(frozen=True)
 class Uses:
-    """The (module, name) of each function and class of the package that a lesson, with its appendix,
-    and its exercises use, by number.
+    """The (module, name) of each function and class of the package that a lesson, with its
+    appendix, and its exercises use, by number.
     """
 
     lessons: Mapping[str, frozenset[tuple[str, str]]]

@@ -1,4 +1,6 @@
-"""The parts of a Markdown text that a reader sees, in order: its words, links, headings and pictures."""
+"""The parts of a Markdown text that a reader sees, in order: words, links, headings,
+pictures.
+"""
 
 from __future__ import annotations
 
