@@ -135,7 +135,7 @@ def _read(lessons: Mapping[str, Lesson], name: str, script: str) -> Sheet:
         raise AuthoringError(
             f"{name}: lesson {lesson.number} is {lesson.slug}; name it {lesson.name}{_SUFFIX}.py"
         )
-    cells, wrong = yours.parted(cells_of(script, name), name)
+    cells, wrong = yours.split_wrong(cells_of(script, name), name)
     title = f"{lesson.title}: exercises"
     own = replace(
         lesson, slug=match["slug"], title=title, objectives=(), cells=cells, wrong=wrong, run_s=0
@@ -426,7 +426,7 @@ def _check_built(course: Course, sheet: Sheet) -> list[Problem]:
     built = nbformat.read(path, as_version=4)
     found = drift(sheet, built)
     for rule in (
-        checks.executed,
+        checks.execution_counts,
         checks.alt_texts,
         checks.lengths,
         checks.title,

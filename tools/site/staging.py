@@ -258,10 +258,10 @@ def _read(path: Path) -> nbformat.NotebookNode:
 
 def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
     for question in form.questions(built):
-        last, _ = form.revealed(built, question)
+        last, _ = form.find_reveal(built, question)
         if last is not None:
-            _tag(built.cells[question.asked], f"asks-{question.name}")
-            for cell in _answer(built.cells[question.asked + 1 : last + 1]):
+            _tag(built.cells[question.cell_index], f"asks-{question.name}")
+            for cell in _answer(built.cells[question.cell_index + 1 : last + 1]):
                 _fold(
                     cell,
                     "output",
