@@ -24,7 +24,7 @@ from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
 
-_TAUGHT = re.compile(r"Lesson (\d\d)\.\s*\Z")
+_TAUGHT = re.compile(r"Lesson\s+(\d\d)\.\s*\Z")
 _ROLE = re.compile(r":[a-z]+:`[~.]?([^`]*)`")
 _MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
 
