@@ -13,17 +13,10 @@ if not os.path.isdir(FILES):
     subprocess.run(fetch, check=True)
 with open(f"{FILES}/pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
-installed = {
-    distribution.name.lower().replace("_", "-")
-    for distribution in importlib.metadata.distributions()
-}
-installed.add("jupyterlab")  # Colab is in its place
+here = {one.name.lower().replace("_", "-") for one in importlib.metadata.distributions()}
+here.add("jupyterlab")  # Colab is in its place
 needed = [*project["dependencies"], *project["optional-dependencies"]["course"]]
-lacking = [
-    requirement
-    for requirement in needed
-    if re.findall(r"^[\w.-]+", requirement)[0] not in installed
-]
+lacking = [one for one in needed if re.findall(r"^[\w.-]+", one)[0] not in here]
 install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
 subprocess.run([*install, FILES, *lacking], check=True)
 os.chdir(f"{FILES}/course")
