@@ -22,7 +22,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -235,7 +235,7 @@ def _begin(book: Book, sheets: dict[str, Sheet], to_grade: list[Submission], for
     return _Run(book, sheets, to_grade, fingerprints, unchanged, to_mark, [], errors)
 
 
-def _mark(run: _Run, limits: Limits, jobs: int) -> Iterator[tuple[Submission, Marks]]:
+def _mark(run: _Run, limits: Limits, jobs: int) -> Generator[tuple[Submission, Marks]]:
     """Yield each submission that is not marked yet with its marks, as they are done.
 
     One that the machine disturbed, or whose file changed meanwhile, is marked a second time.
