@@ -17,14 +17,12 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers import steps
-from helpers.memory import (
-    _attribution as attribution,
-    _probing as probing,
-    _timeline as timeline,
-    _tracing as tracing,
-)
+from helpers.memory import _attribution as attribution, _timeline as timeline
+from helpers.memory._events import StepTrace, TracedOperator
 from helpers.memory._peak import estimate_peak_memory
-from helpers.memory._trace import StepTrace, TracedOperator
+from helpers.memory._pipeline import trace_and_probe
+from helpers.memory._probing import Probe
+from helpers.memory._tracer import Tracer, trace_step
 from helpers.results import Record, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
@@ -137,8 +135,8 @@ def profile_layer_mem(
     seen = _Seen()
     with steps.ONE_AT_A_TIME:
         work = steps.step(model, inputs, shape, only_followed=True, **options)
-        trace, probes = probing.followed(work, seen.watched)
-    line = timeline.built(trace, probes, work.device)
+        trace, probes = trace_and_probe(work, seen.watched)
+    line = timeline.build_timeline(trace, probes, work.device)
     saved = _saved_by_layer(seen, trace, probes)
     found, workspace = _bytes_by_category(line), _workspace(line)
     kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
@@ -213,7 +211,7 @@ def profile_layer_alexnet(
     seen = _Seen()
     with steps.ONE_AT_A_TIME:
         work = steps.step(model, inputs, training=False, only_followed=True)
-        trace = tracing.traced(work, seen.watched)
+        trace = trace_step(work, seen.watched)
     owned: Counter[str] = Counter()
     for storage, (category, layer, _) in trace.names.items():
         owned[layer] += trace.storage_bytes[storage] if category == "parameter" else 0
@@ -267,7 +265,7 @@ class _Seen:
         self.saved: dict[int, str] = {}  # storage: the layer that saved it first
 
     @contextmanager
-    def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
+    def watched(self, tracer: Tracer, layers: attribution.Layers) -> Iterator[None]:
         """Look at the modules' calls and at what autograd saves, from now to the end of the
         context.
         """
@@ -285,7 +283,7 @@ class _Seen:
 
     def _left(
         self,
-        tracer: tracing.Tracer,
+        tracer: Tracer,
         layers: attribution.Layers,
         module: nn.Module,
         args: Any,
@@ -302,7 +300,7 @@ class _Seen:
         self.parents.update(layers.around)
 
     def _save(
-        self, tracer: tracing.Tracer, layers: attribution.Layers, tensor: torch.Tensor
+        self, tracer: Tracer, layers: attribution.Layers, tensor: torch.Tensor
     ) -> torch.Tensor:
         """Note who saved the tensor first."""
         storage = tracer.number(tensor)
@@ -326,9 +324,7 @@ def _tensor_bytes(values: Any) -> int:
     return sum(distinct.values())
 
 
-def _saved_by_layer(
-    seen: _Seen, trace: StepTrace, probes: list[probing.Probe | None]
-) -> Counter[str]:
+def _saved_by_layer(seen: _Seen, trace: StepTrace, probes: list[Probe | None]) -> Counter[str]:
     """Return the bytes that each layer was the first to save, without what is alive anyway.
 
     Added is what C++ keeps for backward and no hook sees: numbers, and the generator's states of

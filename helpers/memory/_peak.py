@@ -26,7 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers import hardware, steps, units
 from helpers.checks import boolean, number, whole_number
-from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
+from helpers.memory import _allocator as allocator, _timeline as timeline
+from helpers.memory._pipeline import trace_and_probe
 from helpers.memory._values import MOST_ELEMENTS
 from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError
@@ -148,9 +149,11 @@ def estimate_peak_memory(
             only_followed=True,
             target=target,
         )
-        trace, probes = probing.followed(work)
+        trace, probes = trace_and_probe(work)
         return _estimate(
-            timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work
+            timeline.build_timeline(trace, probes, work.device),
+            tuple(sorted(trace.uncertain)),
+            work,
         )
 
 
@@ -282,7 +285,7 @@ def _real_copy(work: steps.Step) -> steps.Step:
 
 
 def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
-    with records.recorded() as record:
+    with allocator.record_allocations() as record:
         record.mark("copy")  # inside the record, so that a release of any of it is seen
         real = _real_copy(work)
         given = _own_bytes(real)
@@ -293,8 +296,8 @@ def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
         torch.clear_autocast_cache()
         record.mark("end")
         del real
-    kept = records.usage(record.window("first step")).kept_bytes
-    return given + kept, records.usage(record.window("second step")).peak_bytes
+    kept = allocator.usage(record.window("first step")).kept_bytes
+    return given + kept, allocator.usage(record.window("second step")).peak_bytes
 
 
 def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
@@ -303,7 +306,7 @@ def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
     torch.cuda.synchronize(work.device)
     before = torch.cuda.memory_allocated(work.device)
     real = _first_step(_real_copy(work))
-    usage, _ = records.cuda_usage(lambda: steps.run(real), work.device)
+    usage, _ = allocator.cuda_usage(lambda: steps.run(real), work.device)
     carried = torch.cuda.memory_allocated(work.device) - usage.kept_bytes - before
     return carried, usage.peak_bytes
 

@@ -26,8 +26,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from helpers import steps
-from helpers.memory import _trace as records, _tracing as tracing
-from helpers.memory._trace import StepTrace, TensorSpec, TracedOperator, as_without_mode, strides_of
+from helpers.memory import _allocator as allocator
+from helpers.memory._events import Layouts, StepTrace, TensorSpec, TracedOperator, strides_of
 
 _FREE = (
     torch.ops.aten.lift_fresh.default,
@@ -43,7 +43,7 @@ class Probe:
     ``Operator.made``.
     """
 
-    usage: records.Usage
+    usage: allocator.Usage
     made_bytes: tuple[int, ...]
 
 
@@ -52,32 +52,13 @@ class _Run:
     """One distinct operator that was run: where its changes stand, and what it returned."""
 
     mark: str
-    usage: records.Usage | None
+    usage: allocator.Usage | None
     output_bytes: dict[int, int]
     output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def followed(
-    work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED
-) -> tuple[StepTrace, list[Probe | None]]:
-    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each
-    of its events.
-
-    Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a
-    permuted operand), and what follows then copies where a real run does not: a step whose probes
-    find that is traced again with the layouts that they found.
-    """
-    layouts: tracing.Layouts = {}
-    while True:
-        trace = as_without_mode(tracing.traced(work, observe, layouts))
-        probes, found = probed(trace, work)
-        if all(layouts.get(key) == strides for key, strides in found.items()):
-            return trace, probes
-        layouts |= found
-
-
-def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
+def probe_operators(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], Layouts]:
     """Return a probe for every event of the second step, None for a release, and the layouts that
     are not the trace's.
 
@@ -97,7 +78,7 @@ def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], trac
             runs = [runner.run(event) for event in events]
         else:
             runner = _Runner(trace, device, inside_bytes(events, trace))
-            with records.recorded() as record:
+            with allocator.record_allocations() as record:
                 runner.record = record
                 runs = [runner.run(event) for event in events]
     return [
@@ -106,17 +87,17 @@ def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], trac
 
 
 def _probe(
-    event: Any, run: _Run | None, trace: StepTrace, record: records.AllocatorLog | None
+    event: Any, run: _Run | None, trace: StepTrace, record: allocator.AllocatorLog | None
 ) -> Probe | None:
     if not isinstance(event, TracedOperator):
         return None
     fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
     if run is None:
-        return Probe(records.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
+        return Probe(allocator.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
     usage = run.usage
     if usage is None:
         assert record is not None  # what a CPU runs is recorded
-        usage = records.usage(record.window(run.mark))
+        usage = allocator.usage(record.window(run.mark))
     return Probe(usage, tuple(run.output_bytes[made.position] for made in event.made))
 
 
@@ -124,8 +105,8 @@ class _Runner:
     def __init__(
         self, trace: StepTrace, device: torch.device, inside_bytes: dict[Any, int] | None = None
     ) -> None:
-        self.record: records.AllocatorLog | None = None
-        self.layouts: tracing.Layouts = {}
+        self.record: allocator.AllocatorLog | None = None
+        self.layouts: Layouts = {}
         self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
         self._runs: dict[Any, _Run | None] = {}
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
@@ -170,7 +151,7 @@ class _Runner:
                 made.position: self._trace.storage_bytes[made.storage] for made in event.made
             }
             kept_bytes = sum(made_bytes.values())
-            return _Run(mark, records.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
+            return _Run(mark, allocator.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
         too_large = (
             self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
         )
@@ -189,7 +170,7 @@ class _Runner:
             arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
             if self.record is None:
                 call()  # the libraries take at their first call what they keep
-                usage, outputs = records.cuda_usage(call, self._device)
+                usage, outputs = allocator.cuda_usage(call, self._device)
             else:
                 self.record.mark(mark)
                 try:
@@ -221,7 +202,7 @@ class _Runner:
         )
 
     def _finished(
-        self, event: TracedOperator, mark: str, usage: records.Usage | None, outputs: list[Any]
+        self, event: TracedOperator, mark: str, usage: allocator.Usage | None, outputs: list[Any]
     ) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may
         need its content.
@@ -315,7 +296,7 @@ def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
     tried: dict[Any, list[_SmallRun | None]] = {}
     if not waiting:
         return {}
-    with records.recorded() as record:
+    with allocator.record_allocations() as record:
         for key, event in waiting.items():
             tried[key] = [_run_small(event, most, record) for most in _SMALL_SIZES]
     done = {key: [run for run in runs if run is not None] for key, runs in tried.items()}
@@ -325,12 +306,12 @@ def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
 
 
 def _at_full_size(
-    event: TracedOperator, runs: list[_SmallRun], record: records.AllocatorLog
+    event: TracedOperator, runs: list[_SmallRun], record: allocator.AllocatorLog
 ) -> int | None:
     """Return what the operator takes inside at its own size, None where the small sizes leave it
     open.
     """
-    usages = [records.usage(record.window(run.mark)) for run in runs]
+    usages = [allocator.usage(record.window(run.mark)) for run in runs]
     inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
     if inside[0] == inside[1]:
         return inside[0]
@@ -388,7 +369,9 @@ def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
     return made + written > _LARGE_BYTES
 
 
-def _run_small(event: TracedOperator, most: int, record: records.AllocatorLog) -> _SmallRun | None:
+def _run_small(
+    event: TracedOperator, most: int, record: allocator.AllocatorLog
+) -> _SmallRun | None:
     """Run the operator with its large sizes about ``most``; return None where it cannot be run
     so.
     """

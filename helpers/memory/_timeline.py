@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 import torch
 
+from helpers.memory._events import Release, StepTrace, TracedOperator
 from helpers.memory._probing import Probe
-from helpers.memory._trace import Release, StepTrace, TracedOperator
 from helpers.results import Record, derived
 
 CATEGORIES = (
@@ -86,7 +86,9 @@ class _Life:
     end: int | None = None
 
 
-def built(trace: StepTrace, probes: list[Probe | None], device: torch.device) -> MemoryTimeline:
+def build_timeline(
+    trace: StepTrace, probes: list[Probe | None], device: torch.device
+) -> MemoryTimeline:
     """Return the timeline of the trace's second step."""
     replay = _Replay(trace, device)
     events = trace.events[trace.start :]

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from helpers.memory import (
     ModelError,
     _probing as probing,
-    _tracing as tracing,
+    _tracer as tracer,
     estimate_peak_memory,
     measure_peak_memory,
 )
@@ -169,8 +169,10 @@ class Transposed(nn.Module):
 
 
 def test_a_result_that_lies_otherwise_than_pytorch_says_is_traced_as_it_lies(monkeypatch):
-    traces, real = [], tracing.traced
-    monkeypatch.setattr(tracing, "traced", lambda *args: traces.append(real(*args)) or traces[-1])
+    traces, real = [], tracer.trace_step
+    monkeypatch.setattr(
+        tracer, "trace_step", lambda *args: traces.append(real(*args)) or traces[-1]
+    )
     estimate = estimate_peak_memory(Transposed(), (2, 64, 24))
     assert estimate.peak_bytes == measure_peak_memory(Transposed(), (2, 64, 24)).peak_bytes
     name = "native_layer_norm_backward"

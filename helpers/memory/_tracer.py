@@ -36,7 +36,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from helpers import steps
 from helpers.memory import _attribution as attribution
-from helpers.memory._trace import (
+from helpers.memory._events import (
+    Layouts,
     Made,
     Release,
     StepTrace,
@@ -60,11 +61,9 @@ _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
 UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
-# by an operator's key: position of a result, its strides
-Layouts = dict[Any, dict[int, tuple[int, ...]]]
 
 
-def traced(
+def trace_step(
     work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None
 ) -> StepTrace:
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
@@ -76,10 +75,10 @@ def traced(
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
     with steps.undisturbed(), torch.inference_mode(False), steps.nothing_left(work.model):
-        return _traced(work, observe, layouts or {})
+        return _trace_undisturbed(work, observe, layouts or {})
 
 
-def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
+def _trace_undisturbed(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
     copying = _Copying(fake_mode, work.runs_on, values)
