@@ -76,26 +76,28 @@ def _record_allocations() -> Iterator[AllocatorLog]:
         )
     for name, value in _QUIET_KINETO.items():
         os.environ.setdefault(name, value)
-    record = AllocatorLog()
+    log = AllocatorLog()
     with profiler.profile(use_kineto=True, profile_memory=True) as profile:
-        yield record
-    record._windows.update(_cut(_ordered(profile.kineto_results.experimental_event_tree())))
+        yield log
+    log._windows.update(
+        _cut_windows(_order_changes(profile.kineto_results.experimental_event_tree()))
+    )
 
 
-def _ordered(roots: list) -> list[int | str]:
+def _order_changes(roots: list) -> list[int | str]:
     """Return the changes in bytes and the names of the marks, in the order of time."""
-    found, waiting = [], list(roots)
-    while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
+    timed_items, pending = [], list(roots)
+    while pending:
+        event = pending.pop()
+        pending.extend(event.children)
         if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
-            found.append((event.start_time_ns, event.extra_fields.alloc_size))
+            timed_items.append((event.start_time_ns, event.extra_fields.alloc_size))
         elif event.name.startswith(_MARK):
-            found.append((event.start_time_ns, event.name.removeprefix(_MARK)))
-    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
+            timed_items.append((event.start_time_ns, event.name.removeprefix(_MARK)))
+    return [item for _, item in sorted(timed_items, key=lambda pair: pair[0])]
 
 
-def _cut(items: list[int | str]) -> dict[str, list[int]]:
+def _cut_windows(items: list[int | str]) -> dict[str, list[int]]:
     windows: dict[str, list[int]] = {}
     changes: list[int] = []
     for item in items:
@@ -107,13 +109,15 @@ def _cut(items: list[int | str]) -> dict[str, list[int]]:
 
 
 def cuda_usage(call: Callable[[], object], device: torch.device) -> tuple[Usage, object]:
-    """Return what ``call()`` took from the CUDA caching allocator over its start, and what it
+    """Return the bytes that ``call()`` took from the CUDA caching allocator, and the value that it
     returned.
     """
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    before_bytes = torch.cuda.memory_allocated(device)
     value = call()
     torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    return Usage(peak_bytes=peak, kept_bytes=torch.cuda.memory_allocated(device) - before), value
+    peak_bytes = torch.cuda.max_memory_allocated(device) - before_bytes
+    return Usage(
+        peak_bytes=peak_bytes, kept_bytes=torch.cuda.memory_allocated(device) - before_bytes
+    ), value

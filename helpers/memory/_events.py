@@ -50,15 +50,15 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def key_of(function: Any, grad_mode: bool, arguments: Any) -> Any:
-    """Return what is equal for two calls that make and take the same."""
+    """Return a key that is equal for two calls that make and take the same."""
     leaves, shape = pytree.tree_flatten(arguments)
-    given = tuple(
+    leaf_keys = tuple(
         leaf if isinstance(leaf, TensorSpec) else (type(leaf), repr(leaf)) for leaf in leaves
     )
-    return function, grad_mode, repr(shape), given
+    return function, grad_mode, repr(shape), leaf_keys
 
 
-class Made(NamedTuple):
+class MadeStorage(NamedTuple):
     """A storage that an operator made: its number, and of the value that has it the position and
     the strides.
     """
@@ -76,7 +76,7 @@ class TracedOperator:
 
     function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    made: tuple[Made, ...]
+    made: tuple[MadeStorage, ...]
     phase: str
     layer: str
     grad_mode: bool  # some kernels keep more when gradients are recorded
@@ -146,7 +146,7 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
     The operator then makes nothing: its result is the storage of its first operand, which lives on.
     """
     makers = {storage: event for event in _operators(trace.events) for storage, _, _ in event.made}
-    same: dict[int, int] = {}  # a result's storage: the one that it really is
+    real_storages: dict[int, int] = {}  # a result's storage: the one that it really is
     events: list[TracedOperator | Release] = list(trace.events[: trace.start])
     second_step = trace.events[trace.start :]
     continued: set[int] = set()
@@ -155,19 +155,23 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
             if event.storage in continued:
                 continued.remove(event.storage)
             else:
-                events.append(Release(same.get(event.storage, event.storage)))
+                events.append(Release(real_storages.get(event.storage, event.storage)))
             continue
         function = (
-            _in_place(event, makers, trace) if _ends_with(event, second_step, position) else None
+            _in_place_operator(event, makers, trace)
+            if _releases_first_operand(event, second_step, position)
+            else None
         )
         if function is None:
             events.append(event)
             continue
-        first = event.arguments[0][0].storage
-        continued.add(first)
-        same[event.made[0].storage] = same.get(first, first)
+        operand_storage = event.arguments[0][0].storage
+        continued.add(operand_storage)
+        real_storages[event.made[0].storage] = real_storages.get(operand_storage, operand_storage)
         events.append(replace(event, function=function, made=()))
-    gradients = {same.get(storage, storage): name for storage, name in trace.gradients.items()}
+    gradients = {
+        real_storages.get(storage, storage): name for storage, name in trace.gradients.items()
+    }
     return replace(trace, events=events, gradients=gradients)
 
 
@@ -175,37 +179,37 @@ def _operators(events: list[TracedOperator | Release]) -> Iterator[TracedOperato
     return (event for event in events if isinstance(event, TracedOperator))
 
 
-def _ends_with(
+def _releases_first_operand(
     event: TracedOperator, events: list[TracedOperator | Release], position: int
 ) -> bool:
     """Return whether the first operand is released before the next operator."""
-    first = _first(event)
-    if first is None:
+    operand = _first_operand(event)
+    if operand is None:
         return False
     for later in events[position + 1 :]:
         if not isinstance(later, Release):
             return False
-        if later.storage == first.storage:
+        if later.storage == operand.storage:
             return True
     return False
 
 
-def _first(event: TracedOperator) -> TensorSpec | None:
+def _first_operand(event: TracedOperator) -> TensorSpec | None:
     operand = event.arguments[0][0] if event.arguments[0] else None
     return operand if isinstance(operand, TensorSpec) and operand.storage is not None else None
 
 
-def _in_place(
+def _in_place_operator(
     event: TracedOperator, makers: dict[int, TracedOperator], trace: StepTrace
 ) -> torch._ops.OpOverload | None:
     """Return the operator that really ran, None where it is the one in the trace."""
-    first = _first(event)
-    if first is None or first.storage is None:
+    operand = _first_operand(event)
+    if operand is None or operand.storage is None:
         return None
-    maker = makers.get(first.storage)
-    if event.segment == 0 or maker is None or first.is_view or len(event.made) != 1:
+    maker = makers.get(operand.storage)
+    if event.segment == 0 or maker is None or operand.is_view or len(event.made) != 1:
         return None
-    if trace.storage_bytes[event.made[0].storage] != trace.storage_bytes[first.storage]:
+    if trace.storage_bytes[event.made[0].storage] != trace.storage_bytes[operand.storage]:
         return None
     if _is_accumulation(event, maker):
         return _ATEN.add_.Tensor
@@ -223,5 +227,5 @@ def _is_accumulation(event: TracedOperator, maker: TracedOperator) -> bool:
     node's own formula does.
     """
     tensors = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
-    plain = event.function is _ADD and len(tensors) == 2 and not event.arguments[1]
-    return plain and event.may_accumulate and maker.segment != event.segment
+    is_plain_sum = event.function is _ADD and len(tensors) == 2 and not event.arguments[1]
+    return is_plain_sum and event.may_accumulate and maker.segment != event.segment

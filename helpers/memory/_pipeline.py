@@ -9,9 +9,9 @@ from helpers.memory._probing import Probe, probe_operators
 
 
 def trace_and_probe(
-    work: steps.Step, observe: tracer.Observe = tracer.UNOBSERVED
+    step: steps.Step, observe: tracer.Observe = tracer.UNOBSERVED
 ) -> tuple[StepTrace, list[Probe | None]]:
-    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each
+    """Return the trace of ``step`` as autograd writes it without fake tensors, and a probe for each
     of its events.
 
     Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a
@@ -20,8 +20,8 @@ def trace_and_probe(
     """
     layouts: Layouts = {}
     while True:
-        trace = as_without_mode(tracer.trace_step(work, observe, layouts))
-        probes, found = probe_operators(trace, work)
-        if all(layouts.get(key) == strides for key, strides in found.items()):
+        trace = as_without_mode(tracer.trace_step(step, observe, layouts))
+        probes, real_layouts = probe_operators(trace, step)
+        if all(layouts.get(key) == strides for key, strides in real_layouts.items()):
             return trace, probes
-        layouts |= found
+        layouts |= real_layouts

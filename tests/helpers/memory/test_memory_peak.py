@@ -229,7 +229,7 @@ def test_without_workspace_lenet_would_be_far_off(monkeypatch):
 def test_without_accumulation_in_place_attention_would_be_off(monkeypatch):
     model = SelfAttention(64, 4, weights=False)
     exact = assert_exact(model, (4, 32, 64))
-    monkeypatch.setattr(events, "_in_place", lambda *_: None)
+    monkeypatch.setattr(events, "_in_place_operator", lambda *_: None)
     out_of_place = estimate_peak_memory(model, (4, 32, 64))
     # queries, keys, values: three sums
     assert len(out_of_place.timeline.tensors) == len(exact.timeline.tensors) + 2

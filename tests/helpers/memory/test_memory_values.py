@@ -201,7 +201,7 @@ def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
     expected = measure_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes
     monkeypatch.setattr(probing, "_LARGE_BYTES", 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes == expected
-    monkeypatch.setattr(probing, "_at_full_size", lambda *_: 0)
+    monkeypatch.setattr(probing, "_inside_at_full_size", lambda *_: 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes < expected
 
 
