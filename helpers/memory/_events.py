@@ -76,7 +76,7 @@ class TracedOperator:
 
     function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    made: tuple[MadeStorage, ...]
+    made_storages: tuple[MadeStorage, ...]
     phase: str
     layer: str
     grad_mode: bool  # some kernels keep more when gradients are recorded
@@ -100,7 +100,7 @@ class TracedOperator:
     @property
     def only_views(self) -> bool:
         """Whether all that it returns are other views of its arguments, which takes no memory."""
-        if self.made or self.function is None or self.function._schema.is_mutable:
+        if self.made_storages or self.function is None or self.function._schema.is_mutable:
             return False
         return all(value.alias_info is not None for value in self.function._schema.returns)
 
@@ -145,7 +145,11 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
 
     The operator then makes nothing: its result is the storage of its first operand, which lives on.
     """
-    makers = {storage: event for event in _operators(trace.events) for storage, _, _ in event.made}
+    makers = {
+        storage: event
+        for event in _operators(trace.events)
+        for storage, _, _ in event.made_storages
+    }
     real_storages: dict[int, int] = {}  # a result's storage: the one that it really is
     events: list[TracedOperator | Release] = list(trace.events[: trace.start])
     second_step = trace.events[trace.start :]
@@ -167,8 +171,10 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
             continue
         operand_storage = event.arguments[0][0].storage
         continued.add(operand_storage)
-        real_storages[event.made[0].storage] = real_storages.get(operand_storage, operand_storage)
-        events.append(replace(event, function=function, made=()))
+        real_storages[event.made_storages[0].storage] = real_storages.get(
+            operand_storage, operand_storage
+        )
+        events.append(replace(event, function=function, made_storages=()))
     gradients = {
         real_storages.get(storage, storage): name for storage, name in trace.gradients.items()
     }
@@ -207,9 +213,9 @@ def _in_place_operator(
     if operand is None or operand.storage is None:
         return None
     maker = makers.get(operand.storage)
-    if event.segment == 0 or maker is None or operand.is_view or len(event.made) != 1:
+    if event.segment == 0 or maker is None or operand.is_view or len(event.made_storages) != 1:
         return None
-    if trace.storage_bytes[event.made[0].storage] != trace.storage_bytes[operand.storage]:
+    if trace.storage_bytes[event.made_storages[0].storage] != trace.storage_bytes[operand.storage]:
         return None
     if _is_accumulation(event, maker):
         return _ATEN.add_.Tensor

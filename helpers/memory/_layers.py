@@ -181,7 +181,7 @@ def profile_mem(
     shape: steps.Inputs = None,
     **options: Unpack[steps.Options],
 ) -> MemoryProfile:
-    """Return where the memory of one step of ``model`` goes, by category: the lecture's pie.
+    """Return the memory of one step of ``model`` by category: the lecture's pie.
 
     ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised
     are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
@@ -345,7 +345,9 @@ def _saved_by_layer(
         if isinstance(event, TracedOperator) and probe is not None:
             sizes.update(
                 (storage, size_bytes)
-                for (storage, _, _), size_bytes in zip(event.made, probe.made_bytes, strict=True)
+                for (storage, _, _), size_bytes in zip(
+                    event.made_storages, probe.made_bytes, strict=True
+                )
             )
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)

@@ -40,7 +40,7 @@ _FREE = (
 @dataclass(frozen=True)
 class Probe:
     """What one operator takes, and the real sizes of the storages it made, in the order of
-    ``TracedOperator.made``.
+    ``TracedOperator.made_storages``.
     """
 
     usage: allocator.Usage
@@ -55,7 +55,7 @@ class _Run:
     usage: allocator.Usage | None
     output_bytes: dict[int, int]
     output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    kept_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 def probe_operators(trace: StepTrace, step: steps.Step) -> tuple[list[Probe | None], Layouts]:
@@ -91,14 +91,14 @@ def _probe(
 ) -> Probe | None:
     if not isinstance(event, TracedOperator):
         return None
-    fake_bytes = tuple(trace.storage_bytes[result.storage] for result in event.made)
+    fake_bytes = tuple(trace.storage_bytes[result.storage] for result in event.made_storages)
     if run is None:
         return Probe(allocator.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
     usage = run.usage
     if usage is None:
         assert log is not None  # what a CPU runs is recorded
         usage = allocator.usage(log.window(run.mark))
-    return Probe(usage, tuple(run.output_bytes[result.position] for result in event.made))
+    return Probe(usage, tuple(run.output_bytes[result.position] for result in event.made_storages))
 
 
 class _Runner:
@@ -124,12 +124,12 @@ class _Runner:
         run = self._runs[key]
         if run is None:
             return None
-        for result in event.made:
-            if result.position in run.kept:
+        for result in event.made_storages:
+            if result.position in run.kept_outputs:
                 self._opaque[result.storage] = (
                     run.mark,
                     result.position,
-                    run.kept[result.position],
+                    run.kept_outputs[result.position],
                 )
             strides = run.output_strides.get(result.position, result.strides)
             if strides != result.strides:
@@ -152,7 +152,8 @@ class _Runner:
         inside_bytes = self._inside_bytes.get(event.key)
         if inside_bytes is not None:
             made_bytes = {
-                result.position: self._trace.storage_bytes[result.storage] for result in event.made
+                result.position: self._trace.storage_bytes[result.storage]
+                for result in event.made_storages
             }
             kept_bytes = sum(made_bytes.values())
             return _Run(mark, allocator.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
@@ -218,12 +219,12 @@ class _Runner:
             usage,
             {position: self._bytes_of(output) for position, output in enumerate(outputs)},
         )
-        for storage, position, _ in event.made:
+        for storage, position, _ in event.made_storages:
             output = outputs[position]
             if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:
                 run.output_strides[position] = strides_of(output)
             if run.output_bytes[position] not in (0, self._trace.storage_bytes[storage]):
-                run.kept[position] = output
+                run.kept_outputs[position] = output
         return run
 
     def _bytes_of(self, output: Any) -> int:
@@ -267,7 +268,9 @@ def _needed_bytes(event: TracedOperator, trace: StepTrace) -> int:
     """Return the bytes of the operator's own tensors, its operands' and its results'."""
     specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
     operand_bytes = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
-    return operand_bytes + sum(trace.storage_bytes[result.storage] for result in event.made)
+    return operand_bytes + sum(
+        trace.storage_bytes[result.storage] for result in event.made_storages
+    )
 
 
 def _machine_bytes() -> float:
@@ -370,7 +373,7 @@ def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
     is_random = torch.Tag.nondeterministic_seeded in event.function.tags
     if is_random or not (is_elementwise or event.name in _BY_ROWS):
         return False
-    made_bytes = sum(trace.storage_bytes[result.storage] for result in event.made)
+    made_bytes = sum(trace.storage_bytes[result.storage] for result in event.made_storages)
     written_bytes = sum(
         math.prod(value.sizes) * value.dtype.itemsize
         for argument, value in zip(
@@ -456,7 +459,7 @@ def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many elements lie from a tensor's first to its last, both included."""
+    """Return the number of elements from a tensor's first to its last, both included."""
     return (
         sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
         if 0 not in sizes

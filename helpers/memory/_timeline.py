@@ -132,7 +132,9 @@ class _Replay:
     def run(self, operator: TracedOperator, probe: Probe) -> None:
         self._operators.append(operator)
         made_bytes = 0
-        for (storage, _, _), size_bytes in zip(operator.made, probe.made_bytes, strict=True):
+        for (storage, _, _), size_bytes in zip(
+            operator.made_storages, probe.made_bytes, strict=True
+        ):
             category = _CATEGORY_OF_PHASE[operator.phase]
             life = self._add_life(
                 storage, size_bytes, name=operator.name, category=category, layer=operator.layer

@@ -168,7 +168,7 @@ class _ResizedStorages(NamedTuple):
     were.
     """
 
-    made: tuple[MadeStorage, ...]
+    made_storages: tuple[MadeStorage, ...]
     gone: list[int]
 
 
@@ -251,7 +251,7 @@ class Tracer(TorchDispatchMode):
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
         resized = self._note_resized(function, args, kwargs, outputs)
-        self.write(function, made_storages + resized.made, argument_specs)
+        self.write(function, made_storages + resized.made_storages, argument_specs)
         self._release(resized.gone)
         number_bytes = self._numbers.saved_bytes(function, args)
         if number_bytes and self._device.type == "cpu":
@@ -285,7 +285,7 @@ class Tracer(TorchDispatchMode):
                     *((positions[0], strides_of(leaves[positions[0]])) if positions else ()),
                 )
                 resized = _ResizedStorages(
-                    (*resized.made, made_storage), [*resized.gone, numbers[0]]
+                    (*resized.made_storages, made_storage), [*resized.gone, numbers[0]]
                 )
         return resized
 
@@ -387,7 +387,7 @@ class Tracer(TorchDispatchMode):
             )
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Return what PyTorch says of the results; it speaks of grouped products in bfloat16
+        """Return PyTorch's fake results; it knows those of grouped products in bfloat16
         only.
         """
         if (
@@ -448,7 +448,7 @@ class Tracer(TorchDispatchMode):
         )
 
     def write(
-        self, function: Any, made: tuple[MadeStorage, ...], arguments: Any = ((), {})
+        self, function: Any, made_storages: tuple[MadeStorage, ...], arguments: Any = ((), {})
     ) -> None:
         """Write down that ``function`` ran now and made these storages; None for what is no
         operator.
@@ -457,7 +457,7 @@ class Tracer(TorchDispatchMode):
             TracedOperator(
                 function=function,
                 arguments=arguments,
-                made=made,
+                made_storages=made_storages,
                 phase=self.phase,
                 layer=self._layers.of_operator(),
                 grad_mode=torch.is_grad_enabled(),

@@ -381,8 +381,8 @@ def profile_time(
     budget_s: float = 2.0,
     clock: Clock = time.perf_counter,
 ) -> TimeProfile:
-    """Return where the time of one step of ``model`` goes: layer by layer and operator by operator,
-    there and back.
+    """Return the time of one step of ``model``: layer by layer and operator by operator, there and
+    back.
 
     A step is forward, loss and backward in training mode; with ``training=False`` the forward
     alone, in evaluation mode and without gradients. ``inputs`` (or ``shape``, of zeros) is as in

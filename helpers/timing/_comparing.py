@@ -253,7 +253,7 @@ def _shared_calls(calibrated: Mapping[str, tuple[int, runs.Run]]) -> dict[str, i
 
 
 def _alpha(look: int) -> float:
-    """Return what look number ``look`` (from 1) may spend; the looks together spend no more than
+    """Return the error rate of look number ``look`` (from 1); the looks together spend no more than
     the whole rate.
     """
     return FALSE_POSITIVE_RATE / (look * (look + 1))
@@ -465,5 +465,5 @@ def _ratios_text(ratios: Sequence[float]) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return how many times, to three digits."""
+    """Return a number of times as text, to three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -355,7 +355,7 @@ def measure(
     device: str | torch.device | None = None,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Return how long a call of ``fn`` takes: cold, and then warm until the timing is stable or the
+    """Return the time of a call of ``fn``: cold, and then warm until the timing is stable or the
     budget is spent.
 
     The docstring of :mod:`helpers.timing` states the boundary. ``cold_s`` is the first call made

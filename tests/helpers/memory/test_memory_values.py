@@ -177,7 +177,7 @@ def test_a_result_that_lies_otherwise_than_pytorch_says_is_traced_as_it_lies(mon
     assert estimate.peak_bytes == measure_peak_memory(Transposed(), (2, 64, 24)).peak_bytes
     name = "native_layer_norm_backward"
     sent = [
-        [each.made[0].strides for each in t.events if getattr(each, "name", "") == name]
+        [each.made_storages[0].strides for each in t.events if getattr(each, "name", "") == name]
         for t in traces
     ]
     assert [strides[-1] for strides in sent] == [(1536, 1, 64), (1536, 24, 1)]
