@@ -81,9 +81,9 @@ def trace_step(
 def _trace_undisturbed(step: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
-    copying = _Copying(fake_mode, step.runs_on, values)
-    with copying, fake_mode, _copy_generators():
-        fake_step = steps.copied(step, copy_tensor=copying.copy_tensor, refill=values.learn)
+    copier = _Copier(fake_mode, step.runs_on, values)
+    with copier, fake_mode, _copy_generators():
+        fake_step = steps.copied(step, copy_tensor=copier.copy_tensor, refill=values.learn)
     layers = attribution.Layers(fake_step.model)
     tracer = Tracer(fake_mode, layers, step, values, layouts)
     tracer.trace.uncertain.update(step.assumed)
@@ -117,7 +117,7 @@ def _copy_generators() -> AbstractContextManager:
     return mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {torch.Generator: copy_generator})
 
 
-class _Copying(TorchFunctionMode):
+class _Copier(TorchFunctionMode):
     """Copy tensors into fake ones on ``device``, wherever they lie, and keep the values of small
     integer tensors.
     """
