@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from helpers.checks import batch_shape
-from helpers.memory import _trace as records
+from helpers.memory import _allocator as allocator
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.parallel.pipeline._stages import split_stages
@@ -456,7 +456,7 @@ class _Member:
 def _levels_on_cpu(member: _Member) -> list[int]:
     """Return the bytes alive at each mark of a training."""
     names: list[str] = []
-    with records.recorded() as record:
+    with allocator.record_allocations() as record:
 
         def mark() -> None:
             gc.collect()  # what only refers to itself is released before it would be counted

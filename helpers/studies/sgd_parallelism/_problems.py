@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.checks import number, random_seed, whole_number
-from helpers.training._loop import iterable, seeded
+from helpers.training._loop import check_iterable, seed_generators
 
 _MOST_NUMBERS = 2**27  # of a problem's inputs, in float64 a gigabyte
 BLOWN_UP = 3  # times the first loss
@@ -122,8 +122,8 @@ def examples_of(data: Any, device: torch.device) -> Examples:
     if _is_pair(data):
         found = Examples(*data)
     else:
-        with seeded(data, torch.device("cpu"), 0):
-            batches = list(iterable(data))
+        with seed_generators(data, torch.device("cpu"), 0):
+            batches = list(check_iterable(data))
         if not batches or not all(_is_pair(batch) for batch in batches):
             raise TypeError(f"data holds no batches (inputs, targets); {_DATA_ACCEPTED}")
         found = Examples(*(torch.cat(part) for part in zip(*batches, strict=True)))
