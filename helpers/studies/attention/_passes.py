@@ -57,8 +57,8 @@ class _Watch(TorchDispatchMode):
         self.scores, self.rows = scores, list[OperatorPasses]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        read, written = _tensors((args, kwargs)), _tensors(made)
+        result = func(*args, **(kwargs or {}))
+        read, written = _tensors((args, kwargs)), _tensors(result)
         memory = {tensor.untyped_storage().data_ptr() for tensor in read}
         if func._schema.is_mutable or any(
             tensor.untyped_storage().data_ptr() not in memory for tensor in written
@@ -67,7 +67,7 @@ class _Watch(TorchDispatchMode):
                 sum(tensor.numel() == self.scores for tensor in side) for side in (read, written)
             )
             self.rows.append(OperatorPasses(str(func).split(".")[1], *counts))
-        return made
+        return result
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -54,10 +54,10 @@ def time_epochs(
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     loader = DataLoader(dataset, batch_size=None, num_workers=1)
-    begun_s, steps_s = clock(), []
+    first_start_s, steps_s = clock(), []
     for _ in range(epochs):
         for sample in loader:
-            began_s = clock()
+            step_start_s = clock()
             step(sample)
-            steps_s.append((began_s - begun_s, clock() - begun_s))
+            steps_s.append((step_start_s - first_start_s, clock() - first_start_s))
     return EpochTimes(epochs, tuple(steps_s))
