@@ -140,10 +140,10 @@ def read_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
     bits, gpus = choice("bits", bits, _BITS), whole_number("gpus", gpus)
     matrices = [(config.vocabulary, config.width, 1)]
     for outputs, inputs, by_outputs in config.products:
-        cut = (outputs // gpus, inputs) if by_outputs else (outputs, inputs // gpus)
-        if cut[0] * cut[1] * gpus != outputs * inputs:
+        part = (outputs // gpus, inputs) if by_outputs else (outputs, inputs // gpus)
+        if part[0] * part[1] * gpus != outputs * inputs:
             raise ValueError(f"{gpus} GPUs do not divide a matrix of {outputs:,} x {inputs:,}")
-        matrices.append((*cut, config.layers))
+        matrices.append((*part, config.layers))
     stored = sum(times * _matrix_bytes(rows, columns, bits) for rows, columns, times in matrices)
     return stored + max(2, bits // 8) * config.norm_weights
 
@@ -190,12 +190,12 @@ def count_step(
     )
 
 
-def _by_name(*configs: Config) -> Mapping[str, Config]:
+def _configs_by_name(*configs: Config) -> Mapping[str, Config]:
     return MappingProxyType({config.name: config for config in configs})
 
 
 # Shapes as the models' config.json files have them (meta-llama on huggingface.co).
-CONFIGS = _by_name(
+CONFIGS = _configs_by_name(
     Config("Llama 2 7B", 32, 4096, 32, 32, 11_008, 32_000),
     Config("Llama 2 13B", 40, 5120, 40, 40, 13_824, 32_000),
     Config("Llama 2 70B", 80, 8192, 64, 8, 28_672, 32_000),

@@ -88,13 +88,13 @@ def parts_of(outer: int, channels: int, inner: int) -> int:
     About :data:`PROGRAMS` programs in all, and none without a block to read.
     """
     if inner > 1:
-        wanted, blocks = PROGRAMS // channels, math.ceil(outer * inner / BLOCK)
+        parts, blocks = PROGRAMS // channels, math.ceil(outer * inner / BLOCK)
     else:
-        wanted, blocks = (
+        parts, blocks = (
             PROGRAMS // math.ceil(channels / CHANNELS),
             math.ceil(outer / (BLOCK // CHANNELS)),
         )
-    return max(1, min(wanted, blocks))
+    return max(1, min(parts, blocks))
 
 
 def _check_device(x: torch.Tensor) -> None:

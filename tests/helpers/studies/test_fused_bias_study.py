@@ -54,9 +54,9 @@ def _quick_compiler(monkeypatch):
     monkeypatch.setattr(
         torch, "compile", lambda fn, **options: real(fn, backend="aot_eager", **options)
     )
-    variants._compiled.cache_clear()
+    variants._compile_separate.cache_clear()
     yield
-    variants._compiled.cache_clear()
+    variants._compile_separate.cache_clear()
 
 
 def tensors(batch=2, before=3, after=5, pixels=7, seed=0):
