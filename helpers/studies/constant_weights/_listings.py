@@ -61,7 +61,7 @@ def listing(source: str, *, architecture: str = "sm_90") -> list[str]:
     the course's record, and another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
-        return list(_recorded(source, architecture, "lines"))
+        return list(_read_record(source, architecture, "lines"))
     program = build_cuda(source, architecture=architecture)
     return [_NOISE.sub("", line) for line in _LINE.findall(native.disassemble(program.cubin))]
 
@@ -74,7 +74,7 @@ def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCen
     record; another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
-        return from_dict(WeightCensus, _recorded(source, architecture, "census"))
+        return from_dict(WeightCensus, _read_record(source, architecture, "census"))
     return cuda_census(build_cuda(source, architecture=architecture))
 
 
@@ -87,7 +87,7 @@ def instruction_with(weight: float, source: str, *, architecture: str = "sm_90")
     """
     number = np.float32(weight).tobytes()
     if missing_gpu_tools():
-        codes = [bytes.fromhex(text) for text in _recorded(source, architecture, "codes")]
+        codes = [bytes.fromhex(text) for text in _read_record(source, architecture, "codes")]
     else:
         codes = instruction_codes(source, architecture=architecture)
     for code in codes:
@@ -126,11 +126,11 @@ def parameters_in(lines: Sequence[str], network: Network) -> int:
     0
     """
     one_of("network", network, Network, "a network such as standard_network()")
-    own = np.concatenate(
+    parameters = np.concatenate(
         [part.ravel() for layer in network.layers for part in (layer.weights, layer.bias)]
     )
     carried = {number for line in lines for number in _numbers(line)}
-    return sum(abs(float(value)) in carried for value in own)
+    return sum(abs(float(value)) in carried for value in parameters)
 
 
 def _numbers(line: str) -> list[float]:
@@ -163,14 +163,14 @@ def _programs(path: Path) -> Mapping[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))["programs"]
 
 
-def _recorded(source: str, architecture: str, what: str) -> Any:
+def _read_record(source: str, architecture: str, kind: str) -> Any:
     """Return ``what`` is recorded of a program. Raises MissingToolError where nothing is."""
-    held = _programs(record_path()).get(record_key(source, architecture), {})
+    record = _programs(record_path()).get(record_key(source, architecture), {})
     missing = missing_gpu_tools()
-    if what not in held and missing:
+    if kind not in record and missing:
         raise native.MissingToolError(
             f"This program for {architecture} is none of those that the course has recorded, "
             f"and it cannot be compiled here. {missing.problem}",
             missing.remedy,
         )
-    return held[what]
+    return record[kind]

@@ -149,9 +149,9 @@ def explain_time(
     measured_s = times.times_s(algorithm)
     fitted = [index for index in split.train if np.isfinite(measured_s[index])]
     costs = _costs(times, algorithm, counting, fitted, fit_costs)
-    mine = costs.get(_group(algorithm, counting, shape), costs[""])
+    group_costs = costs.get(_group(algorithm, counting, shape), costs[""])
     counts = count_terms(algorithm, shape, counting=counting)
-    return [TimePart(name, counts[name], cost) for name, cost in mine.items()]
+    return [TimePart(name, counts[name], cost) for name, cost in group_costs.items()]
 
 
 def _costs(
@@ -185,9 +185,9 @@ def _costs(
 def _time_s(
     costs: Mapping[str, Mapping[str, float]], algorithm: str, counting: str, shape: ConvolutionShape
 ) -> float:
-    mine = costs.get(_group(algorithm, counting, shape), costs[""])
+    group_costs = costs.get(_group(algorithm, counting, shape), costs[""])
     terms = _terms(algorithm, counting)
-    return sum(cost * terms[name](shape) for name, cost in mine.items())
+    return sum(cost * terms[name](shape) for name, cost in group_costs.items())
 
 
 def _group(algorithm: str, counting: str, shape: ConvolutionShape) -> str:

@@ -98,7 +98,8 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
             relative_error = float((output.double() - expected).abs().max() / expected.abs().max())
             if not relative_error <= _AGREE:
                 raise RuntimeError(
-                    f"{name} is off by {relative_error:.2g} of the largest logit, more than {_AGREE:g}; not "
+                    f"{name} is off by {relative_error:.2g} of the largest logit, more than "
+                    f"{_AGREE:g}; not "
                     "timed"
                 )
             ways[name] = way

@@ -184,8 +184,8 @@ class Server:
         if len(self.free) + len(job.table) != before or bool(grown) != enough:
             raise ValueError(
                 f"grow gave {grown!r:.40} and left {len(job.table)} pages of {page} tokens for "
-                f"{own_tokens} tokens and {len(self.free)} free ones of {before} in all; it moves pages "
-                "from free to table, and says whether they hold the tokens"
+                f"{own_tokens} tokens and {len(self.free)} free ones of {before} in all; it moves "
+                "pages from free to table, and says whether they hold the tokens"
             )
         job.pages = (*job.shared, *job.table)
         job.room = len(job.pages) * page

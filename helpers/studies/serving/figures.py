@@ -182,8 +182,8 @@ def draw_pages(
     own_pages = [page for table in tables.values() for page in table if page not in common]
     if len(set(own_pages)) < len(own_pages) or not {*own_pages, *common} <= {*range(pages)}:
         raise ValueError(
-            f"tables have the pages {sorted(own_pages)}; give pages from 0 to {pages - 1}, each to one "
-            "request"
+            f"tables have the pages {sorted(own_pages)}; give pages from 0 to {pages - 1}, each to "
+            "one request"
         )
     colours = dict(zip(tables, _OWNERS, strict=False))
     filled = dict.fromkeys(common, (DATA, page_tokens))
