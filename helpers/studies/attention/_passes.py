@@ -1,5 +1,4 @@
-"""How often a program reads and writes the whole matrix of scores, one PyTorch operator after the
-other.
+"""Passes of a program over the whole matrix of scores, one PyTorch operator after the other.
 
 Lesson 21.
 """
@@ -18,7 +17,7 @@ from helpers.results import Record
 
 
 class OperatorPasses(Record):
-    """How many whole score matrices an operator reads and how many it writes. Lesson 21."""
+    """The number of whole score matrices that an operator reads, and that it writes. Lesson 21."""
 
     operator: str
     reads: int
@@ -28,7 +27,7 @@ class OperatorPasses(Record):
 def count_passes(
     function: Callable[..., object], *tensors: torch.Tensor, scores: int
 ) -> tuple[OperatorPasses, ...]:
-    """Return what each operator of ``function(*tensors)`` reads and writes of tensors with
+    """Return the reads and writes of each operator of ``function(*tensors)`` of tensors with
     ``scores`` elements.
 
     A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has
@@ -50,7 +49,7 @@ def count_passes(
 
 
 class _Watch(TorchDispatchMode):
-    """Notes each operator with the sizes of what it reads and makes."""
+    """Notes each operator with the number of score matrices that it reads and writes."""
 
     def __init__(self, scores: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What attention reads and writes in four orders: addresses for a cache, and formulas of their
+"""Attention's reads and writes in four orders: addresses for a cache, and formulas of their
 bytes.
 
 Lesson 21.
@@ -100,8 +100,8 @@ def count_bytes(
     columns: int = 64,
     cache_bytes: int = 65_536,
 ) -> Moved:
-    """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before
-    and after.
+    """Return the bytes of :func:`stream` that reach memory through a cache of ``cache_bytes``,
+    empty before and after.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is
     fully associative, replaces the least recently used line and reads a line before it writes to
@@ -147,7 +147,7 @@ _Part = tuple[np.ndarray, bool]
 
 
 class _Touches:
-    """Where Q, K, V, O and the table lie, in lines, and who touches them."""
+    """The lines in which Q, K, V, O and the table lie, and those that an order touches."""
 
     def __init__(self, tokens: int, width: int) -> None:
         self.tokens, self.row_lines, self.table_row_lines = (

@@ -291,7 +291,7 @@ def draw_backward_tile() -> Figure:
 
 
 def _runs(side: Sequence[int | None]) -> Counter[int]:
-    """Return how many runs of each number have ended."""
+    """Return the number of runs of each block that have ended."""
     return Counter(
         block
         for block, following in itertools.pairwise(side)

@@ -147,7 +147,7 @@ class PlacementCounts(Record):
 
 
 def census(built: Any) -> WeightCensus | CppCensus:
-    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a
+    """Return the census of a program from :func:`build`: a WeightCensus of a CUDA program, a
     CppCensus of a C++ one.
 
     Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``,
@@ -273,7 +273,7 @@ def recorded_counts(*, current: bool = False) -> PlacementCounts:
 
 
 def recorded_file(architectures: Sequence[str]) -> Path:
-    """Return where the census for ``architectures`` is recorded.
+    """Return the file in which the census for ``architectures`` is recorded.
 
     Raises FileNotFoundError outside a course.
     """

@@ -98,9 +98,8 @@ def _check_size(network: Network, placement: str) -> None:
     if placement == "pruned" and nonzero_weights > _MOST_STRAIGHT_LINES:
         raise ValueError(
             f"straight-line code of {nonzero_weights:,} weights is too long for the compiler and "
-            "the "
-            f"instruction cache; up to {_MOST_STRAIGHT_LINES:,} are written: prune more, or take "
-            "'lanes'"
+            f"the instruction cache; up to {_MOST_STRAIGHT_LINES:,} are written: prune more, or "
+            "take 'lanes'"
         )
     widest = sum(sorted(network.widths)[-2:])
     if widest * 64 > _MOST_STACK_FLOATS:
@@ -120,8 +119,8 @@ def _heading(network: Network, placement: str) -> str:
 
 
 def context_of(network: Network, placement: str) -> tuple[object, ...]:
-    """Return what ``evaluate`` is told as its context, first, and then what that points to; keep
-    all of it alive.
+    """Return the context of ``evaluate``, first, and then all that it points to; keep all of it
+    alive.
 
     A ctypes structure for "runtime_sizes", the packed numbers for a pointer placement, nothing for
     the others.
@@ -328,7 +327,7 @@ class _Exchange(ctypes.Structure):
 
 
 class _Owner(int):
-    """The address that the built-in function is bound to, and what must live as long as it."""
+    """The address that the built-in function is bound to, and all that must live as long as it."""
 
     kept: tuple[object, ...]
 

@@ -56,7 +56,7 @@ _ROW_NUMBERS = 6
 
 
 class _Numbers(NamedTuple):
-    """How a precision is written: what is stored, what is computed with, and the pieces of a
+    """A precision in CUDA C++: the types that are stored and computed with, and the pieces of a
     multiply-add.
     """
 
@@ -152,8 +152,8 @@ def cuda_declaration(placement: str) -> str:
 
 
 def candidates_per_thread(precision: str) -> int:
-    """Return how many candidates a thread evaluates: 1, and 2 in the halves of its registers with
-    "fp16".
+    """Return the number of candidates that a thread evaluates: 1, and 2 in the halves of its
+    registers with "fp16".
     """
     return len(_NUMBERS[precision].candidates)
 

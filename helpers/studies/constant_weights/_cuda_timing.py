@@ -170,8 +170,8 @@ def _random_rows(candidates: int, inputs: int) -> torch.Tensor:
 
 
 def _count_fitting(candidates: int, network: Network, notes: list[str]) -> int:
-    """Return how many candidates fit: PyTorch keeps inputs, copies of them and the activations of
-    two layers.
+    """Return the number of candidates that fit: PyTorch keeps inputs, copies of them and the
+    activations of two layers.
     """
     candidate_bytes = 4 * (2 * network.inputs + 4 * max(network.widths))
     free, _ = torch.cuda.mem_get_info()

@@ -263,7 +263,7 @@ _MOST_BLOCKS = 2**31 - 1
 
 
 class Serving(Record):
-    """What a :class:`Specialised` computes with at the moment.
+    """The program with which a :class:`Specialised` computes at the moment.
 
     ``weights_are`` is "behind a pointer" while the compiler runs, "constants" afterwards.
     ``compile_s`` is what the compiler took for the constants, 0 when the program was in the cache,
@@ -341,11 +341,11 @@ class Specialised:
 
     @property
     def serving(self) -> Serving:
-        """What answers at the moment."""
+        """The program that answers at the moment."""
         return self._serving
 
     def wait(self, timeout_s: float | None = None) -> Serving:
-        """Wait until the constants are compiled and serve; return what serves then.
+        """Wait until the constants are compiled and serve; return the program that serves then.
 
         Raises TimeoutError when that takes longer than ``timeout_s`` (it goes on in the
         background), and what the compiler raised when it failed (then the pointer program goes on

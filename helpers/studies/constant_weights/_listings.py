@@ -33,8 +33,8 @@ _NUMBER_AT = slice(4, 8)  # of an instruction's 16 bytes, those of a 32-bit imme
 
 
 def missing_gpu_tools() -> native.MissingToolError | None:
-    """Return what says which tool for a GPU's programs is missing here and how to get it, None
-    where none is.
+    """Return the error that names the tool for a GPU's programs that is missing here and how to
+    get it, None where none is.
 
     Another version of the compiler than the lesson's is a missing tool too, because its programs
     have other counts. Lesson 17.
@@ -115,8 +115,8 @@ def instruction_codes(source: str, *, architecture: str) -> list[bytes]:
 
 
 def parameters_in(lines: Sequence[str], network: Network) -> int:
-    """Return how many parameters of ``network`` are numbers in the FFMA and MOV instructions of
-    ``lines``.
+    """Return the number of parameters of ``network`` that are numbers in the FFMA and MOV
+    instructions of ``lines``.
 
     A weight may stand there without its minus, because an operand can be subtracted, so signs do
     not count. Lesson 17.
@@ -149,7 +149,7 @@ def _numbers(line: str) -> list[float]:
 
 
 def record_key(source: str, architecture: str) -> str:
-    """Return under which name a program is recorded, which changes with its text."""
+    """Return the name under which a program is recorded, which changes with its text."""
     return f"{architecture} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
@@ -164,7 +164,7 @@ def _programs(path: Path) -> Mapping[str, Any]:
 
 
 def _read_record(source: str, architecture: str, kind: str) -> Any:
-    """Return ``what`` is recorded of a program. Raises MissingToolError where nothing is."""
+    """Return the record of ``kind`` of a program. Raises MissingToolError where nothing is."""
     record = _programs(record_path()).get(record_key(source, architecture), {})
     missing = missing_gpu_tools()
     if kind not in record and missing:

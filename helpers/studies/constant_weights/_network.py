@@ -88,12 +88,12 @@ class Dense:
 
     @property
     def inputs(self) -> int:
-        """How many numbers go in."""
+        """Numbers that go in."""
         return int(self.weights.shape[0])
 
     @property
     def outputs(self) -> int:
-        """How many numbers come out."""
+        """Numbers that come out."""
         return int(self.weights.shape[1])
 
 
@@ -122,12 +122,12 @@ class Network:
 
     @property
     def inputs(self) -> int:
-        """How many numbers a candidate has."""
+        """Numbers of a candidate."""
         return self.layers[0].inputs
 
     @property
     def outputs(self) -> int:
-        """How many numbers come out for a candidate."""
+        """Numbers that come out for a candidate."""
         return self.layers[-1].outputs
 
     @property
@@ -142,9 +142,7 @@ class Network:
 
     @property
     def nonzero_weights(self) -> int:
-        """How many of the weights are not zero, biases apart: the multiply-adds that cannot be left
-        out.
-        """
+        """Weights that are not zero, biases apart: the multiply-adds that cannot be left out."""
         return sum(int(np.count_nonzero(layer.weights)) for layer in self.layers)
 
     @property
@@ -177,8 +175,8 @@ def _float32(values: Any, name: str, dimensions: int) -> np.ndarray:
         )
         raise TypeError(f"{name} is a NumPy array of float32 or float64, not {type_name}")
     if values.ndim != dimensions:
-        shape = {1: "(outputs,)", 2: "(inputs, outputs)"}[dimensions]
-        raise ValueError(f"{name} has the shape {shape}, not {values.shape}")
+        expected_shape = {1: "(outputs,)", 2: "(inputs, outputs)"}[dimensions]
+        raise ValueError(f"{name} has the shape {expected_shape}, not {values.shape}")
     bad = np.argwhere(~np.isfinite(values))
     if bad.size:
         position = ", ".join(map(str, bad[0]))
@@ -422,7 +420,7 @@ def random_network(
 
 
 def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs).
+    """Return the outputs of PyTorch in float64 for ``inputs`` (N, inputs): float64 (N, outputs).
 
     Raises ValueError for inputs of another shape. Lesson 17.
     """
@@ -432,8 +430,8 @@ def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp32") -> torch.Tensor:
-    """Return how far the outputs of a right program may be from :func:`exact_outputs`, float64 (N,
-    outputs).
+    """Return the distance that a right program's outputs may have from :func:`exact_outputs`,
+    float64 (N, outputs).
 
     A sum of k products of numbers of unit roundoff u is off by at most k u / (1 - k u) times the
     sum of their absolute values, in any order (Higham, Accuracy and Stability of Numerical

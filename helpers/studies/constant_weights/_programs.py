@@ -83,8 +83,8 @@ class CudaProgram:
 
 
 def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.Library:
-    """Return what the compiler makes of a generated ``source``; a kernel in it (``__global__``)
-    says that it is CUDA.
+    """Return the program that the compiler makes of a generated ``source``; a kernel in it
+    (``__global__``) says that it is CUDA.
 
     CUDA C++ gives a :class:`CudaProgram` for ``architecture``, and needs no GPU; C++ a loaded
     :class:`helpers.native.Library` for this processor, of which :func:`cpp_program` makes a

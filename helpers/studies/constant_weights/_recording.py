@@ -232,7 +232,8 @@ def counted_programs() -> Iterator[tuple[str, str]]:
 
 
 def record_programs() -> dict[str, Any]:
-    """Return what the compiler here makes of the lesson's programs, by :func:`listings.record_key`.
+    """Return the records of the lesson's programs from the compiler here, by
+    :func:`listings.record_key`.
 
     Raises MissingToolError without the tools.
     """

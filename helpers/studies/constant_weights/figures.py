@@ -244,7 +244,7 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
 
 
 def _fed_by(row: PlacementCount) -> str:
-    """Return in words what feeds most of the multiply-adds."""
+    """Return the words for the operand that feeds most of the multiply-adds."""
     kinds = {"immediate": row.immediate, "constant memory": row.constant_bank,
              "uniform register": row.uniform_register, "register": row.register}  # fmt: skip
     return max(kinds, key=kinds.__getitem__)

@@ -57,7 +57,7 @@ _NNPACK_LARGEST_KERNEL = 16
 
 
 class AlgorithmWork(Record):
-    """What one program computes and moves for one shape.
+    """The arithmetic and the traffic of one program for one shape.
 
     ``products`` multiply a number made of the input alone with one made of the weights alone (a
     complex product is four); ``macs`` are all multiply-accumulates of matrix products and
@@ -172,7 +172,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def why_not(algorithm: str, shape: ConvolutionShape) -> str:
-    """Return why ``algorithm`` does not serve ``shape`` here, "" where it does.
+    """Return the reason why ``algorithm`` does not serve ``shape`` here, "" where it does.
 
     Raises ValueError for an unknown algorithm.
     """
@@ -244,8 +244,8 @@ class _Program(nn.Module):
 
 
 def count_work(algorithm: str, shape: ConvolutionShape) -> AlgorithmWork:
-    """Return the products of ``algorithm`` for ``shape``, and what its operators multiply and move,
-    run on meta.
+    """Return the products of ``algorithm`` for ``shape``, and the multiply-adds and bytes of its
+    operators, run on meta.
 
     What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for
     an unknown algorithm, or a shape that it does not serve. Lesson 20.

@@ -40,7 +40,7 @@ _LARGE_TILE_GAIN = 4  # NNPACK takes tiles of 16 if they are fewer than a fourth
 
 
 class TimePart(Record):
-    """What one count adds to a modelled time: ``amount`` units of ``cost_s`` seconds each.
+    """The part of one count in a modelled time: ``amount`` units of ``cost_s`` seconds each.
 
     Lesson 20.
     """
@@ -191,7 +191,7 @@ def _time_s(
 
 
 def _group(algorithm: str, counting: str, shape: ConvolutionShape) -> str:
-    """Return whose costs ``shape`` has, "" for those of all shapes together."""
+    """Return the implementation whose costs ``shape`` has, "" for those of all shapes together."""
     if counting == "FLOP only":
         return ""
     return program_of(shape) if counting == "all counts" else implementation_of(algorithm, shape)

@@ -1,4 +1,4 @@
-"""How good are predictions and choices, and on which data: errors, hits, regret, splits.
+"""The quality of predictions and choices, and the data for it: errors, hits, regret, splits.
 
 Lesson 20.
 """

@@ -56,7 +56,7 @@ Predict = Callable[[Sequence[ConvolutionShape], Sequence[str]], np.ndarray]
 
 
 class ProgramFit(Record):
-    """What was fitted to one program's shapes: the seconds of one unit of each term.
+    """The fit to one program's shapes: the seconds of one unit of each term.
 
     A term that is not named costs nothing. Lesson 20.
     """
@@ -89,7 +89,7 @@ class Model(Record):
 
 
 def program_of(shape: ConvolutionShape) -> str:
-    """Return which program PyTorch's call runs on one thread of x86, as PyTorch 2.13 chooses.
+    """Return the program that PyTorch's call runs on one thread of x86, as PyTorch 2.13 chooses.
 
     oneDNN's "blocked" one is not asked for 1 x 1 with stride 1 below a batch of 16, nor for one
     small image (20,480 numbers) with a kernel up to 3 (ConvParams::use_mkldnn). Then PyTorch's own
@@ -104,7 +104,7 @@ def program_of(shape: ConvolutionShape) -> str:
 
 
 def own_program_of(shape: ConvolutionShape) -> str:
-    """Return which of PyTorch's own programs runs where oneDNN does not."""
+    """Return the program of PyTorch's own that runs where oneDNN does not."""
     return MATRIX_PRODUCT if (shape.kernel, shape.stride, shape.padding) == (1, 1, 0) else PATCHES
 
 

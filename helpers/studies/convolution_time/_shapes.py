@@ -1,4 +1,4 @@
-"""What of a convolution decides its time: eight sizes, and what is counted from them. Lesson 20."""
+"""The eight sizes of a convolution that decide its time, and the counts from them. Lesson 20."""
 
 from __future__ import annotations
 

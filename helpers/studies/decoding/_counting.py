@@ -1,4 +1,4 @@
-"""What a step of decoding reads and computes, counted from a model's shapes. Lesson 22."""
+"""Bytes and FLOPs of a step of decoding, counted from a model's shapes. Lesson 22."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Config(Record):
 
 
 class StepCount(Record):
-    """What one step reads and computes for a batch of texts, each with as many tokens in its cache.
+    """Bytes and FLOPs of one step for a batch of texts, each with as many tokens in its cache.
 
     Lesson 22.
     """
@@ -161,7 +161,7 @@ def count_step(
     bits: int = 16,
     cache_number_bytes: int | None = None,
 ) -> StepCount:
-    """Return what a step reads and computes that adds one token to each of ``batch`` texts of
+    """Return the bytes and FLOPs of a step that adds one token to each of ``batch`` texts of
     ``tokens`` tokens.
 
     The net is ``config``, its weights have ``bits`` as in :func:`stored_bytes`. A number of the

@@ -71,8 +71,8 @@ def generate(
 
 
 def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return with which probability each guessed token is kept, and what is drawn from in place of
-    one that is not.
+    """Return the probability with which each guessed token is kept, and the distribution that
+    replaces one that is not.
 
     Both are distributions over the vocabulary (Leviathan and others, Fast Inference from
     Transformers via Speculative Decoding, 2023, algorithm 1): keep with min(1, target / draft),

@@ -51,8 +51,8 @@ def count_pages(lengths: Sequence[int], page_tokens: int) -> Pages:
 
 
 def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
-    """Return when texts of ``lengths`` tokens are written, in their order, one token a step in each
-    of ``places``.
+    """Return the steps in which texts of ``lengths`` tokens are written, in their order, one token
+    a step in each of ``places``.
 
     With the ``policy`` "static" texts start together, ``places`` of them, and the next ones when
     the longest is done. With "continuous" a text starts in a place as soon as one is free (Yu and

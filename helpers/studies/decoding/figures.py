@@ -89,8 +89,8 @@ def draw_rows(rows: Sequence[int], *, measured: Sequence[float]) -> Figure:
 def draw_acceptance(
     model: torch.Tensor, draft: torch.Tensor, accept: torch.Tensor, resample: torch.Tensor
 ) -> Figure:
-    """Return bars of what a draft proposes and of what is written, each a distribution over the
-    same few tokens.
+    """Return bars of the tokens that a draft proposes and of those written, each a distribution
+    over the same few tokens.
 
     ``model`` and ``draft`` (tokens,) are the two distributions, ``accept`` and ``resample`` what a
     rule makes of them. Lesson 22.
@@ -175,7 +175,7 @@ def explore_step() -> None:
 
 
 def _shape(config: Config) -> dict[str, float]:
-    """Return what a step of a model depends on: the weights that it reads, and the cached elements
-    per token.
+    """Return the numbers that decide a model's step: the weights that it reads, and the cached
+    elements per token.
     """
     return {"weights": read_bytes(config) / 2, "elements": config.cache_bytes() / 2}

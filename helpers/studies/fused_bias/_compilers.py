@@ -99,8 +99,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
             if not relative_error <= _AGREE:
                 raise RuntimeError(
                     f"{name} is off by {relative_error:.2g} of the largest logit, more than "
-                    f"{_AGREE:g}; not "
-                    "timed"
+                    f"{_AGREE:g}; not timed"
                 )
             ways[name] = way
         comparison = timing.compare(

@@ -55,7 +55,8 @@ _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
 
 
 class KernelTraffic(Record):
-    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both.
+    """The bytes that one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of
+    both.
 
     Lesson 18.
     """
@@ -86,17 +87,17 @@ class VariantTraffic(Record):
 
     @property
     def read_bytes(self) -> int:
-        """What all kernels read."""
+        """Bytes that all kernels read."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """What all kernels write."""
+        """Bytes that all kernels write."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def moved_bytes(self) -> int:
-        """What all kernels read and write."""
+        """Bytes that all kernels read and write."""
         return self.read_bytes + self.written_bytes
 
     @property
@@ -140,8 +141,8 @@ def traffic(
     *,
     phase: str = "forward",
 ) -> VariantTraffic:
-    """Return what the bias and the ReLU of ``variant`` read and write for an activation of
-    ``shape`` (N, C, ...).
+    """Return the bytes that the bias and the ReLU of ``variant`` read and write for an activation
+    of ``shape`` (N, C, ...).
 
     Counted is what the program names: each kernel reads its operands once and writes its result
     once; the line that a cache fetches before a write is left out, as in STREAM. The convolution is

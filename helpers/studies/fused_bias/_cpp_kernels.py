@@ -175,7 +175,7 @@ def function_of(library: native.Library, name: str) -> Callable[..., None]:
 
 
 def _sums(grad: torch.Tensor) -> torch.Tensor:
-    """Return where a kernel writes the sums of each channel of ``grad``; of nothing they are
+    """Return the tensor for a kernel's sums of each channel of ``grad``; of nothing they are
     zeros.
     """
     return grad.new_empty(grad.shape[1]) if grad.numel() else grad.new_zeros(grad.shape[1])

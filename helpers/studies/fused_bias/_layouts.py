@@ -1,5 +1,5 @@
-"""How a tensor (N, C, ...) lies in memory: the order of its elements, and what a kernel needs to
-know of it.
+"""The layout of a tensor (N, C, ...) in memory: the order of its elements, and the sizes that a
+kernel needs.
 """
 
 from __future__ import annotations

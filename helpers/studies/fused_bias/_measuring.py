@@ -30,7 +30,7 @@ _BIAS = 1e-3  # so small that a value which it is added to many thousand times s
 
 
 class KernelComparison(Record):
-    """What follows the convolution, by one variant: the bytes counted, the time modelled and
+    """The kernels after the convolution, by one variant: the bytes counted, the time modelled and
     measured.
 
     ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over
@@ -102,8 +102,8 @@ def measure_kernels(
     budget_s: float = 5.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> KernelComparisons:
-    """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N,
-    C, H, W).
+    """Return the times of the kernels after the convolution, forward and backward, for an
+    activation of ``shape`` (N, C, H, W).
 
     float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns
     with ``y.mul_(1)``, each in its own caches as the limits were, for ``budget_s`` seconds on

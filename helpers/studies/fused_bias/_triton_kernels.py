@@ -82,7 +82,7 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
 
 
 def parts_of(outer: int, channels: int, inner: int) -> int:
-    """Return among how many programs the sum of a channel (or block of channels) is divided, at
+    """Return the number of programs that share the sum of a channel (or block of channels), at
     most :data:`PROGRAMS`.
 
     About :data:`PROGRAMS` programs in all, and none without a block to read.

@@ -131,8 +131,8 @@ def reduction(name: str) -> Reduction:
 
 
 def missing(variant: str, device: str | torch.device = "cpu") -> str:
-    """Return why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no cuDNN, no
-    compiler, no Triton.
+    """Return the reason why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no
+    cuDNN, no compiler, no Triton.
 
     For the C++ compiler this compiles the kernels, which takes seconds once: one that is there may
     be broken. Raises ValueError for an unknown variant. Lesson 18.

@@ -1,5 +1,5 @@
-"""How a table meets the flavours: four programs for the same sums, for all replicas at once, and
-what each counts.
+"""Contractions of a table with the flavours: four programs for the same sums, for all replicas at
+once, and the counts of each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ContractionCounts(Record):
 def cheapest_contraction(
     data: int, channels: int, points: int, *, replicas: int = 1
 ) -> ContractionCounts:
-    """Return what four contractions of a two-flavour data set count, and which of them reads and
+    """Return the counts of four contractions of a two-flavour data set, and the one that reads and
     makes least.
 
     ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R.

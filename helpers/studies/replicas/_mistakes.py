@@ -1,4 +1,4 @@
-"""What couples replicas in a stack: four fits by Adam, with one mistake planted at a time, and
+"""The couplings of replicas in a stack: four fits by Adam, with one mistake planted at a time, and
 clipping in two ways.
 """
 
@@ -29,7 +29,7 @@ CLIP_NORM, _NADAM_RATE, _EPSILON = 6.073e-6, 2.621e-3, 1e-7
 
 
 def change_fits(clip_each: ClipEach) -> Tensor:
-    """Return by how much each of ``MISTAKES`` changes the outputs of each of ``REPLICAS``,
+    """Return the change that each of ``MISTAKES`` makes to the outputs of each of ``REPLICAS``,
     (mistakes, replicas).
 
     Four stacked networks with sigmoids train for 30 steps in float64, clipped by
@@ -45,7 +45,7 @@ def change_fits(clip_each: ClipEach) -> Tensor:
 
 
 def is_changed(changes: Tensor) -> Tensor:
-    """Return where a change of outputs is more than rounding. Lesson 19."""
+    """Return the mask of the changes of outputs that are more than rounding. Lesson 19."""
     return changes > _CHANGED
 
 

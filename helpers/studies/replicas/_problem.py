@@ -49,8 +49,8 @@ class Observable:
 
 @dataclass(frozen=True)
 class FitProblem:
-    """What all replicas share: x-points, observables, positivity conditions, central data and their
-    covariance.
+    """The fit that all replicas share: x-points, observables, positivity conditions, central data
+    and their covariance.
 
     ``points`` (x,) and the net's ``inputs`` (x, 2), x and log x scaled to -1 to 1. The net's 8
     outputs are multiplied by ``shapes`` (x, 8); then the sum rule is kept: what ``quadrature`` (x,)
@@ -75,8 +75,8 @@ class FitProblem:
 
 @dataclass(frozen=True)
 class Start:
-    """What a replica's seed decides: its first weights, its own data (n,) and which of them it
-    trains on (n,).
+    """A replica's start, which its seed decides: its first weights, its own data (n,) and which of
+    them it trains on (n,).
     """
 
     weights: dict[str, Tensor]

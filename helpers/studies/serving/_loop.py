@@ -23,7 +23,7 @@ from helpers.studies.serving._steps import GpuStep, LineStep, Step
 
 
 class Served(Record):
-    """What became of a request: its stays in slots, and when each token of its answer came.
+    """The outcome of a request: its stays in slots, and the times of its answer's tokens.
 
     ``stays`` has the slot, begin and end of each; there are two or more if the server had to stop
     it in between. Without any it was refused, and its times are infinite. Lesson 23.
@@ -72,7 +72,7 @@ class Stretch(Record):
 
 
 class ServingReport(Record):
-    """What a server made of its requests, in seconds of its own clock.
+    """The report of a server on its requests, in seconds of its own clock.
 
     Tokens per second count from the first arrival to the last token, and ``mean_running`` is how
     many requests were in slots on average over the same time. First tokens, times per token and

@@ -11,7 +11,7 @@ _MOST_REQUESTS = 10**6
 
 
 class Request(Record):
-    """What somebody wants: when it arrives, the tokens of its prompt, and those of its answer.
+    """A request with its arrival, the tokens of its prompt, and those of its answer.
 
     A scheduler needs no more than these numbers; the prompt itself is the step's
     (:class:`DecoderStep`). A server does not know ``answer_tokens`` before it has written them, and

@@ -1,5 +1,5 @@
-"""What a scheduler decides: who joins, how many tokens each gets in a step, whose pages grow, who
-was served in time.
+"""The decisions of a scheduler: who joins, how many tokens each gets in a step, whose pages grow,
+who was served in time.
 
 These are the functions that a reader of lesson 23 writes, and the rules to which they are compared.
 Lesson 23.

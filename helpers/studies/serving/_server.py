@@ -44,8 +44,8 @@ class CacheMemory(Record):
 
 
 class Job:
-    """A request on its way through the server: the tokens in its cache, its pages, and what came
-    out.
+    """A request on its way through the server: the tokens in its cache, its pages, and its
+    answer.
     """
 
     def __init__(self, number: int, request: Request) -> None:
@@ -192,8 +192,8 @@ class Server:
         return enough
 
     def next_batch(self, plan: Plan, grow: Grow, release: Release) -> Batch:
-        """Return what ``plan`` chooses for the next step, with a page for each token; who finds
-        none is stopped.
+        """Return the batch that ``plan`` chooses for the next step, with a page for each token; who
+        finds none is stopped.
         """
         unread = [job.unread for job in self.running]
         tokens = list(plan(unread))
