@@ -126,10 +126,10 @@ def context_of(network: Network, placement: str) -> tuple[object, ...]:
     the others.
     """
     if placement in BY_POINTER:
-        return (packed(network),)
+        return (pack(network),)
     if placement != "runtime_sizes":
         return ()
-    numbers, widths = packed(network), np.array(network.widths, np.int64)
+    numbers, widths = pack(network), np.array(network.widths, np.int64)
     kinds = np.array([ACTIVATIONS.index(layer.activation) for layer in network.layers], np.int64)
     sizes = RuntimeSizes(
         len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers))
@@ -146,7 +146,7 @@ class RuntimeSizes(ctypes.Structure):
     )  # fmt: skip
 
 
-def packed(network: Network) -> np.ndarray:
+def pack(network: Network) -> np.ndarray:
     """Return the network's numbers as a pointer placement reads them, flat float32, in the order of
     the layers.
 

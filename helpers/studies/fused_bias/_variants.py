@@ -69,12 +69,12 @@ def layer(variant: str) -> Layer:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
     compute = _FUNCTIONS[variant]
 
-    def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def checked_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         layouts.check_layer(x, weight, bias)
         return compute(x, weight, bias)
 
-    checked.__name__ = checked.__qualname__ = variant
-    return checked
+    checked_layer.__name__ = checked_layer.__qualname__ = variant
+    return checked_layer
 
 
 def gradients(
@@ -120,14 +120,14 @@ def reduction(name: str) -> Reduction:
         raise ValueError(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")
     compute = _REDUCTIONS[name]
 
-    def checked(grad: torch.Tensor) -> torch.Tensor:
+    def checked_reduction(grad: torch.Tensor) -> torch.Tensor:
         layouts.check_values(grad, "grad")
         if grad.dim() != 4:
             raise ValueError(f"grad is (N, C, H, W), not of the shape {tuple(grad.shape)}")
         return compute(grad)
 
-    checked.__name__ = checked.__qualname__ = name
-    return checked
+    checked_reduction.__name__ = checked_reduction.__qualname__ = name
+    return checked_reduction
 
 
 def missing(variant: str, device: str | torch.device = "cpu") -> str:
@@ -150,7 +150,7 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
         try:
             if on_cpu:
                 tools.find_compiler()
-                cpp_kernels.compiled()
+                cpp_kernels.compile_program()
             else:
                 from helpers.studies.fused_bias import _triton_kernels as triton_kernels
 

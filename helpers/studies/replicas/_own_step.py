@@ -38,7 +38,7 @@ void update(int64_t replicas, int64_t step, const void* gradients, const void* r
 
 
 @functools.cache
-def compiled(dtype: torch.dtype) -> native.Library:
+def compile_program(dtype: torch.dtype) -> native.Library:
     """Return the program for float32 or float64; it takes seconds once.
 
     Raises MissingToolError without a compiler.
@@ -62,7 +62,7 @@ class OwnStep(programs.BatchedTrainer):
             raise ValueError(
                 f"own_step is a program of the CPU, not of {like.device}; give device='cpu'"
             )
-        library = compiled(like.dtype)
+        library = compile_program(like.dtype)
         lanes = library.function("int64_t lanes()")()
         used_points = len(problem.points)
         points = 2 * lanes * math.ceil(used_points / (2 * lanes))

@@ -96,22 +96,20 @@ def prepare(
 def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> FitProblem:
     """Return the problem with its numbers in another type, on another device."""
 
-    def moved(value: Any) -> Any:
+    def move(value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.to(device, dtype if value.is_floating_point() else None)
         if isinstance(value, tuple):
-            return tuple(map(moved, value))
+            return tuple(map(move, value))
         if isinstance(value, Observable):
             return dataclasses.replace(
-                value, table=moved(value.table), channels=moved(value.channels)
+                value, table=move(value.table), channels=move(value.channels)
             )
         return value
 
     return dataclasses.replace(
         problem,
-        **{
-            field.name: moved(getattr(problem, field.name)) for field in dataclasses.fields(problem)
-        },
+        **{field.name: move(getattr(problem, field.name)) for field in dataclasses.fields(problem)},
     )
 
 

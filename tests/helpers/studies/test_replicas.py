@@ -312,7 +312,7 @@ def test_a_mistake_in_it_is_seen(right, wrong, problem, alone, monkeypatch):
     planted = native.compile_cpp(
         source.replace(right, wrong), flags=("-O1", "-std=c++17", "-DREAL=double")
     )
-    monkeypatch.setattr(own_step, "compiled", lambda dtype: planted)
+    monkeypatch.setattr(own_step, "compile_program", lambda dtype: planted)
     assert difference(fit(problem, "own_step"), alone["nothing"]) > 1e-4
 
 
@@ -320,7 +320,7 @@ def test_a_mistake_in_it_is_seen(right, wrong, problem, alone, monkeypatch):
 def test_it_is_right_for_the_plainest_processor_too(problem, alone, monkeypatch):
     source = native.read_source(own_step.__package__, "own_step.cpp")
     plain = native.compile_cpp(source, flags=("-O1", "-std=c++17", "-DREAL=double"))
-    monkeypatch.setattr(own_step, "compiled", lambda dtype: plain)
+    monkeypatch.setattr(own_step, "compile_program", lambda dtype: plain)
     assert difference(fit(problem, "own_step"), alone["nothing"]) < TOLERANCE
 
 
