@@ -22,7 +22,9 @@ from traitlets.config import Config
 from helpers import storage, units
 from helpers.results import Result
 from slides.assets import ASSETS, asset
-from slides.cells import SHOWN, Deck, Slide, SlideError, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck, Slide
+from slides.rules import SHOWN, SlideError
 
 SLIDES = Path(__file__).resolve().parent
 COURSE = SLIDES.parent / "course"

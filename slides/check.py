@@ -24,8 +24,8 @@ from helpers.results import Result
 from slides import lecture
 from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, opened, running
 from slides.build import BUILD, build, find_lessons, where
-from slides.cells import SlideError
 from slides.pdf import printed
+from slides.rules import SlideError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -34,8 +34,10 @@ from slides.build import (
     render_deck,
     where,
 )
-from slides.cells import KEYS, Deck, SlideError, read_slides
+from slides.cells import read_slides
+from slides.deck import Deck
 from slides.pdf import print_deck
+from slides.rules import KEYS, SlideError
 
 TITLE = "Hardware ecosystem"
 MINUTES, SHORT_MINUTES = 45, 25

@@ -1,4 +1,4 @@
-"""What is said on a slide, from the text of its lesson, and for how long.
+"""The speaker's notes of each slide, from the text of its lesson, and the time that they take.
 
 A lesson speaks to a reader, and a lecturer speaks to a room. So the notes leave out what only a
 reader can do or see: the task of a function that the reader writes, tables and code, and sentences
@@ -7,12 +7,18 @@ that point to a place on the page.
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from bs4 import BeautifulSoup, Tag
 
-from slides.markdown import count_words, plain_text
+from slides import deck, questions, rules
+from slides.deck import Part, Slide
+from slides.markdown import CutCell, count_words, cut_markdown, plain_text
 
 WORDS_PER_MINUTE = 130
 QUESTION_S = 45  # in which a room guesses
@@ -27,6 +33,7 @@ _FOR_READERS = re.compile(
     r"on\b|\bnext cell\b"
     r"|\b(?:cells?|lines?|rows?|figure|table|printed) (?:above|below)\b"
 )
+_LEADS_OVER = re.compile(r":(\s*(?:</[a-z]+>\s*)*)$")
 
 
 def spoken(html: str) -> str:
@@ -99,3 +106,90 @@ def divided(total_s: float, needed: Sequence[float]) -> list[int]:
     for place in (by_rest * grains)[: grains - sum(given)]:
         given[place] += 1
     return [GRAIN_S * one for one in given]
+
+
+def heading_notes(cut: CutCell, *, joined: bool) -> str:
+    """Return the heading of a cell that joins a slide, as notes."""
+    return f"<p><strong>{cut.heading}</strong></p>" if joined and cut.heading else ""
+
+
+def with_full_stop(notes: str) -> str:
+    """Return ``notes`` with a full stop where the last sentence led over to a cell that is not read
+    out.
+    """
+    return _LEADS_OVER.sub(r".\1", notes)
+
+
+def default_notes(parts: Sequence[Part]) -> str:
+    """Return what to do with a slide on which the lesson says no more, by what it asks and
+    shows.
+    """
+    if deck.asks(parts):
+        return "<p>Let the room guess, and write the guesses down, before you go on.</p>"
+    shown = [output.get("data", {}) for part in parts for output in part.outputs]
+    figures = [data["text/plain"] for data in shown if any(mime in data for mime in deck.IMAGES)]
+    if figures:
+        return "".join(f"<p>On the figure: {html.escape(alt)}</p>" for alt in figures)
+    return (
+        "<p>Hold the guesses of the room against it: who was near, and by what reasoning?</p>"
+        if shown
+        else ""
+    )
+
+
+def notes_after(cells: Sequence[Mapping[str, Any]], start: int, name: str, folder: Path) -> str:
+    """Return as notes the next text below an output, unless a slide, a predict or a section comes
+    before it.
+    """
+    for index in range(start, len(cells)):
+        cell = cells[index]
+        if rules.slide_tags(cell, name, index) or questions.is_predict(cell):
+            return ""
+        if cell["cell_type"] == "markdown":
+            cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
+            rules.check_html(f"{cut.text}{cut.notes}", name, index, "holds")
+            return "" if cut.heading else spoken(f"{cut.text}\n{cut.notes}")
+    return ""
+
+
+def notes_before(cells: Sequence[Mapping[str, Any]], opening: int, folder: Path) -> str:
+    """Return as notes the last text above a slide, where it is on no slide itself."""
+    for cell in reversed(cells[:opening]):
+        if cell["cell_type"] == "markdown":
+            on_a_slide = any(tag.startswith("slide") for tag in cell["metadata"].get("tags", []))
+            cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
+            return "" if on_a_slide else with_full_stop(spoken(f"{cut.text}\n{cut.notes}"))
+    return ""
+
+
+def without_repeats(slides: Sequence[Slide]) -> tuple[Slide, ...]:
+    """Return the slides, of which none says again what explains the slide before it, where it has
+    more to say.
+    """
+    once = [*slides[:1]]
+    for slide in slides[1:]:
+        parted = shared(once[-1].notes, slide.notes)
+        own = parted and (parted[1] or default_notes(slide.parts))
+        if parted and own:
+            once[-1] = dataclasses.replace(once[-1], notes=parted[0])
+        once.append(dataclasses.replace(slide, notes=own) if own else slide)
+    return tuple(once)
+
+
+def divide_minutes(slides: Sequence[Slide]) -> tuple[Slide, ...]:
+    """Return the slides, with their minutes divided among them by what is said and looked at on
+    each.
+    """
+    needed = [
+        seconds(
+            slide.notes,
+            asks=any(part.axis for part in slide.parts),
+            shows=any(part.code or part.outputs for part in slide.parts),
+        )
+        for slide in slides
+    ]
+    given = divided(60 * sum(slide.minutes for slide in slides), needed)
+    return tuple(
+        dataclasses.replace(slide, minutes=one / 60)
+        for slide, one in zip(slides, given, strict=True)
+    )

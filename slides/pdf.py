@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from helpers import storage
 from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, opened, running
 from slides.build import BUILD, build, find_lessons, lessons_asked_for, where
-from slides.cells import SlideError
+from slides.rules import SlideError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -97,6 +97,11 @@ def question(output: Mapping[str, Any]) -> str | None:
     return asked.rpartition(" [")[0] if rest.strip() == NO_PREDICTION else None
 
 
+def is_predict(cell: Mapping[str, Any]) -> bool:
+    """Return whether ``cell`` asks a question."""
+    return any(question(output) is not None for output in cell.get("outputs", []))
+
+
 def as_text(outputs: Sequence[Mapping[str, Any]]) -> str:
     """Return the questions that ``outputs`` ask as paragraphs of HTML, '' where there is none."""
     asked = [question(output) for output in outputs]

@@ -14,8 +14,8 @@ from slide_samples import code_cell, notebook_of, printed, text_cell
 
 from slides import browser, build, check, lecture
 from slides.build import PLACES
-from slides.cells import SlideError
 from slides.markdown import plain_text
+from slides.rules import SlideError
 from tools.authoring.course import HERE
 from tools.authoring.rules import glossary
 

@@ -30,7 +30,8 @@ from helpers.hardware.limits._results import LatencyPoint, MachineLimits, Memory
 from helpers.plotting._style import OTHERS, contrast, ink_on, labelled, png
 from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
 from slides import browser, build, check, pdf, questions
-from slides.cells import SlideError, read_deck
+from slides.cells import read_deck
+from slides.rules import SlideError
 from tests.ci import one_in_test
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))

@@ -8,7 +8,8 @@ from slide_samples import LESSON, answered, asked, code_cell, figure_output, not
 
 from slides import notes
 from slides.build import find_lessons, read_notebook
-from slides.cells import Deck, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck
 from slides.markdown import count_words, plain_text
 from tests.properties import repeatable
 

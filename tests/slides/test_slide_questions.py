@@ -24,8 +24,10 @@ from slide_samples import (
 
 from helpers.widgets import NO_PREDICTION, Answer
 from slides import build, evidence, questions
-from slides.cells import Deck, SlideError, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck
 from slides.markdown import plain_text
+from slides.rules import SlideError
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
 
