@@ -109,10 +109,10 @@ def read_slides(
             groups[-1].append(index)
     if not groups:
         raise SlideError(f"{name} has no slide: tag the cells that open one 'slide'")
-    asked = questions.read(cells)
-    slides = tuple(_slide(cells, group, title, name, folder, asked) for group in groups)
+    guesses = questions.read(cells)
+    slides = tuple(_make_slide(cells, group, title, name, folder, guesses) for group in groups)
     rules.check_answers(slides, cells, name)
-    return notes.without_repeats(slides)
+    return notes.drop_repeats(slides)
 
 
 def _first_exercise(path: Path, number: str) -> str:
@@ -137,10 +137,16 @@ def _lesson_metadata(notebook: Mapping[str, Any], name: str) -> Mapping[str, Any
 
 def _lesson_facts(lesson: Mapping[str, Any]) -> str:
     needs = lesson.get("needs") or []
-    listed = [needs] if isinstance(needs, str) else [str(need) for need in needs]
-    numbers, others = ([need for need in listed if need.isdigit() is one] for one in (True, False))
-    named = [f"lesson{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] * bool(numbers) + others
-    return f"{lesson['minutes']} minutes" + (f" · needs {', '.join(named)}" if named else "")
+    all_needs = [needs] if isinstance(needs, str) else [str(need) for need in needs]
+    numbers, topics = (
+        [need for need in all_needs if need.isdigit() is is_lesson] for is_lesson in (True, False)
+    )
+    prerequisites = [f"lesson{'s' * (len(numbers) > 1)} {', '.join(numbers)}"] * bool(
+        numbers
+    ) + topics
+    return f"{lesson['minutes']} minutes" + (
+        f" · needs {', '.join(prerequisites)}" if prerequisites else ""
+    )
 
 
 def _future_objective(objective: str, name: str) -> str:
@@ -155,47 +161,58 @@ def _future_objective(objective: str, name: str) -> str:
     return cut_markdown(future, folder=Path()).text.removeprefix("<p>").removesuffix("</p>")
 
 
-def _slide(
+def _make_slide(
     cells: Sequence[Mapping[str, Any]],
     group: list[int],
     title: str,
     name: str,
     folder: Path,
-    asked: Mapping[str, questions.Guess],
+    guesses: Mapping[str, questions.Guess],
 ) -> Slide:
     opening = group[0]
-    stated = cells[opening]["metadata"]
-    heading, said, parts = _headline(stated.get("headline", ""), name, opening, folder), [], []
+    metadata = cells[opening]["metadata"]
+    heading, paragraphs, parts = (
+        _render_headline(metadata.get("headline", ""), name, opening, folder),
+        [],
+        [],
+    )
     for index in group:
         cell = cells[index]
         if cell["cell_type"] == "markdown":
             cut = _cut_cell(cell, name, index, folder)
             heading = heading or (cut.heading if index == opening else "")
-            said += [notes.heading_notes(cut, joined=index != opening), notes.spoken(cut.notes)]
+            paragraphs += [
+                notes.heading_notes(cut, joined=index != opening),
+                notes.spoken_text(cut.notes),
+            ]
             parts.append(
                 Part(cell_index=index, text=cut.text, source=cell["metadata"].get("source", ""))
             )
         else:
             parts.append(
-                _code_part(cell, name, index, folder, asked, steps=stated.get("layout") == "steps")
+                _make_code_part(
+                    cell, name, index, folder, guesses, steps=metadata.get("layout") == "steps"
+                )
             )
-    code_last = cells[group[-1]]["cell_type"] == "code"
-    below = notes.notes_after(cells, group[-1] + 1, name, folder) if code_last else ""
+    ends_in_code = cells[group[-1]]["cell_type"] == "code"
+    notes_below = notes.notes_after(cells, group[-1] + 1, name, folder) if ends_in_code else ""
     if parts[-1].outputs:
-        said.append(below)
-    spoken = stated.get("say", "") or notes.with_full_stop("\n".join(one for one in said if one))
-    spoken = (
-        spoken
+        paragraphs.append(notes_below)
+    speaker_notes = metadata.get("say", "") or notes.with_full_stop(
+        "\n".join(paragraph for paragraph in paragraphs if paragraph)
+    )
+    speaker_notes = (
+        speaker_notes
         or notes.notes_before(cells, opening, folder)
         or notes.default_notes(parts)
-        or notes.with_full_stop(below)
+        or notes.with_full_stop(notes_below)
     )
     # the question is the title
     if not heading and len(parts) == 1 and parts[0].axis and not parts[0].outputs:
         heading = parts[0].text.removeprefix("<p>").removesuffix("</p>")
         parts = [dataclasses.replace(parts[0], text="")]
-    layout = stated.get("layout") or (
-        "close" if "recap" in stated.get("tags", []) else _default_layout(parts)
+    layout = metadata.get("layout") or (
+        "close" if "recap" in metadata.get("tags", []) else _default_layout(parts)
     )
     if layout not in rules.LAYOUTS:
         raise rules.cell_error(
@@ -204,26 +221,28 @@ def _slide(
     slide = Slide(
         heading=heading or _heading_above(cells, opening, name, folder) or html.escape(title),
         parts=tuple(parts),
-        notes=spoken,
+        notes=speaker_notes,
         minutes=rules.minutes_to_talk(cells[opening], name, opening),
         layout=layout,
-        here=tuple(stated.get("here", ())),
+        here=tuple(metadata.get("here", ())),
         source="; ".join(dict.fromkeys(part.source for part in parts if part.source)),
     )
     rules.check_words(slide, name, opening)
     return slide
 
 
-def _headline(stated: str, name: str, index: int, folder: Path) -> str:
+def _render_headline(headline: str, name: str, index: int, folder: Path) -> str:
     """Return a stated title as HTML, '' where there is none."""
-    said = render_markdown(stated, folder=folder).strip().removeprefix("<p>").removesuffix("</p>")
-    rules.check_html(said, name, index, "holds")
-    rules.check_measurement(typed_measurement(said), name, index, " in the headline")
-    return said
+    markup = (
+        render_markdown(headline, folder=folder).strip().removeprefix("<p>").removesuffix("</p>")
+    )
+    rules.check_html(markup, name, index, "holds")
+    rules.check_measurement(typed_measurement(markup), name, index, " in the headline")
+    return markup
 
 
 def _default_layout(parts: Sequence[Part]) -> str:
-    """Return what the parts of a slide make where its cell does not say."""
+    """Return the layout of a slide, from its parts, where its cell states none."""
     outputs = [output for part in parts for output in part.outputs]
     code = any(part.code for part in parts)
     pages = [output.get("data", {}).get("text/html", "") for output in outputs]
@@ -243,13 +262,13 @@ def _default_layout(parts: Sequence[Part]) -> str:
 def _cut_cell(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> CutCell:
     cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
     rules.check_html(f"{cut.heading}{cut.text}{cut.notes}", name, index, "holds")
-    refused = refused_block(cut.text)
-    if refused:
+    block_kind = refused_block(cut.text)
+    if block_kind:
         remedy = (
             "write a paragraph, list or table below the heading, or show code with a code cell "
             "(slide-code)"
         )
-        raise rules.cell_error(name, index, f"has {refused} as its first block; {remedy}")
+        raise rules.cell_error(name, index, f"has {block_kind} as its first block; {remedy}")
     rules.check_measurement(typed_measurement(f"{cut.heading} {cut.text}"), name, index)
     return cut
 
@@ -268,18 +287,18 @@ def _heading_above(cells: Sequence[Mapping[str, Any]], index: int, name: str, fo
     return ""
 
 
-def _code_part(
+def _make_code_part(
     cell: Mapping[str, Any],
     name: str,
     index: int,
     folder: Path,
-    asked: Mapping[str, questions.Guess],
+    guesses: Mapping[str, questions.Guess],
     *,
     steps: bool,
 ) -> Part:
-    stated = cell["metadata"]
-    tags, mark = stated.get("tags", []), stated.get("mark", "")
-    outputs = () if "slide-code" in tags else tuple(_shown_outputs(cell, name, index, folder))
+    metadata = cell["metadata"]
+    tags, mark = metadata.get("tags", []), metadata.get("mark", "")
+    outputs = () if "slide-code" in tags else tuple(_outputs_to_show(cell, name, index, folder))
     if "slide-output" in tags and not outputs:
         raise rules.cell_error(
             name,
@@ -291,22 +310,23 @@ def _code_part(
         rules.check_measurement(
             measurement_in_comments(cell["source"]), name, index, " in a comment"
         )
-        code = evidence.code(cell["source"], mark=mark, lines=stated.get("lines", ()))
+        code = evidence.code(cell["source"], mark=mark, lines=metadata.get("lines", ()))
     answers = tuple(output for output in outputs if questions.question(output) is None)
     # What is printed beside an answer is not for the slide.
-    if not stated.get("printed", True) or any(questions.is_answer(output) for output in answers):
+    if not metadata.get("printed", True) or any(questions.is_answer(output) for output in answers):
         answers = tuple(output for output in answers if "text" not in output)
     try:
-        if "untitled" in stated:
-            answers = tuple(map(evidence.untitled, answers))
-        answers = tuple(evidence.table(output, stated) for output in answers)
-        if "numbers" in stated:
-            answers = (evidence.numbers_in(answers, stated["numbers"]),)
+        if "untitled" in metadata:
+            answers = tuple(map(evidence.cut_title, answers))
+        answers = tuple(evidence.table(output, metadata) for output in answers)
+        if "numbers" in metadata:
+            answers = (evidence.numbers_in(answers, metadata["numbers"]),)
         elif steps:
-            answers = tuple(evidence.steps(output, stated, asked) for output in answers)
+            answers = tuple(evidence.steps(output, metadata, guesses) for output in answers)
         else:
             answers = tuple(
-                evidence.shown(output, asked, alone=len(answers) == 1) for output in answers
+                evidence.render_output(output, guesses, alone=len(answers) == 1)
+                for output in answers
             )
     except evidence.EvidenceError as error:
         raise rules.cell_error(name, index, str(error)) from error
@@ -317,17 +337,18 @@ def _code_part(
     return Part(
         cell_index=index,
         text=questions.as_text(outputs),
-        axis=questions.axes(outputs, asked),
+        axis=questions.axes(outputs, guesses),
         code=code,
         outputs=answers,
-        source=stated.get("source", "") or "; ".join(filter(None, map(questions.source, outputs))),
+        source=metadata.get("source", "")
+        or "; ".join(filter(None, map(questions.source, outputs))),
     )
 
 
-def _shown_outputs(
+def _outputs_to_show(
     cell: Mapping[str, Any], name: str, index: int, folder: Path
 ) -> list[Mapping[str, Any]]:
-    shown = []
+    outputs = []
     for output in cell.get("outputs", []):
         data = output.get("data", {})
         if output["output_type"] == "error":
@@ -345,11 +366,11 @@ def _shown_outputs(
         if _WIDGET in data:
             continue
         rules.check_output(data, name, index, folder)
-        shown.append(output)
-    if cell.get("outputs") and not shown:
+        outputs.append(output)
+    if cell.get("outputs") and not outputs:
         raise rules.cell_error(
             name,
             index,
             "shows a widget alone; a slide shows the static figure that stands beside one",
         )
-    return shown
+    return outputs

@@ -100,57 +100,58 @@ def minutes_to_talk(cell: Mapping[str, Any], name: str, index: int) -> float:
         or not isinstance(minutes, int | float)
         or not 0 < minutes < float("inf")
     ):
-        given = "no minutes" if minutes is None else f"minutes={minutes!r}"
+        stated_minutes = "no minutes" if minutes is None else f"minutes={minutes!r}"
         raise cell_error(
             name,
             index,
-            f"opens a slide and has {given}; write the time to talk after its tags: minutes=2",
+            f"opens a slide and has {stated_minutes}; write the time to talk after its tags: "
+            "minutes=2",
         )
     return minutes
 
 
-def check_title(shown: str, name: str) -> None:
+def check_title(markup: str, name: str) -> None:
     """Refuse a measurement or a formula of plain words in a title and objectives."""
-    typed, words = typed_measurement(shown), formula_of_words(shown)
-    if typed:
+    measurement, formula = typed_measurement(markup), formula_of_words(markup)
+    if measurement:
         raise SlideError(
-            f"{name} types the measurement {typed!r} in its title or objectives; leave the number "
-            "out"
+            f"{name} types the measurement {measurement!r} in its title or objectives; leave the "
+            "number out"
         )
-    if words:
+    if formula:
         raise SlideError(
-            f"{name} has plain words that become a formula in its title or objectives, {words!r}"
+            f"{name} has plain words that become a formula in its title or objectives, {formula!r}"
         )
 
 
-def check_html(shown: str, name: str, index: int, how: str) -> None:
+def check_html(markup: str, name: str, index: int, verb: str) -> None:
     """Refuse HTML that loads a file, has a figure without a text, or a formula of plain words."""
-    outside = outside_reference(shown)
-    if outside:
+    reference = outside_reference(markup)
+    if reference:
         raise cell_error(
-            name, index, f"{how} {outside}; a deck loads nothing and runs no code of a cell"
+            name, index, f"{verb} {reference}; a deck loads nothing and runs no code of a cell"
         )
-    figure = undescribed_figure(shown)
+    figure = undescribed_figure(markup)
     if figure:
         remedy = "describe it: ![a sentence](file.png), alt=, or plotting.show(figure, alt=...)"
         raise cell_error(name, index, f"shows a figure without an alt text ({figure}); {remedy}")
-    words = formula_of_words(shown)
-    if words:
+    formula = formula_of_words(markup)
+    if formula:
         remedy = (
             r"write 'dollars' for an amount, \text{...} for words in a formula, and no space "
             r"inside the dollars"
         )
         raise cell_error(
-            name, index, f"{how} plain words that become a formula, {words!r}; {remedy}"
+            name, index, f"{verb} plain words that become a formula, {formula!r}; {remedy}"
         )
 
 
-def check_measurement(typed: str | None, name: str, index: int, where: str = "") -> None:
-    """Refuse ``typed``, a measurement that an author typed, where there is one."""
-    if typed:
+def check_measurement(measurement: str | None, name: str, index: int, where: str = "") -> None:
+    """Refuse ``measurement``, one that an author typed, where there is one."""
+    if measurement:
         remedy = "show the notebook's own output"
         raise cell_error(
-            name, index, f"types the measurement {typed!r}{where} on the slide; {remedy}"
+            name, index, f"types the measurement {measurement!r}{where} on the slide; {remedy}"
         )
 
 
@@ -162,10 +163,10 @@ def check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) -
             index,
             f"has an output that a slide cannot show ({', '.join(data)}); show it as HTML or PNG",
         )
-    shown = players.opened(data.get("text/html", "")) + render_markdown(
+    markup = players.open_frames(data.get("text/html", "")) + render_markdown(
         data.get("text/markdown", ""), folder=folder
     )
-    check_html(shown, name, index, "has an output with")
+    check_html(markup, name, index, "has an output with")
     if set(deck.IMAGES) & set(data) and not is_described(str(data.get("text/plain", ""))):
         raise cell_error(
             name, index, "shows a figure without an alt text; use plotting.show(figure, alt=...)"
@@ -185,26 +186,30 @@ def check_words(slide: Slide, name: str, index: int) -> None:
 
 def check_answers(slides: Sequence[Slide], cells: Sequence[Mapping[str, Any]], name: str) -> None:
     """Refuse a question on the slide of its answer, and an answer that no slide has asked for."""
-    asked = False
-    predicted: set[str] = set()  # the questions that were on a slide
+    has_asked = False
+    known_questions: set[str] = set()  # the questions that were on a slide
     for slide in slides:
         outputs = [
             output for part in slide.parts for output in cells[part.cell_index].get("outputs", ())
         ]
-        predicted |= {one for one in map(questions.question, outputs) if one is not None}
+        known_questions |= {
+            question for question in map(questions.question, outputs) if question is not None
+        }
         opening = slide.parts[0].cell_index
-        shows = [part.cell_index for part in slide.parts if part.outputs]
+        output_indices = [part.cell_index for part in slide.parts if part.outputs]
         asks = deck.asks(slide.parts)
         remedy = "open a slide of its own for the output: tag its cell 'slide', with minutes"
-        if shows and asks:
+        if output_indices and asks:
             raise cell_error(
                 name, opening, f"asks a question and shows an output on one slide; {remedy}"
             )
-        told = [part.cell_index for part in slide.parts if part.text]
+        text_indices = [part.cell_index for part in slide.parts if part.text]
         if (
-            shows
-            and told
-            and any(questions.is_predict(cell) for cell in cells[told[0] : shows[-1]])
+            output_indices
+            and text_indices
+            and any(
+                questions.is_predict(cell) for cell in cells[text_indices[0] : output_indices[-1]]
+            )
         ):
             raise cell_error(
                 name, opening, f"joins a text above a predict to an output below it; {remedy}"
@@ -212,11 +217,13 @@ def check_answers(slides: Sequence[Slide], cells: Sequence[Mapping[str, Any]], n
         answers = [
             output for part in slide.parts for output in part.outputs if questions.is_answer(output)
         ]
-        if not asked and any(questions.lines(output)[0] not in predicted for output in answers):
+        if not has_asked and any(
+            questions.lines(output)[0] not in known_questions for output in answers
+        ):
             remedy = (
                 "tag the cell of its predict 'slide-output', to join the slide before or with "
                 "'slide' and minutes"
             )
             problem = "shows the answer of a reveal, and no slide since the last output has asked"
             raise cell_error(name, opening, f"{problem}; {remedy}")
-        asked = asks or (asked and not shows)
+        has_asked = asks or (has_asked and not output_indices)

@@ -491,4 +491,4 @@ def test_an_objective_of_another_form(objective: str):
 
 def test_a_player_without_frames_is_refused():
     with pytest.raises(ValueError, match="holds no frames"):
-        players.held({"data": {"text/html": BEGINS}})
+        players.read_player({"data": {"text/html": BEGINS}})

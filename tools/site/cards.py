@@ -52,7 +52,7 @@ def picture(lesson: NotebookNode) -> Picture | None:
 
 
 def _of_player(output: NotebookNode) -> Picture | None:
-    held = players.held(output)
+    held = players.read_player(output)
     if held is None:
         return None
     frame = held["frames"][len(held["frames"]) // 2]
