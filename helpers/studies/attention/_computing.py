@@ -35,21 +35,21 @@ def in_tiles(
     rows, columns = _check(query, key, value, causal, rows, columns)
     outputs, log_sums = [], []
     for top in range(0, query.shape[-2], rows):
-        own = query[..., top : top + rows, :] * query.shape[-1] ** -0.5
-        largest = own.new_full((*own.shape[:-1], 1), _FORBIDDEN)
+        block = query[..., top : top + rows, :] * query.shape[-1] ** -0.5
+        largest = block.new_full((*block.shape[:-1], 1), _FORBIDDEN)
         total, output = (
             torch.zeros_like(largest),
-            torch.zeros_like(own @ key[..., :0, :].mT @ value[..., :0, :]),
+            torch.zeros_like(block @ key[..., :0, :].mT @ value[..., :0, :]),
         )
-        for left in _lefts(key, columns, top + own.shape[-2] if causal else None):
-            scores = own @ key[..., left : left + columns, :].mT
+        for left in _tile_starts(key, columns, top + block.shape[-2] if causal else None):
+            scores = block @ key[..., left : left + columns, :].mT
             if causal:
                 scores = scores.masked_fill(_later(scores, top, left), _FORBIDDEN)
-            new = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
-            shrink, weights = (largest - new).exp(), (scores - new).exp()
+            new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
+            shrink, weights = (largest - new_largest).exp(), (scores - new_largest).exp()
             total = shrink * total + weights.sum(dim=-1, keepdim=True)
             output = shrink * output + weights @ value[..., left : left + columns, :]
-            largest = new
+            largest = new_largest
         outputs.append(output / total)
         log_sums.append(largest + total.log())
     return torch.cat(outputs, dim=-2), torch.cat(log_sums, dim=-2)
@@ -63,25 +63,25 @@ def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -
     """
     accepted = "a function of tensors, such as nn.functional.scaled_dot_product_attention"
     checks.function("function", function, accepted)
-    for place, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         one_of(
-            f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function"
+            f"tensors[{index}]", tensor, torch.Tensor, "a tensor for each argument of the function"
         )
         if not (tensor.is_floating_point() or tensor.is_complex()):
             raise TypeError(
-                f"tensors[{place}] holds {tensor.dtype}, which has no gradient; give floats"
+                f"tensors[{index}] holds {tensor.dtype}, which has no gradient; give floats"
             )
-    kept = {}
+    storages = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         # alive, so that no other takes its place
-        kept[storage.data_ptr()] = tensor, storage.nbytes()
+        storages[storage.data_ptr()] = tensor, storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         function(*(tensor.detach().requires_grad_() for tensor in tensors))
-    return sum(size for _, size in kept.values())
+    return sum(size for _, size in storages.values())
 
 
 def _later(scores: torch.Tensor, top: int, left: int) -> torch.Tensor:
@@ -90,7 +90,7 @@ def _later(scores: torch.Tensor, top: int, left: int) -> torch.Tensor:
     return left + columns > top + rows[:, None]
 
 
-def _lefts(key: torch.Tensor, columns: int, end: int | None) -> range:
+def _tile_starts(key: torch.Tensor, columns: int, end: int | None) -> range:
     return range(0, key.shape[-2] if end is None else min(end, key.shape[-2]), columns)
 
 
@@ -109,10 +109,10 @@ def _check(
             )
     types = [tensor.dtype for tensor in (query, key, value)]
     if len(set(types)) > 1 or not query.is_floating_point():
-        listed = ", ".join(str(dtype).removeprefix("torch.") for dtype in types)
+        type_names = ", ".join(str(dtype).removeprefix("torch.") for dtype in types)
         raise TypeError(
-            f"query, key and value hold floats of one type; these are {listed}: convert them with "
-            ".float()"
+            f"query, key and value hold floats of one type; these are {type_names}: convert them "
+            "with .float()"
         )
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))

@@ -57,17 +57,17 @@ class _Watch(TorchDispatchMode):
         self.scores, self.rows = scores, list[OperatorPasses]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        read, written = _tensors((args, kwargs)), _tensors(made)
-        memory = {tensor.untyped_storage().data_ptr() for tensor in read}
+        result = func(*args, **(kwargs or {}))
+        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        input_storages = {tensor.untyped_storage().data_ptr() for tensor in inputs}
         if func._schema.is_mutable or any(
-            tensor.untyped_storage().data_ptr() not in memory for tensor in written
+            tensor.untyped_storage().data_ptr() not in input_storages for tensor in outputs
         ):
             counts = (
-                sum(tensor.numel() == self.scores for tensor in side) for side in (read, written)
+                sum(tensor.numel() == self.scores for tensor in side) for side in (inputs, outputs)
             )
             self.rows.append(OperatorPasses(str(func).split(".")[1], *counts))
-        return made
+        return result
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

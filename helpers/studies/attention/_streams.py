@@ -42,20 +42,20 @@ def tiles_of(
     """
     boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
-    tokens, rows, columns = _checked(tokens, rows, columns)
+    tokens, rows, columns = _check_sides(tokens, rows, columns)
     count = (tokens // rows) * (tokens // columns)
     if count > _MOST_TILES:
         raise ValueError(
             f"{short(tokens)} tokens have {short(count)} tiles of {rows} x {columns}, above "
             f"{_MOST_TILES:,}; give fewer tokens or larger tiles"
         )
-    own, other = range(tokens // rows), range(tokens // columns)
-    found = (
-        [(i, j) for i in own for j in other]
+    query_blocks, key_blocks = range(tokens // rows), range(tokens // columns)
+    tiles = (
+        [(i, j) for i in query_blocks for j in key_blocks]
         if order == ORDERS[2]
-        else [(i, j) for j in other for i in own]
+        else [(i, j) for j in key_blocks for i in query_blocks]
     )
-    return tuple((i, j) for i, j in found if not causal or j * columns < (i + 1) * rows)
+    return tuple((i, j) for i, j in tiles if not causal or j * columns < (i + 1) * rows)
 
 
 def stream(
@@ -72,7 +72,7 @@ def stream(
     lines, and tiles that do not divide the tokens.
     """
     order = choice("order", order, ORDERS)
-    tokens, rows, columns = _checked(tokens, rows, columns)
+    tokens, rows, columns = _check_sides(tokens, rows, columns)
     if whole_number("width", width) * _NUMBER % _LINE or tokens * _NUMBER % _LINE:
         raise ValueError(
             f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give "
@@ -121,18 +121,21 @@ def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns:
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`.
     """
     order = choice("order", order, ORDERS)
-    tokens, rows, columns = _checked(tokens, rows, columns)
-    own, table = tokens * whole_number("width", width) * _NUMBER, tokens**2 * _NUMBER
+    tokens, rows, columns = _check_sides(tokens, rows, columns)
+    matrix_bytes, table_bytes = tokens * whole_number("width", width) * _NUMBER, tokens**2 * _NUMBER
     reads, writes, tables = {
         "row by row": (2 * tokens + 2, 1, True),
         "products in tiles": (2 * tokens // rows + 2, 1, True),
         "queries outside": (2 * tokens // rows + 2, 1, False),
         "keys outside": (2 * tokens // columns + 2, tokens // columns, False),
     }[order]
-    return Moved(reads * own + 4 * tables * table, writes * own + 3 * tables * table)
+    return Moved(
+        reads * matrix_bytes + 4 * tables * table_bytes,
+        writes * matrix_bytes + 3 * tables * table_bytes,
+    )
 
 
-def _checked(tokens: int, rows: int, columns: int) -> tuple[int, int, int]:
+def _check_sides(tokens: int, rows: int, columns: int) -> tuple[int, int, int]:
     tokens = whole_number("tokens", tokens)
     for name, side in {"rows": rows, "columns": columns}.items():
         if tokens % whole_number(name, side):

@@ -201,7 +201,7 @@ def _compiled(network: Network) -> Way:
 
 
 def _frozen(network: Network) -> Way:
-    return frameworks.frozen(_compiled(network))
+    return frameworks.freeze(_compiled(network))
 
 
 def _onnx(network: Network) -> Way:

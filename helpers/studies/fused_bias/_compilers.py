@@ -126,7 +126,7 @@ def _compiled(net: convnet.Convnet) -> Way:
 
 
 def _frozen(net: convnet.Convnet) -> Way:
-    return frameworks.frozen(_compiled(net))
+    return frameworks.freeze(_compiled(net))
 
 
 def _onnx(net: convnet.Convnet) -> Way:

@@ -42,21 +42,21 @@ def draw_trends(all_series: Sequence[Trend], *, title: str, mark: float | None =
     _check(all_series)
     if mark is not None:
         return _panels(all_series, title, mark)
-    drawn, axes = figure(title=title, height_in=3.9)
+    chart, axes = figure(title=title, height_in=3.9)
     for place, series in enumerate(all_series):
         _points(axes, series, place, label=_quantity(series))
     _by_year(axes, [point.value for series in all_series for point in series.points])
     axes.set_ylabel("value, in the unit of the legend")
-    drawn.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
-    return drawn
+    chart.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
+    return chart
 
 
 def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
-    drawn, first = figure(title=title, height_in=2.8)
+    chart, first = figure(title=title, height_in=2.8)
     first.remove()
-    drawn.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold")
+    chart.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold")
     with plt.style.context(STYLE_FILE):
-        panels = drawn.subplots(1, len(all_series), sharex=True, squeeze=False)[0]
+        panels = chart.subplots(1, len(all_series), sharex=True, squeeze=False)[0]
     for place, (axes, series) in enumerate(zip(panels, all_series, strict=True)):
         axes.axvline(mark, color="#888888", linewidth=1.2, linestyle="--")
         _points(axes, series, place, markersize=4)
@@ -68,7 +68,7 @@ def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
         axes.set_xlabel("")
     years = [point.year for series in all_series for point in series.points]
     panels[0].set_xlim(min(years) - 3, max(years) + 3)
-    return drawn
+    return chart
 
 
 def _points(
@@ -114,7 +114,7 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
         raise ValueError(f"an energy is a number above 0; not {', '.join(wrong)}")
     kinds = list(dict.fromkeys(cost.kind for cost in costs))
     rows = sorted(costs, key=lambda cost: (kinds.index(cost.kind), cost.middle_j))
-    drawn, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
+    chart, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
     axes.set_xscale("log")
     right = 10 ** math.ceil(math.log10(max(cost.most_pj for cost in rows)))
     for place, cost in enumerate(rows):
@@ -150,10 +150,10 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     handles = [
         Patch(facecolor=_COLOURS[at % len(_COLOURS)], label=kind) for at, kind in enumerate(kinds)
     ]
-    drawn.legend(
+    chart.legend(
         handles=handles, ncols=len(kinds), loc="outside lower left", frameon=False, fontsize=10
     )
-    return drawn
+    return chart
 
 
 def energy_text(energy_j: float) -> str:

@@ -41,7 +41,7 @@ def draw_layer(
     goes from each point to the roof above it, so its length is what there is to win. ``bandwidth``
     is in bytes per second, ``peak`` in FLOP per second, ``title`` stands above. Lesson 02.
     """
-    drawn, axes = plotting.figure(title=title, height_in=4.6)
+    figure, axes = plotting.figure(title=title, height_in=4.6)
     corner = peak / bandwidth
     kinds = {"o": (library_s, MEASURED, "PyTorch (measured)"), "D": (own_s or {}, _OURS, _OWN)}
     points = [
@@ -84,7 +84,7 @@ def draw_layer(
     plotting.unit_axis(axes, "x", "FLOP/B")
     plotting.unit_axis(axes, "y", "FLOP/s")
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def _placed(tokens: int, time_s: float, *, side: int, weight_bytes: int) -> tuple[float, float]:
@@ -108,7 +108,7 @@ def draw_calls(
     Of the operations ``names``, ``least_s`` has the modelled least seconds, ``call_s`` those of a
     call with almost nothing to compute, and ``measured_s`` what each took. Lesson 02.
     """
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="LeNet with one image: the time of each operation", height_in=4.4
     )
     rows = range(len(names))
@@ -126,7 +126,7 @@ def draw_calls(
     axes.set(xscale="log", xlabel="time")
     plotting.unit_axis(axes, "x", "s")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
-    return drawn
+    return figure
 
 
 def explore_roofline(

@@ -35,7 +35,7 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
     as long a load takes after the flush. ``caches`` are the sizes in bytes that the system states,
     drawn as broken lines. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="How long a load of the chase waits")
+    figure, axes = plotting.figure(title="How long a load of the chase waits")
     if waits.flushed_s:
         label = "after the lines were thrown out of all caches (measured)"
         axes.plot(waits.sizes_bytes, waits.flushed_s, "s--", ms=5, color=_FLUSHED, label=label)
@@ -60,7 +60,7 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
         )
     axes.set_title(axes.get_title(), pad=24)
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
@@ -69,7 +69,7 @@ def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
     ``covered_bytes`` is the buffer whose small pages fill the TLB, by a published count of its
     entries. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="The same chase in two kinds of pages")
+    figure, axes = plotting.figure(title="The same chase in two kinds of pages")
     for (name, waits), look in zip(paged.items(), ("^-", "o-"), strict=True):
         colour = COLOURS["sending"] if look == "^-" else MEASURED
         axes.plot(
@@ -88,7 +88,7 @@ def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
         covered_bytes, 0.02, " 2,048 small pages", transform=axes.get_xaxis_transform(), color=_GREY
     )
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def draw_orders(waits: Waits) -> Figure:
@@ -98,7 +98,7 @@ def draw_orders(waits: Waits) -> Figure:
     An arrow says how many times as long the chase takes, in a buffer of the first cache and in the
     largest. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="Two walks through the same lines, one load from each")
+    figure, axes = plotting.figure(title="Two walks through the same lines, one load from each")
     label = "chase: random order, each address from the load before (measured)"
     axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label=label)
     label = "loop: in order, all addresses known (measured)"
@@ -117,7 +117,7 @@ def draw_orders(waits: Waits) -> Figure:
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s, 6 * high_s)  # room for the legend
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def _draw_ratio(
@@ -152,7 +152,7 @@ def draw_lines() -> Figure:
     """
     line, position = np.mgrid[:16, :16]
     shades = np.array(["white", COLOURS["waiting"], COLOURS["computing"]])
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4
     )
     for left, name, used, moved in (
@@ -174,7 +174,7 @@ def draw_lines() -> Figure:
     axes.set(xlim=(-0.5, 34.5), ylim=(18.5, -0.5))
     axes.set_aspect("equal")
     axes.axis("off")
-    return drawn
+    return figure
 
 
 def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: int) -> Figure:
@@ -185,7 +185,7 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
     ``buffers`` fill buffers. Lesson 01.
     """
     modelled = [max(1, count / buffers) for count in chases]
-    drawn, axes = plotting.figure(title="Time of a step of several chases, relative to one chase")
+    figure, axes = plotting.figure(title="Time of a step of several chases, relative to one chase")
     label = f"modelled: {buffers} line fill buffers"
     axes.plot(chases, modelled, color=MODELLED, label=label)
     axes.plot(chases, measured, "o", color=MEASURED, label="measured")
@@ -199,7 +199,7 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
     axes.minorticks_off()
     axes.set_ylim(0.7, 1.5 * top)
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def draw_threads() -> Figure:
@@ -207,7 +207,7 @@ def draw_threads() -> Figure:
 
     Lesson 01.
     """
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="Threads that compute for 1 step (blue), wait for 9 (grey)", height_in=3.4
     )
     row = 0
@@ -222,7 +222,7 @@ def draw_threads() -> Figure:
         row += 1
     axes.set(xlim=(0, 40), ylim=(row, -0.5), xlabel="steps (modelled)", yticks=[])
     axes.grid(visible=False)
-    return drawn
+    return figure
 
 
 def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure:
@@ -232,7 +232,7 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     Lesson 01.
     """
     published, card = gpu_wait("GA102"), hardware.device("GeForce RTX 3090")
-    drawn, axes = plotting.figure(title="The same chase on a core and on a GPU")
+    figure, axes = plotting.figure(title="The same chase on a core and on a GPU")
     assert card.core_l1_bytes is not None
     assert card.l2_bytes is not None  # the file of devices has both
     sizes = [2 * _KIB, *np.repeat([card.core_l1_bytes, card.l2_bytes], 2), 2**30]
@@ -251,7 +251,7 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s / 4, high_s)  # room for the legend
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def explore_threads() -> None:

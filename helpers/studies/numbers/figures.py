@@ -33,7 +33,7 @@ def draw_bits(formats: Sequence[Format], *, title: str = "What each bit is for")
         raise ValueError(
             "nothing to draw: give at least one format, such as numbers.FORMATS['bf16']"
         )
-    drawn, axes = figure(title=title, height_in=1.3 + 0.36 * len(given))
+    chart, axes = figure(title=title, height_in=1.3 + 0.36 * len(given))
     for row, each in enumerate(given):
         colours = [_PARTS["sign"]] + [_PARTS["exponent"]] * each.exponent_bits
         colours += [_PARTS["mantissa"]] * each.mantissa_bits
@@ -48,8 +48,8 @@ def draw_bits(formats: Sequence[Format], *, title: str = "What each bit is for")
     axes.grid(visible=False)
     for part, colour in _PARTS.items():
         axes.add_patch(Rectangle((0, 0), 0, 0, facecolor=colour, label=part))
-    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
-    return drawn
+    chart.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
+    return chart
 
 
 def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
@@ -71,7 +71,7 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
             f"there is room for {len(_TENSORS)} tensors, not {len(given)}; leave some out"
         )
     with plt.style.context(STYLE_FILE):
-        drawn, panels = plt.subplots(
+        chart, panels = plt.subplots(
             3, figsize=(7.2, 4.0), sharex=True, height_ratios=(0.6, 1, 1.4)
         )
         panels[0].set_title(f"{chosen.key}: its numbers, its steps, and what a network needs")
@@ -104,7 +104,7 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
     for panel in panels:
         for beyond in ((_LEAST, low), (high, _MOST)):
             panel.axvspan(*beyond, color=mixed(COLOURS["waiting"], "#FFFFFF", 0.5), zorder=0.5)
-    return drawn
+    return chart
 
 
 def _draw_codes(axes: plt.Axes, chosen: Format) -> None:

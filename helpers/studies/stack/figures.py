@@ -42,7 +42,7 @@ def draw_levels(levels: Mapping[str, Sequence[str]], *, title: str) -> Figure:
         sum(len(found) * _LINE_IN + _PAD_IN for found in lines.values())
         + (len(lines) - 1) * _GAP_IN
     )
-    drawn, axes = paper(_LEFT_IN + wide + 0.15, high + 0.2, title=title)
+    figure, axes = paper(_LEFT_IN + wide + 0.15, high + 0.2, title=title)
     top = 0.1
     for place, (level, found) in enumerate(lines.items()):
         tall = len(found) * _LINE_IN + _PAD_IN
@@ -67,7 +67,7 @@ def draw_levels(levels: Mapping[str, Sequence[str]], *, title: str) -> Figure:
                 (_LEFT_IN + 0.5, top + tall + _GAP_IN - 0.02),
             )
         top += tall + _GAP_IN
-    return drawn
+    return figure
 
 
 def draw_tile(
@@ -97,7 +97,7 @@ def draw_tile(
         )
     left, top = 0.2 + _SIDE_IN + 0.45, 0.12 + _CELL_HIGH_IN + 0.4
     wide = left + len(filters) * _CELL_IN
-    drawn, axes = paper(wide + 0.2, top + len(inputs) * _CELL_HIGH_IN + 0.38, title=title)
+    figure, axes = paper(wide + 0.2, top + len(inputs) * _CELL_HIGH_IN + 0.38, title=title)
     for column, name in enumerate(filters):
         x = left + column * _CELL_IN
         box(axes, x + 0.05, 0.12, _CELL_IN - 0.1, _CELL_HIGH_IN, name, colour=tint(DATA, 0.35))
@@ -130,4 +130,4 @@ def draw_tile(
     write(axes, 0.2 + _SIDE_IN / 2, bottom, "inputs", colour=QUIET)
     write(axes, left + len(filters) * _CELL_IN / 2, bottom, "sums, which stay", colour=QUIET)
     write(axes, 0.2 + _SIDE_IN, 0.12 + _CELL_HIGH_IN / 2, "filters", ha="right", colour=QUIET)
-    return drawn
+    return figure
