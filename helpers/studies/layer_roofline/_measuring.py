@@ -54,16 +54,16 @@ def reading_programs(weights: torch.Tensor) -> dict[str, Program]:
     programs: dict[str, Program] = {"torch.sum": weights.sum}
     try:
         for streams in STREAMS:
-            read = native.compile_cpp(_reading(streams)).function(_READS)
+            read_weights = native.compile_cpp(_reading_source(streams)).function(_READS)
             programs[f"{streams} at once"] = functools.partial(
-                read, weights, weights.numel(), torch.empty(1)
+                read_weights, weights, weights.numel(), torch.empty(1)
             )
     except native.MissingToolError:
         return programs  # the sum is left, a lower rate
     return programs
 
 
-def _reading(streams: int) -> str:
+def _reading_source(streams: int) -> str:
     program = native.read_source(__package__, "reading.cpp")
     return f"#define STREAMS {streams}\n#define AHEAD {_AHEAD}\n{program}"
 

@@ -49,9 +49,14 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
     )
     _axes_of_waits(axes, waits.sizes_bytes)
     if waits.held_bytes:
-        at = waits.sizes_bytes.index(waits.held_bytes)
+        held_index = waits.sizes_bytes.index(waits.held_bytes)
         _draw_ratio(
-            axes, waits.held_bytes, waits.chase_s[at], waits.flushed_s[at], digits=1, side="right"
+            axes,
+            waits.held_bytes,
+            waits.chase_s[held_index],
+            waits.flushed_s[held_index],
+            digits=1,
+            side="right",
         )
     for name, size_bytes in caches.items():
         axes.axvline(size_bytes, color=_GREY, linestyle=":", linewidth=1)
@@ -104,13 +109,13 @@ def draw_orders(waits: Waits) -> Figure:
     label = "loop: in order, all addresses known (measured)"
     axes.plot(waits.sizes_bytes, waits.in_order_s, "s-", ms=5, color=_IN_ORDER, label=label)
     _axes_of_waits(axes, waits.sizes_bytes)
-    for at in (0, len(waits.sizes_bytes) - 1):
-        side = "left" if at == 0 else "right"
+    for index in (0, len(waits.sizes_bytes) - 1):
+        side = "left" if index == 0 else "right"
         _draw_ratio(
             axes,
-            waits.sizes_bytes[at],
-            waits.in_order_s[at],
-            waits.chase_s[at],
+            waits.sizes_bytes[index],
+            waits.in_order_s[index],
+            waits.chase_s[index],
             digits=0,
             side=side,
         )
@@ -155,11 +160,11 @@ def draw_lines() -> Figure:
     figure, axes = plotting.figure(
         title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4
     )
-    for left, name, used, moved in (
+    for left, name, is_used, is_moved in (
         (0, "a row: 1 line", line == 5, line == 5),
         (19, "a column: 16 lines", position == 5, line >= 0),
     ):
-        colours = shades[1 * moved + used]
+        colours = shades[1 * is_moved + is_used]
         axes.scatter(
             left + position,
             line,
@@ -214,8 +219,11 @@ def draw_threads() -> Figure:
     for threads in (1, 4, 10):
         for thread in range(threads):
             for turn in range(0, 40, 10):
-                for begin, steps, what in ((thread, 1, "computing"), (thread + 1, 9, "waiting")):
-                    axes.broken_barh([(turn + begin, steps)], (row, 0.8), color=COLOURS[what])
+                for begin, steps, activity in (
+                    (thread, 1, "computing"),
+                    (thread + 1, 9, "waiting"),
+                ):
+                    axes.broken_barh([(turn + begin, steps)], (row, 0.8), color=COLOURS[activity])
             row += 1
         label = f"{threads} thread{'s' if threads > 1 else ''}:\nbusy {10 * threads} %"
         axes.text(-1, row - threads / 2, label, ha="right", va="center")
@@ -262,14 +270,14 @@ def explore_threads() -> None:
     published bandwidth. Lesson 01.
     """
     options = {}
-    for name, (device_name, chip, held) in _EXPLORED.items():
+    for name, (device_name, chip, threads_per_core) in _EXPLORED.items():
         card, wait = hardware.device(device_name), gpu_wait(chip)
         assert card.memory_bandwidth_bytes_per_s is not None
         assert card.cores is not None  # the file of devices has both
         options[name] = {
             "B": card.memory_bandwidth_bytes_per_s / 1e9,
             "wait": round(1e9 * wait.memory_s),
-            "threads": card.cores * held,
+            "threads": card.cores * threads_per_core,
         }
     plotting.explore(
         title="How much of its bandwidth does a GPU reach?",

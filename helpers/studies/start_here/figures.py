@@ -28,18 +28,18 @@ def draw_model(programs: Mapping[str, Sequence[float]], *, title: str) -> Figure
         "measured": MEASURED,
     }
     figure, axes = plotting.figure(title=title)
-    for place, (kind, colour) in enumerate(kinds.items()):
-        times_s = [times[place] for times in programs.values()]
-        shares = [times[place] / times[-1] for times in programs.values()]
-        made = axes.bar(
-            [group + 0.3 * (place - 1) for group in range(len(programs))],
+    for index, (kind, colour) in enumerate(kinds.items()):
+        times_s = [times[index] for times in programs.values()]
+        shares = [times[index] / times[-1] for times in programs.values()]
+        bars = axes.bar(
+            [group + 0.3 * (index - 1) for group in range(len(programs))],
             shares,
             0.27,
             color=colour,
         )
-        made.set_label(kind)
+        bars.set_label(kind)
         axes.bar_label(
-            made, [units.text(time_s, "s") for time_s in times_s], padding=2, fontsize=11
+            bars, [units.text(time_s, "s") for time_s in times_s], padding=2, fontsize=11
         )
     highest = max(max(times) / times[-1] for times in programs.values())
     axes.set_xticks(range(len(programs)), list(programs))
@@ -76,12 +76,12 @@ def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) 
     has the two ends of the line, the first of which is the start of a run. Lesson 00.
     """
     figure, axes = plotting.figure(title="Two runs give the line, and the third one tests it")
-    *known, longest = sorted(taken_s)
+    *short_runs, longest = sorted(taken_s)
     start_s = modelled_s[min(modelled_s)]
     axes.plot(list(modelled_s), list(modelled_s.values()), color=MODELLED, label="modelled")
     axes.plot(
-        known,
-        [taken_s[epochs] for epochs in known],
+        short_runs,
+        [taken_s[epochs] for epochs in short_runs],
         "o",
         color=MEASURED,
         markersize=9,

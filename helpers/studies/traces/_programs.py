@@ -43,8 +43,8 @@ class Program(Record):
         of types.
         """
         lines = self.source.splitlines()
-        first = next(place for place, line in enumerate(lines) if "for(" in line)
-        last = max(place for place, line in enumerate(lines) if ".store(" in line or "] = " in line)
+        first = next(index for index, line in enumerate(lines) if "for(" in line)
+        last = max(index for index, line in enumerate(lines) if ".store(" in line or "] = " in line)
         text = textwrap.dedent("\n".join(lines[first : last + 1]))
         for pattern, short in _SHORT.items():
             text = re.sub(pattern, short, text)

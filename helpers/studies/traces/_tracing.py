@@ -123,16 +123,16 @@ def own_times(calls: Sequence[Call]) -> dict[str, float]:
 
     Lesson 13.
     """
-    own: Counter[str] = Counter()
+    self_us: Counter[str] = Counter()
     open_calls: list[Call] = []
     for call in calls:
         while open_calls and open_calls[-1]["ts"] + open_calls[-1]["dur"] <= call["ts"]:
             open_calls.pop()
-        own[call["name"]] += call["dur"]
+        self_us[call["name"]] += call["dur"]
         if open_calls:
-            own[open_calls[-1]["name"]] -= call["dur"]
+            self_us[open_calls[-1]["name"]] -= call["dur"]
         open_calls.append(call)
-    return dict(own.most_common())
+    return dict(self_us.most_common())
 
 
 def takes_float64(call: Call) -> bool:
@@ -140,6 +140,6 @@ def takes_float64(call: Call) -> bool:
 
     Lesson 13.
     """
-    given = call["args"]
-    types, shapes = given.get("Input type", []), given.get("Input Dims", [])
+    arguments = call["args"]
+    types, shapes = arguments.get("Input type", []), arguments.get("Input Dims", [])
     return any(kind == "double" and shape for kind, shape in zip(types, shapes, strict=True))
