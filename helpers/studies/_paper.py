@@ -136,7 +136,7 @@ def arrow(
 
 
 def keys(axes: Axes, left: float, top: float, swatches: dict[str, tuple[str, str]]) -> None:
-    """Draw what colours mean in one row: each name with its (face, edge)."""
+    """Draw a key of colours in one row: each name with its (face, edge)."""
     for name, (face, edge) in swatches.items():
         box(axes, left, top, _KEY_IN, _KEY_IN, colour=face, edge=edge)
         write(axes, left + _KEY_IN + 0.08, top + _KEY_IN / 2, name, size=10, ha="left")

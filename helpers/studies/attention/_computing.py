@@ -35,14 +35,14 @@ def in_tiles(
     rows, columns = _check(query, key, value, causal, rows, columns)
     outputs, log_sums = [], []
     for top in range(0, query.shape[-2], rows):
-        block = query[..., top : top + rows, :] * query.shape[-1] ** -0.5
+        block = query[..., top : top + rows, :] * query.shape[-1] ** -0.5  # (..., rows, width)
         largest = block.new_full((*block.shape[:-1], 1), _FORBIDDEN)
         total, output = (
             torch.zeros_like(largest),
             torch.zeros_like(block @ key[..., :0, :].mT @ value[..., :0, :]),
         )
         for left in _tile_starts(key, columns, top + block.shape[-2] if causal else None):
-            scores = block @ key[..., left : left + columns, :].mT
+            scores = block @ key[..., left : left + columns, :].mT  # (..., rows, columns)
             if causal:
                 scores = scores.masked_fill(_later(scores, top, left), _FORBIDDEN)
             new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))

@@ -28,8 +28,8 @@ class OperatorPasses(Record):
 def count_passes(
     function: Callable[..., object], *tensors: torch.Tensor, scores: int
 ) -> tuple[OperatorPasses, ...]:
-    """Return what each operator of ``function(*tensors)`` reads and writes of tensors with
-    ``scores`` elements.
+    """Return the tensors with ``scores`` elements that each operator of ``function(*tensors)``
+    reads and writes, counted.
 
     A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has
     as many. A view moves nothing and is left out. What an operator changes in place counts as read
@@ -50,7 +50,7 @@ def count_passes(
 
 
 class _Watch(TorchDispatchMode):
-    """Notes each operator with the sizes of what it reads and makes."""
+    """Notes each operator with the sizes of its inputs and outputs."""
 
     def __init__(self, scores: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What attention reads and writes in four orders: addresses for a cache, and formulas of their
+"""The reads and writes of attention in four orders: addresses for a cache, and formulas of their
 bytes.
 
 Lesson 21.
@@ -100,8 +100,8 @@ def count_bytes(
     columns: int = 64,
     cache_bytes: int = 65_536,
 ) -> Moved:
-    """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before
-    and after.
+    """Return the bytes of :func:`stream` that reach memory through a cache of ``cache_bytes``,
+    empty before and after.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is
     fully associative, replaces the least recently used line and reads a line before it writes to
@@ -115,8 +115,8 @@ def count_bytes(
 
 
 def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> Moved:
-    """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not
-    all keys or values.
+    """Return the bytes of :func:`count_bytes` by formula, for a cache that holds a tile's needs,
+    not all keys or values.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`.
     """

@@ -128,7 +128,7 @@ def _uses(count: int, kind: str) -> np.ndarray:
 
 
 def _engine(weights: np.ndarray) -> tuple[Callable[[np.ndarray], object], str]:
-    """Return a function that takes layers in an order, and what it is made of."""
+    """Return a function that takes layers in an order, and the name of its engine."""
     _, rows, columns = weights.shape
     x = np.ones(columns, dtype=np.float32)
     try:

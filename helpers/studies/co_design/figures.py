@@ -107,8 +107,7 @@ def draw_border(groups: Sequence[int], *, sides: Sequence[int] = (128, 256)) -> 
 
 
 def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
-    """Return what each of several layers costs in several units, relative to the first layer, as
-    lines.
+    """Return the costs of several layers in several units, relative to the first layer, as lines.
 
     ``costs`` has a mapping of units and costs for each layer, all with the same units. Lines that
     cross are layers that change places. Raises ValueError for no layers, more than six, other

@@ -102,8 +102,8 @@ class ArrayCounts(Record):
 
 
 class Launch(Record):
-    """A kernel that ran on simulated warps: what it is made of, and a row of ``counts`` for each
-    array and access.
+    """A kernel that ran on simulated warps: its parts, and a row of ``counts`` for each array and
+    access.
 
     ``barriers`` and ``shared_bytes`` are those of the block that has most. ``requests`` are all of
     them, in the order in which the warps made them. Lesson 03.

@@ -35,8 +35,8 @@ class Turn(Record):
 
 
 class Schedule(Record):
-    """What a scheduler with ``warps`` warps did, each with ``loads`` loads in flight while it
-    waits.
+    """The turns and rates of a scheduler with ``warps`` warps, each with ``loads`` loads in flight
+    while it waits.
 
     ``busy_share`` is the share of cycles in which it issued an instruction, ``bytes_per_cycle`` the
     rate at which the memory delivered, ``bytes_in_flight`` what was on its way on average. The

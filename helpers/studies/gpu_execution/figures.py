@@ -1,6 +1,4 @@
-"""The figures of lesson 03: they draw what requests, schedules and rules of this room have
-counted.
-"""
+"""The figures of lesson 03: the requests, schedules and rules of this room, drawn."""
 
 from __future__ import annotations
 
@@ -249,8 +247,8 @@ def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: floa
 
 
 class TransposeStep(Record):
-    """A kernel on the way from the one-line transpose to the fastest: what is counted of it, and
-    what was published.
+    """A kernel on the way from the one-line transpose to the fastest: its counts and its published
+    time.
 
     ``sectors`` are those of a warp per 32 values, ``passes`` those of a column of its tile in
     shared memory, None without a tile. Lesson 03.

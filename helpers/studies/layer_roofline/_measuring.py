@@ -1,4 +1,5 @@
-"""What bounds a layer here: how fast it is read, what a packed product and empty calls take.
+"""The bounds of a layer here: the rate at which it is read, the time of a packed product and of
+empty calls.
 
 Lesson 02.
 """
@@ -96,7 +97,7 @@ class CallTimes(Record):
 
 
 def measure_calls(modules: Sequence[nn.Module], *, budget_s: float = 0.5) -> CallTimes:
-    """Return what calls of ``modules``, on the CPU, take on the smallest inputs that they accept,
+    """Return the time of calls of ``modules``, on the CPU, on the smallest inputs that they accept,
     one after another.
 
     A convolution gets a single patch, and a pooling or an activation 2 x 2 elements. A linear layer

@@ -1,4 +1,4 @@
-"""What a load waits on GPUs: published chases as data with their source, and those measured with
+"""The wait of a load on GPUs: published chases as data with their source, and those measured with
 this library.
 """
 

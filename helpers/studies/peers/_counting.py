@@ -1,4 +1,4 @@
-"""Other counters of operations on the same models: what they say, beside the truth worked out by
+"""Other counters of operations on the same models: their counts, beside the truth worked out by
 hand.
 
 Lesson 11.
@@ -32,7 +32,7 @@ _COLOURS = {"exact": "#009E73", "close": "#E69F00", "wrong": "#D55E00"}
 
 
 class PeerCount(Record):
-    """What one profiler counted for one model; ``counted_macs`` is None where it failed, and
+    """The count of one profiler for one model; ``counted_macs`` is None where it failed, and
     ``problem`` says how.
     """
 
@@ -158,8 +158,8 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 def count_with_peers() -> PeerTable:
-    """Count each model with this library and with every peer that is installed, on the CPU; what
-    lesson 11 records.
+    """Count each model with this library and with every peer that is installed, on the CPU, for
+    lesson 11's record.
 
     The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``,
     each on a copy of the model, since some change it. Raises ModuleNotFoundError without

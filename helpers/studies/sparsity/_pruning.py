@@ -33,8 +33,8 @@ class PrunedLayer(Record):
 
 
 class Pruning(Record):
-    """What :func:`prune` did, in all and by layer; a weight that several layers share is counted
-    once.
+    """The result of :func:`prune`, in all and by layer; a weight that several layers share is
+    counted once.
 
     Lesson 15.
     """
@@ -132,8 +132,8 @@ def _is_prunable(layer: nn.Module) -> TypeGuard[_ConvNd | nn.Linear]:
 
 
 def _tile(share: float, pattern: Any, scope: Any, block: Any) -> tuple[int, int | None]:
-    """Return the rows and columns of what is removed together, None for all columns; check what
-    ``prune`` is told.
+    """Return the rows and columns that are removed together, None for all columns; check the
+    arguments of ``prune``.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share={share:g}; give a number from 0 to 1 (0.9 keeps one in ten)")
@@ -157,7 +157,7 @@ def _tile(share: float, pattern: Any, scope: Any, block: Any) -> tuple[int, int 
 
 
 def checked_block(block: Any) -> tuple[int, int]:
-    """Return ``block`` as two sizes; raise TypeError or ValueError for what is none."""
+    """Return ``block`` as two sizes; raise TypeError or ValueError for another value."""
     sizes = members("block", block, "two sizes, such as (4, 4)")
     if len(sizes) != 2:
         raise ValueError(f"block={short(block)} has {len(sizes)} sizes; give two, such as (4, 4)")

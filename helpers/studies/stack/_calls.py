@@ -1,5 +1,5 @@
-"""The levels of one call as data: what PyTorch dispatched, which library computed, and by which
-instructions.
+"""The levels of one call as data: the operators that PyTorch dispatched, the library that computed,
+and its instructions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fresh process's side: call the function once a level, and note what each level shows.
+"""The fresh process's side: call the function once a level, and note the calls on each level.
 
 Lesson 15.
 """
@@ -56,8 +56,8 @@ class DispatchedOperator(Record):
 
 @dataclass(frozen=True)
 class Followed:
-    """What the fresh process saw; ``operators`` holds for each of :data:`MODES` the calls, or why
-    there are none.
+    """The observations of the fresh process; ``operators`` holds for each of :data:`MODES` the
+    calls, or why there are none.
     """
 
     log: str
@@ -70,8 +70,8 @@ class Followed:
 
 
 def follow(packed: bytes, folder: str, threads: int) -> Followed:
-    """Unpack a call and make it five times in ``folder``, each time on fresh copies; return what
-    was seen.
+    """Unpack a call and make it five times in ``folder``, each time on fresh copies; return the
+    observations.
 
     The first time only the libraries log and write their kernels, which they do not do again for
     the same sizes.
@@ -146,7 +146,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _profile_nested(packed: bytes) -> tuple[DispatchedOperator, ...]:
-    """Return what the profiler notes of the call: each operator after the one that calls it."""
+    """Return the profiler's events of the call: each operator after the one that calls it."""
     function, inputs = pickle.loads(packed)
     with profile(record_shapes=True) as profiler:
         function(*inputs)

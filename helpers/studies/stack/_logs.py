@@ -1,4 +1,4 @@
-"""What oneDNN and MKL say of themselves in their verbose logs, read into records. Lesson 15."""
+"""The statements of oneDNN and MKL in their verbose logs, read into records. Lesson 15."""
 
 from __future__ import annotations
 

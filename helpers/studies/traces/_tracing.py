@@ -56,8 +56,8 @@ def _outermost(labels: Iterable[Call]) -> list[Call]:
 
 
 def read_kernels(path: str | os.PathLike[str]) -> list[Call]:
-    """Return what a GPU ran, kernels, copies and fills of memory, from a trace file in the order of
-    their beginnings.
+    """Return the work of a GPU, its kernels, copies and fills of memory, from a trace file in the
+    order of their beginnings.
 
     They are dictionaries as in :func:`read_calls`. The list is empty for a trace without a GPU.
     Lesson 13.
@@ -98,8 +98,8 @@ def idle_share(kernels: Sequence[Call]) -> float:
 def trace_step(
     step: Callable[[int], object], *, read: Callable[[Path], list[Call]] = read_calls
 ) -> list[Call]:
-    """Return what ``read`` finds in the trace of one step, after two warm ones that are not in the
-    trace.
+    """Return the calls that ``read`` finds in the trace of one step, after two warm ones that are
+    not in the trace.
 
     These are the calls of operators, or with :func:`read_kernels` what the GPU ran. Lesson 13.
     """

@@ -1,5 +1,5 @@
-"""A Llama-like language model without positions, a mixed-precision Adam, and LoRA: what lesson 11
-takes apart.
+"""A Llama-like language model without positions, a mixed-precision Adam, and LoRA, as lesson 11
+takes them apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what each token of ``x`` attends to."""
+        """Return the attention of each token of ``x``, (b, n, width)."""
         projected = (layer(x) for layer in (self.query, self.key, self.value))
         # (b, heads, n, d)
         heads = [
