@@ -46,5 +46,5 @@ def chromium_executable_fixture() -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """A running Chromium without a network of its own."""
-    with browser.running(chromium_executable()) as started:
+    with browser.run_chromium(chromium_executable()) as started:
         yield started

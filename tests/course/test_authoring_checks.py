@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_output
 
-from slides import cells as slides
+from slides import rules as slides
 from tools.authoring import notebook
 from tools.authoring.rules import checks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from sphinx.cmd.build import build_main
 
 from slides import build, lecture
-from slides.cells import SlideError
+from slides.rules import SlideError
 from tools.authoring.cells import AuthoringError
 from tools.authoring.course import Course
 from tools.site import staging

@@ -52,7 +52,7 @@ def picture(lesson: NotebookNode) -> Picture | None:
 
 
 def _of_player(output: NotebookNode) -> Picture | None:
-    player = players.held(output)
+    player = players.read_player(output)
     if player is None:
         return None
     frame = player["frames"][len(player["frames"]) // 2]

@@ -205,7 +205,7 @@ def _make_compiled(network: Network) -> Way:
 
 
 def _make_frozen(network: Network) -> Way:
-    return frameworks.frozen(_make_compiled(network))
+    return frameworks.freeze(_make_compiled(network))
 
 
 def _make_onnx(network: Network) -> Way:

@@ -131,7 +131,7 @@ def _make_compiled(net: convnet.Convnet) -> Way:
 
 
 def _make_frozen(net: convnet.Convnet) -> Way:
-    return frameworks.frozen(_make_compiled(net))
+    return frameworks.freeze(_make_compiled(net))
 
 
 def _make_onnx(net: convnet.Convnet) -> Way:

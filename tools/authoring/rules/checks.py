@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 import nbformat
 
-from slides.cells import KEYS
+from slides.rules import KEYS
 from tools.authoring import minutes, notebook, yours
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
