@@ -251,7 +251,9 @@ class Together:
     def step(self) -> None:
         """Take one step of every replica that has not stopped."""
         losses, validation, gradients = self.evaluate()
-        stacking.note(self.losses, self.validation_losses, losses, validation, self.stopping)
+        stacking.append_losses(
+            self.losses, self.validation_losses, losses, validation, self.stopping
+        )
         if self.norms is not None:
             stacking.clip_each(gradients, self.norms)
         self.optimizer.step(gradients, None if self.stopping is None else self.stopping.active)
@@ -265,8 +267,8 @@ class Together:
 
     def result(self, steps: int) -> dict[str, Any]:
         """Return what :class:`ReplicaRun` holds of the training."""
-        losses = stacking.filled(self.losses, steps)
-        validation = stacking.filled(self.validation_losses, steps)
+        losses = stacking.pad_with_nan(self.losses, steps)
+        validation = stacking.pad_with_nan(self.validation_losses, steps)
         taken = (
             torch.full((losses.shape[1],), steps)
             if self.stopping is None

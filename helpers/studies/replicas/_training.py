@@ -148,7 +148,7 @@ def prepared_for(
     if len(chosen) != replicas:
         raise ValueError(f"seeds has {len(chosen)} entries for {replicas} replicas; give one each")
     if masks is not None:
-        masks = stacking.checked_masks(masks, (replicas, len(problem.data)))
+        masks = stacking.check_masks(masks, (replicas, len(problem.data)))
     settings = stacking.settings_of(
         replicas, rate=rate, optimizer=optimizer, clip_norm=clip_norm, patience=patience
     )
