@@ -34,14 +34,14 @@ class RankPool(Protocol):
 
 
 def execute(
-    planned: collectives.Collective,
+    collective: collectives.Collective,
     tensor: torch.Tensor,
     *,
     link: Link | None = None,
     recorder: Recorder | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Carry ``planned`` out with torch.distributed's send and receive; every rank of ``group``
+    """Carry ``collective`` out with torch.distributed's send and receive; every rank of ``group``
     calls it.
 
     ``tensor`` is 1-D and stays as it is: the whole buffer of ``planned.length`` elements, for an
@@ -52,30 +52,30 @@ def execute(
     ``recorder`` notes every message.
 
     Raises RuntimeError where torch.distributed is not initialised, and ValueError for a group or a
-    tensor that does not fit ``planned``. Lesson 05.
+    tensor that does not fit ``collective``. Lesson 05.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             "execute runs on ranks: call it in a function that Ranks(...).run or torchrun starts"
         )
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    if world_size != planned.world_size:
+    if world_size != collective.world_size:
         raise ValueError(
-            f"the collective is for {planned.world_size} ranks, and here are {world_size}"
+            f"the collective is for {collective.world_size} ranks, and here are {world_size}"
         )
-    collectives.check_input(planned, rank, tuple(tensor.shape))
-    if tensor.element_size() != planned.element_bytes:
+    collectives.check_input(collective, rank, tuple(tensor.shape))
+    if tensor.element_size() != collective.element_bytes:
         has = tensor.element_size()
         raise ValueError(
-            f"the collective counts {planned.element_bytes} bytes an element, and a {tensor.dtype} "
-            f"has {has}; give collective(..., element_bytes={has})"
+            f"the collective counts {collective.element_bytes} bytes an element, and a "
+            f"{tensor.dtype} has {has}; give collective(..., element_bytes={has})"
         )
-    buffer = tensor.new_zeros(planned.length)
-    buffer[slice(*collectives.input_bounds(planned, rank))] = tensor.detach()
+    buffer = tensor.new_zeros(collective.length)
+    buffer[slice(*collectives.input_bounds(collective, rank))] = tensor.detach()
     ports = None if link is None else (Port(link), Port(link))
-    for messages in _mine(planned, rank):
+    for messages in _messages_of(collective, rank):
         _step(buffer, messages, rank=rank, ports=ports, recorder=recorder, group=group)
-    return buffer[slice(*collectives.result_bounds(planned, rank))].clone()
+    return buffer[slice(*collectives.result_bounds(collective, rank))].clone()
 
 
 def rank_device() -> torch.device:
@@ -86,9 +86,9 @@ def rank_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
-def _mine(planned: collectives.Collective, rank: int) -> list[list[collectives.Message]]:
+def _messages_of(collective: collectives.Collective, rank: int) -> list[list[collectives.Message]]:
     steps: dict[int, list[collectives.Message]] = {}
-    for message in planned.messages:
+    for message in collective.messages:
         if rank in (message.source, message.target):
             steps.setdefault(message.step, []).append(message)
     return [steps[step] for step in sorted(steps)]
@@ -104,30 +104,30 @@ def _step(
     group: dist.ProcessGroup | None,
 ) -> None:
     posted_s = time.perf_counter()
-    operations, arrived = [], []
+    operations, received = [], []
     for message in messages:
         values = buffer[message.start : message.stop]
         sends = message.source == rank
         # A received message is kept apart, for the same elements may be on their way out in this
         # step.
-        place = values.contiguous() if sends else torch.empty_like(values)
+        chunk = values.contiguous() if sends else torch.empty_like(values)
         peer = message.target if sends else message.source
         peer = peer if group is None else dist.get_global_rank(group, peer)
-        operations.append(dist.P2POp(dist.isend if sends else dist.irecv, place, peer, group))
+        operations.append(dist.P2POp(dist.isend if sends else dist.irecv, chunk, peer, group))
         if not sends:
-            arrived.append((message, place))
+            received.append((message, chunk))
     requests = dist.batch_isend_irecv(operations)
     for request in requests:
         request.wait()
     if buffer.is_cuda:
         torch.cuda.current_stream(buffer.device).synchronize()
     handed_over_s = time.perf_counter()
-    for message, values in arrived:
-        place = buffer[message.start : message.stop]
+    for message, values in received:
+        chunk = buffer[message.start : message.stop]
         if message.action == "reduce":
-            place += values
+            chunk += values
         else:
-            place.copy_(values)
+            chunk.copy_(values)
     spans = []
     for message in messages:
         out = message.source == rank
@@ -206,10 +206,12 @@ def _exchange_times(
     device = rank_device()
     times = []
     for elements in chunk_elements:
-        planned = collectives.collective(
+        collective = collectives.collective(
             "all_gather", "ring", world_size=world_size, length=elements * world_size
         )
         values = torch.full((elements,), float(rank), device=device)
-        taken_s = step_times(partial(execute, planned, values), repeats=repeats, warm_ups=_WARM_UPS)
+        taken_s = step_times(
+            partial(execute, collective, values), repeats=repeats, warm_ups=_WARM_UPS
+        )
         times.append([step_s / (world_size - 1) for step_s in taken_s])
     return times

@@ -102,8 +102,8 @@ def compare_all_reduces(
         timeout_s=_TIMEOUT_S * len(counts),
     )
     return tuple(
-        _compared(_ELEMENT_BYTES * count, [rank_times[place] for rank_times in times])
-        for place, count in enumerate(counts)
+        _compare_times(_ELEMENT_BYTES * count, [rank_times[index] for rank_times in times])
+        for index, count in enumerate(counts)
     )
 
 
@@ -120,14 +120,14 @@ def _sum(
     with node_rings() as (inside, outside):
         total = hierarchical_all_reduce(torch.full((elements,), 10.0**rank), inside, outside)
         if not isinstance(total, torch.Tensor) or total.dim() != 1:
-            given = (
+            description = (
                 f"of {total.dim()} dimensions"
                 if isinstance(total, torch.Tensor)
                 else f"a {type(total).__name__}"
             )
             raise TypeError(
                 "hierarchical_all_reduce must return a 1-D tensor, as inside.all_gather does, not "
-                f"{given}"
+                f"{description}"
             )
         least, most = total.aminmax()
         return RankSum(
@@ -173,7 +173,7 @@ def _taken_s(
     return rounds[1:]
 
 
-def _compared(size_bytes: int, times: list[list[tuple[float, ...]]]) -> ComparedAllReduces:
+def _compare_times(size_bytes: int, times: list[list[tuple[float, ...]]]) -> ComparedAllReduces:
     """Return the comparison of one size from the times of each rank: a pair for each repeat."""
     rows = [
         [max(taken) for taken in zip(*together, strict=True)]

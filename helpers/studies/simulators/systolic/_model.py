@@ -140,8 +140,8 @@ def working_elements(rows: int, *, side: int) -> np.ndarray:
 
 def _sizes(m: Any, n: Any, k: Any, rows: Any, columns: Any, dataflow: Any) -> tuple[int, ...]:
     choice("dataflow", dataflow, DATAFLOWS)
-    given = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns}
-    return tuple(whole_number(name, size) for name, size in given.items())
+    sizes = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns}
+    return tuple(whole_number(name, size) for name, size in sizes.items())
 
 
 def _folds(size: int, elements: int) -> int:
