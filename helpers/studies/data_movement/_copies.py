@@ -95,7 +95,7 @@ class CopyRow(Record):
 
 
 class CopyCosts(Record):
-    """What moving bytes costs a core, copied by the core itself or fetched by the device (DMA).
+    """The cost to a core of moving bytes, copied by the core itself or fetched by the device (DMA).
 
     Lesson 01.
     """
@@ -158,7 +158,7 @@ def simd_width() -> tuple[str, int | None]:
 def measure_copy_costs(
     folder: str | os.PathLike[str] | None = None, *, moved_bytes: int = 64 * 2**20, passes: int = 5
 ) -> CopyCosts:
-    """Return what part of a core each way of moving ``moved_bytes`` takes: why devices write to
+    """Return the part of a core that each way of moving ``moved_bytes`` takes: why devices write to
     memory themselves.
 
     A core copies between two places in memory, and from the page cache when a file (in ``folder``,

@@ -179,8 +179,8 @@ def revolution_s(revolutions_per_minute: float) -> float:
 def ring_bytes(
     radius_m: float, bits_per_square_inch: float, *, bits_per_track_width: float = 1.0
 ) -> float:
-    """Return what one ring of a disk at ``radius_m`` holds: its length times the bits along an inch
-    of it.
+    """Return the bytes on one ring of a disk at ``radius_m``: its length times the bits along an
+    inch of it.
 
     ``bits_per_track_width`` is how many bits, laid along the ring, are as long as a track is wide
     (1: square bits); an inch of track then holds the square root of ``bits_per_square_inch`` times

@@ -104,7 +104,7 @@ def measure_mapped_weights(
     by_turns: bool = False,
     staying: int = 0,
 ) -> MappedWeights:
-    """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped
+    """Return the time of a layer of 1024 x 1024 float32 weights (4 MiB), by the size of the mapped
     file and the limit.
 
     The sizes are ``file_bytes``; the file is in ``folder``, by default that for temporary files. A
@@ -322,8 +322,8 @@ def _weights(size: int, generator: np.random.Generator) -> bytes:
 
 
 def _read_bytes() -> int | None:
-    """Return what the system has read from disks for this process (/proc/self/io, proc(5)); None
-    where it tells not.
+    """Return the bytes that the system has read from disks for this process (/proc/self/io,
+    proc(5)); None where it tells not.
     """
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")

@@ -107,8 +107,8 @@ def packet_overhead(
     ip_version: int = 4,
     option_bytes: int = 0,
 ) -> PacketOverhead:
-    """Return what sending ``payload_bytes`` over Ethernet takes, computed from the standards'
-    header sizes.
+    """Return the packets and overhead of ``payload_bytes`` over Ethernet, computed from the
+    standards' header sizes.
 
     ``protocol`` is "TCP" or "UDP", ``ip_version`` 4 or 6, and ``mtu_bytes`` the most that a frame
     carries, headers of IP included. TCP cuts the message into segments that fit the MTU, each with

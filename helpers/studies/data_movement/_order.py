@@ -205,7 +205,7 @@ def sweep_stride(
     budget_s: float = 3.0,
     card: MachineCard | None = None,
 ) -> StrideSweep:
-    """Return what a pass over one buffer costs when only each ``stride``-th element of 4 bytes is
+    """Return the time of a pass over one buffer when only each ``stride``-th element of 4 bytes is
     read.
 
     Up to the line's size fewer elements are read and the same lines move, so the time of an element

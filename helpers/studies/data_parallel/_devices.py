@@ -56,7 +56,7 @@ class SleepingLayer(nn.Module):
 
     @property
     def cost(self) -> costs.LayerCost:
-        """What the layer costs, for ``costs.ddp_step``. Lesson 05."""
+        """The cost of the layer, for ``costs.ddp_step``. Lesson 05."""
         return costs.LayerCost(
             self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size()
         )
@@ -68,7 +68,7 @@ class SleepingLayer(nn.Module):
             self.recorder.add(self.lane, start_s, time.perf_counter(), kind=kind, label=self.name)
 
     def extra_repr(self) -> str:
-        """Return what ``print`` shows between the brackets."""
+        """Return the text that ``print`` shows between the brackets."""
         return (
             f"forward_s={self.forward_s}, backward_s={self.backward_s}, "
             f"parameters={self.weight.numel()}"

@@ -23,7 +23,7 @@ _WARM_UPS = 3
 
 
 class RankPool(Protocol):
-    """What is needed of ``helpers.ranks.Ranks``."""
+    """The part of ``helpers.ranks.Ranks`` that is needed."""
 
     world_size: int
 
@@ -147,8 +147,8 @@ def _step(
 
 
 class MessageOverhead(Record):
-    """What a message costs on this machine without any link: software, copies, the loopback, waking
-    the other rank.
+    """The cost of a message on this machine without any link: software, copies, the loopback,
+    waking the other rank.
 
     A message of n bytes takes ``per_message_s`` + n ``per_byte_s``, both from the fastest of
     ``repeats`` exchanges between ``world_size`` ranks; ``typical_message_s`` is a small message's
@@ -173,8 +173,8 @@ class MessageOverhead(Record):
 
 
 def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOverhead:
-    """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send
-    at once.
+    """Return the cost of a message between ``ranks`` by itself, measured in a ring in which all
+    send at once.
 
     The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank
     counts, of the fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1

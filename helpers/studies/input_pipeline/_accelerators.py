@@ -109,7 +109,7 @@ class SleepingAccelerator:
         sleep_until(self._computing_until_s)
 
     def activities(self) -> list[Activity]:
-        """Return what the device and its copy engine did."""
+        """Return the activities of the device and its copy engine."""
         return list(self._done)
 
     def _note(self, lane: str, start_s: float, end_s: float, kind: str) -> None:
@@ -189,7 +189,7 @@ class TrainingAccelerator:
             torch.cuda.synchronize(self.device)
 
     def activities(self) -> list[Activity]:
-        """Return what the device and its copy engine did; on CUDA call :meth:`wait` first."""
+        """Return the activities of the device and its copy engine; on CUDA after :meth:`wait`."""
         counts: dict[str, int] = {}
         activities = []
         for lane, kind, start, end in self._spans:
@@ -284,7 +284,7 @@ def _refuse_pageable(batch: Any, copying: str) -> None:
 def copied_ahead(
     batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 2
 ) -> Iterator[Iterator[Any]]:
-    """Give what ``copy(batch)`` returns of each of ``batches``, in order; a thread runs up to
+    """Give the results of ``copy(batch)`` for each of ``batches``, in order; a thread runs up to
     ``depth`` copies ahead.
 
     Neither a slow loader nor a host that waits for its device keeps the next copy from starting.
@@ -337,8 +337,8 @@ def copied_ahead(
 
 
 def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
-    """Yield what ``loader`` gives on a CUDA ``device``, each batch copied on its own stream while
-    the last is computed.
+    """Yield the batches of ``loader`` on a CUDA ``device``, each copied on its own stream while the
+    last is computed.
 
         for images, labels in copy_ahead(make_loader(digits, LoaderSettings(pin_memory=True)),
         "cuda"):

@@ -173,7 +173,7 @@ _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 def training_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0
 ) -> dict[str, Any]:
-    """Return what a training needs to go on: the states of ``model`` and ``optimizer`` and the
+    """Return all that a training needs to go on: the states of ``model`` and ``optimizer`` and the
     ``step``, by reference.
 
     Nothing is copied: a later step changes the tensors in it. Lesson 10.
@@ -336,7 +336,7 @@ class Checkpointer:
 
 
 def serialise(state: Mapping[str, Any]) -> io.BytesIO:
-    """Return what ``torch.save`` makes of ``state``, in memory."""
+    """Return ``state`` in memory as ``torch.save`` writes it."""
     content = io.BytesIO()
     torch.save(state, content)
     return content
@@ -366,7 +366,7 @@ class SaveCost(Record):
 def measure_save(
     state: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, repeats: int = 3
 ) -> SaveCost:
-    """Return what saving ``state`` to ``folder`` (by default that for temporary files) costs, part
+    """Return the cost of saving ``state`` to ``folder`` (by default that for temporary files), part
     by part.
 
     Each part's least of ``repeats``; the file is removed. Raises ValueError for a state without

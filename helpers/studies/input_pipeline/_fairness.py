@@ -35,8 +35,8 @@ _BATCH_LIMIT_S = 300.0
 
 
 class Setup(Record):
-    """What is compared: a kind of ``device``, how many ``devices``, the ``batch_size`` of all
-    together, and the clock.
+    """One side of a comparison: a kind of ``device``, how many ``devices``, the ``batch_size`` of
+    all together, and the clock.
 
     ``examples`` are those of one epoch. ``loading_in_clock``: batches are made while the clock
     runs, not before. Use :func:`helpers.studies.input_pipeline.vary` to change one of them. Raises
@@ -150,7 +150,7 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
 
 
 class SetupCosts(Record):
-    """What a device of one kind costs: seconds a step whatever its size, and seconds more an
+    """The costs of a device of one kind: seconds a step whatever its size, and seconds more an
     example.
 
     ``load_example_s`` is what a device's own loader needs for an example, in turn with the step.

@@ -150,7 +150,7 @@ class FilesOnOneDisk(Dataset):
 
 
 class ItemCost(Record):
-    """What an item of a dataset costs one process: seconds, the part of them that a processor
+    """The cost of an item of a dataset to one process: seconds, the part of them that a processor
     worked, and the kind.
 
     ``processor_share`` is that of the item with the largest: on a busy machine all others wait for
@@ -175,7 +175,7 @@ class SizedDataset(Protocol):
 
 
 def item_cost(dataset: SizedDataset, *, items: int = 32) -> ItemCost:
-    """Return what the first ``items`` items of ``dataset`` (all, where it has fewer) cost this
+    """Return the cost of the first ``items`` items of ``dataset`` (all, where it has fewer) to this
     process, one by one.
 
     One item is made before the clock runs. Processor time is this process's, so call it while

@@ -121,8 +121,8 @@ class SimulatedFeeding(Record):
     timeline: Timeline = field(repr=False)
 
     def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
-        """Return what each worker makes at ``now_s``, which batches lie ready, and what the device
-        computes with.
+        """Return the batch that each worker makes at ``now_s``, the batches that lie ready, and the
+        one that the device computes with.
 
         None stands for one that waits. For ``input_pipeline.draw_loader``. Lesson 10.
         """
@@ -155,8 +155,8 @@ def simulate_feeding(
     handover_s: float = 0.0,
     warm_up: int = 0,
 ) -> SimulatedFeeding:
-    """Return what DataLoader's queue makes of batches that take ``produce_s``: one number, or one a
-    batch.
+    """Return the simulated run of DataLoader's queue with batches that take ``produce_s``: one
+    number, or one a batch.
 
     The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host
     waits for it. The ``workers`` are ready ``start_s`` after the loop's start; each has a core of

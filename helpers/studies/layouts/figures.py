@@ -212,7 +212,9 @@ def draw_fastest(fastest: Mapping[tuple[int, int], Layout], *, title: str) -> Fi
 
 
 def kind(layout: Layout) -> str:
-    """Return what a layout adds to data parallelism, a key of the map's colours."""
+    """Return the kind of parallelism that a layout adds to that of data, a key of the map's
+    colours.
+    """
     _, tensor, stages = (whole_number("layout", count) for count in layout)
     if stages > 1:
         return "stages"

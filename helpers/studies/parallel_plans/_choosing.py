@@ -79,7 +79,7 @@ class Strategy(Result):
 
 @dataclass(frozen=True)
 class Choice(Result):
-    """What :func:`choose` found: ``best`` in words, and a row a layout.
+    """The result of :func:`choose`: ``best`` in words, and a row a layout.
 
     ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest
     first, and those that cannot be. Lesson 08.
@@ -206,8 +206,8 @@ class _Request:
     saved: dict[tuple[int, int], Saved] = field(default_factory=dict)
 
     def activation_bytes(self, rows: int, layout: Layout) -> list[int]:
-        """Return what a microbatch of ``rows`` keeps in each stage; many layouts ask for the
-        same.
+        """Return the bytes that a microbatch of ``rows`` keeps in each stage; many layouts ask for
+        the same.
         """
         tensor, key = layout.tensor, (rows, layout.tensor)
         if tensor not in self.nets:
@@ -351,8 +351,8 @@ def _largest_bytes(
 
 
 def _moment_bytes(layers: Sequence[LayerWork], layout: Layout, bucket_bytes: int) -> int:
-    """Return what a rank holds whole for a moment: a bucket of gradients, or gathered layers and
-    one's gradients.
+    """Return the bytes that a rank holds whole for a moment: a bucket of gradients, or gathered
+    layers and one's gradients.
     """
     if layout.data == 1 or layout.sharded in ("nothing", "optimizer"):
         return 0

@@ -74,8 +74,8 @@ class LayerWork(Result):
 
 @dataclass(frozen=True)
 class StrategyTraffic(Result):
-    """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among
-    so many ``ranks``.
+    """The collectives of a rank in one step over one kind of neighbour (``over``): so many
+    ``calls`` among so many ``ranks``.
 
     ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank
     sends: 2 (p - 1) / p for a ring all-reduce, half of that for an all-gather or a reduce-scatter,
@@ -140,7 +140,7 @@ def strategy_traffic(
     reshard_after_forward: bool = True,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> StepTraffic:
-    """Return what a rank of ``stage`` exchanges in one step of ``layout``, counted; sent bytes are
+    """Return the traffic of a rank of ``stage`` in one step of ``layout``, counted; sent bytes are
     those of rings.
 
     * Tensor ranks (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): an all-reduce of the
@@ -352,7 +352,7 @@ class _Stage:
     def _plan_collectives(
         self, layout: Layout, link: Link, microbatches: int, bucket_bytes: int, reshard: bool
     ) -> None:
-        """Note what data ranks exchange, and how long it takes: most of it recurs in every
+        """Plan the collectives of data ranks and their times; most of them recur in every
         microbatch.
         """
 

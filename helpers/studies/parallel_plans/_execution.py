@@ -331,8 +331,8 @@ class _Member:
         self._update()
 
     def report(self) -> dict[str, Any]:
-        """Return what the rank did in the last step, and its parameters, gathered where they are
-        sharded.
+        """Return the sent bytes of the last step, and the rank's parameters, gathered where they
+        are sharded.
         """
         sent_bytes = dict(self.sent_bytes)
         for index in range(len(self.layers)):

@@ -68,8 +68,8 @@ class Layout(Record):
 
 
 class RankFootprint(Record):
-    """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where
-    none were counted.
+    """The bytes that one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is
+    None where none were counted.
 
     ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the
     batch itself; in a pipeline it is that of all microbatches that the rank has in flight at once.
@@ -87,8 +87,8 @@ class RankFootprint(Record):
 
 
 class Footprint(Record):
-    """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides
-    whether it fits.
+    """The bytes that ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does,
+    decides whether it fits.
 
     ``schedule`` and ``microbatches`` are those by which activations were counted, None where none
     were. Lesson 06.
@@ -410,7 +410,7 @@ def without_values(net: Net, device: str | torch.device = "meta") -> Net:
 
 
 def empty_output(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
-    """Return an empty meta tensor like what ``layers`` make of ``value``, in turn."""
+    """Return an empty meta tensor like the output of ``layers``, applied to ``value`` in turn."""
     value = torch.empty_like(value, device="meta")
     with torch.no_grad():
         for layer in layers:

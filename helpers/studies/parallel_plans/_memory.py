@@ -170,7 +170,7 @@ def _jobs(
     schedule: str,
     microbatches: int | None,
 ) -> list[_Job]:
-    """Return what a rank of each stage does with a microbatch of its data rank's rows."""
+    """Return the job of a rank of each stage: a microbatch of its data rank's rows."""
     footprints.check_plan(net, plan or {}, layout.tensor)
     parts = split_stages(net, layout.pipeline)
     microbatch_count = layout.pipeline if microbatches is None else microbatches
@@ -193,7 +193,7 @@ def _jobs(
 
 
 def _stage_inputs(parts: Sequence[nn.Sequential], batch: torch.Tensor) -> list[torch.Tensor]:
-    """Return what enters each stage, and what leaves the last, as empty meta tensors."""
+    """Return the input of each stage, and the output of the last, as empty meta tensors."""
     tensors = [batch]
     try:
         for part in parts:
@@ -361,8 +361,8 @@ def _measure_rank(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprin
 
 
 def _parts(levels: list[int]) -> tuple[int, int, int, int]:
-    """Return what building, the first backward pass, the second's microbatches and the optimizer
-    put on top.
+    """Return the bytes that building, the first backward pass, the second's microbatches and the
+    optimizer put on top.
     """
     start, after_building, after_backward, *during, after_step = levels
     return (

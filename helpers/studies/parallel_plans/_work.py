@@ -147,7 +147,9 @@ class _PlanReader:
         self.plan, self.inside, self.learned = plan, False, False
 
     def split(self, layer: nn.Module, name: str, profiles: dict) -> dict:
-        """Return what tensor ranks divide of a layer, and what they sum."""
+        """Return the work and the parameters of a layer that tensor ranks divide, and the bytes
+        that they sum.
+        """
         flops = parameter_bytes = gradient_bytes = 0
         entering, leaving = [], []
         for path, module in layer.named_modules(prefix=name):
@@ -204,8 +206,8 @@ def activation_bytes(
     tensor: int = 1,
     plan: Plan | None = None,
 ) -> list[int]:
-    """Return what a rank of each stage keeps for the backward pass of one microbatch of shape
-    ``inputs``.
+    """Return the bytes that a rank of each stage keeps for the backward pass of one microbatch of
+    shape ``inputs``.
 
     The layers run on meta tensors, cut to a tensor rank's width; counted is each storage that
     autograd saves, but for parameters, buffers and the batch itself. Raises ValueError for layers

@@ -26,7 +26,7 @@ from helpers.studies.sgd_parallelism._stacking import rows, stack_weights, unsta
 
 
 class Overheads(Record):
-    """What a step costs beyond its work: of one network in a loop, and of a whole stack.
+    """The time of a step beyond its work: of one network in a loop, and of a whole stack.
 
     Lesson 04.
     """
@@ -125,8 +125,8 @@ def train_stacked(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> list[nn.Module]:
-    """Return what :func:`train_in_loop` returns, to rounding, computed by one operator for all
-    networks at a time.
+    """Return the networks of :func:`train_in_loop`, to rounding, computed by one operator for all
+    of them at a time.
 
     ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
     :func:`train_in_loop`. The weights are stacked along a new first dimension, and ``torch.vmap``
@@ -154,7 +154,7 @@ def train_in_processes(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> tuple[list[nn.Module], float]:
-    """Return what :func:`train_in_loop` returns, each process training a share, and the slowest
+    """Return the networks of :func:`train_in_loop`, each process training a share, and the slowest
     one's seconds a step.
 
     ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
@@ -344,7 +344,7 @@ def _point(
 def measure_overheads(
     *, layers: int = 2, nets: int = 4, budget_s: float = 0.3, device: Any = None
 ) -> Overheads:
-    """Return what a step costs that computes next to nothing: networks one wide on one example.
+    """Return the time of a step that computes next to nothing: networks one wide on one example.
 
     There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there
     is one), timed for ``budget_s`` in each way. What is left is Python, autograd and the launches:

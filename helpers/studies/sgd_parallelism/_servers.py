@@ -32,8 +32,8 @@ from helpers.studies.sgd_parallelism._problems import (
 
 
 class WorkerShare(Record):
-    """What one worker did: its updates, and how many updates of others came between its fetch and
-    its update.
+    """The share of one worker: its updates, and how many updates of others came between its fetch
+    and its update.
 
     Lesson 04.
     """
@@ -355,8 +355,8 @@ class LostUpdates(Record):
 
 
 def interleave_additions(workers: int) -> Interleavings:
-    """Return what ``workers`` additions of 1 to a shared 0 can leave, over all orders of their
-    reads and writes.
+    """Return the sums that ``workers`` additions of 1 to a shared 0 can leave, over all orders of
+    their reads and writes.
 
     An addition is a read, and later a write of what was read plus 1. Two workers have 6
     interleavings, of which 2 leave 2 and 4 leave 1. Every interleaving is run; for n workers there

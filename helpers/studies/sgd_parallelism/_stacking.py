@@ -153,8 +153,8 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Settings:
-    """What differs from replica to replica beyond its data, one entry each: checked, and ready for
-    the stack.
+    """The settings that differ from replica to replica beyond its data, one entry each: checked,
+    and ready for the stack.
     """
 
     rates: list[float]

@@ -90,7 +90,7 @@ class ThreadSweep(Record):
 
 
 def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 4) -> ProductSplit:
-    """Return what splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts`` means: bytes,
+    """Return the costs of splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts``: bytes,
     MACs, what is combined.
 
     Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column,

@@ -232,7 +232,7 @@ class CacheLevel(Record):
 
 
 class LevelCounts(Record):
-    """What one level did.
+    """The counts of one level.
 
     ``reads`` and ``writes`` are touches of its lines, by the program or by the level before.
     ``read_bytes`` came from the next level (memory behind the last), ``written_bytes`` went to it;
@@ -294,8 +294,7 @@ class LatencyCurve(Record):
 
 
 def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> CacheRun:
-    """Return what the ``levels``, nearest first and empty at first, do with ``stream``: exact
-    counts.
+    """Return exact counts of the ``levels``, nearest first and empty at first, for ``stream``.
 
     A million accesses take under a second with numba (after its compilation, once a process);
     without it, several seconds where most of them miss. Raises TypeError or ValueError for no
@@ -433,8 +432,8 @@ def _check_levels(levels: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """What a level did with its touches: counts, and in order the lines that it asked of (wrote to)
-    the next level.
+    """The walk of touches through a level: counts, and in order the lines that it asked of (wrote
+    to) the next level.
     """
 
     misses: int
@@ -465,7 +464,7 @@ def _merge_repeats(lines: np.ndarray, writes: np.ndarray) -> _Touches:
 
 
 def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
-    """Return what a level of ``sets`` x ``ways`` lines does with ``touches``, empty at first.
+    """Return the walk of ``touches`` through a level of ``sets`` x ``ways`` lines, empty at first.
 
     A line stands in the set of its number modulo ``sets``. A miss asks the next level for the line
     (a missed write only if ``fetches_before_writing``), then writes the line that it replaces to

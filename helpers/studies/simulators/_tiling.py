@@ -28,7 +28,7 @@ Kernel = Callable[..., Any]
 
 
 class KernelError(ValueError):
-    """What is wrong with a kernel: the thread, the element, and what to do. Lesson 02."""
+    """An error of a kernel: the thread, the element, and what to do. Lesson 02."""
 
 
 @dataclass
@@ -377,8 +377,8 @@ class ProductTraffic(Record):
 def count_traffic(
     kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0
 ) -> ProductTraffic:
-    """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact
-    counts.
+    """Run ``kernel(thread, a, b, c)`` for every thread, and return exact counts of its reads and
+    writes.
 
     ``a`` is (``m``, ``k``), ``b`` (k, ``n``), ``c`` (m, n); as many blocks of ``tile`` x ``tile``
     threads run, one after another, as cover c. ``thread`` is a :class:`Thread` (``thread.row``,

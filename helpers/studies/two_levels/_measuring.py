@@ -25,8 +25,8 @@ _STABLE_SHARE = 0.1  # the two fastest of the repeats agree to this share
 
 
 class RankSum(Record):
-    """What a sum in two levels has left on one rank, and the bytes that the rank has sent inside
-    its node and outside.
+    """The part of a sum in two levels that is left on one rank, and the bytes that the rank has
+    sent inside its node and outside.
 
     ``smallest`` and ``largest`` are the least and the greatest element of ``elements``. Lesson 07.
     """
@@ -56,8 +56,8 @@ class ComparedAllReduces(Record):
 def sum_on_ranks(
     ranks: RankPool, hierarchical_all_reduce: HierarchicalSum, elements: int
 ) -> tuple[RankSum, ...]:
-    """Return what ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors of ones,
-    tens, and so on.
+    """Return the sums that ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors
+    of ones, tens, and so on.
 
     It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with a tensor of so many
     float32 ``elements`` and the :class:`Ring` of each level. Nothing sleeps. Raises ValueError

@@ -161,7 +161,7 @@ class _Registers:
 
 
 class _Array:
-    """The elements, what has left them, and what was counted."""
+    """The elements, the sums that have left them, and the counts."""
 
     def __init__(
         self,

@@ -87,8 +87,8 @@ def model_cycles(
 def model_accesses(
     m: int, n: int, k: int, *, rows: int, columns: int, dataflow: str = "weight"
 ) -> Accesses:
-    """Return what an m x k by k x n product reads and writes at the edge of an array of ``rows`` x
-    ``columns``.
+    """Return the reads and writes of an m x k by k x n product at the edge of an array of ``rows``
+    x ``columns``.
 
     What stays in the elements is read once. An operand that passes is read once for each tile along
     the other one's columns (or rows), and where k takes several folds each result is written, read

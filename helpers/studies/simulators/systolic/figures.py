@@ -182,8 +182,8 @@ class _View:
 
     @cached_property
     def edges(self) -> dict[str, tuple[np.ndarray, int]]:
-        """What passes each edge, an array of (cycles, rows or columns), and the way in time to what
-        stands at the edge.
+        """The stream over each edge, an array of (cycles, rows or columns), and the way in time to
+        what stands at the edge.
 
         At the left and the top it is what enters, in later cycles; below what has left, in earlier
         ones.
@@ -204,8 +204,8 @@ class _View:
         }
 
     def outside(self, cycle: int) -> dict[str, np.ndarray]:
-        """Return what stands at each edge, an array of (places, rows or columns), and one place
-        more than is shown.
+        """Return the places that stand at each edge, an array of (places, rows or columns), and one
+        place more than is shown.
         """
         return {
             edge: np.array(
