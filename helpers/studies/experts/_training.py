@@ -141,10 +141,11 @@ def _forward(
     N).
     """
     hidden = torch.relu(images @ parameters["inputs"])  # (networks, N, width)
-    probabilities = (hidden @ parameters["router"]).softmax(-1)
+    probabilities = (hidden @ parameters["router"]).softmax(-1)  # (networks, N, experts)
     gate, chosen = probabilities.max(-1)  # (networks, N) each
     # (networks, experts, N, width)
     every = torch.relu(hidden[:, None] @ parameters["up"]) @ parameters["down"]
+    # (networks, 1, N, width)
     index = chosen[:, None, :, None].expand(-1, 1, -1, every.shape[-1])
     of_chosen = every.gather(1, index)[:, 0]  # (networks, N, width)
     return (hidden + gate[..., None] * of_chosen) @ parameters["output"], probabilities, chosen

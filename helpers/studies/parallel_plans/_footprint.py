@@ -253,7 +253,7 @@ def check_rows(rows: int, layout: Layout, microbatches: int) -> int:
 
 
 def cut_dimension(style: str | None, kind: str) -> int | None:
-    """Return by which dimension ``way`` divides a parameter of an nn.Linear among tensor ranks,
+    """Return by which dimension ``style`` divides a parameter of an nn.Linear among tensor ranks,
     None where by none.
 
     A column split divides the outputs (rows of the weight, and the bias), a row split the inputs;

@@ -169,8 +169,8 @@ class _Networks:
         )
 
     def gradient(self, weights: Tensor, indices: Tensor) -> Tensor:
-        """Return the gradients (seeds, rates, parameters) of the mean loss of the images ``drawn``
-        (seeds, batch).
+        """Return the gradients (seeds, rates, parameters) of the mean loss of the images at
+        ``indices`` (seeds, batch).
 
         The copies of one seed see the same images, so their first layers are one product.
         """
@@ -179,17 +179,23 @@ class _Networks:
         first, first_bias, second, second_bias = self._layers(weights)
         # (seeds, batch, inputs), (seeds, batch)
         images, labels = self.images[indices], self.labels[indices]
+        # (seeds, rates * hidden, inputs)
         side_by_side = first.reshape(seeds, rates * self.hidden, self.inputs)
         sums = images @ side_by_side.transpose(1, 2)  # (seeds, batch, rates * hidden)
         sums = sums.view(seeds, batch, rates, self.hidden).transpose(1, 2) + first_bias
         hidden = sums.relu()  # (seeds, rates, batch, hidden)
         slopes = (hidden @ second.transpose(-1, -2) + second_bias).softmax(-1)
+        # (seeds, rates, batch, 1)
         right = labels[:, None, :, None].expand(seeds, rates, batch, 1)
         slopes.scatter_add_(-1, right, slopes.new_full(right.shape, -1.0))
         slopes /= batch  # of the logits (seeds, rates, batch, outputs)
-        below = (slopes @ second) * (sums > 0)  # of the sums of the first layer
+        # of the sums of the first layer (seeds, rates, batch, hidden)
+        below = (slopes @ second) * (sums > 0)
+        # (seeds, batch, rates * hidden)
         together = below.transpose(1, 2).reshape(seeds, batch, rates * self.hidden)
+        # (seeds, rates, hidden * inputs)
         of_first = (together.transpose(1, 2) @ images).view(seeds, rates, -1)
+        # (seeds, rates, outputs * hidden)
         of_second = (slopes.transpose(-1, -2) @ hidden).flatten(-2)
         return torch.cat([of_first, below.sum(-2), of_second, slopes.sum(-2)], dim=-1)
 
@@ -199,6 +205,7 @@ class _Networks:
         """
         images, labels = self.images[:_EXAMPLES_OF_LOSS], self.labels[:_EXAMPLES_OF_LOSS]
         first, first_bias, second, second_bias = self._layers(weights)
+        # (networks, images, hidden)
         sums = (
             (images @ first.reshape(-1, self.inputs).T)
             .view(len(images), -1, self.hidden)
@@ -206,6 +213,7 @@ class _Networks:
         )
         # (networks, images, outputs)
         logits = (sums + first_bias).relu() @ second.transpose(-1, -2) + second_bias
+        # (networks, images)
         right = logits.gather(-1, labels.expand(len(weights), -1)[..., None])[..., 0]
         return (logits.logsumexp(-1) - right).mean(1)
 

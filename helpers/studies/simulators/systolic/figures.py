@@ -418,7 +418,7 @@ def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
 def _draw_squares(
     axes: Axes, mask: np.ndarray, corner: tuple[float, float], side: float, *, colour: str
 ) -> None:
-    """Draw a square of ``side`` inches for each true element of ``shown``, the first at
+    """Draw a square of ``side`` inches for each true element of ``mask``, the first at
     ``corner``.
     """
     (left, top), (high, wide) = corner, mask.shape
