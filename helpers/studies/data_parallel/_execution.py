@@ -34,14 +34,14 @@ class RankPool(Protocol):
 
 
 def execute(
-    collective: collectives.Collective,
+    planned: collectives.Collective,
     tensor: torch.Tensor,
     *,
     link: Link | None = None,
     recorder: Recorder | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Carry ``collective`` out with torch.distributed's send and receive; every rank of ``group``
+    """Carry ``planned`` out with torch.distributed's send and receive; every rank of ``group``
     calls it.
 
     ``tensor`` is 1-D and stays as it is: the whole buffer of ``planned.length`` elements, for an
@@ -59,23 +59,23 @@ def execute(
             "execute runs on ranks: call it in a function that Ranks(...).run or torchrun starts"
         )
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    if world_size != collective.world_size:
+    if world_size != planned.world_size:
         raise ValueError(
-            f"the collective is for {collective.world_size} ranks, and here are {world_size}"
+            f"the collective is for {planned.world_size} ranks, and here are {world_size}"
         )
-    collectives.check_input(collective, rank, tuple(tensor.shape))
-    if tensor.element_size() != collective.element_bytes:
+    collectives.check_input(planned, rank, tuple(tensor.shape))
+    if tensor.element_size() != planned.element_bytes:
         has = tensor.element_size()
         raise ValueError(
-            f"the collective counts {collective.element_bytes} bytes an element, and a "
+            f"the collective counts {planned.element_bytes} bytes an element, and a "
             f"{tensor.dtype} has {has}; give collective(..., element_bytes={has})"
         )
-    buffer = tensor.new_zeros(collective.length)
-    buffer[slice(*collectives.input_bounds(collective, rank))] = tensor.detach()
+    buffer = tensor.new_zeros(planned.length)
+    buffer[slice(*collectives.input_bounds(planned, rank))] = tensor.detach()
     ports = None if link is None else (Port(link), Port(link))
-    for messages in _messages_of(collective, rank):
+    for messages in _messages_of(planned, rank):
         _step(buffer, messages, rank=rank, ports=ports, recorder=recorder, group=group)
-    return buffer[slice(*collectives.result_bounds(collective, rank))].clone()
+    return buffer[slice(*collectives.result_bounds(planned, rank))].clone()
 
 
 def rank_device() -> torch.device:
