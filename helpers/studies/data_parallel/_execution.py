@@ -52,7 +52,7 @@ def execute(
     ``recorder`` notes every message.
 
     Raises RuntimeError where torch.distributed is not initialised, and ValueError for a group or a
-    tensor that does not fit ``collective``. Lesson 05.
+    tensor that does not fit ``planned``. Lesson 05.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(

@@ -263,12 +263,10 @@ def _estimate_rank(job: _Job, rank: int, live: int) -> RankFootprint:
         if late:
             part = part.to_empty(device=device)
         batch = torch.empty(job.rows, dtype=job.dtype, requires_grad=stage > 0)
-        part_storages = _Storages(part)
+        storages = _Storages(part)
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
-            held_storages = (
-                part_storages.now() if stage > 0 else part_storages.now() | _storages([batch])
-            )
+            held_storages = storages.now() if stage > 0 else storages.now() | _storages([batch])
             saved_storages.update(
                 {key: size for key, size in _storages([tensor]).items() if key not in held_storages}
             )
