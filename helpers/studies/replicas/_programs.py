@@ -253,7 +253,9 @@ class BatchedTrainer:
     def step(self) -> None:
         """Take one step of every replica that has not stopped."""
         losses, validation, gradients = self.evaluate()
-        stacking.note(self.losses, self.validation_losses, losses, validation, self.stopping)
+        stacking.append_losses(
+            self.losses, self.validation_losses, losses, validation, self.stopping
+        )
         if self.norms is not None:
             stacking.clip_each(gradients, self.norms)
         self.optimizer.step(gradients, None if self.stopping is None else self.stopping.active)
@@ -267,8 +269,8 @@ class BatchedTrainer:
 
     def result(self, steps: int) -> dict[str, Any]:
         """Return the fields of :class:`ReplicaRun` that the training decides."""
-        losses = stacking.filled(self.losses, steps)
-        validation = stacking.filled(self.validation_losses, steps)
+        losses = stacking.pad_with_nan(self.losses, steps)
+        validation = stacking.pad_with_nan(self.validation_losses, steps)
         steps_taken = (
             torch.full((losses.shape[1],), steps)
             if self.stopping is None

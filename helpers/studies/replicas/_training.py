@@ -150,7 +150,7 @@ def prepare_replicas(
             f"seeds has {len(chosen_seeds)} entries for {replicas} replicas; give one each"
         )
     if masks is not None:
-        masks = stacking.checked_masks(masks, (replicas, len(problem.data)))
+        masks = stacking.check_masks(masks, (replicas, len(problem.data)))
     settings = stacking.settings_of(
         replicas, rate=rate, optimizer=optimizer, clip_norm=clip_norm, patience=patience
     )
