@@ -78,8 +78,9 @@ MUTATIONS = (
     Mutation(
         "10",
         "helpers/studies/input_pipeline/_pipeline.py",
-        "taken_s[batch - workers * prefetch_factor] if batch >= workers * prefetch_factor else 0.0",
-        "taken_s[batch - prefetch_factor] if batch >= prefetch_factor else 0.0",
+        "taken_s[batch - workers * prefetch_factor]\n                if batch >= workers * "
+        "prefetch_factor\n",
+        "taken_s[batch - prefetch_factor]\n                if batch >= prefetch_factor\n",
         "the prefetch factor taken for all workers together",
         "{2 * prefetch} under way, waits {wait_ms} ms",
     ),
@@ -134,8 +135,8 @@ MUTATIONS = (
     Mutation(
         "03",
         "helpers/studies/gpu_execution/_launching.py",
-        "if access.place == first:",
-        "if access.place >= first:",
+        "if access.place == first_place:",
+        "if access.place >= first_place:",
         "both sides of a branch issued as one instruction",
         "loads.reveal(",
     ),
@@ -182,8 +183,8 @@ MUTATIONS = (
     Mutation(
         "18",
         "helpers/studies/fused_bias/_counting.py",
-        "step.writes * whole + step.bias_writes * bias",
-        "step.writes * whole",
+        "step.writes * activation_bytes + step.bias_writes * bias_bytes",
+        "step.writes * activation_bytes",
         "the gradient of the bias is written for nothing",
         'backward = fused_bias.traffic(variant, (1000, 16, 28, 28), phase="backward")',
     ),
@@ -286,8 +287,8 @@ MUTATIONS = (
     Mutation(
         "20",
         "helpers/studies/convolution_time/_judging.py",
-        "return sum(shapes[place] in fitted for place in test)",
-        "return len({shapes[place] for place in test} & fitted)",
+        "return sum(shapes[index] in fitted for index in test)",
+        "return len({shapes[index] for index in test} & fitted)",
         "a shape that leaked counted once, however often it is tested",
         "twins = [study.random_split(",
     ),
@@ -310,8 +311,8 @@ MUTATIONS = (
     Mutation(
         "22",
         "helpers/models.py",
-        "shape = len(self.blocks), 2, whole_number",
-        "shape = len(self.blocks), 1, whole_number",
+        "len(self.blocks),\n            2,\n            whole_number",
+        "len(self.blocks),\n            1,\n            whole_number",
         "a cache with room for keys and none for values",
         "counted=llama.new_cache(batch=1, tokens=1)",
     ),
@@ -417,8 +418,8 @@ MUTATIONS = (
     Mutation(
         "21",
         "helpers/studies/attention/_computing.py",
-        "kept[storage.data_ptr()] = tensor, storage.nbytes()",
-        "kept[len(kept)] = tensor, storage.nbytes()",
+        "saved[storage.data_ptr()] = tensor, storage.nbytes()",
+        "saved[len(saved)] = tensor, storage.nbytes()",
         "a tensor that two operators keep counted twice",
         "kept.reveal(",
     ),
