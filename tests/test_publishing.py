@@ -34,7 +34,7 @@ CODE_AND_TEXT = {".py", ".pyi", ".c", ".cpp", ".h", ".cu", ".js", ".css", ".sh",
                  ".ipynb", ".mplstyle", ".html", ".typed", ".yml", ".yaml", ".cfg", ".service",
                  ".lock", ".cff", ""}  # fmt: skip
 SETTINGS = {"pyproject.toml", "ruff.toml", "conf.json", "package.json", "package-lock.json",
-            "overrides.txt", "quick.txt", "devcontainer.json"}  # fmt: skip
+            "overrides.txt", "quick.txt", "long.txt", "devcontainer.json"}  # fmt: skip
 
 
 def tracked() -> list[str]:
