@@ -49,9 +49,9 @@ def _length(items: Iterable[object]) -> int | None:
 
 def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterator[Item]:
     step = max(1, (total or 100) // 10)
-    for done, item in enumerate(items):
-        if done % step == 0:
-            print(f"{description}: {done:,}" + (f" of {total:,}" if total else ""), flush=True)
+    for count, item in enumerate(items):
+        if count % step == 0:
+            print(f"{description}: {count:,}" + (f" of {total:,}" if total else ""), flush=True)
         yield item
 
 

@@ -120,10 +120,10 @@ class Timeline(Record):
         if lane not in lanes:
             raise ValueError(f"no lane {lane!r}; there are {', '.join(lanes)}")
         busy_s, until_s = 0.0, -math.inf
-        for each in self.activities:
-            if each.lane == lane and kind in (None, each.kind):
-                busy_s += max(0.0, each.end_s - max(each.start_s, until_s))
-                until_s = max(until_s, each.end_s)
+        for activity in self.activities:
+            if activity.lane == lane and kind in (None, activity.kind):
+                busy_s += max(0.0, activity.end_s - max(activity.start_s, until_s))
+                until_s = max(until_s, activity.end_s)
         return busy_s
 
 
@@ -136,15 +136,21 @@ def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Ti
     The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine.
     Raises ValueError where there is nothing to join.
     """
-    ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
-    if not ordered:
-        raise ValueError("no activities to join: record some first")
-    first_s, last_s = min(bar.start_s for bar in ordered), max(bar.end_s for bar in ordered)
-    zero_s = first_s if zero_s is None else zero_s
-    moved = tuple(
-        replace(bar, start_s=bar.start_s - zero_s, end_s=bar.end_s - zero_s) for bar in ordered
+    sorted_activities = sorted(
+        activities, key=lambda activity: (activity.lane, activity.start_s, activity.end_s)
     )
-    return Timeline(last_s - first_s, moved)
+    if not sorted_activities:
+        raise ValueError("no activities to join: record some first")
+    first_s, last_s = (
+        min(activity.start_s for activity in sorted_activities),
+        max(activity.end_s for activity in sorted_activities),
+    )
+    zero_s = first_s if zero_s is None else zero_s
+    shifted_activities = tuple(
+        replace(activity, start_s=activity.start_s - zero_s, end_s=activity.end_s - zero_s)
+        for activity in sorted_activities
+    )
+    return Timeline(last_s - first_s, shifted_activities)
 
 
 class Recorder:

@@ -95,10 +95,12 @@ def record(lesson: str, *, command: str = "") -> Recording:
     """
     _require_recorders(lesson)
     entries = {}
-    for name, place in console.track(list(RECORDERS[lesson].items()), f"recording lesson {lesson}"):
-        module, function = place.split(":")
-        measured = getattr(importlib.import_module(module), function)()
-        entries[name] = {"type": _public_name(type(measured)), "values": measured.to_dict()}
+    for name, location in console.track(
+        list(RECORDERS[lesson].items()), f"recording lesson {lesson}"
+    ):
+        module, function = location.split(":")
+        result = getattr(importlib.import_module(module), function)()
+        entries[name] = {"type": _public_name(type(result)), "values": result.to_dict()}
     return Recording(
         lesson=lesson,
         device=_device_name(),
@@ -171,16 +173,16 @@ def results_html(recording: Recording) -> str:
 
     Raises ValueError where an entry is no result of this library.
     """
-    shown = [
+    blocks = [
         html.escape(recording.source),
         *(recording.result(name)._repr_html_() for name in recording.entries),
     ]
-    return _one_line(" ".join(f'<div class="recorded">{block}</div>' for block in shown))
+    return _one_line(" ".join(f'<div class="recorded">{block}</div>' for block in blocks))
 
 
 def _machine(recordings: Sequence[Recording]) -> dict[str, str]:
-    last = recordings[-1]
-    card = last.card
+    latest = recordings[-1]
+    card = latest.card
     kinds = {"data": "L{} data", "instruction": "L{} instructions", "unified": "L{}"}
     caches = (
         f"{kinds[cache.kind].format(cache.level)} {units.text(cache.size_bytes, 'B', binary=True)}"
@@ -193,7 +195,7 @@ def _machine(recordings: Sequence[Recording]) -> dict[str, str]:
         "caches": ", ".join(caches),
         "vector extensions": ", ".join(card.extensions or ()),
         "GPU": ", ".join(gpu.name for gpu in card.gpus or ()) or "none",
-        "torch": last.versions["torch"],
+        "torch": latest.versions["torch"],
     }
 
 
@@ -257,13 +259,13 @@ def _result_type(place: str) -> type[results.Result]:
     library.
     """
     module, _, type_name = place.partition(":")
-    registered = {
+    modules = {
         place.partition(":")[0] for places in RECORDERS.values() for place in places.values()
     }
-    if module.startswith("helpers.") or module in registered:
-        found = getattr(importlib.import_module(module), type_name, None)
-        if isinstance(found, type) and issubclass(found, results.Result):
-            return found
+    if module.startswith("helpers.") or module in modules:
+        result_type = getattr(importlib.import_module(module), type_name, None)
+        if isinstance(result_type, type) and issubclass(result_type, results.Result):
+            return result_type
     raise ValueError(f"{place!r} is no result of this library")
 
 
@@ -313,12 +315,12 @@ def _commit() -> str:
         commit = subprocess.run(
             [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
         )
-        changed = subprocess.run(
+        status = subprocess.run(
             [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
 
 
 def _folder(folder: Path | None) -> Path:

@@ -197,18 +197,18 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
     )
 
 
-def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
-    """Return a ``result_type`` with fields ``own``; another field is that of the first of
+def derived(result_type: type[ResultType], *sources: Any, **overrides: Any) -> ResultType:
+    """Return a ``result_type`` with fields ``overrides``; another field is that of the first of
     ``sources`` that has it.
     """
     for name in _names(result_type):  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
-        if name not in own:
+        if name not in overrides:
             for source in sources:
                 value = getattr(source, name, dataclasses.MISSING)
                 if value is not dataclasses.MISSING:
-                    own[name] = value
+                    overrides[name] = value
                     break
-    return result_type(**own)
+    return result_type(**overrides)
 
 
 @functools.cache
@@ -221,17 +221,17 @@ def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:
 
     ``what`` names a row in the error. Raises ValueError, with what there is, for none.
     """
-    known = [tuple(getattr(row, name) for name in wanted) for row in rows]
-    if (values := tuple(wanted.values())) in known:
-        return rows[known.index(values)]
-    asked = ", ".join(f"{name} {value!r}" for name, value in wanted.items())
-    asked, listed = (
-        (f"with {asked}", known)
+    candidates = [tuple(getattr(row, name) for name in wanted) for row in rows]
+    if (values := tuple(wanted.values())) in candidates:
+        return rows[candidates.index(values)]
+    request = ", ".join(f"{name} {value!r}" for name, value in wanted.items())
+    request, options = (
+        (f"with {request}", candidates)
         if len(values) > 1
-        else (repr(*values), [each for (each,) in known])
+        else (repr(*values), [value for (value,) in candidates])
     )
     raise ValueError(
-        f"there is no {what} {asked}; there are {', '.join(map(repr, listed)) or 'none'}"
+        f"there is no {what} {request}; there are {', '.join(map(repr, options)) or 'none'}"
     )
 
 
@@ -291,17 +291,17 @@ def _number(name: str, value: float) -> str:
 
 def _plain_number(value: float) -> str:
     # pandas turns a column of whole numbers into floats where one is missing.
-    whole = isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT_FLOATS)
-    return f"{int(value):,}" if whole else f"{value:.4g}"
+    is_whole = isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT_FLOATS)
+    return f"{int(value):,}" if is_whole else f"{value:.4g}"
 
 
 def _suffix(name: str) -> str | None:
     one_of("name", name, str, "a field's name as text")
-    known = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
+    suffixes = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
     return next(
         (
             suffix
-            for suffix in known
+            for suffix in suffixes
             if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")
         ),
         None,
@@ -439,8 +439,8 @@ def _is_a(hint: type, value: Any) -> bool:
     """
     if hint is int and isinstance(value, float):
         return value.is_integer()
-    accepted = (int, float) if hint is float else hint
-    return isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
+    accepted_types = (int, float) if hint is float else hint
+    return isinstance(value, accepted_types) and (hint is bool or not isinstance(value, bool))
 
 
 def _restore_union(options: tuple[Any, ...], value: Any) -> Any:

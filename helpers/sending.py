@@ -148,7 +148,7 @@ def private(text: str) -> list[str]:
     """Return what in ``text`` tells where it was recorded or by whom: names of this machine,
     folders, numbers.
     """
-    return [found[0] for found in re.finditer(_pattern(_names()), text)]
+    return [match[0] for match in re.finditer(_pattern(_names()), text)]
 
 
 def check(text: str) -> GpuRecords:
@@ -172,11 +172,11 @@ def check(text: str) -> GpuRecords:
         raise ValueError(f"it is no JSON ({error})") from error
     try:
         _require_schema(values)
-        found = private(_texts(values))
-        if found:
+        private_texts = private(_texts(values))
+        if private_texts:
             raise ValueError(
-                f"it holds {found[0]!r}, which tells where it was recorded or by whom; ask for "
-                "another"
+                f"it holds {private_texts[0]!r}, which tells where it was recorded or by whom; ask "
+                "for another"
             )
         records = _typed(values)
     except RecursionError:
@@ -224,7 +224,11 @@ def _require_ranges(value: Any, field: str = "") -> None:
     measures.
     """
     if isinstance(value, results.Result):
-        for name in (one.name for one in dataclasses.fields(value) if one.name != "entries"):
+        for name in (
+            data_field.name
+            for data_field in dataclasses.fields(value)
+            if data_field.name != "entries"
+        ):
             _require_ranges(getattr(value, name), name)
     elif isinstance(value, Mapping | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
@@ -268,8 +272,8 @@ def take(file: Path, folder: Path) -> Path:
     Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be
     read.
     """
-    with file.open("rb") as opened:
-        content = opened.read(_MOST_BYTES + 1)
+    with file.open("rb") as stream:
+        content = stream.read(_MOST_BYTES + 1)
     records = check(check(content.decode("utf-8")).to_json())  # as it is read from now on
     recorded.machines_html(records.recordings)
     for recording in records.recordings:
@@ -282,8 +286,8 @@ def gpus(*, folder: Path | None = None) -> tuple[GpuRecords, ...]:
 
     Raises ValueError, naming it, for a file that is not sound. Lesson 18.
     """
-    place = storage.course_file(FOLDER) if folder is None else folder
-    return tuple(_read(path) for path in sorted(place.glob("*.json")))
+    directory = storage.course_file(FOLDER) if folder is None else folder
+    return tuple(_read(path) for path in sorted(directory.glob("*.json")))
 
 
 def _read(path: Path) -> GpuRecords:
@@ -353,10 +357,12 @@ def _schema() -> Any:
 
 
 def _require_schema(values: Any) -> None:
-    first = next(_schema().iter_errors(values), None)
-    if first is not None:
-        where = "/".join(short(step).strip("'") for step in first.absolute_path) or "the file"
-        raise ValueError(f"{where}: {first.message[:200]}")
+    violation = next(_schema().iter_errors(values), None)
+    if violation is not None:
+        location = (
+            "/".join(short(step).strip("'") for step in violation.absolute_path) or "the file"
+        )
+        raise ValueError(f"{location}: {violation.message[:200]}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -45,8 +45,8 @@ def cache_folder() -> Path:
 
     Raises OSError, with what to do, when the folder cannot be made.
     """
-    named = os.environ.get("HELPERS_CACHE", "")
-    folder = Path(named).expanduser() if named else _user_caches() / _COURSE
+    configured = os.environ.get("HELPERS_CACHE", "")
+    folder = Path(configured).expanduser() if configured else _user_caches() / _COURSE
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -63,9 +63,9 @@ def _user_caches() -> Path:
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA", "")
         return Path(local) if local else Path.home() / "AppData" / "Local"
-    named = os.environ.get("XDG_CACHE_HOME", "")
+    xdg_folder = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification tells programs to ignore a relative path here.
-    return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+    return Path(xdg_folder) if os.path.isabs(xdg_folder) else Path.home() / ".cache"
 
 
 def course_folder() -> Path | None:
@@ -75,9 +75,13 @@ def course_folder() -> Path | None:
     A notebook works in its own folder, so that its lesson finds what was recorded, and the reader's
     predictions, wherever the library is installed. None outside a course.
     """
-    here = Path.cwd()
-    known = (folder / name for folder in (here, *here.parents) for name in ("", "course"))
-    return next((folder for folder in known if (folder / _OF_A_COURSE).is_file()), None)
+    working_folder = Path.cwd()
+    candidates = (
+        folder / name
+        for folder in (working_folder, *working_folder.parents)
+        for name in ("", "course")
+    )
+    return next((folder for folder in candidates if (folder / _OF_A_COURSE).is_file()), None)
 
 
 def course_file(*parts: str) -> Path:
@@ -117,9 +121,12 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
     try:
         _write_and_rename(temporary, target, content)
     except OSError as error:
-        kept = "the old file is as it was" if os.path.lexists(target) else "nothing was written"
+        consequence = (
+            "the old file is as it was" if os.path.lexists(target) else "nothing was written"
+        )
         problem = (
-            f"could not write {len(content):,} bytes: {error.strerror}; {kept}. {_remedy(target)}"
+            f"could not write {len(content):,} bytes: {error.strerror}; {consequence}. "
+            f"{_remedy(target)}"
         )
         raise OSError(error.errno, problem, str(path)) from error
     finally:
@@ -150,11 +157,11 @@ def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
     # problem.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            made = pattern.fullmatch(entry.name)
+            match = pattern.fullmatch(entry.name)
             if (
-                made
+                match
                 and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                and _is_gone(int(made[1]))
+                and _is_gone(int(match[1]))
             ):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)

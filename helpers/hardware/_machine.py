@@ -163,14 +163,14 @@ def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
     system.
     """
     logical = os.cpu_count()
-    allowed = getattr(os, "process_cpu_count", os.cpu_count)()  # Python 3.13
+    allowed_cores = getattr(os, "process_cpu_count", os.cpu_count)()  # Python 3.13
     card = MachineCard(
         model=capabilities.get("cpu_name") or None,
         architecture=platform.machine() or None,
         physical_cores=capabilities.get("num_physical_cores") or None,
         logical_cores=logical,
-        allowed_cores=allowed,
-        usable_cores=allowed,
+        allowed_cores=allowed_cores,
+        usable_cores=allowed_cores,
         system=f"{platform.system()} {platform.release()}",
     )
     try:
@@ -211,9 +211,9 @@ def _completed(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCar
 def _capabilities() -> dict[str, Any]:
     import torch
 
-    read = getattr(torch.cpu, "get_capabilities", None)
+    read_capabilities = getattr(torch.cpu, "get_capabilities", None)
     try:
-        return dict(read()) if read else {}
+        return dict(read_capabilities()) if read_capabilities else {}
     except RuntimeError:
         # torch's own reader does not know this processor: all it would tell stays unknown
         return {}
@@ -316,23 +316,25 @@ def read_caches(root: Path) -> tuple[tuple[Cache, ...] | None, tuple[str, ...]]:
     Caches of one sort (level, kind, size, line, ways) are one :class:`Cache`, so a hybrid processor
     has two rows for a level. None where the system lists none.
     """
-    found: dict[_Sort, set[frozenset[int] | None]] = {}
-    covered: dict[str, set[int]] = {}
+    sharers_by_sort: dict[_Sort, set[frozenset[int] | None]] = {}
+    covered_cpus: dict[str, set[int]] = {}
     nameless = 0
     for cpu in _online(root):
         folder = f"{_cpu_folder(root, cpu)}/cache"
         for index in _cache_indexes(folder):
-            if cpu in covered.setdefault(index, set()):
+            if cpu in covered_cpus.setdefault(index, set()):
                 continue
             sharing = _cpu_list(_read(f"{folder}/{index}/shared_cpu_list")) or None
-            covered[index] |= sharing or set()
+            covered_cpus[index] |= sharing or set()
             sort = _cache_sort(f"{folder}/{index}")
             if sort is None:
                 nameless += 1
             else:
-                found.setdefault(sort, set()).add(sharing)
+                sharers_by_sort.setdefault(sort, set()).add(sharing)
     notes = (f"left out {nameless} cache entries without a level or a type",) if nameless else ()
-    return tuple(sorted((_cache(*item) for item in found.items()), key=cache_order)) or None, notes
+    return tuple(
+        sorted((_cache(*item) for item in sharers_by_sort.items()), key=cache_order)
+    ) or None, notes
 
 
 def _cache_indexes(folder: str) -> list[str]:
@@ -354,10 +356,10 @@ def _cache_sort(folder: str) -> _Sort | None:
 
 
 def _cache(sort: _Sort, sharers: set[frozenset[int] | None]) -> Cache:
-    known = [sharing for sharing in sharers if sharing is not None]
-    if len(known) < len(sharers):
+    known_sharers = [sharing for sharing in sharers if sharing is not None]
+    if len(known_sharers) < len(sharers):
         return Cache(*sort)
-    return Cache(*sort, shared_by=max(map(len, known)), instances=len(sharers))
+    return Cache(*sort, shared_by=max(map(len, known_sharers)), instances=len(sharers))
 
 
 def cache_order(cache: Cache) -> tuple[int, int, int]:
@@ -386,9 +388,9 @@ def read_cores(root: Path) -> tuple[int | None, int | None]:
 
 def _cores_of_topology(root: Path, online: list[int]) -> int | None:
     cores = 0
-    seen: set[int] = set()
+    seen_cpus: set[int] = set()
     for cpu in online:
-        if cpu in seen:
+        if cpu in seen_cpus:
             continue
         folder = f"{_cpu_folder(root, cpu)}/topology"
         siblings = _cpu_list(
@@ -396,7 +398,7 @@ def _cores_of_topology(root: Path, online: list[int]) -> int | None:
         )
         if not siblings:
             return None
-        seen |= siblings
+        seen_cpus |= siblings
         cores += 1
     return cores
 
@@ -528,8 +530,8 @@ def _linux_name(root: Path) -> str | None:
     )
 
 
-def _usable(allowed: int | None, quota: float | None) -> float | None:
-    return min(allowed, quota) if allowed and quota else allowed
+def _usable(allowed_cores: int | None, quota: float | None) -> float | None:
+    return min(allowed_cores, quota) if allowed_cores and quota else allowed_cores
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[Path]:
@@ -548,27 +550,27 @@ def _control_groups(root: Path, controller: str) -> Iterator[Path]:
             or source_fields[0] not in ("cgroup", "cgroup2")
         ):
             continue
-        wanted = "" if source_fields[0] == "cgroup2" else controller
-        if wanted and wanted not in source_fields[2].split(","):
+        required_controller = "" if source_fields[0] == "cgroup2" else controller
+        if required_controller and required_controller not in source_fields[2].split(","):
             continue
         paths = [
             path
             for _, names, path in (m for m in memberships if len(m) == 3)
-            if wanted in names.split(",")
+            if required_controller in names.split(",")
         ]
-        below, point = mount_fields[3], root / mount_fields[4].lstrip("/")
+        mount_root, point = mount_fields[3], root / mount_fields[4].lstrip("/")
         for path in map(PurePosixPath, paths):
             # A group outside the mounted part (a container without its own namespace) is seen as
             # the mount itself.
-            inside = path.is_relative_to(below) and ".." not in path.parts
-            relative = path.relative_to(below) if inside else PurePosixPath()
+            inside = path.is_relative_to(mount_root) and ".." not in path.parts
+            relative = path.relative_to(mount_root) if inside else PurePosixPath()
             yield from (point / parent for parent in (relative, *relative.parents))
 
 
 def _online(root: Path) -> list[int]:
-    listed = _cpu_list(_read(root / "sys/devices/system/cpu/online"))
-    if listed:
-        return sorted(listed)
+    cpus = _cpu_list(_read(root / "sys/devices/system/cpu/online"))
+    if cpus:
+        return sorted(cpus)
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*")
     return sorted(
         int(folder.name[3:])

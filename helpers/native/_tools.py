@@ -129,7 +129,7 @@ def package_folders(package: str) -> list[Path]:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return []
-    return [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+    return [Path(location) for location in spec.submodule_search_locations or ()] if spec else []
 
 
 def find_compiler() -> list[str]:
@@ -149,14 +149,14 @@ def find_compiler() -> list[str]:
     names = (words[0],) if words else ("g++", "clang++", "c++")
     path = next((path for path in map(shutil.which, names) if path), None)
     if path is None:
-        named = f"CXX is {os.environ['CXX']!r}, and " if words else ""
+        cxx_note = f"CXX is {os.environ['CXX']!r}, and " if words else ""
         remedy = (
             f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}"
             if words
             else _COMPILER_REMEDY
         )
         raise MissingToolError(
-            f"there is no C++ compiler: {named}the PATH has no {' or '.join(names)}", remedy
+            f"there is no C++ compiler: {cxx_note}the PATH has no {' or '.join(names)}", remedy
         )
     return [os.path.abspath(path), *words[1:]]
 
@@ -178,9 +178,14 @@ def find_nvdisasm() -> str:
 
     Raises MissingToolError.
     """
-    folders = [place / "backends" / "nvidia" / "bin" for place in package_folders("triton")]
+    folders = [
+        package_folder / "backends" / "nvidia" / "bin"
+        for package_folder in package_folders("triton")
+    ]
     folders += [
-        folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))
+        folder
+        for package_folder in package_folders("nvidia")
+        for folder in sorted(package_folder.glob("*/bin"))
     ]
     path = _first_tool(
         ("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
@@ -193,9 +198,9 @@ def find_nvdisasm() -> str:
 
 
 def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
-    places = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
+    search_path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
     return next(
-        (path for path in (shutil.which(name, path=places) for name in names) if path), None
+        (path for path in (shutil.which(name, path=search_path) for name in names) if path), None
     )
 
 
@@ -236,11 +241,11 @@ _BUILDING = ".building-"
 
 def digest(*parts: str | bytes) -> str:
     """Return a hash of the parts, in which their borders count."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
         content = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        whole.update(len(content).to_bytes(8, "big") + content)
-    return whole.hexdigest()[:_DIGITS]
+        hasher.update(len(content).to_bytes(8, "big") + content)
+    return hasher.hexdigest()[:_DIGITS]
 
 
 def native_folder() -> Path:
@@ -280,7 +285,7 @@ def fetch(
         with _one_at_a_time(folder / f".{key}.lock"):
             found = _whole_file(folder, key, suffix)
             return (
-                (found, True) if found is not None else (_built(folder, key, suffix, build), False)
+                (found, True) if found is not None else (_build(folder, key, suffix, build), False)
             )
     except OSError as error:
         raise _unkept(error, folder) from error
@@ -295,7 +300,7 @@ def _unkept(error: OSError, folder: Path) -> OSError:
     return OSError(error.errno, problem, str(folder))
 
 
-def _built(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
+def _build(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
     storage.remove_leftovers(folder, _BUILDING)
     temporary = folder / f"{storage.own_prefix(_BUILDING)}{secrets.token_hex(8)}{suffix}"
     try:

@@ -165,42 +165,50 @@ def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
     It follows the messages of ``collective("all_reduce", "ring", ...)``, as
     :func:`helpers.studies.data_parallel.execute` sends them. Lesson 05.
     """
-    planned = collective("all_reduce", "ring", world_size=world_size, length=world_size)
-    held = [[frozenset({own})] * world_size for own in range(world_size)]
+    plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
+    contents = [[frozenset({rank})] * world_size for rank in range(world_size)]
     frames = []
-    for step in range(planned.steps + 1):
-        before = tuple(tuple(chunks) for chunks in held)
-        sent = [message for message in planned.messages if message.step == step]
-        frames.append(RingFrame(step, before, tuple((m.source, m.target, m.start) for m in sent)))
-        for m in sent:
-            kept = before[m.target][m.start] if m.action == "reduce" else frozenset()
-            held[m.target][m.start] = kept | before[m.source][m.start]
+    for step in range(plan.steps + 1):
+        previous = tuple(tuple(chunks) for chunks in contents)
+        messages = [message for message in plan.messages if message.step == step]
+        frames.append(
+            RingFrame(
+                step,
+                previous,
+                tuple((message.source, message.target, message.start) for message in messages),
+            )
+        )
+        for message in messages:
+            accumulated = (
+                previous[message.target][message.start]
+                if message.action == "reduce"
+                else frozenset()
+            )
+            contents[message.target][message.start] = (
+                accumulated | previous[message.source][message.start]
+            )
     return tuple(frames)
 
 
-def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:
+def input_bounds(plan: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
-    gathers = planned.operation == "all_gather"
-    return (
-        chunk(rank, planned.world_size, length=planned.length) if gathers else (0, planned.length)
-    )
+    gathers = plan.operation == "all_gather"
+    return chunk(rank, plan.world_size, length=plan.length) if gathers else (0, plan.length)
 
 
-def result_bounds(planned: Collective, rank: int) -> tuple[int, int]:
+def result_bounds(plan: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` ends with start and stop in the whole buffer."""
-    scatters = planned.operation == "reduce_scatter"
-    return (
-        chunk(rank, planned.world_size, length=planned.length) if scatters else (0, planned.length)
-    )
+    scatters = plan.operation == "reduce_scatter"
+    return chunk(rank, plan.world_size, length=plan.length) if scatters else (0, plan.length)
 
 
-def check_input(planned: Collective, rank: int, shape: tuple[int, ...]) -> None:
+def check_input(plan: Collective, rank: int, shape: tuple[int, ...]) -> None:
     """Raise ValueError when ``shape`` is not what ``rank`` has to bring."""
-    start, stop = input_bounds(planned, rank)
+    start, stop = input_bounds(plan, rank)
     if tuple(shape) != (stop - start,):
         raise ValueError(
             f"rank {rank} brings {stop - start} elements in one dimension to this "
-            f"{planned.operation} of {planned.length}; got the shape {tuple(shape)}"
+            f"{plan.operation} of {plan.length}; got the shape {tuple(shape)}"
         )
 
 
@@ -237,10 +245,10 @@ def _ring(operation: str, ranks: int, length: int) -> _Steps:
 
 
 def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
-    whole = (0, length)
+    all_elements = (0, length)
     chunks = [chunk(rank, ranks, length=length) for rank in range(ranks)]
-    up = chunks if operation == "all_gather" else [whole] * ranks
-    down = chunks if operation == "reduce_scatter" else [whole] * ranks
+    up = chunks if operation == "all_gather" else [all_elements] * ranks
+    down = chunks if operation == "reduce_scatter" else [all_elements] * ranks
     action = "copy" if operation == "all_gather" else "reduce"
     return [[(rank, 0, *up[rank], action)] for rank in range(1, ranks)] + [
         [(0, rank, *down[rank], "copy")] for rank in range(1, ranks)
@@ -250,8 +258,8 @@ def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
 def _tree(operation: str, ranks: int, length: int) -> _Steps:
     def below(rank: int, distance: int) -> tuple[int, int]:
         # the ranks of this subtree are neighbours, and so are their chunks
-        last = min(rank + distance, ranks) - 1
-        return chunk(rank, ranks, length=length)[0], chunk(last, ranks, length=length)[1]
+        last_rank = min(rank + distance, ranks) - 1
+        return chunk(rank, ranks, length=length)[0], chunk(last_rank, ranks, length=length)[1]
 
     distances = [1 << bit for bit in range((ranks - 1).bit_length())]
     pairs = {
@@ -283,12 +291,13 @@ def _tree(operation: str, ranks: int, length: int) -> _Steps:
 
 def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
     cores = 1 << (ranks.bit_length() - 1)  # the largest power of 2 that is no more than the ranks
-    folded = ranks - cores  # so many cores stand for two neighbours each: 2c takes part, 2c+1 waits
-    rank_of = [2 * core if core < folded else core + folded for core in range(cores)]
-    waiting = [(2 * core + 1, 2 * core) for core in range(folded)]
+    # so many cores stand for two neighbours each: 2c takes part, 2c+1 waits
+    folded_cores = ranks - cores
+    rank_of = [2 * core if core < folded_cores else core + folded_cores for core in range(cores)]
+    waiting = [(2 * core + 1, 2 * core) for core in range(folded_cores)]
 
     def span(first: int, last: int) -> tuple[int, int]:
-        end = rank_of[last] + (last < folded)
+        end = rank_of[last] + (last < folded_cores)
         return chunk(rank_of[first], ranks, length=length)[0], chunk(end, ranks, length=length)[1]
 
     def exchange(distance: int, *, own: bool, action: str) -> list[tuple[int, int, int, int, str]]:

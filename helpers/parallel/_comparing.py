@@ -110,11 +110,11 @@ class _Watch(TorchDispatchMode):
             and name not in _NOT_COUNTED
         ):
             plain = name.strip("_")
-            named = next(
+            collective = next(
                 (field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain
             )
-            given = [] if named == "barrier" else [*args, *(kwargs or {}).values(), result]
-            self.counter.add(named, max(map(_tensor_bytes, given), default=0))
+            buffers = [] if collective == "barrier" else [*args, *(kwargs or {}).values(), result]
+            self.counter.add(collective, max(map(_tensor_bytes, buffers), default=0))
         return result
 
 

@@ -78,25 +78,25 @@ def schedule(planned: Collective, link: Link) -> Timeline:
             f"this {planned.operation} sends nothing (world size {planned.world_size}, "
             f"{planned.length} elements): it takes no time"
         )
-    return joined(_scheduled(planned, link))
+    return joined(_message_activities(planned, link))
 
 
-def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
-    ready = [0.0] * planned.world_size
-    for step in range(planned.steps):
-        after = list(ready)
-        for m in (message for message in planned.messages if message.step == step):
+def _message_activities(plan: Collective, link: Link) -> Iterator[Activity]:
+    ready = [0.0] * plan.world_size
+    for step in range(plan.steps):
+        next_ready = list(ready)
+        for m in (message for message in plan.messages if message.step == step):
             start_s = max(ready[m.source], ready[m.target])
             end_s = start_s + link.transfer_s(m.size_bytes)
-            after[m.source], after[m.target] = (
-                max(after[m.source], end_s),
-                max(after[m.target], end_s),
+            next_ready[m.source], next_ready[m.target] = (
+                max(next_ready[m.source], end_s),
+                max(next_ready[m.target], end_s),
             )
             yield Activity(f"rank {m.source} sends", start_s, end_s, "send", f"to {m.target}")
             yield Activity(
                 f"rank {m.target} receives", start_s, end_s, "receive", f"from {m.source}"
             )
-        ready = after
+        ready = next_ready
 
 
 # A data-parallel step.
@@ -150,8 +150,8 @@ class DdpStep(Record):
         """Return the compute and the buckets as bars of two lanes, for ``gantt``. Lesson 05."""
         bars = [Activity("device", 0.0, self.compute_s, "compute", "forward, backward")]
         bars += [
-            Activity("link", bucket.start_s, bucket.end_s, "all-reduce", f"bucket {place}")
-            for place, bucket in enumerate(self.buckets)
+            Activity("link", bucket.start_s, bucket.end_s, "all-reduce", f"bucket {index}")
+            for index, bucket in enumerate(self.buckets)
         ]
         return tuple(bars)
 
@@ -176,15 +176,15 @@ def bucket_layers(
         whole_number("bucket_bytes", cap)
     buckets: list[tuple[int, ...]] = []
     current: list[int] = []
-    filled = 0
+    filled_bytes = 0
     for layer in reversed(range(len(gradient_bytes))):
         if not gradient_bytes[layer]:
             continue
         current.append(layer)
-        filled += gradient_bytes[layer]
-        if filled >= caps[min(len(buckets), 1)]:
+        filled_bytes += gradient_bytes[layer]
+        if filled_bytes >= caps[min(len(buckets), 1)]:
             buckets.append(tuple(current))
-            current, filled = [], 0
+            current, filled_bytes = [], 0
     return (*buckets, tuple(current)) if current else tuple(buckets)
 
 
@@ -226,9 +226,9 @@ def ddp_step(
     pass_s = sum(layer.forward_s + layer.backward_s for layer in layers)
     moment_s = (micro_batches - 1) * pass_s + sum(layer.forward_s for layer in layers)
     ready_s = {}
-    for place in reversed(range(len(layers))):
-        moment_s += layers[place].backward_s
-        ready_s[place] = moment_s
+    for layer_index in reversed(range(len(layers))):
+        moment_s += layers[layer_index].backward_s
+        ready_s[layer_index] = moment_s
     compute_s = micro_batches * pass_s
     sizes = [layer.gradient_bytes for layer in layers]
     contents = bucket_layers(
@@ -236,9 +236,9 @@ def ddp_step(
     )
     buckets, free_s, link_s = [], 0.0, 0.0
     for inside in contents:
-        size_bytes = sum(sizes[place] for place in inside)
+        size_bytes = sum(sizes[layer_index] for layer_index in inside)
         took_s = all_reduce_s(world_size, size_bytes * wire_share, link=link)
-        ready = max(ready_s[place] for place in inside)
+        ready = max(ready_s[layer_index] for layer_index in inside)
         start_s = max(ready if overlap else compute_s, free_s)
         free_s, link_s = start_s + took_s, link_s + took_s
         buckets.append(BucketCost(inside, size_bytes, ready, start_s, free_s))

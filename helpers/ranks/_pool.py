@@ -103,7 +103,7 @@ class Pool:
         with open(path, "rb") as file:
             head = file.read(processes.KEPT_OUTPUT_BYTES)
             file.seek(max(len(head), file.seek(0, os.SEEK_END) - processes.KEPT_OUTPUT_BYTES))
-            return processes.joined_output(head, file.tell() - len(head), file.read())
+            return processes.join_output(head, file.tell() - len(head), file.read())
 
     def stacks(self, ranks: list[int]) -> dict[int, str]:
         """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing
@@ -115,12 +115,12 @@ class Pool:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pids[rank], signal.SIGUSR1)
             end_s = time.monotonic() + _STACK_LIMIT_S
-            before: list[int] = []
+            previous_sizes: list[int] = []
             while time.monotonic() < end_s:
                 sizes = [path.stat().st_size for path in paths.values()]
-                if all(sizes) and sizes == before:
+                if all(sizes) and sizes == previous_sizes:
                     break
-                before = sizes
+                previous_sizes = sizes
                 time.sleep(_QUIET_S)  # what still grows is still being written
         return {
             rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()
@@ -154,8 +154,8 @@ class Pool:
 
     def end_ranks(self) -> None:
         """End all ranks of this start; the keeper stays, and starts the next."""
-        for joined in self.ranks.values():
-            joined.close()
+        for channel in self.ranks.values():
+            channel.close()
         self.ranks, self.pids = {}, {}
         if self._control is None:
             self._end_keeper()
@@ -197,7 +197,7 @@ class Pool:
             "restore": {name: os.environ.get(name) for name in single},
         }
         with open(self.folder / "keeper.txt", "wb") as log:
-            started = self._keeper = subprocess.Popen(
+            keeper_process = self._keeper = subprocess.Popen(
                 processes.python(keeper.KEEPER),
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -205,12 +205,12 @@ class Pool:
                 env={**os.environ, **single},
                 **processes.own_group(),
             )
-        assert started.stdin is not None
-        started.stdin.write(json.dumps(order).encode() + b"\n")
-        started.stdin.close()
-        self._control = self._accept_from(started.pid, end_s)
-        first = self._receive(self._control, end_s)
-        self.forks, self._private_bytes = first["forks"], first["private_bytes"]
+        assert keeper_process.stdin is not None
+        keeper_process.stdin.write(json.dumps(order).encode() + b"\n")
+        keeper_process.stdin.close()
+        self._control = self._accept_from(keeper_process.pid, end_s)
+        report = self._receive(self._control, end_s)
+        self.forks, self._private_bytes = report["forks"], report["private_bytes"]
 
     def _tell_how(self) -> None:
         if may_fork() and not self.forks:
@@ -240,11 +240,11 @@ class Pool:
 
     def _gather_ranks(self, end_s: float) -> set[int]:
         while len(self.ranks) < self.world_size:
-            joined, hello = self._accept(end_s)
+            channel, hello = self._accept(end_s)
             if hello.get("round") != self.rounds:
-                joined.close()  # of a start that was broken off
+                channel.close()  # of a start that was broken off
                 continue
-            self.ranks[hello["rank"]], self.pids[hello["rank"]] = joined, hello["pid"]
+            self.ranks[hello["rank"]], self.pids[hello["rank"]] = channel, hello["pid"]
         return set(self.ranks)
 
     def _next_ready(self, joining: set[int], end_s: float) -> int:
@@ -266,27 +266,27 @@ class Pool:
 
     def _accept_from(self, process: int, end_s: float) -> connection.Connection:
         while True:
-            joined, hello = self._accept(end_s)
+            channel, hello = self._accept(end_s)
             if hello["pid"] == process:
-                return joined
-            joined.close()  # of a start that was broken off
+                return channel
+            channel.close()  # of a start that was broken off
 
     def _accept(self, end_s: float) -> tuple[connection.Connection, dict[str, Any]]:
         assert self._server is not None
         while time.monotonic() < end_s:
             if connection.wait([self._server], _POLL_S):
-                if (accepted := wire.accept(self._server, self._token)) is not None:
-                    return accepted
+                if (arrival := wire.accept(self._server, self._token)) is not None:
+                    return arrival
             elif self._control is not None and self._control.poll():
                 self._read_control()
             self._require_started()
         raise self._too_late()
 
-    def _receive(self, joined: connection.Connection, end_s: float) -> dict[str, Any]:
-        if not joined.poll(max(0.0, end_s - time.monotonic())):
+    def _receive(self, channel: connection.Connection, end_s: float) -> dict[str, Any]:
+        if not channel.poll(max(0.0, end_s - time.monotonic())):
             raise self._too_late()
         try:
-            return wire.receive(joined)
+            return wire.receive(channel)
         except (EOFError, OSError) as error:
             raise RuntimeError(
                 f"the ranks' keeper ended while it started\n{self._log()}"
@@ -350,16 +350,16 @@ def free_bytes(root: Path = Path("/")) -> int:
     """
     free = processes.psutil("how much memory is free is read with").virtual_memory().available
     limit = read_memory_limit(root)
-    used = next(
+    used_bytes = next(
         (int(path.read_text()) for name in _USAGE_FILES if (path := root / name).exists()), None
     )
-    if limit is None or used is None:
+    if limit is None or used_bytes is None:
         return free
     # Pages of files that were read once are the first to go when memory is needed.
     statistics = root / "sys/fs/cgroup/memory.stat"
     lines = statistics.read_text().splitlines() if statistics.exists() else []
-    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return max(0, min(free, limit - used + cached))
+    cached_bytes = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return max(0, min(free, limit - used_bytes + cached_bytes))
 
 
 def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
@@ -368,7 +368,7 @@ def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
     """
     most = int(free * (1 - _LEFT_SHARE)) // rank_bytes
     if world_size > most:
-        size, needed, left = (
+        size, needed_text, free_text = (
             units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free)
         )
         advice = (
@@ -378,5 +378,5 @@ def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
         )
         raise MemoryError(
             f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need "
-            f"{needed}; {left} of memory are free, of which a tenth stays so: {advice}"
+            f"{needed_text}; {free_text} of memory are free, of which a tenth stays so: {advice}"
         )

@@ -65,8 +65,8 @@ class Ranks:
                 "parts of them"
             )
         self.world_size = whole_number("world_size", world_size, at_most=_MOST_RANKS)
-        shared = max(1, torch.get_num_threads() // self.world_size)
-        self.threads = shared if threads is None else whole_number("threads", threads)
+        thread_share = max(1, torch.get_num_threads() // self.world_size)
+        self.threads = thread_share if threads is None else whole_number("threads", threads)
         self.device = _device(device, self.world_size)
         self.output: tuple[str, ...] = ("",) * self.world_size
         self._pool = Pool(self.world_size, threads=self.threads, device=self.device)
@@ -112,7 +112,7 @@ class Ranks:
         if not self._close.alive:
             raise RuntimeError("these ranks are closed; make new ones: Ranks(world_size)")
         limit_s = number("timeout_s", timeout_s, above=0)
-        task = processes.packed(function, args, caller="run", pack=worker.pack)
+        task = processes.pack_call(function, args, caller="run", pack=worker.pack)
         pool = self._pool
         pool.start()
         try:
@@ -158,9 +158,9 @@ def _collect(
     """Give the order to all ranks, and return the state of each and, where all returned, their
     values.
     """
-    for joined in pool.ranks.values():
+    for channel in pool.ranks.values():
         try:
-            wire.send(joined, order)
+            wire.send(channel, order)
         except OSError:  # it has died since the last run: reading from it will tell
             continue
     end_s = time.monotonic() + limit_s
@@ -204,8 +204,10 @@ def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
         try:
             values[rank] = pickle.loads(path.read_bytes())
         except Exception as error:
-            what = f"returned a value that cannot be loaded here ({type(error).__name__}: {error})"
-            answers[rank] = worker.refusal(what) | {"at_s": answer["at_s"]}
+            message = (
+                f"returned a value that cannot be loaded here ({type(error).__name__}: {error})"
+            )
+            answers[rank] = worker.refusal(message) | {"at_s": answer["at_s"]}
         path.unlink()
     return values
 

@@ -91,12 +91,12 @@ def _join(order: dict[str, Any]) -> None:
     if order["device"] == "cuda":
         torch.cuda.set_device(rank)
         backend = "cpu:gloo,cuda:nccl"
-    shared = dist.TCPStore(
+    tcp_store = dist.TCPStore(
         wire.LOOPBACK, order["store_port"], is_master=False, wait_for_workers=False
     )
     # Addresses of ranks that have ended stand in the store; under a prefix of its own no start
     # reads them.
-    store = dist.PrefixStore(f"start-{order['round']}", shared)
+    store = dist.PrefixStore(f"start-{order['round']}", tcp_store)
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVES_LIMIT
     )
@@ -126,19 +126,19 @@ def _pack(value: Any, path: Path) -> dict[str, Any]:
     except Exception as error:
         path.unlink(missing_ok=True)
         kind = type(value).__name__
-        what = (
+        message = (
             f"returned a {kind}, which cannot be sent back ({type(error).__name__}: "
             f"{_message(error)})"
         )
-        return refusal(what)
+        return refusal(message)
     return {"status": "returned"}
 
 
-def refusal(what: str) -> dict[str, Any]:
+def refusal(message: str) -> dict[str, Any]:
     """Return the answer of a rank whose value did not come through."""
     return {
         "status": "raised",
-        "what": what,
+        "what": message,
         "steps": [],
         "headline": "",
         "causes": [],

@@ -27,7 +27,7 @@ from helpers.hardware.limits import (
 )
 from helpers.hardware.limits._bandwidth import KERNELS
 from helpers.hardware.limits._levels import ProbedCache, latency_point
-from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, in_passes
+from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, run_in_passes
 from helpers.hardware.limits._results import (
     BandwidthPoint,
     LatencyPoint,
@@ -70,37 +70,43 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
     threads, card = torch.get_num_threads(), machine_card()
     walker = chase.find_walker()
-    named = levels_of.card_levels(card)
-    most = min(plan.most_bytes, levels_of.largest_bytes(named, threads, _free_bytes(card)))
+    named_levels = levels_of.card_levels(card)
+    most = min(plan.most_bytes, levels_of.largest_bytes(named_levels, threads, _free_bytes(card)))
     line_bytes = (
         max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
     )
-    values, notes = _latencies(walker, plan, named, (most, line_bytes), begin_s + plan.latency_s)
+    values, notes = _latencies(
+        walker, plan, named_levels, (most, line_bytes), begin_s + plan.latency_s
+    )
     latencies = curve_of(values)
-    levels = named or levels_of.curve_levels(latencies, threads)
-    if not named:
+    levels = named_levels or levels_of.curve_levels(latencies, threads)
+    if not named_levels:
         notes.append(_where_from(levels))
-    notes += levels_of.disagreements(named, latencies)
+    notes += levels_of.disagreements(named_levels, latencies)
     reasons: dict[str, str] = {}
     forms, compiler_reason = _forms()
     stages = [
         *_bandwidth_stages(plan, levels, most, threads, notes),
         *_compute_stages(plan, forms, threads, reasons),
     ]
-    values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
-    if named and ("level", named[-1].name) in values:
-        inside = 1 / min(values["level", named[-1].name])
-        levels, narrow = levels_of.narrowed(named, inside, triads_of(values), threads)
+    values |= run_in_passes(
+        stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute")
+    )
+    if named_levels and ("level", named_levels[-1].name) in values:
+        inside = 1 / min(values["level", named_levels[-1].name])
+        levels, narrow = levels_of.narrow_last_level(
+            named_levels, inside, triads_of(values), threads
+        )
         notes += narrow
     notes += reasons.values()
     notes += peak_notes(values, compiler_reason)
     notes += busy(waiting())
     notes += levels_of.too_small(levels, most, threads)
-    measured = Measured(
+    measurement = Measured(
         "cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values
     )
     memory = Memory("DRAM", card.ram_bytes, most)
-    return assembled(measured, levels=levels, memory=memory, notes=notes)
+    return assemble_limits(measurement, levels=levels, memory=memory, notes=notes)
 
 
 def _free_bytes(card: MachineCard) -> int | None:
@@ -120,9 +126,9 @@ def busy(waiting_share: float | None) -> tuple[str, ...]:
     )
 
 
-def track(what: str) -> functools.partial:
+def track(label: str) -> functools.partial:
     """Return the progress bar of a part of the probe."""
-    return functools.partial(console.track, description=f"probe: {what}", unit="stage")
+    return functools.partial(console.track, description=f"probe: {label}", unit="stage")
 
 
 def _where_from(levels: Sequence[ProbedCache]) -> str:
@@ -140,7 +146,7 @@ def _where_from(levels: Sequence[ProbedCache]) -> str:
 def _latencies(
     walker: chase.Walker,
     plan: ProbePlan,
-    named: Sequence[ProbedCache],
+    named_levels: Sequence[ProbedCache],
     sizes_bytes: tuple[int, int],
     end_s: float,
 ) -> tuple[dict[Key, list[float]], list[str]]:
@@ -162,14 +168,16 @@ def _latencies(
             "the chase runs in small pages (or the system does not tell): beyond the reach of the "
             "TLB a load holds a walk of the page table"
         )
-    last = max(levels_of.UNKNOWN_LAST_CACHE_BYTES, named[-1].size_bytes if named else 0)
+    last_cache_bytes = max(
+        levels_of.UNKNOWN_LAST_CACHE_BYTES, named_levels[-1].size_bytes if named_levels else 0
+    )
     sizes = levels_of.grid(
-        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last
+        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last_cache_bytes
     )
     stages = [
         functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes
     ]
-    return in_passes(stages, end_s=end_s, track=track("latency")), notes
+    return run_in_passes(stages, end_s=end_s, track=track("latency")), notes
 
 
 def _latency_stage(
@@ -192,11 +200,11 @@ def _bandwidth_stages(
     stages: list[Stage] = [
         functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes
     ]
-    compiled = bandwidth.compiled_triad(threads)
+    triad = bandwidth.compiled_triad(threads)
     for index, level in enumerate(levels):
         size = levels_of.triad_bytes(levels, index, threads)
-        if not isinstance(compiled, str):
-            stages.append(functools.partial(_compiled_stage, level.name, compiled, size))
+        if not isinstance(triad, str):
+            stages.append(functools.partial(_compiled_stage, level.name, triad, size))
         elif 192 <= size <= most and _outlasts_a_call(pool, size):
             stages.append(
                 functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s)
@@ -204,9 +212,9 @@ def _bandwidth_stages(
         else:
             notes.append(
                 f"{level.name}: no bandwidth, because a call of PyTorch takes long beside the data "
-                f"there, and {compiled}"
+                f"there, and {triad}"
             )
-    if levels and not isinstance(compiled, str):
+    if levels and not isinstance(triad, str):
         team = f"{threads} thread{'s' * (threads > 1)}"
         notes.append(
             f"the caches' bandwidth is a compiled triad's on {team}, main memory's that of "
@@ -226,9 +234,9 @@ def curve_stage(
     """Return the seconds a byte of every kernel at one working set."""
     operators = bandwidth.operators(pool, size_bytes)
     return {
-        ("bandwidth", size_bytes, name): fastest_s(each.fn, device, budget_s=budget_s)
-        / each.moved_bytes
-        for name, each in operators.items()
+        ("bandwidth", size_bytes, name): fastest_s(kernel.fn, device, budget_s=budget_s)
+        / kernel.moved_bytes
+        for name, kernel in operators.items()
     }
 
 
@@ -365,15 +373,15 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
     "" stands for a compiler that works.
     """
     peaks = peaks_of(values)
-    reached = "what the library reaches, the faster of its product and its convolution"
+    origin = "what the library reaches, the faster of its product and its convolution"
     if compiler_reason:
         return (
-            f"each peak is {reached}, and the core may do more, because its own multiply-adds were "
+            f"each peak is {origin}, and the core may do more, because its own multiply-adds were "
             f"not measured: {compiler_reason}",
         )
     absent = [name for name in peaks if ("core", name) not in values]
     notes = (
-        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {reached}"]
+        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {origin}"]
         if absent
         else []
     )
@@ -388,15 +396,15 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def assembled(
-    measured: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
+def assemble_limits(
+    measurement: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
     """Return the limits: of every quantity the fastest pass; ``unstable`` names what did not repeat
     within a tenth.
 
     A curve is unstable when more than a tenth of its points is.
     """
-    values = measured.values
+    values = measurement.values
     unstable: list[str] = []
     latencies = curve_of(values)
 
@@ -421,21 +429,21 @@ def assembled(
         )
         return MemoryLevel(name, size, latency_s, rate(bandwidth, f"{name} bandwidth"), holds)
 
-    below = (0, *(each.size_bytes for each in levels))
+    lower_bytes = (0, *(cache.size_bytes for cache in levels))
     caches = [
         level(
-            each.name,
-            each.size_bytes,
-            (below[index], each.size_bytes),
-            ("level", each.name),
-            each.holds_bytes,
+            cache.name,
+            cache.size_bytes,
+            (lower_bytes[index], cache.size_bytes),
+            ("level", cache.name),
+            cache.holds_bytes,
         )
-        for index, each in enumerate(levels)
+        for index, cache in enumerate(levels)
     ]
-    whole = level(
+    memory_level = level(
         memory.name,
         memory.size_bytes,
-        (below[-1], None),
+        (lower_bytes[-1], None),
         ("bandwidth", memory.working_set_bytes, "triad"),
     )
     peaks = {name: 1 / fastest(key, f"{name} peak") for name, key in peaks_of(values).items()}
@@ -445,23 +453,23 @@ def assembled(
     call_s = fastest(("call",), "call overhead")
     launch_s = fastest(("launch",), "launch") if ("launch",) in values else None
     buses = [
-        rate(("bus", way), f"{way.replace('_', ' ')} rate")
-        for way in ("host_to_device", "device_to_host")
+        rate(("bus", direction), f"{direction.replace('_', ' ')} rate")
+        for direction in ("host_to_device", "device_to_host")
     ]
     unstable += [
-        f"{what} curve" for what in ("latency", "bandwidth") if _does_not_repeat(values, what)
+        f"{curve} curve" for curve in ("latency", "bandwidth") if _does_not_repeat(values, curve)
     ]
     return MachineLimits(
-        device=measured.device,
-        threads=measured.threads,
+        device=measurement.device,
+        threads=measurement.threads,
         date=datetime.date.today().isoformat(),
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
-            **measured.versions,
+            **measurement.versions,
         },
-        chase=measured.chase,
-        memory_levels=(*caches, whole),
+        chase=measurement.chase,
+        memory_levels=(*caches, memory_level),
         peak_flops=peaks,
         product_flops=products,
         call_overhead_s=call_s,
@@ -475,8 +483,8 @@ def assembled(
     )
 
 
-def _does_not_repeat(values: Values, what: str) -> bool:
-    points = [times for key, times in values.items() if key[0] == what]
+def _does_not_repeat(values: Values, curve: str) -> bool:
+    points = [times for key, times in values.items() if key[0] == curve]
     return sum(not agree(times) for times in points) > _UNSTABLE_SHARE * len(points)
 
 
