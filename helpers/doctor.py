@@ -150,7 +150,7 @@ def _check(
 
     def decorate(look: Callable[[], str]) -> Callable[[], Check]:
         @functools.wraps(look)
-        def examined() -> Check:
+        def run_check() -> Check:
             remedy = None
             try:
                 works, detail = True, look()
@@ -161,9 +161,9 @@ def _check(
                 remedy = "report this line to the authors of the course"
             if not works and os.strerror(errno.EMFILE) in detail:
                 remedy = _MORE_FILES
-            return Check(name, works, needed, purpose, _public(detail), remedy)
+            return Check(name, works, needed, purpose, _hide_private_names(detail), remedy)
 
-        return examined
+        return run_check
 
     return decorate
 
@@ -203,9 +203,11 @@ def _check_packages() -> str:
         raise _DoesNotWorkError(
             "the packages are here, but `helpers` itself is not installed", _SETUP
         ) from None
-    outside = [line for line in ranges if not _is_satisfied(line)]
-    if outside:
-        raise _DoesNotWorkError(f"installed in another version than: {', '.join(outside)}", _SETUP)
+    unsatisfied = [line for line in ranges if not _is_satisfied(line)]
+    if unsatisfied:
+        raise _DoesNotWorkError(
+            f"installed in another version than: {', '.join(unsatisfied)}", _SETUP
+        )
     return f"all {len(ranges)} are installed, in versions that the course is made for"
 
 
@@ -277,9 +279,9 @@ def _check_kernel() -> str:
         ) from None
     except Exception as error:
         # a kernel that lacks them dies without a word
-        mends = _MORE_FILES if _most_files() < _FEWEST_FILES else _SETUP
+        remedy = _MORE_FILES if _open_file_limit() < _FEWEST_FILES else _SETUP
         raise _DoesNotWorkError(
-            f"a kernel does not start: {type(error).__name__}: {error}", mends
+            f"a kernel does not start: {type(error).__name__}: {error}", remedy
         ) from error
     if reply["status"] != "ok":
         problem = f"`import helpers` fails in a kernel: {reply['ename']}: {reply['evalue']}"
@@ -327,7 +329,7 @@ def _check_cuda() -> str:
         raise _DoesNotWorkError(
             "this torch is built without CUDA", f"{_NO_GPU}; with one, {_SETUP}"
         )
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
@@ -336,8 +338,8 @@ def _check_cuda() -> str:
         )
     if not available:
         reason = (
-            str(caught[0].message).split("(Triggered")[0].strip()
-            if caught
+            str(caught_warnings[0].message).split("(Triggered")[0].strip()
+            if caught_warnings
             else "torch sees no CUDA device"
         )
         raise _DoesNotWorkError(reason, f"{_NO_GPU}; with one, install or update NVIDIA's driver")
@@ -360,7 +362,10 @@ def _check_cuda() -> str:
 def _check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
     native = _import_module("helpers.native")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _translate_native_errors(),
+    ):
         library = native.compile_cpp(_CPP_PROGRAM, folder=Path(folder))
         answer = library.function("int course_answer(int n)")(49)
     if answer != 7:
@@ -374,7 +379,10 @@ def _check_nvrtc() -> str:
     """Compile a kernel with the NVRTC of torch's wheels, and disassemble it."""
     _import_module("torch")
     native = _import_module("helpers.native")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _translate_native_errors(),
+    ):
         cubin = native.compile_cuda(_CUDA_PROGRAM, folder=Path(folder))
         census = native.census(cubin)
     instructions = census.total - census.padding
@@ -388,7 +396,7 @@ def _check_nvrtc() -> str:
 def _check_disassembler() -> str:
     """Start objdump."""
     tools = _import_module("helpers.native._tools")
-    with _mended():
+    with _translate_native_errors():
         process = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
     if process.returncode != 0:
         reason = _first_line(process.stderr) or f"exit status {process.returncode}"
@@ -401,7 +409,7 @@ _CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _chec
            _check_disassembler)  # fmt: skip
 
 
-def _most_files() -> float:
+def _open_file_limit() -> float:
     """Return how many files this process may have open at once, infinity where the system does not
     tell.
     """
@@ -458,7 +466,7 @@ def _import_module(name: str, remedy: str = _SETUP) -> Any:
 
 
 @contextlib.contextmanager
-def _mended() -> Iterator[None]:
+def _translate_native_errors() -> Iterator[None]:
     """Turn what ``helpers.native`` says into what a check says: the problem's first line, and its
     remedy.
     """
@@ -470,7 +478,7 @@ def _mended() -> Iterator[None]:
         raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
 
 
-def _public(text: str) -> str:
+def _hide_private_names(text: str) -> str:
     """Return ``text`` on one line, without the home folder, this environment's folder and this
     machine's name.
     """

@@ -62,7 +62,7 @@ class PublishedLink(Record):
     source: str
 
 
-def checked_link(name: str, value: object) -> Link:
+def require_link(name: str, value: object) -> Link:
     """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
     if not isinstance(value, Link):
         raise TypeError(
@@ -127,7 +127,7 @@ class Timeline(Record):
         return busy_s
 
 
-def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Timeline:
+def join_activities(activities: Iterable[Activity], *, zero_s: float | None = None) -> Timeline:
     """Return the activities of all ranks as one timeline, the lanes in alphabetical order;
     ``zero_s`` becomes 0.
 

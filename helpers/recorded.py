@@ -254,19 +254,21 @@ def _matrices() -> Sequence[Any]:
     return [torch.rand(_SIDE, _SIDE, device=device) for _ in range(2)]
 
 
-def _result_type(place: str) -> type[results.Result]:
+def _result_type(location: str) -> type[results.Result]:
     """Return the class at 'module:Class'; raise ValueError for anything but a result of this
     library.
     """
-    module, _, type_name = place.partition(":")
+    module, _, type_name = location.partition(":")
     modules = {
-        place.partition(":")[0] for places in RECORDERS.values() for place in places.values()
+        recorder.partition(":")[0]
+        for recorders in RECORDERS.values()
+        for recorder in recorders.values()
     }
     if module.startswith("helpers.") or module in modules:
         result_type = getattr(importlib.import_module(module), type_name, None)
         if isinstance(result_type, type) and issubclass(result_type, results.Result):
             return result_type
-    raise ValueError(f"{place!r} is no result of this library")
+    raise ValueError(f"{location!r} is no result of this library")
 
 
 def _public_name(kind: type) -> str:

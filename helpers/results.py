@@ -102,9 +102,9 @@ class Result:
             for name, value in _scalars(self)
         )
         scalars = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-        parts = "".join(_titled(label(name), part._repr_html_()) for name, part in _parts(self))
+        parts = "".join(_add_title(label(name), part._repr_html_()) for name, part in _parts(self))
         tables = "".join(
-            _titled(label(name), _whole_html(printed(_frame(members))))
+            _add_title(label(name), _whole_html(printed(_frame(members))))
             for name, members in _tables(self)
         )
         return f"<div><b>{html.escape(type(self).__name__)}</b>{scalars}{parts}{tables}</div>"
@@ -363,7 +363,7 @@ def _whole_html(frame: pd.DataFrame) -> str:
         return frame.to_html(index=False, border=0)
 
 
-def _titled(title: str, block: str) -> str:
+def _add_title(title: str, block: str) -> str:
     return f"<div><b>{html.escape(title)}</b></div>{block}"
 
 

@@ -134,17 +134,17 @@ def record_gpu(lessons: Sequence[str] = LESSONS) -> GpuRecords:
             )
     if not recordings:
         raise RuntimeError(f"nothing could be recorded: {'; '.join(missing)}")
-    return without_names(GpuRecords(TERMS, tuple(recordings), tuple(missing)))
+    return remove_names(GpuRecords(TERMS, tuple(recordings), tuple(missing)))
 
 
-def without_names(records: GpuRecords) -> GpuRecords:
+def remove_names(records: GpuRecords) -> GpuRecords:
     """Return the records without names of host, user and folder, serial numbers and addresses in
     their texts.
     """
-    return results.from_dict(GpuRecords, _cleaned(records.to_dict(), _names()))
+    return results.from_dict(GpuRecords, _clean(records.to_dict(), _names()))
 
 
-def private(text: str) -> list[str]:
+def find_private_texts(text: str) -> list[str]:
     """Return what in ``text`` tells where it was recorded or by whom: names of this machine,
     folders, numbers.
     """
@@ -172,13 +172,13 @@ def check(text: str) -> GpuRecords:
         raise ValueError(f"it is no JSON ({error})") from error
     try:
         _require_schema(values)
-        private_texts = private(_texts(values))
+        private_texts = find_private_texts(_texts(values))
         if private_texts:
             raise ValueError(
                 f"it holds {private_texts[0]!r}, which tells where it was recorded or by whom; ask "
                 "for another"
             )
-        records = _typed(values)
+        records = _parse_records(values)
     except RecursionError:
         raise ValueError("its lists lie too deep in one another") from None
     lessons = [recording.lesson for recording in records.recordings]
@@ -190,7 +190,7 @@ def check(text: str) -> GpuRecords:
     return records
 
 
-def _typed(values: Mapping[str, Any]) -> GpuRecords:
+def _parse_records(values: Mapping[str, Any]) -> GpuRecords:
     """Return the records of values that are of the form.
 
     Raises ValueError unless each is what its lesson records.
@@ -323,11 +323,11 @@ def _pattern(names: Sequence[str]) -> str:
     )
 
 
-def _cleaned(value: Any, names: Sequence[str], field: str = "") -> Any:
+def _clean(value: Any, names: Sequence[str], field: str = "") -> Any:
     if isinstance(value, dict):
-        return {key: _cleaned(item, names, key) for key, item in value.items()}
+        return {key: _clean(item, names, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_cleaned(item, names, field) for item in value]
+        return [_clean(item, names, field) for item in value]
     if not isinstance(value, str) or field in _OURS:
         return value
     plain = " ".join(_NO_TEXT.sub(" ", re.sub(_pattern(names), _REMOVED, value)).split())

@@ -125,7 +125,7 @@ class _Branch(NamedTuple):
     likeness: tuple
 
 
-def folded(rows: Sequence[Row]) -> list[Row]:
+def fold_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with equal blocks shown once: "0-79 x 80" stands for the block 0 and 79 more.
 
     Three or more branches fold that have one parent, the same rows, and names that differ in a
@@ -155,11 +155,13 @@ def _branches(rows: Sequence[Row]) -> list[_Branch]:
         ]
         equal[0].append(branch) if equal else groups.append([branch])
     return [
-        branch for group in groups for branch in ([_shown_once(group)] if len(group) > 2 else group)
+        branch
+        for group in groups
+        for branch in ([_merge_group(group)] if len(group) > 2 else group)
     ]
 
 
-def _shown_once(group: Sequence[_Branch]) -> _Branch:
+def _merge_group(group: Sequence[_Branch]) -> _Branch:
     """Return the first of a group of equal branches, named for all of them."""
     first, *descendants = group[0].rows
     runs: list[list[int]] = []

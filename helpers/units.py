@@ -200,7 +200,7 @@ def text(value: float | None, unit: str, *, binary: bool = False) -> str:
     if value == 0 or (is_whole and abs(value) < (1024 if binary else 10_000)):
         return f"{int(value):,} {unit}".strip()
     prefixes: dict[str, float] = {"": 1, **BINARY_PREFIXES} if binary else _printed_prefixes(unit)
-    return _scaled(value, unit, prefixes)
+    return _text_with_prefix(value, unit, prefixes)
 
 
 def _printed_prefixes(unit: str) -> dict[str, float]:
@@ -209,7 +209,7 @@ def _printed_prefixes(unit: str) -> dict[str, float]:
     return {prefix: DECIMAL_PREFIXES[prefix] for prefix in (*small, "", *large)}
 
 
-def _scaled(value: float, unit: str, prefixes: dict[str, float]) -> str:
+def _text_with_prefix(value: float, unit: str, prefixes: dict[str, float]) -> str:
     ascending = sorted(prefixes.items(), key=lambda item: item[1])
     fitting = [
         item for item in ascending if float(f"{abs(value) / item[1]:.6g}") >= 0.9995

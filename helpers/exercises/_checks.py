@@ -106,7 +106,7 @@ class Checks:
             return
         try:
             problem = _difference(call_text, got, expected, mistakes or {})
-            problem = problem or _unusable(call_text, got, kind)
+            problem = problem or _type_problem(call_text, got, kind)
             problem = problem or (_change(arguments, copies) if unchanged else "")
         except Exception as error:
             # of what the reader returned, such as a tensor without elements to read
@@ -231,7 +231,7 @@ def _change(arguments: Sequence[object], copies: Sequence[object]) -> str:
     return ""
 
 
-def _unusable(call_text: str, got: object, kind: type | tuple[type, ...]) -> str:
+def _type_problem(call_text: str, got: object, kind: type | tuple[type, ...]) -> str:
     """Return a sentence about a right value of a type with which the lesson cannot go on, "" for
     another.
     """

@@ -45,7 +45,7 @@ def _is_dots(value: ast.expr) -> bool:
 
 
 def is_the_courses(function: Callable[..., object]) -> bool:
-    """Return True when :func:`made` has made it."""
+    """Return True when :func:`compile_source` has made it."""
     return getattr(function, _MARK, False)
 
 
@@ -104,7 +104,7 @@ def compile_source(
 
 
 def own_source(function: Callable[..., object]) -> str:
-    """Return the text from which :func:`made` has made a function."""
+    """Return the text from which :func:`compile_source` has made a function."""
     return "".join(linecache.getlines(inspect.unwrap(function).__code__.co_filename))
 
 

@@ -31,7 +31,7 @@ def machine_card() -> MachineCard:
     if sys.platform == "linux":
         card = linux_card(Path("/"), allowed_cores=len(os.sched_getaffinity(0)))
         if card.caches is None or card.extensions is None:
-            card = _completed(card, _capabilities())
+            card = _complete_card(card, _capabilities())
     elif sys.platform == "darwin":
         card = macos_card(_sysctl, _portable_card(_capabilities()))
     else:
@@ -176,7 +176,7 @@ def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
     try:
         import psutil
     except ModuleNotFoundError:
-        return _completed(
+        return _complete_card(
             replace(card, notes=("the memory is unknown: psutil is not installed",)), capabilities
         )
     memory = psutil.virtual_memory()
@@ -184,10 +184,10 @@ def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
     card = replace(
         card, ram_bytes=memory.total, ram_available_bytes=memory.available, swap_bytes=swap
     )
-    return _completed(card, capabilities)
+    return _complete_card(card, capabilities)
 
 
-def _completed(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCard:
+def _complete_card(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCard:
     """Return ``card`` with the caches and the extensions that torch found, where the system listed
     none.
     """

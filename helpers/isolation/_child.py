@@ -167,14 +167,14 @@ def resident_bytes(process: int) -> tuple[int, int] | None:
             status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        current, most = (
+        current_match, peak_match = (
             re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE)
             for name in ("VmRSS", "VmHWM")
         )
         return (
             None
-            if current is None or most is None
-            else (int(current[1]) * 1024, int(most[1]) * 1024)
+            if current_match is None or peak_match is None
+            else (int(current_match[1]) * 1024, int(peak_match[1]) * 1024)
         )
     try:
         import psutil

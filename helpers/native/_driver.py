@@ -286,7 +286,9 @@ def _driver_library() -> ctypes.CDLL:
         ) from error
 
 
-def _dimensions(name: str, sizes: int | Sequence[int], most: Sequence[int]) -> tuple[int, int, int]:
+def _dimensions(
+    name: str, sizes: int | Sequence[int], limits: Sequence[int]
+) -> tuple[int, int, int]:
     try:
         numbers = (
             tuple(map(operator.index, sizes))
@@ -297,10 +299,10 @@ def _dimensions(name: str, sizes: int | Sequence[int], most: Sequence[int]) -> t
         numbers = ()
     if not 1 <= len(numbers) <= 3:
         raise TypeError(f"{name} is one to three whole numbers, not {sizes!r:.40}")
-    if not all(1 <= number <= limit for number, limit in zip(numbers, most, strict=False)):
+    if not all(1 <= number <= limit for number, limit in zip(numbers, limits, strict=False)):
         raise ValueError(
             f"{name} is {sizes}; each number is 1 or more, and at most "
-            f"{', '.join(f'{n:,}' for n in most)}"
+            f"{', '.join(f'{n:,}' for n in limits)}"
         )
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z

@@ -257,7 +257,7 @@ def native_folder() -> Path:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise _unkept(error, folder) from error
+        raise _storage_error(error, folder) from error
     return folder
 
 
@@ -276,22 +276,20 @@ def fetch(
     """
     folder = native_folder() if folder is None else Path(folder).absolute()
     try:
-        found = _whole_file(folder, key, suffix)
-        if found is not None:
-            return found, True
+        path = _whole_file(folder, key, suffix)
+        if path is not None:
+            return path, True
         folder.mkdir(parents=True, exist_ok=True)
         # where nothing can be made, the lock would be waited for in vain
         tempfile.TemporaryFile(dir=folder).close()
-        with _one_at_a_time(folder / f".{key}.lock"):
-            found = _whole_file(folder, key, suffix)
-            return (
-                (found, True) if found is not None else (_build(folder, key, suffix, build), False)
-            )
+        with _hold_lock(folder / f".{key}.lock"):
+            path = _whole_file(folder, key, suffix)
+            return (path, True) if path is not None else (_build(folder, key, suffix, build), False)
     except OSError as error:
-        raise _unkept(error, folder) from error
+        raise _storage_error(error, folder) from error
 
 
-def _unkept(error: OSError, folder: Path) -> OSError:
+def _storage_error(error: OSError, folder: Path) -> OSError:
     remedy = (
         "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
         "with free space"
@@ -323,7 +321,7 @@ def _whole_file(folder: Path, key: str, suffix: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock ``path``, which spares a second process the same work; what is built is safe
     without it.
     """

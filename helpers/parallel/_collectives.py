@@ -71,15 +71,15 @@ class Collective(Record):
 
     def ranks(self) -> tuple[RankTraffic, ...]:
         """Return the traffic of each rank, in rank order. Lesson 05."""
-        sent: Counter[int] = Counter()
-        received: Counter[int] = Counter()
-        count: Counter[int] = Counter()
+        sent_bytes: Counter[int] = Counter()
+        received_bytes: Counter[int] = Counter()
+        message_counts: Counter[int] = Counter()
         for message in self.messages:
-            sent[message.source] += message.size_bytes
-            received[message.target] += message.size_bytes
-            count[message.source] += 1
+            sent_bytes[message.source] += message.size_bytes
+            received_bytes[message.target] += message.size_bytes
+            message_counts[message.source] += 1
         return tuple(
-            RankTraffic(rank, count[rank], sent[rank], received[rank])
+            RankTraffic(rank, message_counts[rank], sent_bytes[rank], received_bytes[rank])
             for rank in range(self.world_size)
         )
 
@@ -90,8 +90,14 @@ class Collective(Record):
         The label says to whom it goes. Lesson 05.
         """
         bars = (
-            Activity(f"rank {m.source}", m.step, m.step + 1, m.action, f"to {m.target}")
-            for m in sorted(self.messages, key=lambda m: (m.source, m.step))
+            Activity(
+                f"rank {message.source}",
+                message.step,
+                message.step + 1,
+                message.action,
+                f"to {message.target}",
+            )
+            for message in sorted(self.messages, key=lambda message: (message.source, message.step))
         )
         return tuple(bars)
 
@@ -127,10 +133,10 @@ def collective(
     choice("algorithm", algorithm, ALGORITHMS)
     choice("operation", operation, OPERATIONS)
     rounds = ALGORITHMS[algorithm](operation, world_size, length) if world_size > 1 else []
-    sent = [[piece for piece in pieces if piece[3] > piece[2]] for pieces in rounds]
+    nonempty_rounds = [[piece for piece in pieces if piece[3] > piece[2]] for pieces in rounds]
     messages = tuple(
         Message(step, source, target, start, stop, (stop - start) * element_bytes, action)
-        for step, pieces in enumerate(filter(None, sent))
+        for step, pieces in enumerate(filter(None, nonempty_rounds))
         for source, target, start, stop, action in pieces
     )
     return Collective(
@@ -141,7 +147,7 @@ def collective(
         element_bytes=element_bytes,
         steps=1 + messages[-1].step if messages else 0,
         total_bytes=sum(message.size_bytes for message in messages),
-        busiest_port_bytes=_busiest(messages),
+        busiest_port_bytes=_busiest_port_bytes(messages),
         messages=messages,
     )
 
@@ -212,7 +218,7 @@ def check_input(plan: Collective, rank: int, shape: tuple[int, ...]) -> None:
         )
 
 
-def _busiest(messages: Sequence[Message]) -> int:
+def _busiest_port_bytes(messages: Sequence[Message]) -> int:
     ports: Counter[tuple[str, int]] = Counter()
     for message in messages:
         ports["out", message.source] += message.size_bytes
@@ -256,7 +262,7 @@ def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
 
 
 def _tree(operation: str, ranks: int, length: int) -> _Steps:
-    def below(rank: int, distance: int) -> tuple[int, int]:
+    def subtree(rank: int, distance: int) -> tuple[int, int]:
         # the ranks of this subtree are neighbours, and so are their chunks
         last_rank = min(rank + distance, ranks) - 1
         return chunk(rank, ranks, length=length)[0], chunk(last_rank, ranks, length=length)[1]
@@ -272,7 +278,7 @@ def _tree(operation: str, ranks: int, length: int) -> _Steps:
             (
                 child,
                 parent,
-                *(below(child, d) if gathers else (0, length)),
+                *(subtree(child, d) if gathers else (0, length)),
                 "copy" if gathers else "reduce",
             )
             for child, parent in pairs[d]
@@ -281,7 +287,7 @@ def _tree(operation: str, ranks: int, length: int) -> _Steps:
     ]
     down = [
         [
-            (parent, child, *(below(child, d) if scatters else (0, length)), "copy")
+            (parent, child, *(subtree(child, d) if scatters else (0, length)), "copy")
             for child, parent in pairs[d]
         ]
         for d in reversed(distances)
@@ -300,19 +306,23 @@ def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
         end = rank_of[last] + (last < folded_cores)
         return chunk(rank_of[first], ranks, length=length)[0], chunk(end, ranks, length=length)[1]
 
-    def exchange(distance: int, *, own: bool, action: str) -> list[tuple[int, int, int, int, str]]:
+    def exchange(
+        distance: int, *, sends_own: bool, action: str
+    ) -> list[tuple[int, int, int, int, str]]:
         pieces = []
         for core in range(cores):
             partner = core ^ distance
-            first = (core if own else partner) // distance * distance
+            first = (core if sends_own else partner) // distance * distance
             pieces.append(
                 (rank_of[core], rank_of[partner], *span(first, first + distance - 1), action)
             )
         return pieces
 
     distances = [1 << bit for bit in range(cores.bit_length() - 1)]
-    halving = [exchange(distance, own=False, action="reduce") for distance in reversed(distances)]
-    doubling = [exchange(distance, own=True, action="copy") for distance in distances]
+    halving = [
+        exchange(distance, sends_own=False, action="reduce") for distance in reversed(distances)
+    ]
+    doubling = [exchange(distance, sends_own=True, action="copy") for distance in distances]
     fold = [[(idle, core, 0, length, "reduce") for idle, core in waiting]]
     bring = [[(idle, core, *chunk(idle, ranks, length=length), "copy") for idle, core in waiting]]
     hand = [[(core, idle, *chunk(idle, ranks, length=length), "copy") for idle, core in waiting]]

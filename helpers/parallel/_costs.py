@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from helpers.checks import boolean, members, number, whole_number
-from helpers.links import Activity, Link, Timeline, checked_link, joined
+from helpers.links import Activity, Link, Timeline, join_activities, require_link
 from helpers.parallel._collectives import Collective
 from helpers.results import Record
 
@@ -59,7 +59,7 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
 def _ring_pass_s(world_size: int, size_bytes: float, link: Link) -> float:
     ranks = whole_number("world_size", world_size, at_most=_MOST_RANKS)
-    return (ranks - 1) * checked_link("link", link).transfer_s(
+    return (ranks - 1) * require_link("link", link).transfer_s(
         number("size_bytes", size_bytes, at_least=0) / ranks
     )
 
@@ -78,23 +78,29 @@ def schedule(planned: Collective, link: Link) -> Timeline:
             f"this {planned.operation} sends nothing (world size {planned.world_size}, "
             f"{planned.length} elements): it takes no time"
         )
-    return joined(_message_activities(planned, link))
+    return join_activities(_message_activities(planned, link))
 
 
 def _message_activities(plan: Collective, link: Link) -> Iterator[Activity]:
     ready = [0.0] * plan.world_size
     for step in range(plan.steps):
         next_ready = list(ready)
-        for m in (message for message in plan.messages if message.step == step):
-            start_s = max(ready[m.source], ready[m.target])
-            end_s = start_s + link.transfer_s(m.size_bytes)
-            next_ready[m.source], next_ready[m.target] = (
-                max(next_ready[m.source], end_s),
-                max(next_ready[m.target], end_s),
+        for message in (message for message in plan.messages if message.step == step):
+            start_s = max(ready[message.source], ready[message.target])
+            end_s = start_s + link.transfer_s(message.size_bytes)
+            next_ready[message.source], next_ready[message.target] = (
+                max(next_ready[message.source], end_s),
+                max(next_ready[message.target], end_s),
             )
-            yield Activity(f"rank {m.source} sends", start_s, end_s, "send", f"to {m.target}")
             yield Activity(
-                f"rank {m.target} receives", start_s, end_s, "receive", f"from {m.source}"
+                f"rank {message.source} sends", start_s, end_s, "send", f"to {message.target}"
+            )
+            yield Activity(
+                f"rank {message.target} receives",
+                start_s,
+                end_s,
+                "receive",
+                f"from {message.source}",
             )
         ready = next_ready
 

@@ -22,8 +22,8 @@ from helpers.plotting._style import (
     STYLE_FILE,
     figure,
     ink_on,
-    labelled,
-    mixed,
+    legible_colour,
+    mix_colours,
     unit_axis,
 )
 from helpers.results import Record
@@ -174,21 +174,23 @@ def colours_of(kinds: Iterable[str]) -> dict[str, str]:
     the other, in the order of their numbers. A colour is the shade of its own that can carry a
     label on light and dark pages.
     """
-    begun: Counter[str] = Counter()
+    meaning_counts: Counter[str] = Counter()
     other_colours: dict[str, str] = {}
     colours = {}
-    for kind in sorted(kinds, key=_further):  # the sort is stable
+    for kind in sorted(kinds, key=_sort_key):  # the sort is stable
         base = kind.partition(",")[0]
         meaning = _MEANINGS.get(base, base)
         colour = COLOURS.get(meaning) or other_colours.setdefault(
             meaning, OTHERS[len(other_colours) % len(OTHERS)]
         )
-        colours[kind] = labelled(mixed(colour, "#000000", 1 - (1 - _DARKER) ** begun[meaning]))
-        begun[meaning] += 1
+        colours[kind] = legible_colour(
+            mix_colours(colour, "#000000", 1 - (1 - _DARKER) ** meaning_counts[meaning])
+        )
+        meaning_counts[meaning] += 1
     return colours
 
 
-def _further(kind: str) -> tuple[bool, list[int]]:
+def _sort_key(kind: str) -> tuple[bool, list[int]]:
     """Return whether a kind has a part behind a comma, and that part's numbers."""
     return "," in kind, [int(number) for number in re.findall(r"\d+", kind.partition(",")[2])]
 
@@ -246,11 +248,11 @@ def _fit_label(label: str, room_pt: float, size: float) -> str:
     if room_pt <= 3 * size:
         return ""
     ends = range(3, len(label))  # a longer beginning is wider
-    fitting = bisect.bisect_right(ends, most_em, key=lambda end: _width_em(_beginning(label, end)))
-    return _beginning(label, ends[fitting - 1]) if fitting else ""
+    fitting = bisect.bisect_right(ends, most_em, key=lambda end: _width_em(_shorten(label, end)))
+    return _shorten(label, ends[fitting - 1]) if fitting else ""
 
 
-def _beginning(label: str, end: int) -> str:
+def _shorten(label: str, end: int) -> str:
     return f"{label[:end].rstrip()}…"
 
 

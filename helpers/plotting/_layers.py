@@ -12,7 +12,7 @@ from helpers.checks import boolean, members, named, number, numbers
 from helpers.memory import LayerMemoryProfile, MemoryProfile, WorkingSets
 from helpers.operations import LayerOperations, OperationProfile
 from helpers.plotting._curves import draw_curves
-from helpers.plotting._style import STYLE_FILE, figure, ink_on, labelled, unit_axis
+from helpers.plotting._style import STYLE_FILE, figure, ink_on, legible_colour, unit_axis
 from helpers.training import TrainingEstimate
 
 _SMALL_SHARE = 0.05
@@ -82,7 +82,7 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
                 f"{name!r} has nothing to share: parts must be at least 0, and one above it"
             )
     names = list(dict.fromkeys(part for parts in wholes.values() for part in parts))
-    colours = dict(zip(names, map(labelled, _palette(len(names))), strict=True))
+    colours = dict(zip(names, map(legible_colour, _palette(len(names))), strict=True))
     with plt.style.context(STYLE_FILE):
         fig, panels = plt.subplots(
             1, len(wholes), figsize=(3.0 * len(wholes) + 1.8, 3.4), squeeze=False

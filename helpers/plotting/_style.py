@@ -145,16 +145,16 @@ def show(drawn: Figure, *, alt: str) -> None:
     plt.close(drawn)
 
 
-def mixed(colour: str, other: str, share: float) -> str:
+def mix_colours(colour: str, other_colour: str, share: float) -> str:
     """Return ``colour`` with ``share`` of it replaced by ``other``, all written '#RRGGBB'."""
-    pairs = zip(to_rgb(colour), to_rgb(other), strict=True)
+    pairs = zip(to_rgb(colour), to_rgb(other_colour), strict=True)
     red, green, blue = (
         (1 - share) * channel + share * other_channel for channel, other_channel in pairs
     )
     return to_hex((red, green, blue)).upper()
 
 
-def labelled(colour: str) -> str:
+def legible_colour(colour: str) -> str:
     """Return the shade of ``colour``, the nearest one, on which a text in :func:`ink_on`'s colour
     can be read.
 
@@ -163,7 +163,7 @@ def labelled(colour: str) -> str:
     orange or green needs another shade.
     """
     shades = (
-        mixed(colour, ink, percent / 100)
+        mix_colours(colour, ink, percent / 100)
         for percent in range(101)
         for ink in ("#000000", "#FFFFFF")
     )

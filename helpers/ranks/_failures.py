@@ -109,7 +109,7 @@ def error(
     else:
         headline = f"rank {first.rank} of {len(states)} {first.message}"
     lines = [headline, f"  at {first.place}" if first.place else ""]
-    lines += _others(states, first)
+    lines += _describe_others(states, first)
     lines.append(outcome)
     details = first.traceback or (first.output[-2000:] if first.status == "died" else "")
     lines += [f"\n{details.rstrip()}"] if details.strip() else []
@@ -117,7 +117,7 @@ def error(
     return RankError(message, first.rank, tuple(states), first.status == "running")
 
 
-def _others(states: Sequence[RankState], first: RankState) -> list[str]:
+def _describe_others(states: Sequence[RankState], first: RankState) -> list[str]:
     """Return a line for each thing that ranks other than the first did."""
     groups: dict[str, list[int]] = {}
     for state in states:
@@ -142,7 +142,7 @@ def _ranks(members: Sequence[int]) -> str:
     return f"ranks {listing} and {members[-1]}"
 
 
-def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
+def raised_state(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
     """Return the state of a rank that answered with an exception."""
     parts = []
     for cause in reversed(answer["causes"]):
@@ -160,7 +160,7 @@ def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
     )
 
 
-def died(rank: int, code: int | None, output: str) -> RankState:
+def died_state(rank: int, code: int | None, output: str) -> RankState:
     """Return the state of a rank whose process ended; ``code`` is negative for a signal.
 
     What Python wrote of a fatal signal, if anything, tells the line.
@@ -175,7 +175,7 @@ def died(rank: int, code: int | None, output: str) -> RankState:
     return RankState(rank, "died", message, *_own_line(_parse_dump(fatal)), output=output)
 
 
-def running(rank: int, stack: str, output: str) -> RankState:
+def running_state(rank: int, stack: str, output: str) -> RankState:
     """Return the state of a rank that had not answered; ``stack`` is faulthandler's text."""
     steps = _parse_dump(stack)
     message = "was still running" if steps else "was still running, and did not say where"
@@ -191,7 +191,7 @@ def running(rank: int, stack: str, output: str) -> RankState:
     )
 
 
-def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
+def state_from_text(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
     """Return the state of a rank that left a traceback as ``text``."""
     steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(text)]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
@@ -206,7 +206,7 @@ def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
     )
 
 
-def returned(rank: int, output: str) -> RankState:
+def returned_state(rank: int, output: str) -> RankState:
     """Return the state of a rank that was done."""
     return RankState(rank, "returned", "returned", output=output)
 

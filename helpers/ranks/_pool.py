@@ -82,7 +82,7 @@ class Pool:
                 self._start_keeper(end_s, heavy)
                 if heavy and may_fork() and not self.forks:  # it may be they that started a thread
                     self._start_keeper(end_s, [])
-                self._tell_how()
+                self._notice_slow_start()
             if self._private_bytes is not None:
                 _require_room(self.world_size, self._private_bytes, free_bytes())
             self._order_ranks()
@@ -212,7 +212,7 @@ class Pool:
         report = self._receive(self._control, end_s)
         self.forks, self._private_bytes = report["forks"], report["private_bytes"]
 
-    def _tell_how(self) -> None:
+    def _notice_slow_start(self) -> None:
         if may_fork() and not self.forks:
             console.notice(
                 "ranks cannot be forked here (importing PyTorch starts threads, or fork is "
@@ -262,7 +262,7 @@ class Pool:
                 raise RuntimeError(
                     f"rank {rank} did not start: its process ended\n{self.read_output(rank)}"
                 )
-        raise self._too_late()
+        raise self._start_timeout()
 
     def _accept_from(self, process: int, end_s: float) -> connection.Connection:
         while True:
@@ -280,11 +280,11 @@ class Pool:
             elif self._control is not None and self._control.poll():
                 self._read_control()
             self._require_started()
-        raise self._too_late()
+        raise self._start_timeout()
 
     def _receive(self, channel: connection.Connection, end_s: float) -> dict[str, Any]:
         if not channel.poll(max(0.0, end_s - time.monotonic())):
-            raise self._too_late()
+            raise self._start_timeout()
         try:
             return wire.receive(channel)
         except (EOFError, OSError) as error:
@@ -304,7 +304,7 @@ class Pool:
                 f"rank {rank} ended while it started (exit code {code})\n{self.read_output(rank)}"
             )
 
-    def _too_late(self) -> RuntimeError:
+    def _start_timeout(self) -> RuntimeError:
         return RuntimeError(
             f"the ranks were not ready after {_START_LIMIT_S:.0f} s, and were ended\n{self._log()}"
         )
@@ -366,14 +366,14 @@ def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
     """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need over nine tenths of
     ``free`` bytes.
     """
-    most = int(free * (1 - _LEFT_SHARE)) // rank_bytes
-    if world_size > most:
+    most_ranks = int(free * (1 - _LEFT_SHARE)) // rank_bytes
+    if world_size > most_ranks:
         size, needed_text, free_text = (
             units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free)
         )
         advice = (
-            f"take at most {most} ranks, or close other programs"
-            if most
+            f"take at most {most_ranks} ranks, or close other programs"
+            if most_ranks
             else "close other programs"
         )
         raise MemoryError(

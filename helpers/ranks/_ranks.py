@@ -215,13 +215,13 @@ def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
 def _state(pool: Pool, rank: int, answer: dict[str, Any] | None, stack: str) -> failures.RankState:
     output = pool.read_output(rank)
     if answer is None:
-        return failures.running(rank, stack, output)
+        return failures.running_state(rank, stack, output)
     if answer["status"] == "died":
-        return failures.died(rank, pool.wait_for_code(rank), output)
+        return failures.died_state(rank, pool.wait_for_code(rank), output)
     return (
-        failures.raised(rank, answer, output)
+        failures.raised_state(rank, answer, output)
         if answer["status"] == "raised"
-        else failures.returned(rank, output)
+        else failures.returned_state(rank, output)
     )
 
 

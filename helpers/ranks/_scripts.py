@@ -321,10 +321,10 @@ def _error(run: ScriptRun, limit_s: float | None) -> TorchrunError:
 
 def _state(rank: RankOutput, code: int | None, *, timed_out: bool) -> failures.RankState:
     if timed_out:
-        return failures.running(rank.rank, rank.errors, rank.output)
+        return failures.running_state(rank.rank, rank.errors, rank.output)
     trace = _RANK_PREFIX.sub("", rank.errors).rpartition("Traceback (most recent call last):")
     if trace[1]:
-        return failures.printed(
+        return failures.state_from_text(
             rank.rank,
             trace[1] + trace[2],
             rank.output,
@@ -332,5 +332,5 @@ def _state(rank: RankOutput, code: int | None, *, timed_out: bool) -> failures.R
         )
     # with which the engine ends the ranks that did not fail
     if code is not None and code != -signal.SIGTERM:
-        return failures.died(rank.rank, code, rank.errors)
+        return failures.died_state(rank.rank, code, rank.errors)
     return failures.RankState(rank.rank, "returned", "did not fail by itself", output=rank.output)

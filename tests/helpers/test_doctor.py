@@ -86,9 +86,9 @@ def test_no_line_holds_the_home_folder_or_the_name_of_the_machine(monkeypatch):
     expected = "~/x on (this machine) and " + (
         "(environment)/lib" if sys.prefix != sys.base_prefix else sys.prefix + "/lib"
     )
-    assert doctor._public(text) == expected
+    assert doctor._hide_private_names(text) == expected
     monkeypatch.setenv("HOME", "/")
-    assert doctor._public("a/b") == "a/b"
+    assert doctor._hide_private_names("a/b") == "a/b"
 
 
 def fixed(*checks: Check) -> Diagnosis:

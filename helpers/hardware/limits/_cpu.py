@@ -71,12 +71,14 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     threads, card = torch.get_num_threads(), machine_card()
     walker = chase.find_walker()
     named_levels = levels_of.card_levels(card)
-    most = min(plan.most_bytes, levels_of.largest_bytes(named_levels, threads, _free_bytes(card)))
+    most_bytes = min(
+        plan.most_bytes, levels_of.largest_bytes(named_levels, threads, _free_bytes(card))
+    )
     line_bytes = (
         max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
     )
     values, notes = _latencies(
-        walker, plan, named_levels, (most, line_bytes), begin_s + plan.latency_s
+        walker, plan, named_levels, (most_bytes, line_bytes), begin_s + plan.latency_s
     )
     latencies = curve_of(values)
     levels = named_levels or levels_of.curve_levels(latencies, threads)
@@ -86,34 +88,34 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     reasons: dict[str, str] = {}
     forms, compiler_reason = _forms()
     stages = [
-        *_bandwidth_stages(plan, levels, most, threads, notes),
+        *_bandwidth_stages(plan, levels, most_bytes, threads, notes),
         *_compute_stages(plan, forms, threads, reasons),
     ]
     values |= run_in_passes(
         stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute")
     )
     if named_levels and ("level", named_levels[-1].name) in values:
-        inside = 1 / min(values["level", named_levels[-1].name])
-        levels, narrow = levels_of.narrow_last_level(
-            named_levels, inside, triads_of(values), threads
+        inside_bytes_per_s = 1 / min(values["level", named_levels[-1].name])
+        levels, narrowing_notes = levels_of.narrow_last_level(
+            named_levels, inside_bytes_per_s, triads_of(values), threads
         )
-        notes += narrow
+        notes += narrowing_notes
     notes += reasons.values()
     notes += peak_notes(values, compiler_reason)
     notes += busy(waiting())
-    notes += levels_of.too_small(levels, most, threads)
+    notes += levels_of.too_small(levels, most_bytes, threads)
     measurement = Measured(
         "cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values
     )
-    memory = Memory("DRAM", card.ram_bytes, most)
+    memory = Memory("DRAM", card.ram_bytes, most_bytes)
     return assemble_limits(measurement, levels=levels, memory=memory, notes=notes)
 
 
 def _free_bytes(card: MachineCard) -> int | None:
-    known = [
+    sizes = [
         size for size in (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes) if size
     ]
-    return min(known) if known else None
+    return min(sizes) if sizes else None
 
 
 def busy(waiting_share: float | None) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ def _latencies(
     """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one
     and a line.
     """
-    notes, (most, line_bytes) = [], sizes_bytes
+    notes, (most_bytes, line_bytes) = [], sizes_bytes
     if walker.walk is None:
         notes.append(
             f"no latency was measured, because a loop in Python hides the caches: {walker.reason}; "
@@ -162,7 +164,7 @@ def _latencies(
         return {}, notes
     if walker.reason:
         notes.append(f"the chase runs in {walker.name}: {walker.reason}")
-    buffer = chase.chase_buffer(most)
+    buffer = chase.chase_buffer(most_bytes)
     if not chase.huge_pages(buffer):
         notes.append(
             "the chase runs in small pages (or the system does not tell): beyond the reach of the "
@@ -172,7 +174,7 @@ def _latencies(
         levels_of.UNKNOWN_LAST_CACHE_BYTES, named_levels[-1].size_bytes if named_levels else 0
     )
     sizes = levels_of.grid(
-        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last_cache_bytes
+        plan.least_bytes, most_bytes, per_octave=plan.per_octave, dense_until_bytes=last_cache_bytes
     )
     stages = [
         functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes
@@ -188,14 +190,17 @@ def _latency_stage(
 
 
 def _bandwidth_stages(
-    plan: ProbePlan, levels: Sequence[ProbedCache], most: int, threads: int, notes: list[str]
+    plan: ProbePlan, levels: Sequence[ProbedCache], most_bytes: int, threads: int, notes: list[str]
 ) -> list[Stage]:
     """Return a stage for each point of the curves and for each cache; note whose triad it is, or
     why there is none.
     """
-    pool = bandwidth.pool(most, _CPU)
+    pool = bandwidth.pool(most_bytes, _CPU)
     sizes = levels_of.grid(
-        2 ** max(14, plan.least_bytes.bit_length() - 1), most, per_octave=1, dense_until_bytes=0
+        2 ** max(14, plan.least_bytes.bit_length() - 1),
+        most_bytes,
+        per_octave=1,
+        dense_until_bytes=0,
     )
     stages: list[Stage] = [
         functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes
@@ -205,7 +210,7 @@ def _bandwidth_stages(
         size = levels_of.triad_bytes(levels, index, threads)
         if not isinstance(triad, str):
             stages.append(functools.partial(_compiled_stage, level.name, triad, size))
-        elif 192 <= size <= most and _outlasts_a_call(pool, size):
+        elif 192 <= size <= most_bytes and _outlasts_a_call(pool, size):
             stages.append(
                 functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s)
             )

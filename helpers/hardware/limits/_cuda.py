@@ -49,9 +49,9 @@ def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
     )
     named_levels = (ProbedCache("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    most = min(plan.most_bytes, levels_of.largest_bytes(named_levels, 1, free_bytes))
+    most_bytes = min(plan.most_bytes, levels_of.largest_bytes(named_levels, 1, free_bytes))
     notes: list[str] = []
-    values, versions = _latencies(device, plan, most, begin_s + plan.latency_s, notes)
+    values, versions = _latencies(device, plan, most_bytes, begin_s + plan.latency_s, notes)
     latencies = cpu.curve_of(values)
     measured_levels = levels_of.curve_levels(latencies, 1)
     levels = (
@@ -64,10 +64,10 @@ def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
             "the driver names no L2: the levels are read off the latency curve, good to a factor "
             "of two"
         )
-    notes += levels_of.too_small(levels, most, 1)
+    notes += levels_of.too_small(levels, most_bytes, 1)
     reasons: dict[str, str] = {}
     stages = [
-        *_bandwidth_stages(device, plan, levels, most, notes),
+        *_bandwidth_stages(device, plan, levels, most_bytes, notes),
         *_compute_stages(device, plan, reasons),
     ]
     values |= run_in_passes(
@@ -76,7 +76,7 @@ def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
     measurement = cpu.Measured(
         str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values
     )
-    memory = cpu.Memory("device memory", gpu.memory_bytes, most)
+    memory = cpu.Memory("device memory", gpu.memory_bytes, most_bytes)
     return cpu.assemble_limits(
         measurement, levels=levels, memory=memory, notes=[*notes, *reasons.values()]
     )
@@ -94,14 +94,14 @@ def _first_level(
 
 
 def _latencies(
-    device: torch.device, plan: cpu.ProbePlan, most: int, end_s: float, notes: list[str]
+    device: torch.device, plan: cpu.ProbePlan, most_bytes: int, end_s: float, notes: list[str]
 ) -> tuple[dict[Key, list[float]], dict[str, str]]:
     try:
         walk_s, compiler = cuda_walk(device)
     except native.NativeError as error:
         notes.append(f"no latency was measured: {error.problem.splitlines()[0]}")
         return {}, {}
-    host = torch.zeros(most // 8, dtype=torch.int64).view(torch.uint64)
+    host = torch.zeros(most_bytes // 8, dtype=torch.int64).view(torch.uint64)
 
     def stage(size_bytes: int) -> dict[Key, float]:
         return {
@@ -111,7 +111,7 @@ def _latencies(
         }
 
     sizes = levels_of.grid(
-        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most
+        plan.least_bytes, most_bytes, per_octave=plan.per_octave, dense_until_bytes=most_bytes
     )
     stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]
     return run_in_passes(stages, end_s=end_s, track=cpu.track("latency")), {"chase": compiler}
@@ -121,11 +121,11 @@ def _bandwidth_stages(
     device: torch.device,
     plan: cpu.ProbePlan,
     levels: Sequence[ProbedCache],
-    most: int,
+    most_bytes: int,
     notes: list[str],
 ) -> list[Stage]:
-    pool = bandwidth.pool(most, device)
-    sizes = levels_of.grid(_LEAST_CURVE_BYTES, most, per_octave=1, dense_until_bytes=0)
+    pool = bandwidth.pool(most_bytes, device)
+    sizes = levels_of.grid(_LEAST_CURVE_BYTES, most_bytes, per_octave=1, dense_until_bytes=0)
     stages: list[Stage] = [
         functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes
     ]
@@ -136,7 +136,7 @@ def _bandwidth_stages(
                 f"{level.name}: no bandwidth, because PyTorch's kernels do not stay inside it"
             )
             continue
-        size = min(most, level.size_bytes // 2)
+        size = min(most_bytes, level.size_bytes // 2)
         stages.append(
             functools.partial(cpu.triad_stage, level.name, pool, size, device, plan.kernel_s)
         )

@@ -201,7 +201,7 @@ class PipelineSchedule(Record):
         Labels are microbatches. Where a rank has several stages the kind names them: "forward,
         stages 4-7". Lesson 06.
         """
-        several = any(each.stage >= self.ranks for each in self.actions)
+        several = any(action.stage >= self.ranks for action in self.actions)
 
         def kind(action: PipelineAction) -> str:
             first_stage = action.stage - action.stage % self.ranks
@@ -396,12 +396,12 @@ def _load(actions: list[PipelineAction], rank: int, duration_s: float) -> RankLo
     releasing_kind = (
         BACKWARD_WEIGHT if any(action.kind == BACKWARD_WEIGHT for action in actions) else BACKWARD
     )
-    live = most = 0
+    live = most_live = 0
     for action in actions:
         live += (action.kind == FORWARD) - (action.kind == releasing_kind)
-        most = max(most, live)
+        most_live = max(most_live, live)
     stages = ", ".join(str(stage) for stage in sorted({action.stage for action in actions}))
-    return RankLoad(rank, stages, busy_s, 1 - busy_s / duration_s if duration_s else 0.0, most)
+    return RankLoad(rank, stages, busy_s, 1 - busy_s / duration_s if duration_s else 0.0, most_live)
 
 
 # The same in closed form.
