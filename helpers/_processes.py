@@ -1,5 +1,5 @@
-"""Processes that end with their parent and with their group, what they are sent and say, and
-namespaces of their own.
+"""Processes that end with their parent and with their group, their input and output, and namespaces
+of their own.
 
 For :mod:`helpers.isolation` and the ranks. It imports nothing heavy: a fresh process loads it
 before its limit is set.
@@ -155,8 +155,8 @@ def signal_name(code: int) -> str:
 
 
 def join_output(head: bytes, left_out_bytes: int, tail: bytes) -> str:
-    """Return the beginning and the end of an output as text, and how much between them was left
-    out.
+    """Return the beginning and the end of an output as text, with the number of bytes left out
+    between.
     """
     parts = (
         [head, f"\n... {left_out_bytes:,} bytes left out ...\n".encode(), tail]

@@ -1,4 +1,4 @@
-"""What a reader gives, refused in one sentence: what was given, what is accepted."""
+"""Checks of arguments, each refusal in one sentence: the value that came, and the accepted ones."""
 
 from __future__ import annotations
 
@@ -86,8 +86,7 @@ def number(
 
 
 def members(name: str, values: Any, what: str, *, kind: Kind = object) -> list[Any]:
-    """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone
-    through.
+    """Return ``values`` as a list; raise TypeError for text, a mapping, or a value without members.
 
     ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the
     error.

@@ -1,4 +1,4 @@
-"""What a helper shows while it works: a progress bar, and single lines of notice.
+"""Messages of a helper while it works: a progress bar, and single lines of notice.
 
 A lesson that is being built or tested sets ``HELPERS_HEADLESS=1``: then nothing is shown, so that
 what a notebook saves holds results only. Without tqdm (a bare machine that only records a run)
@@ -56,8 +56,8 @@ def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterat
 
 
 def notice(line: str) -> None:
-    """Print one line that tells the reader what a helper did on its own (a cache renewed, a
-    fallback taken).
+    """Print one line about a step that a helper took on its own (a cache renewed, a fallback
+    taken).
 
     It goes to the standard error, and nowhere when headless.
     """

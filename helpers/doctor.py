@@ -1,4 +1,4 @@
-"""What of the course works in this environment, and what mends the rest: ``python -m helpers``.
+"""Checks of this environment for the course, each with its remedy: ``python -m helpers``.
 
 Every check does the thing it speaks of (runs a kernel, loads a compiled function, starts a Jupyter
 kernel) and never raises: it comes back as a :class:`Check` with a line that mends what does not
@@ -112,7 +112,7 @@ class Diagnosis(Record):
 
 
 class _DoesNotWorkError(Exception):
-    """What a check raises: what was seen, and the one line that mends it."""
+    """The failure of a check: its detail, and the one line that mends it."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -144,7 +144,7 @@ def _versions() -> dict[str, str]:
 def _check(
     name: str, purpose: str, *, needed: bool = False
 ) -> Callable[[Callable[[], str]], Callable[[], Check]]:
-    """Make a function that returns what it saw, or raises, into a check that always returns a
+    """Make a function that returns its detail, or raises, into a check that always returns a
     :class:`Check`.
     """
 
@@ -410,8 +410,8 @@ _CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _chec
 
 
 def _open_file_limit() -> float:
-    """Return how many files this process may have open at once, infinity where the system does not
-    tell.
+    """Return the number of files that this process may have open at once; infinity where it is
+    unknown.
     """
     try:
         import resource
@@ -454,7 +454,7 @@ def _is_satisfied(requirement: str) -> bool:
 
 
 def _import_module(name: str, remedy: str = _SETUP) -> Any:
-    """Return the imported module; whatever keeps it from importing is what the check reports."""
+    """Return the imported module; the check reports whatever keeps it from importing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -467,9 +467,7 @@ def _import_module(name: str, remedy: str = _SETUP) -> Any:
 
 @contextlib.contextmanager
 def _translate_native_errors() -> Iterator[None]:
-    """Turn what ``helpers.native`` says into what a check says: the problem's first line, and its
-    remedy.
-    """
+    """Turn an error of ``helpers.native`` into a check's: the problem's first line, its remedy."""
     from helpers.native import NativeError
 
     try:

@@ -159,7 +159,7 @@ def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
 
 
 def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
-    """Return what :func:`.memory.profile_layer_alexnet` returns, and draw it, a bar a layer."""
+    """Return the result of :func:`.memory.profile_layer_alexnet`, and draw it, a bar a layer."""
     sets = memory.profile_layer_alexnet(model)
     largest = max(sets.layers, key=lambda row: row.working_set_bytes)
     plotting.show(

@@ -1,5 +1,5 @@
-"""A link between ranks as two numbers, a port that is busy as long as the link would be, and who
-did what when.
+"""A link between ranks as two numbers, a port that is busy as long as the link would be, and
+timelines.
 
 A message of n bytes over a link takes alpha + n beta: alpha is the latency, beta one over the
 bandwidth (the Hockney model, Parallel Computing 20, 1994). Every rank has one port that sends one
@@ -72,7 +72,8 @@ def require_link(name: str, value: object) -> Link:
 
 
 class Activity(Record):
-    """What ``kind`` of thing filled ``lane`` (a rank, a port) from ``start_s`` to ``end_s``.
+    """A stretch of ``lane`` (a rank, a port) from ``start_s`` to ``end_s``, filled with one
+    ``kind`` of activity.
 
     It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws
     it. Lesson 05.
@@ -101,8 +102,8 @@ class Activity(Record):
 
 
 class Timeline(Record):
-    """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws
-    it.
+    """The activities of every lane, in the order of starts; ``gantt(timeline.activities, ...)``
+    draws it.
 
     ``duration_s`` is from the first start to the last end. Lesson 05.
     """
@@ -154,7 +155,8 @@ def join_activities(activities: Iterable[Activity], *, zero_s: float | None = No
 
 
 class Recorder:
-    """Collects what one rank did, in its own process; ``activities`` goes back to the caller.
+    """Collects the activities of one rank, in its own process; ``activities`` goes back to the
+    caller.
 
     Lesson 05.
     """

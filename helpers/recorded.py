@@ -57,7 +57,7 @@ _BUDGET_S = 5.0
 
 
 class Recording(results.Record):
-    """What one machine measured for one lesson.
+    """The measurements of one machine for one lesson.
 
     ``entries`` maps a name to its result's type and values.
     """
@@ -88,7 +88,7 @@ class Recording(results.Record):
 
 
 def record(lesson: str, *, command: str = "") -> Recording:
-    """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is
+    """Run the :data:`RECORDERS` of ``lesson`` on this machine and return the recording; nothing is
     written.
 
     Raises ValueError for a lesson that records nothing.
@@ -168,8 +168,8 @@ def machines_html(recordings: Sequence[Recording]) -> str:
 
 
 def results_html(recording: Recording) -> str:
-    """Return one line of HTML with what a machine measured for a lesson, below its name; every text
-    is escaped in it.
+    """Return one line of HTML with a machine's results for a lesson, below its name; every text is
+    escaped.
 
     Raises ValueError where an entry is no result of this library.
     """
@@ -211,7 +211,7 @@ def _html_row(kind: str, cells: Sequence[str]) -> str:
 
 
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
-    """Display what ``lesson`` recorded as ``name`` in ``folder`` (by default the course's), under
+    """Display the result ``name`` of ``lesson`` from ``folder`` (by default the course's), under
     its machine's name.
 
     Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not

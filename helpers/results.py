@@ -1,4 +1,4 @@
-"""How every result of the library is shown and kept: as text, HTML, a pandas DataFrame, JSON.
+"""Results of the library as text, HTML, a pandas DataFrame and JSON.
 
 A result is a class that inherits :class:`Record`, which makes it a frozen dataclass (a frozen
 dataclass that inherits :class:`Result` is one as well). Its field names carry the units, and the
@@ -145,8 +145,8 @@ class Result:
         }
 
     def to_json(self) -> str:
-        """Return the result as JSON text; :func:`from_dict` reads back what ``json.loads`` makes of
-        it.
+        """Return the result as JSON text; :func:`from_dict` reads back the values of
+        ``json.loads``.
 
         JSON has no NaN and no infinity: they stand as the strings "NaN", "Infinity" and
         "-Infinity".
@@ -163,7 +163,7 @@ class Record(Result):
 
 
 def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> ResultType:
-    """Build a ``result_type`` from what :meth:`Result.to_dict` gave, nested results and tuples
+    """Build a ``result_type`` from the values of :meth:`Result.to_dict`, nested results and tuples
     included.
 
     The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a

@@ -95,7 +95,7 @@ _OURS = {"type", "lesson", "date", "terms"}
 
 
 class GpuRecords(results.Record):
-    """What one GPU measured for several lessons; ``missing`` says what could not be recorded, and
+    """The measurements of one GPU for several lessons; ``missing`` names those that failed, and
     why.
     """
 
@@ -110,7 +110,7 @@ class GpuRecords(results.Record):
 
 
 def record_gpu(lessons: Sequence[str] = LESSONS) -> GpuRecords:
-    """Record ``lessons`` on this machine's GPU; what fails is named in ``missing``, and the rest is
+    """Record ``lessons`` on this machine's GPU; ``missing`` names those that fail, the others are
     recorded.
 
     Raises RuntimeError where there is no CUDA device, and where nothing could be recorded.
@@ -145,8 +145,8 @@ def remove_names(records: GpuRecords) -> GpuRecords:
 
 
 def find_private_texts(text: str) -> list[str]:
-    """Return what in ``text`` tells where it was recorded or by whom: names of this machine,
-    folders, numbers.
+    """Return the parts of ``text`` that tell where or by whom it was recorded: names, folders,
+    numbers.
     """
     return [match[0] for match in re.finditer(_pattern(_names()), text)]
 
@@ -266,7 +266,7 @@ def save(records: GpuRecords, folder: Path) -> Path:
 
 
 def take(file: Path, folder: Path) -> Path:
-    """Check a ``file`` that was sent, build what the site shows of it, and write it to ``folder``;
+    """Check a ``file`` that was sent, build the site's view of it, and write it to ``folder``;
     return the path.
 
     Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be

@@ -38,7 +38,7 @@ _NO_GPU = ("", "-1", "none", "NoDevFiles")
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be measured again, made if it is not there.
+    """Return the folder for measurements that can be made again, made if it is not there.
 
     The environment variable HELPERS_CACHE names it; without it, it is the course's own folder in
     the platform's folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
@@ -135,7 +135,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
 
 
 def own_prefix(prefix: str) -> str:
-    """Return ``prefix`` with this process's mark, for the name of what :func:`remove_leftovers` may
+    """Return ``prefix`` with this process's mark, for names that :func:`remove_leftovers` may
     remove one day.
 
     The mark is the process's number, and where that number counts: this machine and its namespace
@@ -145,8 +145,8 @@ def own_prefix(prefix: str) -> str:
 
 
 def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
-    """Remove what killed processes left in ``folder`` under names from :func:`own_prefix` with
-    ``prefix``.
+    """Remove the leftovers of killed processes in ``folder``, under names from :func:`own_prefix`
+    with ``prefix``.
 
     What another user, another machine or a living process made stays.
     """
@@ -230,8 +230,8 @@ def _remedy(target: Path) -> str:
 
 
 def machine_key() -> str:
-    """Return what a measurement on this machine depends on, as one readable line; the same line in
-    every process.
+    """Return the facts on which a measurement here depends, as one readable line, the same in every
+    process.
 
     It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if
     it is set, the GPUs that are not hidden, and the versions of Python and PyTorch. It takes

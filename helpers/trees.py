@@ -49,8 +49,8 @@ class Row(NamedTuple):
 
 
 class ColumnLayout(NamedTuple):
-    """How a tree looks: its columns, what its bars are shares of, and in HTML the CSS widths of
-    columns and whole.
+    """The look of a tree: its columns, the whole of which its bars are shares, and in HTML the CSS
+    widths of columns and whole.
     """
 
     columns: tuple[Column, ...]
@@ -115,8 +115,8 @@ def last_name(layer: str, kind: str) -> str:
 
 
 class _Branch(NamedTuple):
-    """A row with all that stands below it, and what is equal of two branches of which one is
-    shown.
+    """A row with all that stands below it, and the parts that are equal in two branches of which
+    one is shown.
     """
 
     rows: tuple[Row, ...]

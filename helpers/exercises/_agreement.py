@@ -1,4 +1,4 @@
-"""Whether an answer is the expected one, and how both are shown where they differ.
+"""Whether an answer is the expected one, and the texts of both where they differ.
 
 Lesson 00.
 """
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def name(function: Callable[..., object]) -> str:
-    """Return what a function is called."""
+    """Return the name of a function."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -86,7 +86,7 @@ def tell_apart(got: object, expected: object) -> tuple[str, str]:
 
 
 def short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
-    """Return a value in one line, cut where it is long; ``depth`` is how deep it lies in what is
+    """Return a value in one line, cut where it is long; ``depth`` is its depth in the value that is
     shown.
     """
     if callable(value):
@@ -110,7 +110,7 @@ def short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
 
 
 def _join_texts(texts: Iterable[str], depth: int) -> str:
-    """Return the first items, and dots for what is left out: no answer fills the page, however long
+    """Return the first items, and dots for those left out: no answer fills the page, however long
     or deep.
     """
     if depth == _DEEPEST_SHOWN:

@@ -1,4 +1,4 @@
-"""The checks of one function that the reader writes, and what they say.
+"""The checks of one function that the reader writes, and their messages.
 
 ``report`` says which goals are reached, and that the hidden checks were not run; ``score`` counts
 the goals that every check, hidden ones included, found reached; ``settle`` says which version of
@@ -21,7 +21,7 @@ from helpers.exercises._copies import copy_data
 
 
 class NotYet:
-    """What an exercise's function returns before it is written."""
+    """The value that an exercise's function returns before it is written."""
 
     def __repr__(self) -> str:
         return "not_yet"
@@ -63,7 +63,7 @@ class Checks:
         kind: type | tuple[type, ...] = object,
         unchanged: bool = False,
     ) -> None:
-        """Call the function with copies of ``arguments`` and hold what it returns to ``expected``.
+        """Call the function with copies of ``arguments`` and hold its answer to ``expected``.
 
         Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do.
         ``mistakes`` maps what a common mistake returns to the sentence that explains it. An
@@ -115,8 +115,8 @@ class Checks:
         self._outcomes.append(_Outcome(goal, problem))
 
     def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
-        """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says
-        what to mend.
+        """Hold the last call to ``condition``, such as a count of its operations; ``otherwise``
+        says what to mend.
 
         A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition
         says.
@@ -129,8 +129,8 @@ class Checks:
         )
 
     def report(self) -> None:
-        """Print "not yet", or a line a goal with what is wrong, and in the end that the hidden
-        checks were not run.
+        """Print "not yet", or a line a goal with its problem, and in the end that the hidden checks
+        were not run.
         """
         if self._all_unwritten():
             print(f"{self._title}: not yet")
@@ -180,8 +180,8 @@ class Checks:
         )
 
     def _print_goals(self) -> int:
-        """Print the title and a line a goal with what is wrong; return how many goals are not
-        reached.
+        """Print the title and a line a goal with its problem; return the number of goals that are
+        not reached.
         """
         problems = self._problems()
         print(self._title)
@@ -192,8 +192,8 @@ class Checks:
         return sum(bool(problem) for problem in problems.values())
 
     def score(self) -> float:
-        """Return how many goals every check so far found reached: what nbgrader takes as the
-        points.
+        """Return the number of goals that every check so far found reached: the points that
+        nbgrader takes.
         """
         return float(sum(not problem for problem in self._problems().values()))
 
@@ -209,8 +209,8 @@ class Checks:
 
 
 def _difference(call_text: str, got: object, expected: object, mistakes: Mapping[Any, str]) -> str:
-    """Return how ``got`` differs from ``expected``, "" where it does not, and the sentence on a
-    common mistake.
+    """Return the difference of ``got`` from ``expected``, "" where there is none, and the sentence
+    on a common mistake.
     """
     if agree(got, expected):
         return ""

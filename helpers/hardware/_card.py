@@ -1,5 +1,5 @@
-"""What a machine is: its processor, caches, memory, limits and GPUs, as one result that prints for
-a reader.
+"""The card of a machine: its processor, caches, memory, limits and GPUs, as one result that prints
+for a reader.
 
 A card holds no host name, user name or serial number, so it may stand in a recorded file. Lesson
 00.
@@ -55,7 +55,7 @@ class Gpu(Record):
 
 
 class MachineCard(Record):
-    """What one machine is.
+    """The facts of one machine.
 
     None is unknown, but for the two limits, where it means that none can be seen. ``allowed_cores``
     are the logical processors that the process may run on, ``quota_cores`` the processor time, in

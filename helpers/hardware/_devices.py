@@ -222,7 +222,7 @@ FIGURES = tuple(
 
 
 class KnownDevice(Record):
-    """What the table has for a machine's device: the device, or None and the reason in words.
+    """The table's entry for a machine's device: the device, or None and the reason in words.
 
     Lesson 02.
     """
@@ -275,7 +275,7 @@ def device(name: str) -> Device:
 
 
 def known_device(machine: str | MachineCard) -> KnownDevice:
-    """Return what the table has for a device's name, or for a machine card's first GPU or else its
+    """Return the table's entry for a device's name, or for a machine card's first GPU or else its
     processor.
 
     Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason``

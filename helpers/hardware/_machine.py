@@ -99,8 +99,8 @@ def _driver(root: Path) -> str | None:
 
 
 def macos_card(sysctl: Callable[[str], bytes | None], card: MachineCard) -> MachineCard:
-    """Return ``card`` with what macOS's ``sysctl`` adds: model, vendor and the caches of each sort
-    of core.
+    """Return ``card`` with the facts of macOS's ``sysctl``: model, vendor and the caches of each
+    sort of core.
     """
 
     def number(name: str) -> int | None:
@@ -159,8 +159,8 @@ def _windows_names() -> dict[str, str]:
 
 
 def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
-    """Return what torch, psutil (where it is installed) and the platform module tell on any
-    system.
+    """Return the card that torch, psutil (where it is installed) and the platform module give on
+    any system.
     """
     logical = os.cpu_count()
     allowed_cores = getattr(os, "process_cpu_count", os.cpu_count)()  # Python 3.13
@@ -497,7 +497,9 @@ def _hexadecimal(record: Mapping[str, str], name: str) -> int:
 
 
 def _extensions(records: list[dict[str, str]]) -> tuple[str, ...] | None:
-    """Return what every processor has, in the table's order; None where no flags are listed."""
+    """Return the extensions of every processor, in the table's order; None where no flags are
+    listed.
+    """
     lines = {record.get("flags") or record.get("Features") for record in records}
     words = [set(line.split()) for line in lines if line is not None]
     return extensions_among(set.intersection(*words)) if words else None

@@ -1,4 +1,4 @@
-"""The caller's side: send the function, watch its process, end it, and tell what became of it.
+"""The caller's side: send the function, watch its process, end it, and report its outcome.
 
 Lesson 12.
 """
@@ -38,7 +38,7 @@ _MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
 
 
 class Outcome(results.Record):
-    """What became of a function that :func:`run_limited` ran; ``status`` says which of five things.
+    """The outcome of a function that :func:`run_limited` ran; ``status`` is one of five.
 
     ``returned``: it returned ``value``. ``raised``: an exception (``error_type``, ``traceback``),
     also when its value cannot be sent back. ``out_of_memory``: it asked for more than the limit or
@@ -248,7 +248,7 @@ _Phase = Literal["starting", "running", "sending", "leaving"]
 
 @dataclass
 class _Observation:
-    """What the caller saw of the running process."""
+    """The caller's view of the running process."""
 
     phase: _Phase = "starting"
     start: dict[str, Any] | None = None
@@ -262,7 +262,7 @@ class _Observation:
 def _watch(
     process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | None, timeout_s: float
 ) -> _Observation:
-    """Wait until the process has ended or must be ended, and return what was seen of it."""
+    """Wait until the process has ended or must be ended, and return the observation of it."""
     limits_s = {
         "starting": _START_LIMIT_S,
         "running": timeout_s + _GRACE_S,
@@ -308,7 +308,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
-    """Let the keeper of the function's process (``_keeper``) end that and what it started, if it
+    """Let the keeper of the function's process (``_keeper``) end it and all that it started, if it
     still runs.
     """
     if sys.platform != "linux":
@@ -338,8 +338,8 @@ def _look_at_memory(
 
 
 def _system_memory_kills() -> int:
-    """Return how many processes the kernel has ended for want of memory since it started (Linux;
-    else 0).
+    """Return the number of processes that the kernel has ended for want of memory since it started
+    (Linux; else 0).
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
@@ -407,7 +407,9 @@ def _return_outcome(folder: Path, common: dict[str, Any]) -> Outcome:
 
 
 def _death_outcome(code: int, kills: int, common: dict[str, Any]) -> Outcome:
-    """Tell how a process ended that left no answer; out of memory only where something shows it."""
+    """Return the outcome of a process that left no answer; out of memory only where something shows
+    it.
+    """
     if os.name == "posix" and code < 0:
         name = processes.signal_name(code)
         if name == "SIGKILL" and kills > 0:
@@ -423,7 +425,7 @@ def _death_outcome(code: int, kills: int, common: dict[str, Any]) -> Outcome:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """Return what the file holds, None while it is not there: the process renames it into place
+    """Return the file's contents, None while it is not there: the process renames it into place
     when it is whole.
     """
     try:

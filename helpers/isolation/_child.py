@@ -197,8 +197,8 @@ def _restart_peak() -> None:
 
 
 def _memory_limiter(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
-    """Return what sets a limit of ``memory_bytes`` over the present use and gives back what lifts
-    it.
+    """Return a function that sets a limit of ``memory_bytes`` over the present use and returns one
+    that lifts it.
 
     None where the system does not hold the limit, which is tried by asking for a little too much.
     """

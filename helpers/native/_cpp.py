@@ -1,4 +1,4 @@
-"""C++ compiled here and now into a library that Python calls, kept under the hash of what it
+"""C++ compiled here and now into a library that Python calls, kept under the hash of all that it
 depends on.
 """
 
@@ -180,8 +180,8 @@ def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: 
 
 
 def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationError:
-    """Return the error for what the compiler printed: its first error, and the source's line that
-    it is about.
+    """Return the error for the compiler's output: its first error, and the source's line that it is
+    about.
     """
     errors = list(_ERROR.finditer(log))
     match = next(
@@ -238,8 +238,8 @@ def _query_version(command: tuple[str, ...], size: int, changed_ns: int) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """Return what -march=native depends on: the processor's name and every instruction set that it
-    reports.
+    """Return the facts on which -march=native depends: the processor's name and every instruction
+    set that it reports.
     """
     facts = [platform.machine(), platform.processor()]
     cpuinfo = Path("/proc/cpuinfo")

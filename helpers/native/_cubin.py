@@ -1,5 +1,5 @@
-"""What a cubin, a 64-bit ELF file, holds: kernels with their registers, stack and parameters, and
-machine code.
+"""The contents of a cubin, a 64-bit ELF file: kernels with their registers, stack and parameters,
+and machine code.
 
 The sections and their attributes are those of NVIDIA's ``.nv.info``;
 ``cuobjdump --dump-resource-usage`` reads the same ones. The machine code is read as nvdisasm prints
@@ -103,8 +103,8 @@ class Elf:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel takes: registers and bytes of stack per thread, bytes of parameters
-    (None: not said).
+    """The resources of a compiled kernel: registers and bytes of stack per thread, bytes of
+    parameters (None: not said).
 
     ``shared_bytes`` is the shared memory of a block that the program declares; what a launch adds
     is not in it. Lessons 03 and 17.
@@ -175,7 +175,7 @@ def kernels(elf: Elf) -> tuple[str, ...]:
 
 
 def resources(elf: Elf, function: str) -> Resources:
-    """Return what the cubin says of the kernel ``function``."""
+    """Return the resources of the kernel ``function`` as the cubin notes them."""
     index = next(
         (
             index
@@ -241,8 +241,8 @@ class GpuInstruction:
 
     @property
     def operand_kind(self) -> str | None:
-        """The first of :data:`OPERAND_KINDS` among what it reads, addresses and predicates apart;
-        None: nothing.
+        """The first of :data:`OPERAND_KINDS` among its sources, addresses and predicates apart;
+        None: none.
         """
         kinds = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
         return next((kind for kind in OPERAND_KINDS if kind in kinds), None)
@@ -259,8 +259,8 @@ class GpuInstruction:
 
     @property
     def accesses(self) -> tuple[tuple[str, str, int | None], ...]:
-        """What it does to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread,
-        None: not said).
+        """Its access to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread, None:
+        not said).
         """
         if self.kind == "LDGSTS":  # a copy from global to shared memory, past the registers
             return ("load", "global", self._width()), ("store", "shared", self._width())
@@ -324,7 +324,7 @@ class GpuFunction:
 
 
 def parse(listing: str) -> dict[str, GpuFunction]:
-    """Return every function in what ``nvdisasm -c`` printed, by its name."""
+    """Return every function in the output of ``nvdisasm -c``, by its name."""
     functions: dict[str, GpuFunction] = {}
     name = ""
     instructions: list[GpuInstruction] = []

@@ -43,7 +43,9 @@ _ARGUMENTS = {
 
 
 class Driver:
-    """CUDA's driver library: :meth:`call` calls one of its functions and raises what it reports."""
+    """CUDA's driver library: :meth:`call` calls one of its functions and raises the error that it
+    reports.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._functions = {}
@@ -245,7 +247,7 @@ def module_in_current_context(
 
 
 def gpu_architecture(device: Any = None) -> str:
-    """Return the architecture of a CUDA device, ``"sm_90"``: what to compile for here.
+    """Return the architecture of a CUDA device, ``"sm_90"``: the one to compile for here.
 
     Raises NativeError without a GPU.
     """

@@ -1,5 +1,4 @@
-"""Compiled programs read back as instructions, and counted: of each kind, what feeds them, what
-they load and store.
+"""Compiled programs read back as instructions, and counted by kind, operands, loads and stores.
 
 nvdisasm reads a GPU's machine code, objdump this processor's. Counted are instructions as they
 stand in the program, each once, however often it runs. Lesson 17.

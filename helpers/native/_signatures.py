@@ -99,8 +99,8 @@ class Signature:
 
 
 def parse_signature(declaration: str) -> Signature:
-    """Return what a C declaration such as ``"void add(const float* x, float* y, int64_t n)"``
-    declares.
+    """Return the signature in a C declaration such as ``"void add(const float* x, float* y, int64_t
+    n)"``.
 
     Raises ValueError for what is no declaration of this form and for a returned type that is no
     number or pointer. Lesson 17.

@@ -1,5 +1,5 @@
-"""What compiling takes: sources in files, the programs that compile, what to say without them, and
-what was compiled.
+"""The tools of compiling: sources in files, the compilers, the errors without them, and a cache of
+programs.
 
 A compiled program is kept under its content's hash: found whole or built again, also by two
 processes at once.
@@ -48,7 +48,8 @@ _ONCE = "#pragma once\n"
 
 
 class NativeError(RuntimeError):
-    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``.
+    """The reason why a program is not compiled, loaded or read: the ``problem``, and the
+    ``remedy``.
 
     Lesson 17.
     """
@@ -207,8 +208,8 @@ def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
 def run_tool(
     command: Sequence[str], *, folder: Path | None = None, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a compiler or disassembler, with its messages in English, and return what it printed and
-    its exit status.
+    """Run a compiler or disassembler, with its messages in English, and return its output and its
+    exit status.
 
     Raises MissingToolError when it does not start, and NativeError when it takes longer than
     ``limit_s``.
@@ -322,7 +323,7 @@ def _whole_file(folder: Path, key: str, suffix: str) -> Path | None:
 
 @contextlib.contextmanager
 def _hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock ``path``, which spares a second process the same work; what is built is safe
+    """Hold the lock ``path``, which spares a second process the same work; the build is safe
     without it.
     """
     from filelock import FileLock, Timeout

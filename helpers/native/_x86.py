@@ -73,7 +73,7 @@ class HostInstruction:
 
     @property
     def ends(self) -> bool:
-        """True when what stands behind it is not the next to run: a jump without a condition, a
+        """True when the instruction behind it is not the next to run: a jump without a condition, a
         return.
         """
         return bool(_END.fullmatch(self.mnemonic))

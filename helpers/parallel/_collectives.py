@@ -1,5 +1,5 @@
-"""Collectives written out as messages: who sends which elements to whom in which step, and what
-comes of them.
+"""Collectives written out as messages: source, target, elements and step of each, and the traffic
+in sum.
 
 The algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective
 Communication Operations in MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce
@@ -42,7 +42,9 @@ class Message(Record):
 
 
 class RankTraffic(Record):
-    """What one rank sends and receives in a collective, and in how many messages. Lesson 05."""
+    """The bytes that one rank sends and receives in a collective, and the number of its messages.
+    Lesson 05.
+    """
 
     rank: int
     sent_messages: int
@@ -153,8 +155,8 @@ def collective(
 
 
 class RingFrame(Record):
-    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and what the
-    step moves.
+    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and the moves
+    of the step.
 
     ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 05.
     """
@@ -209,7 +211,7 @@ def result_bounds(plan: Collective, rank: int) -> tuple[int, int]:
 
 
 def check_input(plan: Collective, rank: int, shape: tuple[int, ...]) -> None:
-    """Raise ValueError when ``shape`` is not what ``rank`` has to bring."""
+    """Raise ValueError when ``shape`` is not the shape that ``rank`` has to bring."""
     start, stop = input_bounds(plan, rank)
     if tuple(shape) != (stop - start,):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What communication costs: alpha-beta models of collectives and of a data-parallel step.
+"""The costs of communication: alpha-beta models of collectives and of a data-parallel step.
 
 alpha is a link's latency, beta one over its bandwidth, p the ranks, n the bytes of the whole
 buffer. The arithmetic of a reduction is left out: it is small beside the network's beta. On slow
@@ -109,8 +109,8 @@ def _message_activities(plan: Collective, link: Link) -> Iterator[Activity]:
 
 
 class LayerCost(Record):
-    """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of
-    its gradient.
+    """The cost of a layer for a rank: the seconds of its forward and its backward pass, and the
+    bytes of its gradient.
 
     Raises ValueError for one that is negative or not finite. Lesson 05.
     """

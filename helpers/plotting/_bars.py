@@ -175,8 +175,8 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
 
 
 def _height_in(bars: int) -> float:
-    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that
-    what names need.
+    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that as
+    the names need.
     """
     return min(_AROUND_IN + _BAR_IN * bars, max(_SLIDE_IN, _AROUND_IN + _LEAST_BAR_IN * bars))
 

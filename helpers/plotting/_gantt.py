@@ -53,7 +53,7 @@ _MEANINGS = {
 
 
 class Span(Record):
-    """One bar: what ``kind`` of thing filled ``lane`` from ``start`` to ``end``, both in the
+    """One bar: a ``kind`` of activity that fills ``lane`` from ``start`` to ``end``, both in the
     figure's unit.
     """
 
@@ -151,8 +151,8 @@ def gantt(
 
 
 def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "") -> list[Span]:
-    """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``,
-    for :func:`gantt`.
+    """Return the spans that follow one another from 0 in each lane: ``{lane: {kind: length}}``, for
+    :func:`gantt`.
 
     ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises
     TypeError for what is no mapping, ValueError for a length below 0.
@@ -212,7 +212,7 @@ def _label(
     }
 
     def score(size: float) -> tuple[int, int]:
-        """Return how many labels there are, and how many of them whole."""
+        """Return the number of labels, and the number of whole ones."""
         whole_count = sum(
             text == span.label
             for text, (span, _) in zip(fitted_texts[size], labelled_spans, strict=True)

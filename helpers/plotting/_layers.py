@@ -159,7 +159,8 @@ def draw_operations(profile: OperationProfile) -> Figure:
 
 
 def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str) -> Figure:
-    """Return a bar a layer of ``profile``: its working set, or with ``training`` what a step keeps.
+    """Return a bar a layer of ``profile``: its working set, or with ``training`` the bytes that a
+    step keeps.
 
     The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer
     without a byte, and a part that is nothing in every layer, are left out. Lesson 11.

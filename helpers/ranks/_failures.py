@@ -1,5 +1,5 @@
-"""What went wrong in a run on several ranks, told as one error: which rank, which line, and what
-the others did.
+"""The failure of a run on several ranks as one error: its rank, its line, and the states of the
+others.
 
 Lesson 05.
 """
@@ -28,7 +28,7 @@ _HELPERS = str(Path(__file__).resolve().parents[1])
 
 
 class RankState(results.Record):
-    """What one rank had come to when a run was broken off.
+    """The state of one rank when a run was broken off.
 
     ``status``: it ``returned``, ``raised`` an exception, ``died`` (its process ended), or was still
     ``running``. ``message`` says more, ``file``, ``line`` and ``text`` where it stood in the
@@ -80,7 +80,7 @@ class RankError(RuntimeError):
         return self.args[0]
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the message, which holds the rank's own traceback, without
+        """Return the notebook's view: the message, which holds the rank's own traceback, without
         the library's.
         """
         return [f"RankError: {self}"]
@@ -212,7 +212,7 @@ def returned_state(rank: int, output: str) -> RankState:
 
 
 def _parse_dump(text: str) -> list[Step]:
-    """Return the frames in the last stack of what faulthandler wrote, the outermost first."""
+    """Return the frames in the last stack of faulthandler's output, the outermost first."""
     last_stack = re.split(r"^(?:Stack|Current thread|Thread) .*$", text, flags=re.MULTILINE)[-1]
     steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(last_stack)]
     ours = (str(Path(_HELPERS, "ranks", name)) for name in ("_worker.py", "_keeper.py"))

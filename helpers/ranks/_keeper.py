@@ -103,7 +103,7 @@ def _is_gone(notebook: int) -> bool:
 
 
 def _load(modules: Sequence[str]) -> None:
-    """Import what a rank needs, and ``modules``, which the notebook has: here once, in place of
+    """Import the modules that a rank needs, and the notebook's ``modules``: here once, in place of
     once a rank.
     """
     with contextlib.suppress(ModuleNotFoundError):  # without it, functions of modules can be sent
@@ -121,7 +121,7 @@ def _load(modules: Sequence[str]) -> None:
 
 
 def _threads() -> int:
-    """Return how many threads this process has, on Linux."""
+    """Return the number of threads of this process, on Linux."""
     return len(os.listdir("/proc/self/task"))
 
 

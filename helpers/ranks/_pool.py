@@ -67,7 +67,7 @@ class Pool:
         self._private_bytes: int | None = None
 
     def start(self) -> None:
-        """Start what does not run yet, so that every rank has joined the group.
+        """Start the processes that do not run yet, so that every rank has joined the group.
 
         Raises MemoryError when the ranks would not fit, RuntimeError when they do not start.
         """
@@ -94,7 +94,7 @@ class Pool:
             raise
 
     def read_output(self, rank: int) -> str:
-        """Return what ``rank`` has printed since its function began, the middle left out if it is
+        """Return the output of ``rank`` since its function began, the middle left out if it is
         long.
         """
         path = self.folder / worker.OUTPUT.format(rank)
@@ -106,9 +106,7 @@ class Pool:
             return processes.join_output(head, file.tell() - len(head), file.read())
 
     def stacks(self, ranks: list[int]) -> dict[int, str]:
-        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing
-        came.
-        """
+        """Ask ``ranks`` where they stand; return their stacks by rank, "" where nothing came."""
         paths = {rank: self.folder / worker.STACK.format(rank) for rank in ranks}
         if hasattr(signal, "SIGUSR1"):
             for rank in ranks:

@@ -193,8 +193,8 @@ def _answer(pool: Pool, rank: int) -> dict[str, Any]:
 
 
 def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
-    """Return what the ranks returned; the answer of a rank whose value cannot be loaded here
-    becomes an exception.
+    """Return the ranks' values; the answer of a rank whose value cannot be loaded here becomes an
+    exception.
     """
     values = {}
     for rank, answer in answers.items():
@@ -226,7 +226,7 @@ def _state(pool: Pool, rank: int, answer: dict[str, Any] | None, stack: str) -> 
 
 
 def _show(output: tuple[str, ...]) -> None:
-    """Print what the ranks printed, rank after rank, each line with its rank's number."""
+    """Print the ranks' output, rank after rank, each line with its rank's number."""
     for rank, text in enumerate(output):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")

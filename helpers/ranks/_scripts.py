@@ -67,7 +67,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)  # PyTorch's own, in 
 
 
 class RankOutput(results.Record):
-    """What one rank of a script printed (``output``), and wrote to its standard error (``errors``).
+    """The output of one rank of a script (``output``), and its standard error (``errors``).
 
     Lesson 05.
     """

@@ -1,5 +1,5 @@
 """The roofline model: the time of a workload from its FLOPs, its bytes and a machine's limits,
-beside what is measured.
+beside measured times.
 
 A function, or every layer of a model, is timed here and put under the roofs.
 """
@@ -22,7 +22,8 @@ COMPUTE_BOUND, MEMORY_BOUND, OVERHEAD_BOUND = "compute-bound", "memory-bound", "
 
 
 class Workload(Record):
-    """What is to be done: ``flops`` operations in ``dtype`` on ``moved_bytes`` read and written.
+    """The work of a kernel or a layer: ``flops`` operations in ``dtype`` on ``moved_bytes`` read
+    and written.
 
     ``working_set_bytes`` are the distinct bytes touched, which decide the memory level; by default
     ``moved_bytes``, as where each byte moves once. ``calls`` of operators make it up: each costs
@@ -95,7 +96,7 @@ class RooflinePoint(Record):
 
     @property
     def modelled_flops_per_s(self) -> float:
-        """FLOP/s at the modelled time: below the roof by what the call overhead costs."""
+        """FLOP/s at the modelled time: below the roof by the call overhead."""
         return self.flops / self.modelled_s
 
 
@@ -338,8 +339,8 @@ def workload_of(
     training: bool = False,
     dtype: str = "float32",
 ) -> Workload:
-    """Return what :func:`.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an
-    operator.
+    """Return ``counted``, a result of :func:`.operations.profile_ops`, as a workload: a profile, a
+    layer, an operator.
 
     It is called ``name``, by default as the model, layer or operator, and computes in ``dtype``.
     With ``training`` the backward pass is added to the forward. An operator's row has one phase,

@@ -1,5 +1,5 @@
-"""The answer beside the reader's number and the model's, and how such numbers are read and
-written.
+"""The answer beside the reader's number and the model's, and the reading and writing of such
+numbers.
 """
 
 from __future__ import annotations

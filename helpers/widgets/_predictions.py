@@ -27,7 +27,9 @@ _waiting: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDiction
 
 
 class _Listener:
-    """Keeps what an answer form does when its question is locked, for as long as the form lives."""
+    """Keeps the callback of an answer form for the lock of its question, for as long as the form
+    lives.
+    """
 
     def __init__(self, question: str, refresh: Callable[[], None]) -> None:
         self.question, self.refresh = question, refresh
@@ -119,7 +121,8 @@ class Prediction:
 
 
 def predict(question: str, unit: str) -> Prediction:
-    """Ask ``question``, whose answer is a number in ``unit``, and lock what the reader types.
+    """Ask ``question``, whose answer is a number in ``unit``, and lock the number that the reader
+    types.
 
     ``unit`` is one of ``units.BASE_UNITS``, in which the reader may write '3 ms' or '24 GiB', or
     any short word such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line.
@@ -221,7 +224,7 @@ _holding: list[ipywidgets.Output] = []
 
 
 def _hold_back(box: ipywidgets.Output) -> None:
-    """Send what the running cell shows from here on into ``box``, which its form shows with the
+    """Send the running cell's output from here on into ``box``, which its form shows with the
     answer.
     """
     from IPython import get_ipython

@@ -1,6 +1,4 @@
-"""What is kept of the reader: predictions, in one private file beside the lessons and never in a
-notebook.
-"""
+"""The reader's predictions, kept in one private file beside the lessons and never in a notebook."""
 
 from __future__ import annotations
 
@@ -39,7 +37,9 @@ class StoredPrediction(results.Record):
 
 
 class LessonProgress(results.Record):
-    """One lesson's questions, and how many the reader has predicted and seen answered."""
+    """One lesson's questions, and the numbers of those that the reader has predicted and seen
+    answered.
+    """
 
     lesson: str
     title: str
@@ -131,7 +131,7 @@ def _change(
 
 
 def progress(*, course: Path | None = None) -> Progress:
-    """Return what is done of each lesson in the folder ``course``, from the reader's private file.
+    """Return the reader's progress in each lesson of the folder ``course``, from the private file.
 
     Lesson 00.
     """

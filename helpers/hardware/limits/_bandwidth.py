@@ -50,8 +50,8 @@ class BandwidthKernel:
 
 
 def pool(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Return float32 ones of ``size_bytes`` in all, every page written: what :func:`operators` cuts
-    arrays from.
+    """Return float32 ones of ``size_bytes`` in all, every page written, for the arrays of
+    :func:`operators`.
     """
     return torch.ones(size_bytes // _FLOAT_BYTES, device=device)
 

@@ -1,5 +1,4 @@
-"""A walk through memory in which each load's address is what the load before it read: the latency
-of one load.
+"""A walk through memory in which each load reads the address of the next: the latency of one load.
 
 **What the figure holds.** One element a cache line, in a random order that visits every line once
 before it comes back to the first (one cycle, so no short loop is possible): no prefetcher can
@@ -48,7 +47,7 @@ Walk = Callable[[np.ndarray, int, int], int]
 
 @dataclass(frozen=True)
 class Walker:
-    """What walks: ``walk(buffer, index, steps)`` returns the last index.
+    """A function that walks: ``walk(buffer, index, steps)`` returns the last index.
 
     ``name`` is "C++", "numba" or "none". ``version`` is the compiler's; ``reason`` says why nothing
     better was at hand, "" where nothing is. Lesson 01.

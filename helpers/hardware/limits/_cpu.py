@@ -44,7 +44,7 @@ _CONVOLVED = ("float32", "float64", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds
+    """The budget of a probe: seconds until the last pass begins, the points of its curves, seconds
     a kernel.
 
     ``products`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes``
@@ -319,7 +319,7 @@ Values = Mapping[Key, Sequence[float]]
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on a device: ``values`` holds, by what was timed, one time a pass."""
+    """The measurements of a device: ``values`` holds a list of times, one a pass, by quantity."""
 
     device: str
     threads: int
@@ -356,8 +356,8 @@ def triads_of(values: Values) -> dict[int, float]:
 
 
 def peaks_of(values: Values) -> dict[str, Key]:
-    """Return for each type what its peak is: the fastest of the core's multiply-adds, the product,
-    the convolution.
+    """Return the peak of each type: the fastest of the core's multiply-adds, the product, the
+    convolution.
     """
     sources = ("core", "convolution", "product")
     of_types = [
@@ -404,8 +404,8 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
 def assemble_limits(
     measurement: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
-    """Return the limits: of every quantity the fastest pass; ``unstable`` names what did not repeat
-    within a tenth.
+    """Return the limits: of every quantity the fastest pass; ``unstable`` names those that did not
+    repeat within a tenth.
 
     A curve is unstable when more than a tenth of its points is.
     """

@@ -40,7 +40,7 @@ def cuda_plan() -> cpu.ProbePlan:
 
 
 def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
-    """Return the limits of the CUDA ``device``; what is not measured is None, with a note."""
+    """Return the limits of the CUDA ``device``; one that is not measured is None, with a note."""
     begin_s, gpus = time.perf_counter(), machine_card().gpus or ()
     gpu = (
         gpus[device.index]

@@ -1,5 +1,4 @@
-"""What the probe derives before and after it measures: the levels, the working sets, and what to
-note.
+"""Levels, working sets and notes that the probe derives before and after it measures.
 
 Pure.
 """
@@ -26,8 +25,8 @@ _TOLD_APART = 1.5
 
 @dataclass(frozen=True)
 class ProbedCache:
-    """A cache that the probe looks into: what one core reaches, and how many logical processors
-    share it.
+    """A cache that the probe looks into: the size that one core reaches, and the number of logical
+    processors that share it.
 
     ``holds_bytes`` is what the bandwidth shows of that, where it is less than half.
     """
@@ -79,8 +78,8 @@ def largest_bytes(levels: Sequence[ProbedCache], threads: int, free_bytes: int |
 
 
 def too_small(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> tuple[str, ...]:
-    """Return a note where the largest working set is under four times what the last cache is known
-    to hold.
+    """Return a note where the largest working set is under four times the known size of the last
+    cache.
     """
     if not levels:
         return ()
@@ -94,7 +93,9 @@ def too_small(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> t
 
 
 def total_bytes(level: ProbedCache, threads: int) -> int:
-    """Return what ``threads`` threads reach together of a cache, each on a processor of its own."""
+    """Return the bytes of a cache that ``threads`` threads reach together, each on a processor of
+    its own.
+    """
     return level.size_bytes * math.ceil(threads / min(threads, level.shared_by))
 
 
@@ -135,8 +136,8 @@ def narrow_last_level(
     triads: Mapping[int, float],
     threads: int,
 ) -> tuple[tuple[ProbedCache, ...], tuple[str, ...]]:
-    """Return the levels, the last with what the bandwidth shows that it holds if that is under
-    half, and a note of it.
+    """Return the levels, the last with the size that the bandwidth shows if that is under half, and
+    a note of it.
 
     ``inside_bytes_per_s`` is the triad's rate well inside the last cache, ``triads`` its rate by
     working set, the largest in main memory. Shown to be held is the largest working set whose rate
@@ -221,8 +222,8 @@ _LEAST_RISE = 0.22
 
 
 def find_change_points(latencies: Sequence[LatencyPoint]) -> tuple[int, ...]:
-    """Return the working sets, in bytes and ascending, after which the latency rises: what the
-    caches hold.
+    """Return the working sets, in bytes and ascending, after which the latency rises: the sizes of
+    caches.
 
     Each is the last working set before the steepest step of a rise, so it is one of the sizes that
     were measured. On a curve without noise, of two to four points an octave, whose cache sizes are

@@ -1,5 +1,4 @@
-"""What the library reaches here: products and convolutions by type of number, a call, a launch, a
-bus.
+"""Rates of the library here: products and convolutions by type of number, a call, a launch, a bus.
 
 Lesson 02.
 """

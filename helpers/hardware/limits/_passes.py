@@ -1,5 +1,5 @@
-"""How the probe repeats: a time is the fastest of many runs, and each measurement is made in passes
-apart in time.
+"""Repetition in the probe: a time is the fastest of many runs, and each measurement is made in
+passes apart in time.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def agree(times_s: Sequence[float]) -> bool:
 def run_in_passes(
     stages: Sequence[Stage], *, end_s: float, track: Callable[[Iterable[Stage]], Iterable[Stage]]
 ) -> dict[Key, list[float]]:
-    """Return what the stages gave, one value a pass: two passes over all, two more over what did
-    not repeat.
+    """Return the values of the stages, one a pass: two passes over all, two more over those that
+    did not repeat.
 
     Passes are apart in time, so that a disturbance meets one of them. Whatever the time, each stage
     runs once; no further one begins after ``end_s`` on the clock of ``time.perf_counter``.

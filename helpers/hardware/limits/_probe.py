@@ -1,4 +1,4 @@
-"""Measure what a device can do at most, once, and keep it. Lesson 01."""
+"""Measure the limits of a device once, and keep them. Lesson 01."""
 
 from __future__ import annotations
 

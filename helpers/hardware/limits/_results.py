@@ -1,4 +1,4 @@
-"""What a machine can do at most: the limits as data, which :func:`helpers.hardware.probe` measures.
+"""The limits of a machine as data, which :func:`helpers.hardware.probe` measures.
 
 Lessons 01, 02.
 """

@@ -1,5 +1,5 @@
-"""Pipeline schedules as data: in which order each rank works, when, how long it idles, and how much
-it keeps.
+"""Pipeline schedules as data: the order of each rank's work, its times, its idle time, and the
+activations it keeps.
 
 With p ranks and v chunks a rank there are p x v stages, and stage s is on rank s mod p. The orders
 are those of GPipe, 1F1B, interleaved 1F1B and the zero-bubble schedule ZB-H1.
@@ -32,7 +32,7 @@ _MOST_PASSES = 10**6  # forward passes of a schedule, which take seconds to arra
 def rank_order(
     name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1
 ) -> list[Step]:
-    """Return what ``rank`` does, in order, as (kind, stage, microbatch).
+    """Return the steps of ``rank``, in order, as (kind, stage, microbatch).
 
     A kind is "forward", "backward" or "backward-weight". ``name`` is one of :data:`SCHEDULES`:
     "gpipe" (Huang et al., 2019), "1f1b" (PipeDream-Flush: Narayanan et al., 2021, arXiv
@@ -46,7 +46,9 @@ def rank_order(
 
 
 def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
-    """Raise ValueError or TypeError for a schedule that does not exist, saying what to change."""
+    """Raise ValueError or TypeError for a schedule that does not exist, with the change that it
+    needs.
+    """
     choice("schedule", name, _ORDERS)
     for argument, count in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
         whole_number(argument, count)
@@ -113,7 +115,7 @@ def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> Itera
 
 
 def interleaved_warm_up(rank: int, ranks: int, microbatches: int, chunks: int) -> int:
-    """Return how many forward passes ``rank`` makes before it alternates: Narayanan et al.
+    """Return the number of forward passes of ``rank`` before it alternates: Narayanan et al.
     (2021).
     """
     return min(microbatches * chunks, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
@@ -161,7 +163,7 @@ class PipelineAction(Record):
 
 
 class RankLoad(Record):
-    """What a rank of a schedule did, and the most (stage, microbatch) pairs whose activations it
+    """The load of a rank in a schedule, and the most (stage, microbatch) pairs whose activations it
     kept at once.
 
     Of the ``chunks`` stages that an interleaved rank has, each counts by itself. ``idle_share`` is
@@ -226,7 +228,7 @@ class PipelineSchedule(Record):
         )
 
     def order(self, rank: int) -> list[Step]:
-        """Return what ``rank`` did, in order: (kind, stage, microbatch). Lesson 06."""
+        """Return the steps of ``rank``, in order: (kind, stage, microbatch). Lesson 06."""
         return [
             (action.kind, action.stage, action.microbatch)
             for action in self.actions

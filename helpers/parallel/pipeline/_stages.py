@@ -26,7 +26,7 @@ def layers_of(net: nn.Sequential) -> list[tuple[str, nn.Module]]:
 
 def split_stages(net: nn.Sequential, stages: int) -> tuple[nn.Sequential, ...]:
     """Return the layers of ``net`` as ``stages`` nets of equally many layers; names and parameters
-    stay what they are.
+    stay the same.
 
     Raises TypeError for a net that is not an nn.Sequential, and ValueError for layers that do not
     divide, for a layer that stands in two places, and for a parameter in two stages, which would be

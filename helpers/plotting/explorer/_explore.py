@@ -111,8 +111,8 @@ Picture = StackedBar | Curves
 def explore(
     *, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture
 ) -> None:
-    """Display a figure under its ``title`` whose reader turns ``inputs`` and sees what ``formulas``
-    make of them.
+    """Display a figure under its ``title`` whose reader turns ``inputs`` and sees the values of
+    ``formulas``.
 
     Each formula is a text that Python and JavaScript read alike, of the inputs and of the formulas
     above it, and ``picture`` draws some of them. The page itself computes the formulas, so that the

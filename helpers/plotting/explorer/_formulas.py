@@ -46,7 +46,7 @@ def check_formula(name: str, formula: str, known_fields: Mapping[str, frozenset[
 
 
 def _problem(node: ast.expr, known_fields: Mapping[str, frozenset[str]]) -> str:
-    """Return what is wrong with a part of a formula, "" where nothing is."""
+    """Return the problem of a part of a formula, "" where there is none."""
     match node:
         case ast.Constant(value=bool() | str() | bytes() | complex() | None):
             return f"has {node.value!r}, but every constant must be a number"
