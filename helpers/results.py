@@ -216,15 +216,15 @@ def _names(result_type: type[Result]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(result_type))
 
 
-def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:
-    """Return the first of ``rows`` whose fields are as ``wanted``.
+def row_of(rows: Sequence[ResultType], what: str, **fields: Any) -> ResultType:
+    """Return the first of ``rows`` whose fields are as ``fields``.
 
     ``what`` names a row in the error. Raises ValueError, with what there is, for none.
     """
-    candidates = [tuple(getattr(row, name) for name in wanted) for row in rows]
-    if (values := tuple(wanted.values())) in candidates:
+    candidates = [tuple(getattr(row, name) for name in fields) for row in rows]
+    if (values := tuple(fields.values())) in candidates:
         return rows[candidates.index(values)]
-    request = ", ".join(f"{name} {value!r}" for name, value in wanted.items())
+    request = ", ".join(f"{name} {value!r}" for name, value in fields.items())
     request, options = (
         (f"with {request}", candidates)
         if len(values) > 1

@@ -141,7 +141,7 @@ def own_prefix(prefix: str) -> str:
     The mark is the process's number, and where that number counts: this machine and its namespace
     of processes, so that containers may share a folder.
     """
-    return f"{prefix}{_place()}-{os.getpid()}-"
+    return f"{prefix}{_machine_mark()}-{os.getpid()}-"
 
 
 def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
@@ -152,7 +152,7 @@ def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
     """
     if os.name != "posix":  # elsewhere to ask after a process may end it
         return
-    pattern = re.compile(rf"{re.escape(prefix + _place())}-(\d+)-.*")
+    pattern = re.compile(rf"{re.escape(prefix + _machine_mark())}-(\d+)-.*")
     # A folder that is not there, or that another process cleans up as well, is no leftover's
     # problem.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -179,7 +179,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def _place() -> str:
+def _machine_mark() -> str:
     namespace = Path("/proc/self/ns/pid")
     parts = (platform.node(), os.stat(namespace).st_ino if namespace.exists() else 0)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:6]

@@ -48,7 +48,7 @@ class Checks:
         self._title = title
         self._function = function
         self._is_stub = worked.is_stub(function)
-        self._is_the_courses = worked.is_the_courses(function)
+        self._is_from_course = worked.is_from_course(function)
         self._outcomes: list[_Outcome] = []
         self._answered = False
 
@@ -78,7 +78,7 @@ class Checks:
         one_of(
             "arguments", arguments, (list, tuple), "what the function is called with, such as (5,)"
         )
-        if self._is_the_courses:
+        if self._is_from_course:
             return
         call_text = (
             f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
@@ -151,7 +151,7 @@ class Checks:
         reader's copy of the lesson. A live notebook shows the course's below, folded. Raises
         LookupError where it is needed and no notebook in the working folder holds it.
         """
-        if self._is_the_courses:
+        if self._is_from_course:
             print(
                 f"{self._title}: this is the course's version already; to check yours, run the "
                 "cell above first"

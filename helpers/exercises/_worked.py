@@ -44,7 +44,7 @@ def _is_dots(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is ...
 
 
-def is_the_courses(function: Callable[..., object]) -> bool:
+def is_from_course(function: Callable[..., object]) -> bool:
     """Return True when :func:`compile_source` has made it."""
     return getattr(function, _MARK, False)
 

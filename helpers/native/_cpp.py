@@ -26,7 +26,7 @@ from helpers.native._tools import (
     MissingToolError,
     NativeError,
     find_compiler,
-    refused_line,
+    line_error,
     run_tool,
 )
 
@@ -201,7 +201,7 @@ def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationEr
             "read the compiler's whole output in .log",
             log,
         )
-    return refused_line(compiler, source, int(match["line"]), match["message"], log)
+    return line_error(compiler, source, int(match["line"]), match["message"], log)
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -221,7 +221,7 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     """
     contents = read_program(program)
     if isinstance(contents, HostProgram):
-        return host_census(_counted_form(contents).function(function))
+        return host_census(_require_countable(contents).function(function))
     body = contents.function(function)
     resources = cubin.resources(cubin.read(contents.image), body.name)
     log = program.log if isinstance(program, Cubin) else ""
@@ -262,10 +262,10 @@ def host_function(library: Library, name: str) -> x86.HostFunction:
     """Return a function of an x86-64 library. Raises as :func:`census` does."""
     contents = read_program(library)
     assert isinstance(contents, HostProgram)  # a library is a processor's
-    return _counted_form(contents).function(name)
+    return _require_countable(contents).function(name)
 
 
-def _counted_form(program: HostProgram) -> HostProgram:
+def _require_countable(program: HostProgram) -> HostProgram:
     if "x86-64" not in program.form:
         raise NativeError(
             f"instructions are counted for x86-64, not for {program.form or 'this program'}",

@@ -22,8 +22,8 @@ from helpers.native._tools import (
     CompilationError,
     MissingToolError,
     NativeError,
+    line_error,
     package_folders,
-    refused_line,
 )
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _refusal(library: ctypes.CDLL, status: int, source: str, log: str) -> Compil
         return CompilationError(
             f"NVRTC refuses: {reason}", "read the compiler's whole output in .log", log
         )
-    return refused_line("NVRTC", source, int(match["line"]), match["message"], log)
+    return line_error("NVRTC", source, int(match["line"]), match["message"], log)
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: Any) -> None:

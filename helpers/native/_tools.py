@@ -96,9 +96,9 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
 
     def read(path: str) -> str:
         text = importlib.resources.files(package).joinpath(folder, path).read_text(encoding="utf-8")
-        return "".join(included(line) for line in text.splitlines(keepends=True) if line != _ONCE)
+        return "".join(include(line) for line in text.splitlines(keepends=True) if line != _ONCE)
 
-    def included(line: str) -> str:
+    def include(line: str) -> str:
         match = _INCLUDE.fullmatch(line)
         if match is None:
             return line
@@ -109,9 +109,7 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     return read(name.rpartition("/")[2])
 
 
-def refused_line(
-    compiler: str, source: str, number: int, message: str, log: str
-) -> CompilationError:
+def line_error(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:
     """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that
     line's text.
     """

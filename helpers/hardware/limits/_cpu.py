@@ -83,7 +83,7 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     latencies = curve_of(values)
     levels = named_levels or levels_of.curve_levels(latencies, threads)
     if not named_levels:
-        notes.append(_where_from(levels))
+        notes.append(_origin_note(levels))
     notes += levels_of.disagreements(named_levels, latencies)
     reasons: dict[str, str] = {}
     forms, compiler_reason = _forms()
@@ -102,8 +102,8 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
         notes += narrowing_notes
     notes += reasons.values()
     notes += peak_notes(values, compiler_reason)
-    notes += busy(waiting())
-    notes += levels_of.too_small(levels, most_bytes, threads)
+    notes += busy_notes(waiting())
+    notes += levels_of.size_notes(levels, most_bytes, threads)
     measurement = Measured(
         "cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values
     )
@@ -118,7 +118,7 @@ def _free_bytes(card: MachineCard) -> int | None:
     return min(sizes) if sizes else None
 
 
-def busy(waiting_share: float | None) -> tuple[str, ...]:
+def busy_notes(waiting_share: float | None) -> tuple[str, ...]:
     """Return a note when a thread waited for a processor for over a tenth of the probe."""
     if waiting_share is None or waiting_share <= MOST_WAITING:
         return ()
@@ -133,7 +133,7 @@ def track(label: str) -> functools.partial:
     return functools.partial(console.track, description=f"probe: {label}", unit="stage")
 
 
-def _where_from(levels: Sequence[ProbedCache]) -> str:
+def _origin_note(levels: Sequence[ProbedCache]) -> str:
     if not levels:
         return (
             "the system lists no caches and the latency curve shows none: main memory is the only "

@@ -64,7 +64,7 @@ def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
             "the driver names no L2: the levels are read off the latency curve, good to a factor "
             "of two"
         )
-    notes += levels_of.too_small(levels, most_bytes, 1)
+    notes += levels_of.size_notes(levels, most_bytes, 1)
     reasons: dict[str, str] = {}
     stages = [
         *_bandwidth_stages(device, plan, levels, most_bytes, notes),

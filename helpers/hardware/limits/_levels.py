@@ -77,7 +77,7 @@ def largest_bytes(levels: Sequence[ProbedCache], threads: int, free_bytes: int |
     )
 
 
-def too_small(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> tuple[str, ...]:
+def size_notes(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> tuple[str, ...]:
     """Return a note where the largest working set is under four times the known size of the last
     cache.
     """

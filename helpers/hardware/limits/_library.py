@@ -85,7 +85,7 @@ def convolution_flops(name: str, *, budget: Budget) -> float | str:
     dtype = getattr(torch, name)
 
     def convolution(channels: int) -> tuple[Callable[[], object], int]:
-        # channels last
+        # (images, channels, rows, columns), in memory with the channels last
         x = torch.ones(_IMAGES, _ROWS, _ROWS, channels, dtype=dtype).permute(0, 3, 1, 2)
         weight = torch.ones(channels, channels, 1, 1, dtype=dtype)
         return lambda: torch.conv2d(x, weight), 2 * _IMAGES * _ROWS**2 * channels**2

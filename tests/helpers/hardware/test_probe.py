@@ -402,12 +402,14 @@ def test_working_sets_of_the_triad_lie_between_the_caches():
 
 
 def test_a_working_set_too_small_for_main_memory_is_noted():
-    (note,) = probe_levels.too_small(DESKTOP, 32 * MIB, 1)
+    (note,) = probe_levels.size_notes(DESKTOP, 32 * MIB, 1)
     assert note.startswith("the largest working set, 32 MiB, is under four times the L3")
-    assert probe_levels.too_small(DESKTOP, 128 * MIB, 1) == probe_levels.too_small((), MIB, 1) == ()
+    assert (
+        probe_levels.size_notes(DESKTOP, 128 * MIB, 1) == probe_levels.size_notes((), MIB, 1) == ()
+    )
     shared = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
-    assert probe_levels.too_small(shared, 32 * MIB, 1) == ()
-    assert probe_levels.too_small(shared, 16 * MIB, 1)
+    assert probe_levels.size_notes(shared, 32 * MIB, 1) == ()
+    assert probe_levels.size_notes(shared, 16 * MIB, 1)
 
 
 @pytest.mark.parametrize(
