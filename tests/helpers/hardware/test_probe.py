@@ -688,10 +688,10 @@ def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
 
 
 def test_a_busy_machine_is_noted():
-    (note,) = probe_cpu.busy(0.4)
+    (note,) = probe_cpu.busy_notes(0.4)
     assert "waited for a processor during 40.0 % of the time" in note
     assert note.endswith("call probe(refresh=True)")
-    assert probe_cpu.busy(0.05) == probe_cpu.busy(None) == ()
+    assert probe_cpu.busy_notes(0.05) == probe_cpu.busy_notes(None) == ()
 
 
 def test_limits_print_rates_as_rates_and_a_line_a_note():
