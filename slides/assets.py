@@ -50,8 +50,8 @@ def _installed_file(name: str, package: str, ending: str) -> Path:
         raise AssetError(
             f"{name} not found: the package {package} is not installed; {_remedy()}"
         ) from None
-    found = [file for file in distribution.files or () if file.as_posix().endswith(ending)]
-    paths = [Path(str(file.locate())) for file in found]
+    files = [file for file in distribution.files or () if file.as_posix().endswith(ending)]
+    paths = [Path(str(file.locate())) for file in files]
     if len(paths) != 1 or not paths[0].is_file():
         raise AssetError(
             f"{name} not found: {package} {distribution.version} holds no file {ending}; "

@@ -41,12 +41,12 @@ def find_chromium() -> str:
 
     Raises BrowserError with the remedy.
     """
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    chromium = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if chromium is None:
         raise BrowserError(
             "no Chromium found: install it (Debian: `apt-get install chromium`) and run this again"
         )
-    return found
+    return chromium
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class OpenDeck:
 
 
 @contextmanager
-def running(executable: str | None = None) -> Iterator[Browser]:
+def run_chromium(executable: str | None = None) -> Iterator[Browser]:
     """Yield a headless Chromium and end it; ``executable`` is by default what :func:`find_chromium`
     gives.
 
@@ -90,7 +90,7 @@ def running(executable: str | None = None) -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(
+def open_deck(
     browser: Browser,
     deck: Path,
     *,
@@ -109,14 +109,14 @@ def opened(
         offline=True,
     )
     try:
-        opened_deck = _listening(context.new_page())
+        opened_deck = _listen(context.new_page())
         _load(opened_deck, deck, query)
         yield opened_deck
     finally:
         context.close()
 
 
-def _listening(page: Page) -> OpenDeck:
+def _listen(page: Page) -> OpenDeck:
     requested, complaints = [], []
 
     def hear(message: ConsoleMessage) -> None:
@@ -140,5 +140,5 @@ def _load(opened_deck: OpenDeck, deck: Path, query: Mapping[str, str]) -> None:
         opened_deck.page.goto(deck.resolve().as_uri() + (f"?{urlencode(query)}" if query else ""))
         opened_deck.page.wait_for_selector(laid_out, state="attached", timeout=_READY_MS)
     except PlaywrightTimeoutError:
-        heard = "; ".join(opened_deck.complaints) or "the browser does not say why"
-        raise BrowserError(f"{deck.name} did not start in Chromium: {heard}") from None
+        complaints = "; ".join(opened_deck.complaints) or "the browser does not say why"
+        raise BrowserError(f"{deck.name} did not start in Chromium: {complaints}") from None

@@ -22,7 +22,9 @@ from traitlets.config import Config
 from helpers import storage, units
 from helpers.results import Result
 from slides.assets import ASSETS, asset
-from slides.cells import SHOWN, Deck, Slide, SlideError, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck, Slide
+from slides.rules import SHOWN, SlideError
 
 SLIDES = Path(__file__).resolve().parent
 COURSE = SLIDES.parent / "course"
@@ -58,7 +60,7 @@ class BuiltDeck(Result):
 
 @dataclass(frozen=True)
 class DeckFrame(Result):
-    """What stands around the slides of a deck, as text.
+    """The texts around the slides of a deck.
 
     ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading
     and list, ``notes`` are for the speaker before it begins, and ``footers`` has a line for each
@@ -81,16 +83,16 @@ def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[
     Raises SlideError when a number has no notebook, and when there is none at all.
     """
     notebooks = sorted(path for path in course.glob("*.ipynb") if re.match(r"\d\d_", path.name))
-    there = ", ".join(path.name[:2] for path in notebooks) or "none"
+    available = ", ".join(path.name[:2] for path in notebooks) or "none"
     unknown = [
         number for number in numbers if f"{number:0>2}" not in {path.name[:2] for path in notebooks}
     ]
     if unknown or not notebooks:
         raise SlideError(
-            f"no notebook of lesson {', '.join(unknown) or 'NN'} in course/ (there: {there})"
+            f"no notebook of lesson {', '.join(unknown) or 'NN'} in course/ (there: {available})"
         )
-    wanted = {f"{number:0>2}" for number in numbers}
-    return [path for path in notebooks if not wanted or path.name[:2] in wanted]
+    prefixes = {f"{number:0>2}" for number in numbers}
+    return [path for path in notebooks if not prefixes or path.name[:2] in prefixes]
 
 
 def render(notebook: NotebookNode, *, name: str, folder: Path = COURSE) -> str:
@@ -146,7 +148,7 @@ def read_notebook(notebook: Path) -> NotebookNode:
         ) from error
 
 
-def where(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return ``path`` as a command prints it: from the repository's root where it lies there, else
     whole.
     """
@@ -191,12 +193,12 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: DeckFrame) -> Note
     ``metadata.deck``.
     """
     cells = []
-    spoken = 0.0
+    minutes_so_far = 0.0
     for number, slide in enumerate(deck.slides, start=2):
-        spoken += slide.minutes
+        minutes_so_far += slide.minutes
         for part in slide.parts:
             cell = notebook.cells[part.cell_index].copy()
-            shown = {
+            template_data = {
                 "opens": part is slide.parts[0],
                 "closes": part is slide.parts[-1],
                 "number": number,
@@ -204,24 +206,24 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: DeckFrame) -> Note
                 "footer": frame.footers[number - 1],
                 "source": slide.source,
                 "layout": slide.layout,
-                "notes": _notes(slide, spoken, deck),
+                "notes": _notes(slide, minutes_so_far, deck),
                 "here": list(slide.here),
                 "text": part.text,
                 "axis": part.axis,
                 "code": part.code,
             }
-            cell.metadata = nbformat.from_dict({**cell.metadata, "deck": shown})
+            cell.metadata = nbformat.from_dict({**cell.metadata, "deck": template_data})
             if cell.cell_type == "code":
                 cell.outputs = list(part.outputs)
             cells.append(cell)
-    kept = {key: value for key, value in notebook.metadata.items() if key != "widgets"}
-    return nbformat.v4.new_notebook(cells=cells, metadata=kept)
+    metadata = {key: value for key, value in notebook.metadata.items() if key != "widgets"}
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
 
 
-def _notes(slide: Slide, spoken: float, deck: Deck) -> str:
+def _notes(slide: Slide, minutes_so_far: float, deck: Deck) -> str:
     return (
-        f"<p>{round(60 * slide.minutes)} seconds; {clock(spoken)} of {clock(deck.minutes)} at its "
-        f"end.</p>{slide.notes}"
+        f"<p>{round(60 * slide.minutes)} seconds; {clock(minutes_so_far)} of "
+        f"{clock(deck.minutes)} at its end.</p>{slide.notes}"
     )
 
 
@@ -230,7 +232,7 @@ def clock(minutes: float) -> str:
     return f"{round(60 * minutes) // 60}:{round(60 * minutes) % 60:02}"
 
 
-def lessons_asked_for(arguments: Sequence[str], description: str) -> list[str]:
+def parse_lessons(arguments: Sequence[str], description: str) -> list[str]:
     """Return the lesson numbers on a command line that takes nothing else; ends the program for
     ``--help``.
     """
@@ -246,7 +248,7 @@ def main(arguments: Sequence[str], *, course: Path = COURSE, folder: Path = BUIL
     built.
     """
     failures = 0
-    numbers = lessons_asked_for(arguments, "Cut one offline deck a lesson into slides/_build.")
+    numbers = parse_lessons(arguments, "Cut one offline deck a lesson into slides/_build.")
     try:
         notebooks = find_lessons(numbers, course=course)
     except SlideError as error:
@@ -261,8 +263,8 @@ def main(arguments: Sequence[str], *, course: Path = COURSE, folder: Path = BUIL
         else:
             size = units.text(built.file_bytes, "B")
             print(
-                f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:g} "
-                f"minutes, {size}"
+                f"{display_path(folder / built.lesson)}.html: {built.slides} slides, "
+                f"{built.minutes:g} minutes, {size}"
             )
     return min(failures, 1)
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.results import Result
 from slides import lecture
-from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, opened, running
-from slides.build import BUILD, build, find_lessons, where
-from slides.cells import SlideError
-from slides.pdf import printed
+from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, open_deck, run_chromium
+from slides.build import BUILD, build, display_path, find_lessons
+from slides.pdf import print_open_deck
+from slides.rules import SlideError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -62,7 +62,7 @@ class SlideProblem(Result):
 
 @dataclass(frozen=True)
 class Examination(Result):
-    """What was looked at on a deck in one mode, and every problem found."""
+    """The counts and measures of a deck in one mode, and every problem found."""
 
     deck: str
     mode: str
@@ -77,40 +77,38 @@ class Examination(Result):
 
 
 def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination:
-    """Return what stands on the slides of ``deck`` and what is wrong with them, in one of
-    :data:`MODES`.
+    """Return the counts, measures and problems of the slides of ``deck``, in one of :data:`MODES`.
 
     Raises BrowserError when the deck does not start, ValueError for another mode.
     """
     if mode not in MODES:
         raise ValueError(f"a deck is examined in one of the modes {', '.join(MODES)}, not {mode!r}")
     query = PRINT_QUERY if mode == "print" else {}
-    with opened(browser, deck, dark=mode == "dark", query=query) as opened_deck:
+    with open_deck(browser, deck, dark=mode == "dark", query=query) as opened_deck:
         return look(opened_deck, deck, mode)
 
 
 def examine_all(
     browser: Browser, deck: Path, pictures: Path | None = None
 ) -> tuple[list[Examination], bytes]:
-    """Return what :func:`examine` does in each of :data:`MODES`, and the deck as PDF; PNGs go to
-    ``pictures``.
+    """Return the results of :func:`examine` in each of :data:`MODES`, and the deck as PDF; PNGs go
+    to ``pictures``.
 
     The deck is opened twice: on a screen, where the system's preference changes from light to dark,
     and to be printed. Raises BrowserError when it does not start, or is not laid out as one page a
     slide.
     """
-    with opened(browser, deck) as on_screen:
-        found = [look(on_screen, deck, "light", pictures)]
+    with open_deck(browser, deck) as on_screen:
+        examinations = [look(on_screen, deck, "light", pictures)]
         on_screen.page.emulate_media(color_scheme="dark")
         on_screen.page.wait_for_selector("html[data-theme=dark]", state="attached")
-        found.append(look(on_screen, deck, "dark", pictures))
-    with opened(browser, deck, query=PRINT_QUERY) as to_print:
-        return [*found, look(to_print, deck, "print")], printed(to_print, deck)
+        examinations.append(look(on_screen, deck, "dark", pictures))
+    with open_deck(browser, deck, query=PRINT_QUERY) as to_print:
+        return [*examinations, look(to_print, deck, "print")], print_open_deck(to_print, deck)
 
 
 def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = None) -> Examination:
-    """Return what stands on the slides of a deck that is open in ``mode``, and what is wrong with
-    them.
+    """Return the counts, measures and problems of a deck that is open in ``mode``.
 
     Each slide is left as a PNG in the folder ``pictures``, where one is given.
     """
@@ -123,13 +121,15 @@ def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = N
         slides.append(page.evaluate(script, [index, LIMITS]))
         if pictures:
             page.screenshot(path=pictures / f"{deck.stem}_{index + 1:02}_{mode}.png")
-    whole = [
+    deck_problems = [
         SlideProblem(slide=0, kind="page", detail=complaint)
         for complaint in dict.fromkeys(opened_deck.complaints)
     ]
-    beyond = [url for url in dict.fromkeys(opened_deck.requested) if url != address]
-    whole += [SlideProblem(slide=0, kind="request", detail=url[:200]) for url in beyond]
-    on_slides = [
+    outside_urls = [url for url in dict.fromkeys(opened_deck.requested) if url != address]
+    deck_problems += [
+        SlideProblem(slide=0, kind="request", detail=url[:200]) for url in outside_urls
+    ]
+    slide_problems = [
         SlideProblem(slide=number, kind=kind, detail=detail)
         for number, slide in enumerate(slides, start=1)
         for kind, detail in slide["problems"]
@@ -144,12 +144,12 @@ def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = N
         lowest_contrast=min(slide["lowest"] for slide in slides),
         smallest_text_px=min(slide["smallest"] for slide in slides),
         least_filled=min(slide["filled"] for slide in slides[1:]),
-        problems=(*whole, *on_slides, *_of_the_deck(slides)),
+        problems=(*deck_problems, *slide_problems, *_deck_problems(slides)),
     )
 
 
-def _of_the_deck(slides: Sequence[dict[str, Any]]) -> Iterator[SlideProblem]:
-    """What is wrong with the row of slides: its bet, its titles, its end."""
+def _deck_problems(slides: Sequence[dict[str, Any]]) -> Iterator[SlideProblem]:
+    """Yield the problems of the row of slides: its bet, its titles, its end."""
     if slides[1]["layout"] != "question" and slides[1]["title"] != "The bet":
         yield SlideProblem(
             slide=2, kind="opening", detail="the deck does not open with its bet, a question"
@@ -184,23 +184,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--pictures", action="store_true", help="leave each slide as a PNG, light and dark"
     )
-    asked = parser.parse_args(arguments)
-    numbers = [name for name in asked.decks if name != lecture.NAME]
-    folder = BUILD / "pictures" if asked.pictures else None
+    options = parser.parse_args(arguments)
+    numbers = [name for name in options.decks if name != lecture.NAME]
+    folder = BUILD / "pictures" if options.pictures else None
     try:
         built = [
             build(notebook)
-            for notebook in (find_lessons(numbers) if numbers or not asked.decks else ())
+            for notebook in (find_lessons(numbers) if numbers or not options.decks else ())
         ]
-        built += [lecture.build() for name in asked.decks if name == lecture.NAME]
+        built += [lecture.build() for name in options.decks if name == lecture.NAME]
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
-            print(f"the pictures are in {where(folder)}")
-        with running() as browser:
+            print(f"the pictures are in {display_path(folder)}")
+        with run_chromium() as browser:
             examinations = [
-                each
-                for one in built
-                for each in examine_all(browser, BUILD / f"{one.lesson}.html", folder)[0]
+                examination
+                for deck in built
+                for examination in examine_all(browser, BUILD / f"{deck.lesson}.html", folder)[0]
             ]
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)

@@ -23,19 +23,21 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 
 from helpers import hardware, storage, units
 from slides import evidence
-from slides.browser import BrowserError, running
+from slides.browser import BrowserError, run_chromium
 from slides.build import (
     BUILD,
     COURSE,
     BuiltDeck,
     DeckFrame,
+    display_path,
     find_lessons,
     read_notebook,
     render_deck,
-    where,
 )
-from slides.cells import KEYS, Deck, SlideError, read_slides
+from slides.cells import read_slides
+from slides.deck import Deck
 from slides.pdf import print_deck
+from slides.rules import KEYS, SlideError
 
 TITLE = "Hardware ecosystem"
 MINUTES, SHORT_MINUTES = 45, 25
@@ -83,24 +85,22 @@ def plan(path: Path = _PLAN, *, short: bool = False) -> list[Slide]:
     return [slide for slide in slides if slide.get("short") or not short]
 
 
-def _late(slides: Sequence[Slide]) -> list[str]:
-    """Return what the notes of each slide say to a lecturer who is late: how far to skip, and what
-    it saves.
-    """
-    said = []
-    for place, slide in enumerate(slides):
+def _late_notes(slides: Sequence[Slide]) -> list[str]:
+    """Return each slide's note to a lecturer who is late: how far to skip, and the time saved."""
+    notes = []
+    for index, slide in enumerate(slides):
         stays = next(
-            (later for later in range(place, len(slides)) if not slides[later].get("late")), None
+            (later for later in range(index, len(slides)) if not slides[later].get("late")), None
         )
         if slide.get("late") and stays is None:
             raise SlideError(
                 f"{_PLAN.name}, {slide['title']!r}: late, and no slide after it stays; take its "
                 "late away"
             )
-        saved = sum(skipped["seconds"] for skipped in slides[place:stays])
+        saved = sum(skipped["seconds"] for skipped in slides[index:stays])
         number = (stays or 0) + 2  # the title slide is the first
-        said.append(f"Late? Skip to slide {number}; it saves {saved} seconds." if saved else "")
-    return said
+        notes.append(f"Late? Skip to slide {number}; it saves {saved} seconds." if saved else "")
+    return notes
 
 
 def assemble(
@@ -119,12 +119,12 @@ def assemble(
             f"the lecture takes {seconds} seconds, not {least} to {most}; mend slides/lecture.toml"
         )
     numbers = sorted({number for slide in slides for number, *_ in slide.get("cells", ())})
-    lessons = {number: _lesson(number, course) for number in numbers}
-    late = _late(slides)
+    lessons = {number: _read_lesson(number, course) for number in numbers}
+    late_notes = _late_notes(slides)
     cells = [
         cell
-        for slide, said in zip(slides, late, strict=True)
-        for cell in _cells(slide, lessons, late=said)
+        for slide, late_note in zip(slides, late_notes, strict=True)
+        for cell in _slide_cells(slide, lessons, late=late_note)
     ]
     acts = [slide["title"] for slide in slides if slide.get("layout") == "act"]
     deck = Deck(
@@ -146,29 +146,31 @@ def assemble(
         footers=(TITLE, *(_footer(numbers) if numbers else TITLE for numbers in footers)),
         sizes=("", "", *_sizes("H100 SXM 80 GB")),
     )
-    first = next(iter(lessons.values())).metadata
-    kept = {key: first[key] for key in ("kernelspec", "language_info") if key in first}
-    return deck, new_notebook(cells=cells, metadata=kept), frame
+    first_metadata = next(iter(lessons.values())).metadata
+    metadata = {
+        key: first_metadata[key] for key in ("kernelspec", "language_info") if key in first_metadata
+    }
+    return deck, new_notebook(cells=cells, metadata=metadata), frame
 
 
 def _sizes(name: str) -> tuple[str, str, str]:
-    """Return what is published of an accelerator: its memory, what lies on its chip, its rate."""
+    """Return the published sizes of an accelerator: its memory, that on its chip, its rate."""
     card = hardware.device(name)
     on_chip = [
         size for size in (card.register_bytes, card.l1_bytes, card.l2_bytes) if size is not None
     ]
     assert len(on_chip) == 3  # the file of devices has them
-    near = sum(on_chip)
+    on_chip_bytes = sum(on_chip)
     (rate,) = [
         peak.dense_flops_per_s
         for peak in card.peaks
         if (peak.dtype, peak.unit) == ("float16", "matrix")
     ]
     memory = units.text(card.memory_bytes, "B", binary=True)
-    moved = units.text(card.memory_bandwidth_bytes_per_s, "B/s")
+    bandwidth = units.text(card.memory_bandwidth_bytes_per_s, "B/s")
     return (
-        f"H100, published: {memory} at {moved}",
-        units.text(near, "B"),
+        f"H100, published: {memory} at {bandwidth}",
+        units.text(on_chip_bytes, "B"),
         units.text(rate, "FLOP/s"),
     )
 
@@ -178,7 +180,7 @@ def _footer(numbers: str) -> str:
     return numbers.capitalize() if numbers.startswith(_APPENDIX) else f"Lesson {numbers}"
 
 
-def _lesson(number: str, course: Path) -> NotebookNode:
+def _read_lesson(number: str, course: Path) -> NotebookNode:
     """Return the notebook of a lesson by its number, "01", or that of its appendix, "appendix
     01".
     """
@@ -190,72 +192,78 @@ def _lesson(number: str, course: Path) -> NotebookNode:
     return notebook
 
 
-def _cells(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> list[NotebookNode]:
+def _slide_cells(
+    slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str
+) -> list[NotebookNode]:
     """Return the slide's text and cells, tagged as those of a lesson's slide are."""
-    picked = [
-        (lessons[number], _find(slide, number, lessons[number], text), shown)
-        for number, text, shown in slide.get("cells", ())
+    choices = [
+        (lessons[number], _find_cell(slide, number, lessons[number], text), display)
+        for number, text, display in slide.get("cells", ())
     ]
     cells = [new_markdown_cell(slide["text"])] if "text" in slide else []
-    own = {
+    metadata = {
         key: slide[key]
         for key in KEYS
         if key in slide and key not in ("say", "layout", "here", "numbers")
     }
-    wanted = list(slide.get("numbers", ()))
-    for _, cell, shown in picked:
-        half, _, nth = shown.partition(" ")
-        made = cell.copy()
+    patterns = list(slide.get("numbers", ()))
+    for _, cell, display in choices:
+        part, _, nth = display.partition(" ")
+        slide_cell = cell.copy()
         # two slides may show two outputs of one cell
-        made.id = f"{cell.id}-{shown.replace(' ', '-')}"
-        made.metadata = nbformat.from_dict({**own, "tags": [_SHOWN[half]]})
-        made.outputs = cell.outputs[int(nth) - 1 : int(nth)] if nth else cell.outputs
-        here = (
-            [one for one in wanted if evidence.holds(made.outputs, one[0])]
-            if len(picked) > 1
-            else wanted
+        slide_cell.id = f"{cell.id}-{display.replace(' ', '-')}"
+        slide_cell.metadata = nbformat.from_dict({**metadata, "tags": [_SHOWN[part]]})
+        slide_cell.outputs = cell.outputs[int(nth) - 1 : int(nth)] if nth else cell.outputs
+        cell_patterns = (
+            [pattern for pattern in patterns if evidence.holds(slide_cell.outputs, pattern[0])]
+            if len(choices) > 1
+            else patterns
         )
-        if here:
-            made.metadata["numbers"] = here
-            wanted = [one for one in wanted if one not in here]
-        cells.append(made)
-    if wanted and len(picked) > 1:
+        if cell_patterns:
+            slide_cell.metadata["numbers"] = cell_patterns
+            patterns = [pattern for pattern in patterns if pattern not in cell_patterns]
+        cells.append(slide_cell)
+    if patterns and len(choices) > 1:
         raise SlideError(
-            f"{_PLAN.name}, {slide['title']!r}: no cell of the slide prints {wanted[0][0]!r}"
+            f"{_PLAN.name}, {slide['title']!r}: no cell of the slide prints {patterns[0][0]!r}"
         )
     opening = cells[0].metadata
     opening["tags"] = ["slide", *(tag for tag in opening.get("tags", []) if tag != "slide-more")]
     opening.update({key: slide[key] for key in ("layout", "here", "source") if key in slide})
     opening.update(
-        headline=slide["title"], minutes=slide["seconds"] / 60, say=_say(slide, lessons, late=late)
+        headline=slide["title"],
+        minutes=slide["seconds"] / 60,
+        say=_speaker_notes(slide, lessons, late=late),
     )
     return cells
 
 
-def _find(slide: Slide, number: str, lesson: NotebookNode, text: str) -> NotebookNode:
-    found = [cell for cell in lesson.cells if cell.cell_type == "code" and text in cell.source]
-    if len(found) != 1:
+def _find_cell(slide: Slide, number: str, lesson: NotebookNode, text: str) -> NotebookNode:
+    matches = [cell for cell in lesson.cells if cell.cell_type == "code" and text in cell.source]
+    if len(matches) != 1:
         raise SlideError(
-            f"{_PLAN.name}, {slide['title']!r}: {len(found)} code cells of lesson {number} hold "
+            f"{_PLAN.name}, {slide['title']!r}: {len(matches)} code cells of lesson {number} hold "
             f"{text!r}, not one; name a text of the cell that is meant"
         )
-    return found[0]
+    return matches[0]
 
 
-def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str:
+def _speaker_notes(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str:
     """Return the notes: whether to skip, what to say, what to ask and its answer, and which cell to
     run live.
     """
-    said = html.escape(" ".join(slide["say"].split()))
+    paragraph = html.escape(" ".join(slide["say"].split()))
     answer = f" <em>Answer: {html.escape(slide['answer'])}</em>" if "answer" in slide else ""
-    asked = [f"<strong>Ask:</strong> {html.escape(slide['ask'])}{answer}"] if "ask" in slide else []
-    notes = [*asked, said] if slide.get("first") else [said, *asked]
+    questions = (
+        [f"<strong>Ask:</strong> {html.escape(slide['ask'])}{answer}"] if "ask" in slide else []
+    )
+    notes = [*questions, paragraph] if slide.get("first") else [paragraph, *questions]
     if "if_asked" in slide:
         notes.append(f"<strong>If asked:</strong> {html.escape(slide['if_asked'])}")
     if "live" in slide:
         live = slide["live"]
         number, text = live["cell"]
-        cell = _find(slide, number, lessons[number], text)
+        cell = _find_cell(slide, number, lessons[number], text)
         notes.append(
             f"<strong>Live, {live['seconds']} s:</strong> "
             f"{lessons[number].metadata['stem']}.ipynb, open in <code>make lab</code> and run once "
@@ -267,9 +275,12 @@ def _say(slide: Slide, lessons: Mapping[str, NotebookNode], *, late: str) -> str
 
 
 def _heading(lesson: NotebookNode, cell: NotebookNode) -> str:
-    above = lesson.cells[: lesson.cells.index(cell)]
+    cells_above = lesson.cells[: lesson.cells.index(cell)]
     lines = [
-        line for one in above if one.cell_type == "markdown" for line in one.source.splitlines()
+        line
+        for earlier in cells_above
+        if earlier.cell_type == "markdown"
+        for line in earlier.source.splitlines()
     ]
     return html.escape([line.lstrip("# ") for line in lines if re.match("#+ ", line)][-1])
 
@@ -278,11 +289,11 @@ def build(*, short: bool = False, course: Path = COURSE, folder: Path = BUILD) -
     """Write the lecture's deck, or that of 25 minutes, to ``folder``, whole or not at all."""
     name, minutes = (SHORT_NAME, SHORT_MINUTES) if short else (NAME, MINUTES)
     deck, notebook, frame = assemble(plan(short=short), minutes=minutes, course=course)
-    written = render_deck(deck, notebook, frame=frame).encode()
+    page = render_deck(deck, notebook, frame=frame).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    storage.write_atomically(folder / f"{name}.html", written)
+    storage.write_atomically(folder / f"{name}.html", page)
     return BuiltDeck(
-        lesson=name, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(written)
+        lesson=name, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(page)
     )
 
 
@@ -295,15 +306,15 @@ def main(*, course: Path = COURSE, folder: Path = BUILD) -> int:
             built = build(short=short, course=course, folder=folder)
             size = units.text(built.file_bytes, "B")
             print(
-                f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:.0f} "
-                f"minutes, {size}"
+                f"{display_path(folder / built.lesson)}.html: {built.slides} slides, "
+                f"{built.minutes:.0f} minutes, {size}"
             )
-        with running() as browser:
+        with run_chromium() as browser:
             for name, notes in ((NAME, False), (HANDOUT, True)):
-                printed = print_deck(browser, folder / f"{NAME}.html", notes=notes)
-                storage.write_atomically(folder / f"{name}.pdf", printed)
-                what = "a page per slide, with its notes" if notes else "a page per slide"
-                print(f"{where(folder / name)}.pdf: {what}, {units.text(len(printed), 'B')}")
+                pdf = print_deck(browser, folder / f"{NAME}.html", notes=notes)
+                storage.write_atomically(folder / f"{name}.pdf", pdf)
+                contents = "a page per slide, with its notes" if notes else "a page per slide"
+                print(f"{display_path(folder / name)}.pdf: {contents}, {units.text(len(pdf), 'B')}")
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -114,11 +114,11 @@ def cut_markdown(source: str, *, folder: Path, attachments: dict | None = None) 
         and [block.name for block in others[:2]] == ["p", "ul"]
         and "?" in others[0].get_text()
     )
-    shown = others[asks : asks + 1]
+    shown_blocks = others[asks : asks + 1]
     return CutCell(
         heading=heading.decode_contents().strip() if heading is not None else "",
-        text="".join(map(str, shown)),
-        notes="\n".join(str(block) for block in others if block not in shown),
+        text="".join(map(str, shown_blocks)),
+        notes="\n".join(str(block) for block in others if block not in shown_blocks),
     )
 
 
@@ -188,8 +188,8 @@ def measurement_in_comments(code: str) -> str | None:
         for kind, value in PythonLexer().get_tokens(code)
         if kind in Comment or kind in String.Doc
     ]
-    found = (_MEASUREMENT.search(comment) for comment in comments)
-    return next((match.group().strip() for match in found if match), None)
+    matches = (_MEASUREMENT.search(comment) for comment in comments)
+    return next((match.group().strip() for match in matches if match), None)
 
 
 def _as_text(formula: str) -> str:
@@ -210,8 +210,8 @@ def formula_of_words(html: str) -> str | None:
     # other tags.
     for line_break in soup.find_all("br"):
         line_break.replace_with("\n")
-    for beside in soup.find_all(string=lambda text: type(text) is not NavigableString):
-        beside.extract()
+    for non_text in soup.find_all(string=lambda text: type(text) is not NavigableString):
+        non_text.extract()
     soup.smooth()
     for text in soup.find_all(string=True):
         if text.find_parent(_WITHOUT_MATHS):
@@ -219,10 +219,10 @@ def formula_of_words(html: str) -> str | None:
         for match in _FORMULA.finditer(text):
             formula = match.group()
             inside = formula.strip("$") if formula.startswith("$") else formula[2:-2]
-            loose = not formula.startswith(("$$", "\\")) and (
+            is_loose = not formula.startswith(("$$", "\\")) and (
                 inside != inside.strip() or text[match.end() : match.end() + 1].isdigit()
             )
-            if loose or _TWO_WORDS.search(_COMMAND.sub("\\\\", _UPRIGHT.sub("\\\\", inside))):
+            if is_loose or _TWO_WORDS.search(_COMMAND.sub("\\\\", _UPRIGHT.sub("\\\\", inside))):
                 return " ".join(formula.split())
     return None
 
@@ -231,11 +231,11 @@ def is_described(alt: str) -> bool:
     """Return whether ``alt`` says something: not nothing, nor what a program writes when nobody has
     said anything.
     """
-    said = alt.strip()
+    text = alt.strip()
     return (
-        bool(said)
-        and not said.startswith(("<", "Figure("))
-        and said.rstrip(".").lower() != _NO_DESCRIPTION
+        bool(text)
+        and not text.startswith(("<", "Figure("))
+        and text.rstrip(".").lower() != _NO_DESCRIPTION
     )
 
 

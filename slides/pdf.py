@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import storage
-from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, opened, running
-from slides.build import BUILD, build, find_lessons, lessons_asked_for, where
-from slides.cells import SlideError
+from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, open_deck, run_chromium
+from slides.build import BUILD, build, display_path, find_lessons, parse_lessons
+from slides.rules import SlideError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,15 +32,15 @@ def print_deck(browser: Browser, deck: Path, *, notes: bool = False) -> bytes:
     Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
     """
     # what reveal.js is asked in the address
-    asked = {"showNotes": "separate-page"} if notes else {}
-    with opened(browser, deck, query=PRINT_QUERY | asked) as opened_deck:
+    query = {"showNotes": "separate-page"} if notes else {}
+    with open_deck(browser, deck, query=PRINT_QUERY | query) as opened_deck:
         if notes:
             opened_deck.page.add_style_tag(content=_HANDOUT)
-        return printed(opened_deck, deck)
+        return print_open_deck(opened_deck, deck)
 
 
-def printed(opened_deck: OpenDeck, deck: Path) -> bytes:
-    """Return what :func:`print_deck` does of a deck that is open to be printed."""
+def print_open_deck(opened_deck: OpenDeck, deck: Path) -> bytes:
+    """Return the PDF of a deck that is open to be printed; see :func:`print_deck`."""
     page = opened_deck.page
     pages, slides = (
         page.locator(".pdf-page:not(:has(> .speaker-notes-pdf))").count(),
@@ -57,17 +57,17 @@ def main(arguments: Sequence[str]) -> int:
     """Print the decks of the lessons on the command line, or of all, beside the HTML; return 1 when
     one cannot be.
     """
-    numbers = lessons_asked_for(
+    numbers = parse_lessons(
         arguments, "Print each lesson's deck as PDF, one page a slide, into slides/_build."
     )
     try:
         lessons = [build(notebook).lesson for notebook in find_lessons(numbers)]
-        with running() as browser:
+        with run_chromium() as browser:
             for lesson in lessons:
                 storage.write_atomically(
                     BUILD / f"{lesson}.pdf", print_deck(browser, BUILD / f"{lesson}.html")
                 )
-                print(where(BUILD / f"{lesson}.pdf"))
+                print(display_path(BUILD / f"{lesson}.pdf"))
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -19,28 +19,30 @@ _ON_A_SLIDE = SCRIPT.replace("background: white", "background: var(--figure-page
     "normal);",
 )
 
-_RUN = re.compile(r"<script>.*?</script>", re.DOTALL)
-_HELD = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
+_ANY_SCRIPT = re.compile(r"<script>.*?</script>", re.DOTALL)
+_DATA = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
 
 
-def held(output: Mapping[str, Any]) -> dict[str, Any] | None:
+def read_player(output: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the title, alt text, frames and captions of a player, or None for another output."""
     html = output.get("data", {}).get("text/html", "")
     if not html.startswith(BEGINS):
         return None
-    match = _HELD.search(html)
+    match = _DATA.search(html)
     if match is None:
         raise ValueError("a player's output holds no frames; build its lesson again")
     return json.loads(match[1])
 
 
-def opened(html: str) -> str:
+def open_frames(html: str) -> str:
     """Return the HTML of a player with its frames in the open and without its script; other HTML as
     it is.
     """
     if not html.startswith(BEGINS):
         return html
-    return _HELD.sub(lambda match: "".join(json.loads(match[1])["frames"]), _RUN.sub("", html))
+    return _DATA.sub(
+        lambda match: "".join(json.loads(match[1])["frames"]), _ANY_SCRIPT.sub("", html)
+    )
 
 
 def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -50,5 +52,5 @@ def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
     html = output.get("data", {}).get("text/html", "")
     if not html.startswith(BEGINS):
         return output
-    shown = _RUN.sub(lambda _: f"<script>{_ON_A_SLIDE}</script>", html)
-    return {**output, "data": {**output["data"], "text/html": shown}}
+    page = _ANY_SCRIPT.sub(lambda _: f"<script>{_ON_A_SLIDE}</script>", html)
+    return {**output, "data": {**output["data"], "text/html": page}}

@@ -66,24 +66,24 @@ def read(cells: Sequence[Mapping[str, Any]]) -> dict[str, Guess]:
     answers = {lines(output)[0]: output for _, output in outputs if is_answer(output)}
     guesses = {}
     for cell, output in outputs:
-        asked = question(output)
-        if asked is not None:
+        text = question(output)
+        if text is not None:
             unit = lines(output)[0].rpartition(" [")[2].removesuffix("]")
-            found = [value for _, value in values(answers.get(asked, {}), unit)]
-            low, high = cell["metadata"].get("axis") or _axis(found, asked, unit)
-            guesses[asked] = Guess(question=asked, unit=unit, low=low, high=high)
+            numbers = [value for _, value in values(answers.get(text, {}), unit)]
+            low, high = cell["metadata"].get("axis") or _axis(numbers, text, unit)
+            guesses[text] = Guess(question=text, unit=unit, low=low, high=high)
     return guesses
 
 
-def _axis(found: Sequence[float], asked: str, unit: str) -> tuple[float, float]:
-    above = [value for value in found if value > 0]
+def _axis(numbers: Sequence[float], text: str, unit: str) -> tuple[float, float]:
+    positive = [value for value in numbers if value > 0]
     if unit == "%":
         return 0, 100
-    if not above or min(found) <= 0:
-        return 0, 10 ** math.ceil(math.log10(max([*found, 1]) + 1))
-    aside = sum(map(ord, asked)) % 2
-    low, high = (math.floor(math.log10(value)) for value in (min(above), max(above)))
-    return 10.0 ** (low - 1 - aside), 10.0 ** (high + 3 - aside)
+    if not positive or min(numbers) <= 0:
+        return 0, 10 ** math.ceil(math.log10(max([*numbers, 1]) + 1))
+    shift = sum(map(ord, text)) % 2
+    low, high = (math.floor(math.log10(value)) for value in (min(positive), max(positive)))
+    return 10.0 ** (low - 1 - shift), 10.0 ** (high + 3 - shift)
 
 
 def lines(output: Mapping[str, Any]) -> list[str]:
@@ -93,24 +93,29 @@ def lines(output: Mapping[str, Any]) -> list[str]:
 
 def question(output: Mapping[str, Any]) -> str | None:
     """Return the question that ``output`` asks, without its unit, or None for another output."""
-    asked, _, rest = output.get("data", {}).get("text/plain", "").partition("\n")
-    return asked.rpartition(" [")[0] if rest.strip() == NO_PREDICTION else None
+    first_line, _, reply = output.get("data", {}).get("text/plain", "").partition("\n")
+    return first_line.rpartition(" [")[0] if reply.strip() == NO_PREDICTION else None
+
+
+def is_predict(cell: Mapping[str, Any]) -> bool:
+    """Return whether ``cell`` asks a question."""
+    return any(question(output) is not None for output in cell.get("outputs", []))
 
 
 def as_text(outputs: Sequence[Mapping[str, Any]]) -> str:
     """Return the questions that ``outputs`` ask as paragraphs of HTML, '' where there is none."""
-    asked = [question(output) for output in outputs]
-    return "".join(f"<p>{as_html(one)}</p>" for one in asked if one is not None)
+    texts = [question(output) for output in outputs]
+    return "".join(f"<p>{as_html(text)}</p>" for text in texts if text is not None)
 
 
-def as_html(asked: str) -> str:
+def as_html(text: str) -> str:
     """Return a question as HTML: what stands in it between backticks is code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(asked))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def axes(outputs: Sequence[Mapping[str, Any]], asked: Mapping[str, Guess]) -> str:
+def axes(outputs: Sequence[Mapping[str, Any]], guesses: Mapping[str, Guess]) -> str:
     """Return the axes to guess on, of the questions that ``outputs`` ask."""
-    return "".join(asked[one].axis() for one in map(question, outputs) if one is not None)
+    return "".join(guesses[text].axis() for text in map(question, outputs) if text is not None)
 
 
 def is_answer(output: Mapping[str, Any]) -> bool:
@@ -122,14 +127,14 @@ def is_answer(output: Mapping[str, Any]) -> bool:
 def rows(output: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return name, value and remark of each number of an answer; no prediction that nobody made."""
     table = BeautifulSoup(output.get("data", {}).get("text/html", ""), "html.parser").find_all("tr")
-    found = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in table]
-    return [(name, value, beside) for name, value, _, beside in found if value != NO_PREDICTION]
+    row_texts = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in table]
+    return [(name, value, beside) for name, value, _, beside in row_texts if value != NO_PREDICTION]
 
 
 def source(output: Mapping[str, Any]) -> str:
     """Return who published a number of an answer, '' where nobody did and for another output."""
-    found = rows(output) if is_answer(output) else []
-    return next((beside for name, _, beside in found if name == "published"), "")
+    numbers = rows(output) if is_answer(output) else []
+    return next((remark for name, _, remark in numbers if name == "published"), "")
 
 
 def values(output: Mapping[str, Any], unit: str) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""One Chromium for all tests that look at pages, most of which only CI runs."""
+"""One Chromium for all tests that look at pages, and what of the tests only CI runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slides import browser
+from tests import long
 from tests.ci import in_ci
 
 if TYPE_CHECKING:
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with a browser ``ci`` unless they are marked ``in_test``, before pytest looks at
-    the marks.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests with a browser or the site ``ci`` unless they are marked ``in_test``, and so what
+    takes long, before pytest looks at the marks.
     """
     for item in items:
-        if (
-            "chromium" in getattr(item, "fixturenames", ())
-            and item.get_closest_marker("in_test") is None
-        ):
+        needs = {"chromium", "site"} & {*getattr(item, "fixturenames", ())}
+        if needs and item.get_closest_marker("in_test") is None:
             item.add_marker("ci")
+    are_whole_files = not hasattr(config, "workerinput") and "::" not in "".join(config.args)
+    long.mark(items, long.names(), are_whole_files=are_whole_files)
 
 
 def chromium_executable() -> str:
@@ -45,5 +46,5 @@ def chromium_executable_fixture() -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """A running Chromium without a network of its own."""
-    with browser.running(chromium_executable()) as started:
+    with browser.run_chromium(chromium_executable()) as started:
         yield started

@@ -572,7 +572,7 @@ plotting.show(drawn, alt=alt)
 # backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages, of the saved activations, and of about 1 MB that an operator needs
 # only for a moment, such as the grey gradient of an attention matrix.
 #
-# Back to the large model, and to your bet. We follow the operators of its step in the same way, on tensors without data, once with 6 blocks and once with 8. Every further block
+# Back to the large model, and to your bet. We follow the operators of its step in the same way, on tensors without data, once with 4 blocks and once with 6. Every further block
 # adds the same bytes, so these two give the peak for all 32. (A step of the whole model gives it to the byte, and takes longer to follow.)
 
 
@@ -586,9 +586,9 @@ def recipe_peak(tokens, optimizer=working_set.MixedAdam, *, checkpointing=False,
             optimizer=optimizer,
             target="cuda",
         ).peak_bytes
-        for layers in (6, 8)
+        for layers in (4, 6)
     ]
-    return few[1] + (32 - 8) * (few[1] - few[0]) // 2
+    return few[1] + (32 - 6) * (few[1] - few[0]) // 2
 
 
 def llama(layers, *, checkpointing=False, lora=False):

@@ -36,7 +36,7 @@ class Layers:
         self._owners: list[str] = []
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Follow the modules by global hooks: some modules take another path when they have hooks
         of their own.
         """
@@ -92,8 +92,8 @@ class Layers:
             return self.running
         if hasattr(node, "variable"):
             return self._parameters.get(id(node.variable), "")
-        found = bisect.bisect_right(self._starts, node._sequence_nr()) - 1
-        return self._owners[found] if found >= 0 else ""
+        position = bisect.bisect_right(self._starts, node._sequence_nr()) - 1
+        return self._owners[position] if position >= 0 else ""
 
 
 class BackwardNodes:
@@ -119,10 +119,10 @@ class BackwardNodes:
         key = None if node is None else _node_key(node)
         if key == self._current:
             return None
-        ended = self._current
+        ended_key = self._current
         if node is None:
             self._clear()
-            return ended
+            return ended_key
         self._filled |= self._targets
         self._count += 1
         self._current, self.segment = key, self._count
@@ -130,11 +130,11 @@ class BackwardNodes:
             (_node_key(target), slot) for target, slot in node.next_functions if target is not None
         }
         self.may_accumulate = bool(self._targets & self._filled)
-        return ended
+        return ended_key
 
 
 def _node_key(node: Any) -> Any:
-    """Return what tells a node from every other: its number, and for a parameter's node the
+    """Return a key that tells a node from every other: its number, and for a parameter's node the
     parameter.
     """
     return ("parameter", id(node.variable)) if hasattr(node, "variable") else node._sequence_nr()
@@ -164,12 +164,12 @@ class SavedNumbers:
         """Note that the node which autograd made last keeps ``storage``."""
         self._kept.setdefault(torch._C._autograd._get_sequence_nr() - 1, []).append(storage)
 
-    def dropped_by(self, node_key: Any) -> list[int]:
-        """Return the storages that end with this node."""
+    def drop_by_node(self, node_key: Any) -> list[int]:
+        """Forget the storages that end with this node, and return them."""
         return self._kept.pop(node_key, [])
 
-    def dropped_at_end(self) -> list[int]:
-        """Return the storages that end with the graph."""
-        left = [storage for storages in self._kept.values() for storage in storages]
+    def drop_at_end(self) -> list[int]:
+        """Forget the storages that end with the graph, and return them."""
+        dropped = [storage for storages in self._kept.values() for storage in storages]
         self._kept.clear()
-        return left
+        return dropped

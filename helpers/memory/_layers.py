@@ -17,14 +17,12 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers import steps
-from helpers.memory import (
-    _attribution as attribution,
-    _probing as probing,
-    _timeline as timeline,
-    _tracing as tracing,
-)
+from helpers.memory import _attribution as attribution, _timeline as timeline
+from helpers.memory._events import StepTrace, TracedOperator
 from helpers.memory._peak import estimate_peak_memory
-from helpers.memory._trace import StepTrace, TracedOperator
+from helpers.memory._pipeline import trace_and_probe
+from helpers.memory._probing import Probe
+from helpers.memory._tracer import Tracer, trace_step
 from helpers.results import Record, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
@@ -127,42 +125,49 @@ def profile_layer_mem(
     shape: steps.Inputs = None,
     **options: Unpack[steps.Options],
 ) -> LayerMemoryProfile:
-    """Return what each layer of ``model`` takes in one step, to the byte, without running the step.
+    """Return the memory of each layer of ``model`` in one step, to the byte, without running it.
 
     ``inputs`` (or ``shape``), the ``options`` and what is raised are those of
     :func:`~helpers.memory.estimate_peak_memory`. A row is a module that runs an operator or owns
     parameters itself, so an identity has none; the path of the model itself is empty, and
     ``(loss)`` is the loss. Lesson 11.
     """
-    seen = _Seen()
+    observer = _Observer()
     with steps.ONE_AT_A_TIME:
-        work = steps.step(model, inputs, shape, only_followed=True, **options)
-        trace, probes = probing.followed(work, seen.watched)
-    line = timeline.built(trace, probes, work.device)
-    saved = _saved_by_layer(seen, trace, probes)
-    found, workspace = _bytes_by_category(line), _workspace(line)
+        step = steps.step(model, inputs, shape, only_followed=True, **options)
+        trace, probes = trace_and_probe(step, observer.watch)
+    memory_timeline = timeline.build_timeline(trace, probes, step.device)
+    saved = _saved_by_layer(observer, trace, probes)
+    category_bytes, workspace_bytes = (
+        _bytes_by_category(memory_timeline),
+        _workspace_by_layer(memory_timeline),
+    )
     kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
     layers = _layers_to_show(
-        seen, trace, found, extra={layer for layer in saved | workspace if layer in kinds}
+        observer,
+        trace,
+        category_bytes,
+        extra={layer for layer in saved | workspace_bytes if layer in kinds},
     )
     rows = [
         derived(
             LayerMemory,
-            seen.calls.get(layer, _Calls()),
+            observer.calls.get(layer, _Calls()),
             layer=layer,
             kind=kinds[layer],
             saved_bytes=saved[layer],
-            workspace_bytes=workspace.get(layer, 0),
+            workspace_bytes=workspace_bytes.get(layer, 0),
             **{
-                f"{category.replace(' ', '_')}_bytes": found[category][layer] for category in _OWNED
+                f"{category.replace(' ', '_')}_bytes": category_bytes[category][layer]
+                for category in _OWNED
             },
         )
         for layer in layers
     ]
     return LayerMemoryProfile(
-        parameter_bytes=found["parameter"].total(),
-        gradient_bytes=found["gradient"].total(),
-        optimizer_state_bytes=found["optimizer state"].total(),
+        parameter_bytes=category_bytes["parameter"].total(),
+        gradient_bytes=category_bytes["gradient"].total(),
+        optimizer_state_bytes=category_bytes["optimizer state"].total(),
         saved_bytes=saved.total(),
         uncertain=tuple(sorted(trace.uncertain)),
         layers=tuple(rows),
@@ -176,25 +181,25 @@ def profile_mem(
     shape: steps.Inputs = None,
     **options: Unpack[steps.Options],
 ) -> MemoryProfile:
-    """Return where the memory of one step of ``model`` goes, by category: the lecture's pie.
+    """Return the memory of one step of ``model`` by category: the lecture's pie.
 
     ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised
     are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
     """
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
-    most = _most_bytes(estimate.timeline)
-    whole = sum(most.values())
+    most_bytes = _most_bytes(estimate.timeline)
+    whole_bytes = sum(most_bytes.values())
     shares = tuple(
         MemoryShare(
             category,
-            most[category],
-            most[category] / whole,
+            most_bytes[category],
+            most_bytes[category] / whole_bytes,
             estimate.category_bytes.get(category, 0),
         )
         for category in timeline.CATEGORIES
-        if most.get(category)
+        if most_bytes.get(category)
     )
-    return MemoryProfile(whole_bytes=whole, peak_bytes=estimate.peak_bytes, shares=shares)
+    return MemoryProfile(whole_bytes=whole_bytes, peak_bytes=estimate.peak_bytes, shares=shares)
 
 
 def profile_layer_alexnet(
@@ -210,10 +215,10 @@ def profile_layer_alexnet(
     :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 11.
     """
     model = _alexnet() if model is None else model
-    seen = _Seen()
+    observer = _Observer()
     with steps.ONE_AT_A_TIME:
-        work = steps.step(model, inputs, training=False, only_followed=True)
-        trace = tracing.traced(work, seen.watched)
+        step = steps.step(model, inputs, training=False, only_followed=True)
+        trace = trace_step(step, observer.watch)
     owned: Counter[str] = Counter()
     for storage, (category, layer, _) in trace.names.items():
         owned[layer] += trace.storage_bytes[storage] if category == "parameter" else 0
@@ -227,7 +232,7 @@ def profile_layer_alexnet(
             call.output_bytes,
             call.input_bytes + owned[layer] + call.output_bytes,
         )
-        for layer, call in seen.calls.items()
+        for layer, call in observer.calls.items()
         if owned[layer]
     )
     batch = sum(
@@ -256,7 +261,7 @@ class _Calls:
     output_bytes: int = 0
 
 
-class _Seen:
+class _Observer:
     """What hooks see of the second step: the calls of each module, and what autograd saves while it
     runs.
     """
@@ -267,14 +272,14 @@ class _Seen:
         self.saved: dict[int, str] = {}  # storage: the layer that saved it first
 
     @contextmanager
-    def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
+    def watch(self, tracer: Tracer, layers: attribution.Layers) -> Iterator[None]:
         """Look at the modules' calls and at what autograd saves, from now to the end of the
         context.
         """
-        for noted in (self.calls, self.parents, self.saved):
-            noted.clear()
-        left = functools.partial(self._left, tracer, layers)
-        hook = torch.nn.modules.module.register_module_forward_hook(left, with_kwargs=True)
+        for notes in (self.calls, self.parents, self.saved):
+            notes.clear()
+        note_call = functools.partial(self._note_call, tracer, layers)
+        hook = torch.nn.modules.module.register_module_forward_hook(note_call, with_kwargs=True)
         try:
             with saved_tensors_hooks(
                 functools.partial(self._save, tracer, layers), lambda tensor: tensor
@@ -283,9 +288,9 @@ class _Seen:
         finally:
             hook.remove()
 
-    def _left(
+    def _note_call(
         self,
-        tracer: tracing.Tracer,
+        tracer: Tracer,
         layers: attribution.Layers,
         module: nn.Module,
         args: Any,
@@ -302,7 +307,7 @@ class _Seen:
         self.parents.update(layers.around)
 
     def _save(
-        self, tracer: tracing.Tracer, layers: attribution.Layers, tensor: torch.Tensor
+        self, tracer: Tracer, layers: attribution.Layers, tensor: torch.Tensor
     ) -> torch.Tensor:
         """Note who saved the tensor first."""
         storage = tracer.number(tensor)
@@ -327,7 +332,7 @@ def _tensor_bytes(values: Any) -> int:
 
 
 def _saved_by_layer(
-    seen: _Seen, trace: StepTrace, probes: list[probing.Probe | None]
+    observer: _Observer, trace: StepTrace, probes: list[Probe | None]
 ) -> Counter[str]:
     """Return the bytes that each layer was the first to save, without what is alive anyway.
 
@@ -339,64 +344,69 @@ def _saved_by_layer(
     for event, probe in zip(trace.events[trace.start :], probes, strict=True):
         if isinstance(event, TracedOperator) and probe is not None:
             sizes.update(
-                (storage, made)
-                for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True)
+                (storage, size_bytes)
+                for (storage, _, _), size_bytes in zip(
+                    event.made_storages, probe.made_bytes, strict=True
+                )
             )
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)
-    for storage, layer in seen.saved.items():
+    for storage, layer in observer.saved.items():
         saved[layer] += 0 if storage in trace.carried else sizes[storage]
     return saved
 
 
-def _bytes_by_category(line: timeline.MemoryTimeline) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    for tensor in line.tensors:
+def _bytes_by_category(memory_timeline: timeline.MemoryTimeline) -> dict[str, Counter[str]]:
+    category_bytes: dict[str, Counter[str]] = defaultdict(Counter)
+    for tensor in memory_timeline.tensors:
         category = tensor.category
         if category == "parameter":
-            found["bias" if "bias" in tensor.name else "weight"][tensor.layer] += tensor.size_bytes
-        found[category][tensor.layer] += tensor.size_bytes
-    return found
+            category_bytes["bias" if "bias" in tensor.name else "weight"][tensor.layer] += (
+                tensor.size_bytes
+            )
+        category_bytes[category][tensor.layer] += tensor.size_bytes
+    return category_bytes
 
 
-def _workspace(line: timeline.MemoryTimeline) -> dict[str, int]:
-    most: dict[str, int] = defaultdict(int)
-    for tensor in line.tensors:
+def _workspace_by_layer(memory_timeline: timeline.MemoryTimeline) -> dict[str, int]:
+    most_bytes: dict[str, int] = defaultdict(int)
+    for tensor in memory_timeline.tensors:
         if tensor.category == "workspace":
-            most[tensor.layer] = max(most[tensor.layer], tensor.size_bytes)
-    return most
+            most_bytes[tensor.layer] = max(most_bytes[tensor.layer], tensor.size_bytes)
+    return most_bytes
 
 
 def _layers_to_show(
-    seen: _Seen, trace: StepTrace, found: dict[str, Counter[str]], extra: set[str]
+    observer: _Observer, trace: StepTrace, category_bytes: dict[str, Counter[str]], extra: set[str]
 ) -> list[str]:
     """Return the layers of the table: those that ran an operator, in order, then those that only
     own something.
     """
-    ran = [
+    operators = [
         event
         for event in trace.events[trace.start :]
         if isinstance(event, TracedOperator) and event.phase == "forward"
     ]
     with_views, without_views = (
-        {event.layer for event in ran},
-        {event.layer for event in ran if not event.only_views},
+        {event.layer for event in operators},
+        {event.layer for event in operators if not event.only_views},
     )
-    owners = set(found["parameter"]) | set(found["buffer"])
-    called = [
+    owners = set(category_bytes["parameter"]) | set(category_bytes["buffer"])
+    called_layers = [
         layer
-        for layer in seen.calls
-        if layer in without_views | owners or (layer not in seen.parents and layer in with_views)
+        for layer in observer.calls
+        if layer in without_views | owners
+        or (layer not in observer.parents and layer in with_views)
     ]
-    return called + [layer for layer in sorted(owners | extra) if layer not in called]
+    return called_layers + [layer for layer in sorted(owners | extra) if layer not in called_layers]
 
 
-def _most_bytes(line: timeline.MemoryTimeline) -> dict[str, int]:
+def _most_bytes(memory_timeline: timeline.MemoryTimeline) -> dict[str, int]:
     """Return the most bytes that each category has alive at any one event."""
     by_category: dict[str, list[timeline.LiveTensor]] = defaultdict(list)
-    for tensor in line.tensors:
+    for tensor in memory_timeline.tensors:
         by_category[tensor.category].append(tensor)
     return {
-        name: max(timeline.live_bytes(tensors, len(line.events)))
+        name: max(timeline.live_bytes(tensors, len(memory_timeline.events)))
         for name, tensors in by_category.items()
     }

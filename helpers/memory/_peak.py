@@ -26,7 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers import hardware, steps, units
 from helpers.checks import boolean, number, whole_number
-from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
+from helpers.memory import _allocator as allocator, _timeline as timeline
+from helpers.memory._pipeline import trace_and_probe
 from helpers.memory._values import MOST_ELEMENTS
 from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError
@@ -137,7 +138,7 @@ def estimate_peak_memory(
     """
     boolean("training", training)
     with steps.ONE_AT_A_TIME:
-        work = steps.step(
+        step = steps.step(
             model,
             inputs,
             shape,
@@ -148,34 +149,40 @@ def estimate_peak_memory(
             only_followed=True,
             target=target,
         )
-        trace, probes = probing.followed(work)
+        trace, probes = trace_and_probe(step)
         return _estimate(
-            timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work
+            timeline.build_timeline(trace, probes, step.device),
+            tuple(sorted(trace.uncertain)),
+            step,
         )
 
 
-def _step_text(work: steps.Step) -> str:
+def _step_text(step: steps.Step) -> str:
     """Return in words which step it is, with the defaults that the caller may not have meant."""
     dtypes = sorted(
-        {str(parameter.dtype).removeprefix("torch.") for parameter in work.model.parameters()}
+        {str(parameter.dtype).removeprefix("torch.") for parameter in step.model.parameters()}
     )
     types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
-    if work.autocast is not None:
-        types += f", autocast to {str(work.autocast).removeprefix('torch.')}"
-    elif torch.is_autocast_enabled(work.runs_on.type):
-        cast_to = torch.get_autocast_dtype(work.runs_on.type)
+    if step.autocast is not None:
+        types += f", autocast to {str(step.autocast).removeprefix('torch.')}"
+    elif torch.is_autocast_enabled(step.runs_on.type):
+        cast_to = torch.get_autocast_dtype(step.runs_on.type)
         types += f", in the caller's own autocast to {str(cast_to).removeprefix('torch.')}"
-    kind = "training" if work.training else "inference without gradients"
-    parts = [f"{kind} on {work.input_text}", types]
-    if work.training:
-        is_default = work.loss is steps.sum_of_outputs
+    kind = "training" if step.training else "inference without gradients"
+    parts = [f"{kind} on {step.input_text}", types]
+    if step.training:
+        is_default = step.loss is steps.sum_of_outputs
         parts.append(
             "the loss is the sum of the outputs" if is_default else "the loss is the one given"
         )
-        chosen = work.make_optimizer
-        named = chosen.__name__ if isinstance(chosen, type) else "the one given"
+        make_optimizer = step.make_optimizer
+        optimizer_name = (
+            make_optimizer.__name__ if isinstance(make_optimizer, type) else "the one given"
+        )
         parts.append(
-            "no optimizer" if chosen is None else f"the optimizer is {named}, in its second step"
+            "no optimizer"
+            if make_optimizer is None
+            else f"the optimizer is {optimizer_name}, in its second step"
         )
         parts.append("activations are those of one forward and backward pass")
         parts.append(
@@ -186,37 +193,45 @@ def _step_text(work: steps.Step) -> str:
 
 
 def _estimate(
-    line: timeline.MemoryTimeline, uncertain: tuple[str, ...], work: steps.Step
+    memory_timeline: timeline.MemoryTimeline, uncertain: tuple[str, ...], step: steps.Step
 ) -> PeakEstimate:
-    if not line.events:
+    if not memory_timeline.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
-    peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)
-    peak = line.events[peak_event]
+    peak_event = max(
+        range(len(memory_timeline.events)),
+        key=lambda event: memory_timeline.events[event].live_bytes,
+    )
+    peak = memory_timeline.events[peak_event]
     sizes: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
     categories: Counter[str] = Counter()
-    for tensor in line.alive_at(peak_event):
+    for tensor in memory_timeline.alive_at(peak_event):
         sizes[tensor.category, tensor.layer] += tensor.size_bytes
         counts[tensor.category, tensor.layer] += 1
         categories[tensor.category] += tensor.size_bytes
-    named = [(*group, counts[group], size) for group, size in sizes.most_common()]
-    rest = named[_LARGEST_GROUPS:]
-    if len(rest) > 1:
-        others = ("others", "", sum(group[2] for group in rest), sum(group[3] for group in rest))
-        named = [*named[:_LARGEST_GROUPS], others]
-    groups = tuple(AliveGroup(*group, group[3] / max(peak.live_bytes, 1)) for group in named)
+    rows = [(*group, counts[group], size) for group, size in sizes.most_common()]
+    smallest_rows = rows[_LARGEST_GROUPS:]
+    if len(smallest_rows) > 1:
+        others = (
+            "others",
+            "",
+            sum(group[2] for group in smallest_rows),
+            sum(group[3] for group in smallest_rows),
+        )
+        rows = [*rows[:_LARGEST_GROUPS], others]
+    groups = tuple(AliveGroup(*group, group[3] / max(peak.live_bytes, 1)) for group in rows)
     return derived(
         PeakEstimate,
         peak,
-        step=_step_text(work),
+        step=_step_text(step),
         peak_bytes=peak.live_bytes,
         peak_event=peak_event,
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
-        device=str(work.device),
+        device=str(step.device),
         uncertain=uncertain,
-        left_out=LEFT_OUT[work.device.type],
+        left_out=LEFT_OUT[step.device.type],
         alive=groups,
-        timeline=line,
+        timeline=memory_timeline,
     )
 
 
@@ -249,7 +264,7 @@ def measure_peak_memory(
     """
     boolean("training", training)
     with steps.ONE_AT_A_TIME, steps.undisturbed():
-        work = steps.step(
+        step = steps.step(
             model,
             inputs,
             shape,
@@ -258,68 +273,68 @@ def measure_peak_memory(
             loss=loss,
             autocast=autocast,
         )
-        measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
-        carried_bytes, step_bytes = measured(work)
+        measure = _measure_on_cuda if step.device.type == "cuda" else _measure_on_cpu
+        carried_bytes, step_bytes = measure(step)
     return PeakMeasurement(
         peak_bytes=carried_bytes + step_bytes,
         carried_bytes=carried_bytes,
         step_bytes=step_bytes,
-        device=str(work.device),
-        left_out=LEFT_OUT[work.device.type],
+        device=str(step.device),
+        left_out=LEFT_OUT[step.device.type],
     )
 
 
-def _real_copy(work: steps.Step) -> steps.Step:
+def _real_copy(step: steps.Step) -> steps.Step:
     if any(
-        isinstance(tensor, FakeTensor) for tensor in steps.tensors_of(work.model, work.arguments)
+        isinstance(tensor, FakeTensor) for tensor in steps.tensors_of(step.model, step.arguments)
     ):
         raise steps.ModelError(
             "the model or its inputs were made under FakeTensorMode and have no data to run on; "
             "make them outside of it, or ask estimate_peak_memory, which needs none"
         )
     with torch.inference_mode(False):
-        return steps.copied(work, copy_tensor=torch.clone)
+        return steps.copied(step, copy_tensor=torch.clone)
 
 
-def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
-    with records.recorded() as record:
-        record.mark("copy")  # inside the record, so that a release of any of it is seen
-        real = _real_copy(work)
-        given = _own_bytes(real)
-        record.mark("first step")
-        real = _first_step(real)
-        record.mark("second step")
-        steps.run(real)
+def _measure_on_cpu(step: steps.Step) -> tuple[int, int]:
+    with allocator.record_allocations() as log:
+        log.mark("copy")  # inside the record, so that a release of any of it is seen
+        real_step = _real_copy(step)
+        copy_bytes = _storage_bytes(real_step)
+        log.mark("first step")
+        real_step = _first_step(real_step)
+        log.mark("second step")
+        steps.run(real_step)
         torch.clear_autocast_cache()
-        record.mark("end")
-        del real
-    kept = records.usage(record.window("first step")).kept_bytes
-    return given + kept, records.usage(record.window("second step")).peak_bytes
+        log.mark("end")
+        del real_step
+    kept_bytes = allocator.usage(log.window("first step")).kept_bytes
+    return copy_bytes + kept_bytes, allocator.usage(log.window("second step")).peak_bytes
 
 
-def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
+def _measure_on_cuda(step: steps.Step) -> tuple[int, int]:
     # cuBLAS takes its workspaces here, before anything is counted
-    steps.run(steps.with_optimizer(_real_copy(work)))
-    torch.cuda.synchronize(work.device)
-    before = torch.cuda.memory_allocated(work.device)
-    real = _first_step(_real_copy(work))
-    usage, _ = records.cuda_usage(lambda: steps.run(real), work.device)
-    carried = torch.cuda.memory_allocated(work.device) - usage.kept_bytes - before
-    return carried, usage.peak_bytes
+    steps.run(steps.with_optimizer(_real_copy(step)))
+    torch.cuda.synchronize(step.device)
+    before_bytes = torch.cuda.memory_allocated(step.device)
+    real_step = _first_step(_real_copy(step))
+    usage, _ = allocator.cuda_usage(lambda: steps.run(real_step), step.device)
+    carried_bytes = torch.cuda.memory_allocated(step.device) - usage.kept_bytes - before_bytes
+    return carried_bytes, usage.peak_bytes
 
 
-def _first_step(work: steps.Step) -> steps.Step:
-    ready = steps.with_optimizer(work)
-    with steps.in_one_thread(work.model):
-        steps.run(ready)
+def _first_step(step: steps.Step) -> steps.Step:
+    ready_step = steps.with_optimizer(step)
+    with steps.in_one_thread(step.model):
+        steps.run(ready_step)
     torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of this step
-    steps.drop_gradients(ready)
-    return ready
+    steps.drop_gradients(ready_step)
+    return ready_step
 
 
-def _own_bytes(work: steps.Step) -> int:
+def _storage_bytes(step: steps.Step) -> int:
     """Return the bytes of the distinct storages of the model's tensors and the inputs."""
-    tensors = steps.tensors_of(work.model, work.arguments)
+    tensors = steps.tensors_of(step.model, step.arguments)
     return sum(
         {
             tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors
@@ -436,15 +451,15 @@ def max_batch_size(
     limit = _limit(memory_bytes)
     whole_number("at_most", at_most)
     steps.check_model(model)
-    given, resized = _with_batch(steps.arguments_of(model, inputs, shape))
+    input_batch, resize = _batch_and_resize(steps.arguments_of(model, inputs, shape))
     estimates: dict[int, PeakEstimate] = {}
 
     def peak(batch: int) -> int:
         if batch not in estimates:
-            estimates[batch] = estimate_peak_memory(model, resized(batch), **options)
+            estimates[batch] = estimate_peak_memory(model, resize(batch), **options)
         return estimates[batch].peak_bytes
 
-    smallest = _smallest_that_runs(peak, given, at_most)
+    smallest = _smallest_that_runs(peak, input_batch, at_most)
     limit = _memory_of(estimates[smallest].device) if limit is None else limit
     largest = largest_below(peak, limit, at_most, smallest=smallest)
     peaks = {batch: estimate.peak_bytes for batch, estimate in estimates.items()}
@@ -473,32 +488,34 @@ def _memory_of(device: str) -> int:
     control groups.
     """
     card = hardware.machine_card()
-    meant = torch.device(device)
+    target = torch.device(device)
     gpus = [
-        gpu.memory_bytes for index, gpu in enumerate(card.gpus or ()) if index == (meant.index or 0)
+        gpu.memory_bytes
+        for index, gpu in enumerate(card.gpus or ())
+        if index == (target.index or 0)
     ]
-    sizes = gpus if meant.type == "cuda" else [card.ram_bytes, card.memory_limit_bytes]
-    known = [size for size in sizes if size is not None]
-    if not known:
+    sizes = gpus if target.type == "cuda" else [card.ram_bytes, card.memory_limit_bytes]
+    known_sizes = [size for size in sizes if size is not None]
+    if not known_sizes:
         raise ValueError(
             f"the memory of {device!r} is not known here; give memory_bytes, such as '24 GiB'"
         )
-    return min(known)
+    return min(known_sizes)
 
 
-def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) -> int:
-    """Return the first of 1, 2 and ``given`` whose step runs; raise the error of ``given``, or else
-    the first.
+def _smallest_that_runs(peak: Callable[[int], int], input_batch: int, at_most: int) -> int:
+    """Return the first of 1, 2 and ``input_batch`` whose step runs; raise the error of the last, or
+    else the first.
     """
     errors: dict[int, steps.ModelError] = {}
-    for batch in sorted(batch for batch in {1, 2, given} if 1 <= batch <= at_most):
+    for batch in sorted(batch for batch in {1, 2, input_batch} if 1 <= batch <= at_most):
         try:
             peak(batch)
         except steps.ModelError as error:
             errors[batch] = error
         else:
             return batch
-    raise errors.get(given, errors[1])
+    raise errors.get(input_batch, errors[1])
 
 
 def largest_below(
@@ -518,10 +535,10 @@ def largest_below(
     while peak(high := min(high, at_most)) <= limit:
         if high == at_most:
             return at_most
-        low, high = high, _beyond(peak, low, high, limit)
+        low, high = high, _extrapolate(peak, low, high, limit)
     halve = False
     while high - low > 1:
-        middle = (low + high) // 2 if halve else _between(peak, low, high, limit)
+        middle = (low + high) // 2 if halve else _interpolate(peak, low, high, limit)
         halve = not halve
         if peak(middle) <= limit:
             low = middle
@@ -530,22 +547,22 @@ def largest_below(
     return low
 
 
-def _beyond(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
+def _extrapolate(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
     """Return a batch over ``high`` that no longer fits by the line through the two, 64 times
     ``high`` at the most.
     """
     slope = (peak(high) - peak(low)) / max(high - low, 1)
-    over = high + int((limit - peak(high)) / slope) + 1 if slope > 0 else 64 * high
-    return min(max(over, high + 1), 64 * high)
+    batch = high + int((limit - peak(high)) / slope) + 1 if slope > 0 else 64 * high
+    return min(max(batch, high + 1), 64 * high)
 
 
-def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
+def _interpolate(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
     share = (limit - peak(low)) / (peak(high) - peak(low))
     return min(max(low + int(share * (high - low)), low + 1), high - 1)
 
 
-def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
-    """Return the inputs' batch and what makes them with another one: the rows of each tensor over
+def _batch_and_resize(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
+    """Return the inputs' batch and a function that makes them with another: each tensor's rows over
     and over.
     """
     batches = {next(iter(leaf.shape), None) for leaf in arguments.leaves}
@@ -556,20 +573,20 @@ def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.
             "common batch, first"
         )
 
-    def resized(other: int) -> steps.Arguments:
-        def with_batch(leaf: Any) -> Any:
+    def resize(new_batch: int) -> steps.Arguments:
+        def resize_leaf(leaf: Any) -> Any:
             return (
-                steps.Shape((other, *leaf.shape[1:]))
+                steps.Shape((new_batch, *leaf.shape[1:]))
                 if isinstance(leaf, steps.Shape)
-                else _repeated(leaf, other)
+                else _repeat_rows(leaf, new_batch)
             )
 
-        return arguments.replaced(with_batch)
+        return arguments.replaced(resize_leaf)
 
-    return batch, resized
+    return batch, resize
 
 
-def _repeated(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+def _repeat_rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
     """Return a tensor of ``batch`` rows: those of ``tensor`` over and over, equal ones side by
     side.
 

@@ -26,8 +26,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from helpers import steps
-from helpers.memory import _trace as records, _tracing as tracing
-from helpers.memory._trace import StepTrace, TensorSpec, TracedOperator, as_without_mode, strides_of
+from helpers.memory import _allocator as allocator
+from helpers.memory._events import Layouts, StepTrace, TensorSpec, TracedOperator, strides_of
 
 _FREE = (
     torch.ops.aten.lift_fresh.default,
@@ -40,10 +40,10 @@ _FREE = (
 @dataclass(frozen=True)
 class Probe:
     """What one operator takes, and the real sizes of the storages it made, in the order of
-    ``Operator.made``.
+    ``TracedOperator.made_storages``.
     """
 
-    usage: records.Usage
+    usage: allocator.Usage
     made_bytes: tuple[int, ...]
 
 
@@ -52,32 +52,13 @@ class _Run:
     """One distinct operator that was run: where its changes stand, and what it returned."""
 
     mark: str
-    usage: records.Usage | None
+    usage: allocator.Usage | None
     output_bytes: dict[int, int]
     output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    kept_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def followed(
-    work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED
-) -> tuple[StepTrace, list[Probe | None]]:
-    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each
-    of its events.
-
-    Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a
-    permuted operand), and what follows then copies where a real run does not: a step whose probes
-    find that is traced again with the layouts that they found.
-    """
-    layouts: tracing.Layouts = {}
-    while True:
-        trace = as_without_mode(tracing.traced(work, observe, layouts))
-        probes, found = probed(trace, work)
-        if all(layouts.get(key) == strides for key, strides in found.items()):
-            return trace, probes
-        layouts |= found
-
-
-def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
+def probe_operators(trace: StepTrace, step: steps.Step) -> tuple[list[Probe | None], Layouts]:
     """Return a probe for every event of the second step, None for a release, and the layouts that
     are not the trace's.
 
@@ -88,44 +69,44 @@ def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], trac
     GPU, nothing is run.
     """
     events = trace.events[trace.start :]
-    if work.device.type != work.runs_on.type:
+    if step.device.type != step.runs_on.type:
         return [_probe(event, None, trace, None) for event in events], {}
-    device = work.device
+    device = step.device
     with steps.undisturbed(), torch.autocast(device.type, enabled=False):
         if device.type == "cuda":
-            runner, record = _Runner(trace, device), None
+            runner, log = _Runner(trace, device), None
             runs = [runner.run(event) for event in events]
         else:
-            runner = _Runner(trace, device, inside_bytes(events, trace))
-            with records.recorded() as record:
-                runner.record = record
+            runner = _Runner(trace, device, probe_large_operators(events, trace))
+            with allocator.record_allocations() as log:
+                runner.log = log
                 runs = [runner.run(event) for event in events]
     return [
-        _probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)
+        _probe(event, run, trace, log) for event, run in zip(events, runs, strict=True)
     ], runner.layouts
 
 
 def _probe(
-    event: Any, run: _Run | None, trace: StepTrace, record: records.AllocatorLog | None
+    event: Any, run: _Run | None, trace: StepTrace, log: allocator.AllocatorLog | None
 ) -> Probe | None:
     if not isinstance(event, TracedOperator):
         return None
-    fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
+    fake_bytes = tuple(trace.storage_bytes[result.storage] for result in event.made_storages)
     if run is None:
-        return Probe(records.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
+        return Probe(allocator.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
     usage = run.usage
     if usage is None:
-        assert record is not None  # what a CPU runs is recorded
-        usage = records.usage(record.window(run.mark))
-    return Probe(usage, tuple(run.output_bytes[made.position] for made in event.made))
+        assert log is not None  # what a CPU runs is recorded
+        usage = allocator.usage(log.window(run.mark))
+    return Probe(usage, tuple(run.output_bytes[result.position] for result in event.made_storages))
 
 
 class _Runner:
     def __init__(
         self, trace: StepTrace, device: torch.device, inside_bytes: dict[Any, int] | None = None
     ) -> None:
-        self.record: records.AllocatorLog | None = None
-        self.layouts: tracing.Layouts = {}
+        self.log: allocator.AllocatorLog | None = None
+        self.layouts: Layouts = {}
         self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
         self._runs: dict[Any, _Run | None] = {}
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
@@ -143,12 +124,16 @@ class _Runner:
         run = self._runs[key]
         if run is None:
             return None
-        for made in event.made:
-            if made.position in run.kept:
-                self._opaque[made.storage] = (run.mark, made.position, run.kept[made.position])
-            strides = run.output_strides.get(made.position, made.strides)
-            if strides != made.strides:
-                self.layouts.setdefault(event.key, {})[made.position] = strides
+        for result in event.made_storages:
+            if result.position in run.kept_outputs:
+                self._opaque[result.storage] = (
+                    run.mark,
+                    result.position,
+                    run.kept_outputs[result.position],
+                )
+            strides = run.output_strides.get(result.position, result.strides)
+            if strides != result.strides:
+                self.layouts.setdefault(event.key, {})[result.position] = strides
         return run
 
     def _key(self, event: TracedOperator) -> Any:
@@ -167,14 +152,15 @@ class _Runner:
         inside_bytes = self._inside_bytes.get(event.key)
         if inside_bytes is not None:
             made_bytes = {
-                made.position: self._trace.storage_bytes[made.storage] for made in event.made
+                result.position: self._trace.storage_bytes[result.storage]
+                for result in event.made_storages
             }
             kept_bytes = sum(made_bytes.values())
-            return _Run(mark, records.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
-        too_large = (
+            return _Run(mark, allocator.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
+        is_too_large = (
             self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
         )
-        if too_large or self._lacks_workspace(event):
+        if is_too_large or self._lacks_workspace(event):
             self._note_not_run(event)
             return None
         function = event.function
@@ -182,24 +168,26 @@ class _Runner:
 
         def call() -> Any:
             with torch.set_grad_enabled(event.grad_mode):
-                return function(*arguments, **named)
+                return function(*arguments, **keywords)
 
         usage = None
         try:
-            arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
-            if self.record is None:
+            arguments, keywords = pytree.tree_map_only(
+                TensorSpec, self._make_operand, event.arguments
+            )
+            if self.log is None:
                 call()  # the libraries take at their first call what they keep
-                usage, outputs = records.cuda_usage(call, self._device)
+                usage, outputs = allocator.cuda_usage(call, self._device)
             else:
-                self.record.mark(mark)
+                self.log.mark(mark)
                 try:
                     outputs = call()
                 finally:
-                    self.record.mark("between")
+                    self.log.mark("between")
         except (RuntimeError, ValueError, IndexError, NotImplementedError, MemoryError):
             self._note_not_run(event)
             return None
-        return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
+        return self._finish_run(event, mark, usage, pytree.tree_leaves(outputs))
 
     def _lacks_workspace(self, event: TracedOperator) -> bool:
         """Return whether an operand is a workspace whose maker could not be run: without it a
@@ -220,8 +208,8 @@ class _Runner:
             f"{event.function} cannot be run alone here: what it takes inside is not counted"
         )
 
-    def _finished(
-        self, event: TracedOperator, mark: str, usage: records.Usage | None, outputs: list[Any]
+    def _finish_run(
+        self, event: TracedOperator, mark: str, usage: allocator.Usage | None, outputs: list[Any]
     ) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may
         need its content.
@@ -231,12 +219,12 @@ class _Runner:
             usage,
             {position: self._bytes_of(output) for position, output in enumerate(outputs)},
         )
-        for storage, position, _ in event.made:
+        for storage, position, _ in event.made_storages:
             output = outputs[position]
             if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:
                 run.output_strides[position] = strides_of(output)
             if run.output_bytes[position] not in (0, self._trace.storage_bytes[storage]):
-                run.kept[position] = output
+                run.kept_outputs[position] = output
         return run
 
     def _bytes_of(self, output: Any) -> int:
@@ -246,27 +234,27 @@ class _Runner:
         is_here = isinstance(output, torch.Tensor) and output.device.type == self._device.type
         return output.untyped_storage().nbytes() if is_here else 0
 
-    def _made(self, spec: TensorSpec) -> torch.Tensor:
+    def _make_operand(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
-            return _as_specified(self._opaque[spec.storage][2], spec)
+            return _view_as_specified(self._opaque[spec.storage][2], spec)
         if spec.room_bytes:
-            room = zeros((spec.room_bytes,), (1,), torch.uint8, spec.device)
+            storage_bytes = zeros((spec.room_bytes,), (1,), torch.uint8, spec.device)
             return torch.empty(0, dtype=spec.dtype, device=spec.device).set_(
-                room.untyped_storage(), 0, spec.sizes, spec.strides
+                storage_bytes.untyped_storage(), 0, spec.sizes, spec.strides
             )
         if spec.content is not None:
             values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
-            made = torch.empty_strided(
+            operand = torch.empty_strided(
                 spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device
             ).copy_(values)
         else:
-            made = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
-        made = made.conj() if spec.is_conj else made
-        return torch._neg_view(made) if spec.is_neg else made
+            operand = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
+        operand = operand.conj() if spec.is_conj else operand
+        return torch._neg_view(operand) if spec.is_neg else operand
 
 
-def _as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """Return what another operator made as ``spec`` views it; as it is where only the operator
+def _view_as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Return the result of another operator as ``spec`` views it; as it is where only the operator
     knows its size.
     """
     needed_bytes = _extent(spec.sizes, spec.strides) * spec.dtype.itemsize
@@ -279,8 +267,10 @@ def _as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def _needed_bytes(event: TracedOperator, trace: StepTrace) -> int:
     """Return the bytes of the operator's own tensors, its operands' and its results'."""
     specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
-    given = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
-    return given + sum(trace.storage_bytes[made.storage] for made in event.made)
+    operand_bytes = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
+    return operand_bytes + sum(
+        trace.storage_bytes[result.storage] for result in event.made_storages
+    )
 
 
 def _machine_bytes() -> float:
@@ -303,47 +293,55 @@ _BY_ROWS = frozenset({ "mm", "bmm", "addmm", "baddbmm", "_to_copy", "clone", "co
     "embedding_dense_backward"})  # fmt: skip
 
 
-def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
-    """Return, by key, what the large operators take inside, of those where the small sizes tell
+def probe_large_operators(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
+    """Return, by key, the bytes that the large operators take inside, where the small sizes tell
     it.
     """
-    waiting = {
+    large_events = {
         event.key: event
         for event in events
         if isinstance(event, TracedOperator) and _is_large(event, trace)
     }
-    tried: dict[Any, list[_SmallRun | None]] = {}
-    if not waiting:
+    small_runs: dict[Any, list[_SmallRun | None]] = {}
+    if not large_events:
         return {}
-    with records.recorded() as record:
-        for key, event in waiting.items():
-            tried[key] = [_run_small(event, most, record) for most in _SMALL_SIZES]
-    done = {key: [run for run in runs if run is not None] for key, runs in tried.items()}
-    whole = {key: runs for key, runs in done.items() if len(runs) == len(_SMALL_SIZES)}
-    found = {key: _at_full_size(waiting[key], runs, record) for key, runs in whole.items()}
-    return {key: inside for key, inside in found.items() if inside is not None}
+    with allocator.record_allocations() as log:
+        for key, event in large_events.items():
+            small_runs[key] = [_run_small(event, small_size, log) for small_size in _SMALL_SIZES]
+    finished_runs = {
+        key: [run for run in runs if run is not None] for key, runs in small_runs.items()
+    }
+    complete_runs = {
+        key: runs for key, runs in finished_runs.items() if len(runs) == len(_SMALL_SIZES)
+    }
+    inside_by_key = {
+        key: _inside_at_full_size(large_events[key], runs, log)
+        for key, runs in complete_runs.items()
+    }
+    return {key: inside for key, inside in inside_by_key.items() if inside is not None}
 
 
-def _at_full_size(
-    event: TracedOperator, runs: list[_SmallRun], record: records.AllocatorLog
+def _inside_at_full_size(
+    event: TracedOperator, runs: list[_SmallRun], log: allocator.AllocatorLog
 ) -> int | None:
-    """Return what the operator takes inside at its own size, None where the small sizes leave it
-    open.
+    """Return the bytes that the operator takes inside at its own size, None where the small sizes
+    leave it open.
     """
-    usages = [records.usage(record.window(run.mark)) for run in runs]
-    inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
-    if inside[0] == inside[1]:
-        return inside[0]
+    usages = [allocator.usage(log.window(run.mark)) for run in runs]
+    inside_bytes = [usage.peak_bytes - usage.kept_bytes for usage in usages]
+    if inside_bytes[0] == inside_bytes[1]:
+        return inside_bytes[0]
     operands = list(
         zip(_operand_bytes(event.arguments), *(run.operand_bytes for run in runs), strict=True)
     )
-    copied = {
-        sum(operand[0] for operand in chosen)
+    copied_bytes = {
+        sum(operand[0] for operand in subset)
         for count in range(1, len(operands) + 1)
-        for chosen in itertools.combinations(operands, count)
-        if inside == [sum(operand[1] for operand in chosen), sum(operand[2] for operand in chosen)]
+        for subset in itertools.combinations(operands, count)
+        if inside_bytes
+        == [sum(operand[1] for operand in subset), sum(operand[2] for operand in subset)]
     }
-    return copied.pop() if len(copied) == 1 else None
+    return copied_bytes.pop() if len(copied_bytes) == 1 else None
 
 
 class _SmallRun(NamedTuple):
@@ -371,12 +369,12 @@ def _operand_bytes(arguments: Any) -> list[int]:
 def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
     if event.function is None or event.only_views:
         return False
-    elementwise = torch.Tag.pointwise in event.function.tags
-    random = torch.Tag.nondeterministic_seeded in event.function.tags
-    if random or not (elementwise or event.name in _BY_ROWS):
+    is_elementwise = torch.Tag.pointwise in event.function.tags
+    is_random = torch.Tag.nondeterministic_seeded in event.function.tags
+    if is_random or not (is_elementwise or event.name in _BY_ROWS):
         return False
-    made = sum(trace.storage_bytes[made.storage] for made in event.made)
-    written = sum(
+    made_bytes = sum(trace.storage_bytes[result.storage] for result in event.made_storages)
+    written_bytes = sum(
         math.prod(value.sizes) * value.dtype.itemsize
         for argument, value in zip(
             event.function._schema.arguments, event.arguments[0], strict=False
@@ -385,51 +383,55 @@ def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
         and argument.alias_info is not None
         and argument.alias_info.is_write
     )
-    return made + written > _LARGE_BYTES
+    return made_bytes + written_bytes > _LARGE_BYTES
 
 
-def _run_small(event: TracedOperator, most: int, record: records.AllocatorLog) -> _SmallRun | None:
-    """Run the operator with its large sizes about ``most``; return None where it cannot be run
-    so.
+def _run_small(
+    event: TracedOperator, small_size: int, log: allocator.AllocatorLog
+) -> _SmallRun | None:
+    """Run the operator with its large sizes about ``small_size``; return None where it cannot be
+    run so.
     """
     assert event.function is not None  # as it is large
-    mark = str(record.marks)
-    smaller = _smaller_sizes(event.arguments, most)
+    mark = str(log.marks)
+    smaller_sizes = _smaller_sizes(event.arguments, small_size)
     try:
-        arguments, named = pytree.tree_map(lambda leaf: _scaled(leaf, smaller), event.arguments)
+        arguments, keywords = pytree.tree_map(
+            lambda leaf: _scale(leaf, smaller_sizes), event.arguments
+        )
     except ValueError:
         return None
-    operand_bytes = _operand_bytes((arguments, named))
+    operand_bytes = _operand_bytes((arguments, keywords))
     with torch.set_grad_enabled(event.grad_mode):
-        record.mark(mark)
+        log.mark(mark)
         try:
-            outputs = event.function(*arguments, **named)
+            outputs = event.function(*arguments, **keywords)
         except (RuntimeError, ValueError, IndexError, NotImplementedError):
             return None
         finally:
-            record.mark("between")
+            log.mark("between")
     del outputs
     return _SmallRun(mark, operand_bytes)
 
 
-def _smaller_sizes(arguments: Any, most: int) -> dict[int, int]:
+def _smaller_sizes(arguments: Any, small_size: int) -> dict[int, int]:
     """Return a smaller size for each large one: of the same alignment, and different from the
     others.
     """
     leaves = pytree.tree_leaves(arguments)
     sizes = {size for leaf in leaves if isinstance(leaf, TensorSpec) for size in leaf.sizes}
     sizes |= {leaf for leaf in leaves if type(leaf) is int}  # an embedding's rows
-    large = sorted(size for size in sizes if size > 2 * max(_SMALL_SIZES))
-    return {size: most + 16 * rank + size % 16 for rank, size in enumerate(large)}
+    large_sizes = sorted(size for size in sizes if size > 2 * max(_SMALL_SIZES))
+    return {size: small_size + 16 * rank + size % 16 for rank, size in enumerate(large_sizes)}
 
 
-def _scaled(leaf: Any, smaller: dict[int, int]) -> Any:
+def _scale(leaf: Any, smaller_sizes: dict[int, int]) -> Any:
     if isinstance(leaf, TensorSpec):
-        sizes = tuple(smaller.get(size, size) for size in leaf.sizes)
-        made = zeros(sizes, _strides(leaf, sizes), leaf.dtype, leaf.device)
-        made = made.conj() if leaf.is_conj else made
-        return torch._neg_view(made) if leaf.is_neg else made
-    return smaller.get(leaf, leaf) if type(leaf) is int else leaf
+        sizes = tuple(smaller_sizes.get(size, size) for size in leaf.sizes)
+        operand = zeros(sizes, _strides(leaf, sizes), leaf.dtype, leaf.device)
+        operand = operand.conj() if leaf.is_conj else operand
+        return torch._neg_view(operand) if leaf.is_neg else operand
+    return smaller_sizes.get(leaf, leaf) if type(leaf) is int else leaf
 
 
 def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -438,21 +440,26 @@ def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
     Raises ValueError for a layout that has none.
     """
-    strides, reach, scaled = [0] * len(sizes), 1, 1
-    for place in sorted(range(len(sizes)), key=lambda place: (spec.strides[place], -place)):
-        if spec.strides[place] == 0 or spec.sizes[place] == 1:
-            strides[place] = 0 if spec.strides[place] == 0 else scaled
+    strides, reach, scaled_reach = [0] * len(sizes), 1, 1
+    for dimension in sorted(
+        range(len(sizes)), key=lambda dimension: (spec.strides[dimension], -dimension)
+    ):
+        if spec.strides[dimension] == 0 or spec.sizes[dimension] == 1:
+            strides[dimension] = 0 if spec.strides[dimension] == 0 else scaled_reach
             continue
-        gap, rest = divmod(spec.strides[place], reach)
-        if rest or gap < 1:
+        gap, remainder = divmod(spec.strides[dimension], reach)
+        if remainder or gap < 1:
             raise ValueError("the layout overlaps")
-        strides[place] = scaled * gap
-        reach, scaled = spec.strides[place] * spec.sizes[place], strides[place] * sizes[place]
+        strides[dimension] = scaled_reach * gap
+        reach, scaled_reach = (
+            spec.strides[dimension] * spec.sizes[dimension],
+            strides[dimension] * sizes[dimension],
+        )
     return tuple(strides)
 
 
 def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many elements lie from a tensor's first to its last, both included."""
+    """Return the number of elements from a tensor's first to its last, both included."""
     return (
         sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
         if 0 not in sizes

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 import torch
 
+from helpers.memory._events import Release, StepTrace, TracedOperator
 from helpers.memory._probing import Probe
-from helpers.memory._trace import Release, StepTrace, TracedOperator
 from helpers.results import Record, derived
 
 CATEGORIES = (
@@ -70,10 +70,10 @@ class MemoryTimeline(Record):
 
     def alive_at(self, event: int) -> tuple[LiveTensor, ...]:
         """Return the tensors that are alive at ``event``, the largest first."""
-        found = [
+        alive_tensors = [
             tensor for tensor in self.tensors if tensor.start_event <= event <= tensor.end_event
         ]
-        return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
+        return tuple(sorted(alive_tensors, key=lambda tensor: -tensor.size_bytes))
 
 
 @dataclass
@@ -86,7 +86,9 @@ class _Life:
     end: int | None = None
 
 
-def built(trace: StepTrace, probes: list[Probe | None], device: torch.device) -> MemoryTimeline:
+def build_timeline(
+    trace: StepTrace, probes: list[Probe | None], device: torch.device
+) -> MemoryTimeline:
     """Return the timeline of the trace's second step."""
     replay = _Replay(trace, device)
     events = trace.events[trace.start :]
@@ -109,7 +111,7 @@ class _Replay:
         self._by_storage: dict[int, _Life] = {}
         for storage in trace.carried:
             category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
-            self._born(
+            self._add_life(
                 storage, trace.storage_bytes[storage], name=name, category=category, layer=layer
             )
 
@@ -117,7 +119,7 @@ class _Replay:
     def _now(self) -> int:
         return max(len(self._operators) - 1, 0)
 
-    def _born(
+    def _add_life(
         self, storage: int | None, size_bytes: int, *, name: str, category: str, layer: str
     ) -> _Life:
         rounded = -(-size_bytes // self._block_bytes) * self._block_bytes
@@ -130,9 +132,11 @@ class _Replay:
     def run(self, operator: TracedOperator, probe: Probe) -> None:
         self._operators.append(operator)
         made_bytes = 0
-        for (storage, _, _), size_bytes in zip(operator.made, probe.made_bytes, strict=True):
+        for (storage, _, _), size_bytes in zip(
+            operator.made_storages, probe.made_bytes, strict=True
+        ):
             category = _CATEGORY_OF_PHASE[operator.phase]
-            life = self._born(
+            life = self._add_life(
                 storage, size_bytes, name=operator.name, category=category, layer=operator.layer
             )
             made_bytes += life.size_bytes
@@ -141,7 +145,7 @@ class _Replay:
                 life.category = "gradient"
         workspace_bytes = probe.usage.peak_bytes - made_bytes
         if workspace_bytes > 0:
-            life = self._born(
+            life = self._add_life(
                 None,
                 workspace_bytes,
                 name=operator.name,

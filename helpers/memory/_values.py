@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations._shapes import everywhere
+from helpers.operations._shapes import uniform_value
 
 MOST_ELEMENTS = 2**18  # of a tensor whose values are kept: a mask of 512 by 512
 
@@ -34,14 +34,14 @@ class KnownValues:
     def keep(self, fake: torch.Tensor, real: torch.Tensor) -> None:
         """Keep the values of ``fake``, a tensor that has its storage to itself."""
         with _disable_current_modes():
-            kept = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype).copy_(
+            values = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype).copy_(
                 real.detach()
             )
         if (
             fake.storage_offset() == 0
-            and kept.untyped_storage().nbytes() == fake.untyped_storage().nbytes()
+            and values.untyped_storage().nbytes() == fake.untyped_storage().nbytes()
         ):
-            self._storages[_key(fake)] = kept.untyped_storage()
+            self._storages[_key(fake)] = values.untyped_storage()
 
     def learn(self, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """Return ``fake``, whose values are known from now on where ``real`` has few and they are
@@ -77,14 +77,14 @@ class KnownValues:
         if storage is None:
             return None
         with _disable_current_modes():
-            made = torch.empty(0, dtype=fake.dtype).set_(
+            view = torch.empty(0, dtype=fake.dtype).set_(
                 storage, fake.storage_offset(), fake.size(), fake.stride()
             )
-            made = made.conj() if fake.is_conj() else made
-            return torch._neg_view(made) if fake.is_neg() else made
+            view = view.conj() if fake.is_conj() else view
+            return torch._neg_view(view) if fake.is_neg() else view
 
-    def computed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Return what ``function`` gives on values, in a tuple; None where a value is not known.
+    def compute(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """Return the result of ``function`` on values, in a tuple; None where a value is not known.
 
         Numbers are drawn from torch's own generator, which the caller gets back as it was; not from
         another one.
@@ -93,15 +93,15 @@ class KnownValues:
             isinstance(value, torch.Generator) for value in args
         ):
             return None
-        found = {
+        known_values = {
             id(leaf): self.of(leaf)
             for leaf in pytree.tree_leaves((args, kwargs))
             if _is_tensor(leaf)
         }
-        if any(value is None for value in found.values()):
+        if any(value is None for value in known_values.values()):
             return None
         args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda leaf: found[id(leaf)], (args, kwargs)
+            torch.Tensor, lambda leaf: known_values[id(leaf)], (args, kwargs)
         )
         args, kwargs = pytree.tree_map_only(
             torch.device, lambda _: torch.device("cpu"), (args, kwargs)
@@ -113,39 +113,43 @@ class KnownValues:
         """Keep the values of what ``function`` made or wrote; forget those that it wrote without
         our knowing what.
         """
-        made = [leaf for leaf in pytree.tree_leaves(outputs) if _is_tensor(leaf)]
-        given = written(function, args, kwargs)
-        changed = [
+        results = [leaf for leaf in pytree.tree_leaves(outputs) if _is_tensor(leaf)]
+        written = written_tensors(function, args, kwargs)
+        changed_tensors = [
             tensor
-            for tensor in given
+            for tensor in written
             if _key(tensor) in self._storages or _key(tensor) in self._everywhere
         ]
-        small = all(tensor.numel() <= MOST_ELEMENTS for tensor in made)
-        values = self.computed(function, args, kwargs) if small and (made or changed) else None
+        is_small = all(tensor.numel() <= MOST_ELEMENTS for tensor in results)
+        values = (
+            self.compute(function, args, kwargs)
+            if is_small and (results or changed_tensors)
+            else None
+        )
         if values is None:
-            for tensor in changed:
+            for tensor in changed_tensors:
                 self.forget(_key(tensor))
-            self._take_finite(function, args, made)
+            self._take_finite(function, args, results)
             return
         if torch.Tag.nondeterministic_seeded in function.tags or self.are_drawn(args, kwargs):
-            self._drawn |= {_key(tensor) for tensor in (*made, *changed)}
-        reals = [leaf for leaf in pytree.tree_leaves(values) if _is_tensor(leaf)]
-        for fake, real in zip(made, reals, strict=True):
+            self._drawn |= {_key(tensor) for tensor in (*results, *changed_tensors)}
+        real_results = [leaf for leaf in pytree.tree_leaves(values) if _is_tensor(leaf)]
+        for fake, real in zip(results, real_results, strict=True):
             if _key(fake) not in self._storages:
                 self.keep(fake, real)
 
-    def _take_finite(self, function: Any, args: Any, made: list[torch.Tensor]) -> None:
+    def _take_finite(self, function: Any, args: Any, results: list[torch.Tensor]) -> None:
         """Take activations for finite numbers where the model asks whether they are."""
         name = function._schema.name.removeprefix("aten::")
-        answer = everywhere(name, args, lambda tensor: self._everywhere.get(_key(tensor)))
-        if answer is None or made[0].dtype != torch.bool:
+        answer = uniform_value(name, args, lambda tensor: self._everywhere.get(_key(tensor)))
+        if answer is None or results[0].dtype != torch.bool:
             return
-        self._everywhere[_key(made[0])] = answer
-        if made[0].numel() == 1:
+        self._everywhere[_key(results[0])] = answer
+        if results[0].numel() == 1:
             self.takes_finite = True
             with _disable_current_modes():
-                value = torch.full(made[0].size(), answer)
-            self.keep(made[0], value)
+                value = torch.full(results[0].size(), answer)
+            self.keep(results[0], value)
 
 
 def _is_tensor(leaf: Any) -> bool:
@@ -156,21 +160,21 @@ def _key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def written(function: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def written_tensors(function: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the tensors among the arguments that ``function`` writes."""
     if not function._schema.is_mutable:
         return []
-    named = [
+    named_values = [
         (argument, value) for argument, value in zip(function._schema.arguments, args, strict=False)
     ]
-    named += [
+    named_values += [
         (argument, kwargs[argument.name])
         for argument in function._schema.arguments
         if argument.name in kwargs
     ]
-    given = [
+    written_values = [
         value
-        for argument, value in named
+        for argument, value in named_values
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    return [leaf for leaf in pytree.tree_leaves(given) if _is_tensor(leaf)]
+    return [leaf for leaf in pytree.tree_leaves(written_values) if _is_tensor(leaf)]

@@ -32,21 +32,21 @@ class Accumulation(NamedTuple):
     itemsize: int
 
 
-class Custom(NamedTuple):
-    """A ``torch.autograd.Function`` in the graph: what its backward runs, None where that cannot be
-    followed.
+class CustomFunction(NamedTuple):
+    """A ``torch.autograd.Function`` in the graph: the operators that its backward runs, None where
+    it cannot be followed.
     """
 
     name: str
     calls: list[Call] | None
 
 
-class Reached(NamedTuple):
-    """What a backward pass from the outputs visits."""
+class BackwardPass(NamedTuple):
+    """The nodes, parameters and results that a backward pass from the outputs visits."""
 
-    sequences: frozenset[int]
+    visited_node_ids: frozenset[int]
     parameters: frozenset[int]
-    custom: dict[int, Custom]
+    custom: dict[int, CustomFunction]
     accumulations: list[Accumulation]
     recurrences: dict[int, set[int]]
 
@@ -61,11 +61,11 @@ class Reached(NamedTuple):
         return bool(self.parameters & {id(parameter), id(stand_in)})
 
 
-def reached(outputs: Any, trace: OperatorTrace) -> Reached:
+def walk_graph(outputs: Any, trace: OperatorTrace) -> BackwardPass:
     """Walk autograd's graph from ``outputs`` to the parameters.
 
-    ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the
-    tensors that receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose
+    ``visited_node_ids`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids
+    of the tensors that receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose
     backward is code (by number), ``recurrences`` the results of each recurrent layer (by its id)
     that are used.
     """
@@ -75,38 +75,44 @@ def reached(outputs: Any, trace: OperatorTrace) -> Reached:
     uses: Counter = Counter(set(roots))
     seen, waiting = {node for node, _ in roots}, [node for node, _ in dict.fromkeys(roots)]
     waiting = list(dict.fromkeys(waiting))
-    sequences: set[int] = set()
-    functions: set = set()
-    recurrences: set = set()
+    visited_node_ids: set[int] = set()
+    custom_nodes: set = set()
+    recurrent_nodes: set = set()
     while waiting:
         node = waiting.pop()
         if hasattr(node, "variable"):
             leaves.add(id(node.variable))
             continue
-        sequences.add(node._sequence_nr())
+        visited_node_ids.add(node._sequence_nr())
         if hasattr(node, "recurrence"):
-            recurrences.add(node)
+            recurrent_nodes.add(node)
         elif not type(node).__module__.startswith("torch._C") and hasattr(node, "saved_tensors"):
-            functions.add(node)
-        for following, place in node.next_functions:
-            if following is None:
+            custom_nodes.add(node)
+        for next_node, result_index in node.next_functions:
+            if next_node is None:
                 continue
-            uses[following, place] += 1
-            if following not in seen:
-                seen.add(following)
-                waiting.append(following)
+            uses[next_node, result_index] += 1
+            if next_node not in seen:
+                seen.add(next_node)
+                waiting.append(next_node)
     custom = {
-        node._sequence_nr(): Custom(node.name(), _followed(node, uses, trace)) for node in functions
+        node._sequence_nr(): CustomFunction(node.name(), _run_custom_backward(node, uses, trace))
+        for node in custom_nodes
     }
-    used = {
-        id(node.recurrence): {place for user, place in uses if user is node} for node in recurrences
+    used_results = {
+        id(node.recurrence): {result_index for user, result_index in uses if user is node}
+        for node in recurrent_nodes
     }
-    return Reached(
-        frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used
+    return BackwardPass(
+        frozenset(visited_node_ids),
+        frozenset(leaves),
+        custom,
+        list(_accumulations(uses, trace)),
+        used_results,
     )
 
 
-def _followed(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | None:
+def _run_custom_backward(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | None:
     """Run a backward that is code, on gradients of ones; return its operators, None where it
     raises.
 
@@ -119,34 +125,38 @@ def _followed(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | No
         torch.ones(result.shape, dtype=result.dtype, device=result.device)
         for result in node._input_metadata
     ]
-    is_used = [bool(uses[node, place]) for place in range(len(ones))]
-    noted = [gradient if used else None for gradient, used in zip(ones, is_used, strict=True)]
-    filled = [
+    is_used = [bool(uses[node, result_index]) for result_index in range(len(ones))]
+    gradients_or_none = [
+        gradient if used else None for gradient, used in zip(ones, is_used, strict=True)
+    ]
+    filled_gradients = [
         gradient if used else torch.zeros_like(gradient)
         for gradient, used in zip(ones, is_used, strict=True)
     ]
-    before = trace.calls, trace.free.copy(), trace.draws.copy()
-    for given in noted, filled:
+    trace_before = trace.calls, trace.zero_cost_calls.copy(), trace.draws.copy()
+    for gradients in gradients_or_none, filled_gradients:
         trace.calls = []
         try:
             with trace.recording(), torch.no_grad():
-                node.apply(*given)
+                node.apply(*gradients)
             return trace.calls
         except Exception:  # whatever code of its own may raise; it is named as not counted
             continue
         finally:
-            trace.calls, trace.free, trace.draws = before
+            trace.calls, trace.zero_cost_calls, trace.draws = trace_before
     return None
 
 
 def _accumulations(uses: Counter, trace: OperatorTrace) -> Iterator[Accumulation]:
-    for (node, place), count in uses.items():
-        if count < 2:
+    for (node, result_index), use_count in uses.items():
+        if use_count < 2:
             continue
         if hasattr(node, "variable"):
             tensor, owner = node.variable, trace.parameter_owner.get(id(node.variable), 0)
-            yield Accumulation(owner, count - 1, tensor.numel(), tensor.dtype.itemsize)
+            yield Accumulation(owner, use_count - 1, tensor.numel(), tensor.dtype.itemsize)
         else:
-            metadata = node._input_metadata[place]
+            metadata = node._input_metadata[result_index]
             owner = trace.owner_of.get(node._sequence_nr(), 0)
-            yield Accumulation(owner, count - 1, math.prod(metadata.shape), metadata.dtype.itemsize)
+            yield Accumulation(
+                owner, use_count - 1, math.prod(metadata.shape), metadata.dtype.itemsize
+            )

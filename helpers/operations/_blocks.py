@@ -20,7 +20,9 @@ _FLAGS = (
     "_is_in_non_infra_torch_dispatch_mode",
     "_is_in_any_mode_without_ignore_compile_internals",
 )
-_ELSEWHERE = "a block that counts operators must end in the thread that began it, so leave it there"
+_WRONG_THREAD = (
+    "a block that counts operators must end in the thread that began it, so leave it there"
+)
 
 _lock = threading.Lock()
 _settings = ExitStack()
@@ -62,26 +64,26 @@ def _restore_flags(values: list[bool]) -> None:
 
 
 @contextmanager
-def _uncovered(
+def _set_aside_later_modes(
     mode: Any, pop: Callable[[], Any], push: Callable[[Any], None], depth: Callable[[], int]
 ) -> Iterator[None]:
     """Put aside the modes that were entered after ``mode`` and are still open, as torch removes the
     last one only.
     """
-    above: list[Any] = []
+    later_modes: list[Any] = []
     try:
         while True:
             if not depth():
-                raise RuntimeError(_ELSEWHERE)
+                raise RuntimeError(_WRONG_THREAD)
             top = pop()
             if top is mode:
                 push(top)
                 break
-            above.append(top)
+            later_modes.append(top)
         yield
     finally:
-        for later in reversed(above):
-            push(later)
+        for later_mode in reversed(later_modes):
+            push(later_mode)
 
 
 class DispatchMode(dispatch.TorchDispatchMode):
@@ -98,7 +100,7 @@ class DispatchMode(dispatch.TorchDispatchMode):
             dispatch._push_mode,
             torch._C._len_torch_dispatch_stack,
         )
-        with _uncovered(self, pop, push, depth):
+        with _set_aside_later_modes(self, pop, push, depth):
             super().__exit__(*error)
 
 
@@ -107,5 +109,5 @@ class FunctionMode(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
-        with _uncovered(self, pop, push, torch._C._len_torch_function_stack):
+        with _set_aside_later_modes(self, pop, push, torch._C._len_torch_function_stack):
             super().__exit__(*error)

@@ -30,8 +30,8 @@ import pandas as pd
 
 
 class Elementwise(NamedTuple):
-    """FLOP per output element, FLOP per element of each input's gradient, and what backward reads
-    besides it.
+    """FLOP per output element, FLOP per element of each input's gradient, and the tensors that
+    backward reads besides.
 
     ``saved`` is "none", "own" (the operand itself), "other" (the other operands) or "one" (one
     tensor of the output's size). ``gradient_flops`` is one number for every input or one an input,
@@ -60,7 +60,7 @@ _DATA = tomllib.loads(
 )
 
 
-def _table(section: str, kind: Any) -> dict[str, Any]:
+def _load_table(section: str, kind: Any) -> dict[str, Any]:
     rows = {
         names: [tuple(cell) if isinstance(cell, list) else cell for cell in row]
         for names, row in _DATA[section].items()
@@ -68,9 +68,9 @@ def _table(section: str, kind: Any) -> dict[str, Any]:
     return {name: kind(*row) for names, row in rows.items() for name in names.split()}
 
 
-ELEMENTWISE: dict[str, Elementwise] = _table("elementwise", Elementwise)
-REDUCTIONS: dict[str, Reduction] = _table("reductions", Reduction)
-INTERPOLATION: dict[str, tuple[int, int]] = _table("interpolation", lambda *pair: pair)
+ELEMENTWISE: dict[str, Elementwise] = _load_table("elementwise", Elementwise)
+REDUCTIONS: dict[str, Reduction] = _load_table("reductions", Reduction)
+INTERPOLATION: dict[str, tuple[int, int]] = _load_table("interpolation", lambda *pair: pair)
 FREE, FILL, COPY, GATHER, SCATTER, ACCUMULATING, NORMS, WITHOUT_PRODUCTS = (
     frozenset(_DATA["sets"][name].split())
     for name in (

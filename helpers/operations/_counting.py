@@ -32,15 +32,15 @@ from torch.optim.optimizer import (
 )
 
 from helpers.operations import _backward as backward, _blocks as blocks, _tally as tally
-from helpers.operations._known import OnShapes
-from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
+from helpers.operations._meta import MetaTrace
+from helpers.operations._optimizer import OptimizerRecorder, owners_of_storages, split_foreach
 from helpers.operations._report import OperationProfile
 from helpers.operations._specs import (
     NOTHING,
     Call,
     Operator,
     is_dense,
-    mapped,
+    map_tensors,
     operator_of,
     spec_of,
     storage_of,
@@ -50,11 +50,11 @@ from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurr
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
-_FREE = "free"  # what is known of a node whose operator costs nothing
+_FREE = "free"  # the cost of a node whose operator costs nothing
 
 
 class OperationCounter:
-    """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now."""
+    """The operations that run inside ``with helpers.count_ops() as ops``, up to now."""
 
     def __init__(self) -> None:
         self._run = RunningTrace()
@@ -80,9 +80,9 @@ class OperationCounter:
         is its own.
         """
         run = self._run
-        for (name, owner), calls in run.free.items():
+        for (name, owner), calls in run.zero_cost_calls.items():
             run.tally.cells[tally.CallGroup(owner, name, "forward", "free")] = calls, NOTHING
-        return tally.profile(run, run.tally, "", run.optimizer)
+        return tally.build_profile(run, run.tally, "", run.optimizer)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator
@@ -172,7 +172,7 @@ def _empty_class(name: str) -> type[nn.Module]:
 
 
 class RunningTrace(OperatorTrace):
-    """The sums over what runs, made while it runs."""
+    """The sums over all operators that run, made while they run."""
 
     def __init__(self) -> None:
         super().__init__(_Everything())
@@ -182,23 +182,23 @@ class RunningTrace(OperatorTrace):
         self._step: OptimizerRecorder | None = None
         self._is_muted = False
         self._is_executed = False
-        self._lazy: set[int] = set()
+        self._lazy_rows: set[int] = set()
         # The models are not kept: what is known of them by their ids goes with them.
         self._shadows: dict[int, nn.Module] = {}
         self._sizes: dict[int, _Size] = {}
         self._references: list[weakref.ref] = []
-        self._inside: dict[Any, tally.Tally] = {}
+        self._function_tallies: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one
-        # before, what, owner).
+        # before, cost, owner).
         self._first = torch._C._autograd._get_sequence_nr()
-        self._known = array("I")
+        self._links_of_nodes = array("I")
         self._links: list[tuple[int, Any, int]] = [(0, None, 0)]
-        self._places: dict[tuple[int, int, int], int] = {}
+        self._link_numbers: dict[tuple[int, int, int], int] = {}
         self._visited: set[tuple[int, int]] = set()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Count what runs inside, and change nothing of it."""
+        """Count the operators that run inside, and change nothing of them."""
         self._thread = threading.get_ident()
         with ExitStack() as stack:
             stack.enter_context(blocks.visible_operators())
@@ -209,7 +209,7 @@ class RunningTrace(OperatorTrace):
                 register_optimizer_step_post_hook(self._end_step),
             ):
                 stack.callback(handle.remove)
-            stack.enter_context(self._operators_recorded())
+            stack.enter_context(self._record_operators())
             stack.enter_context(FunctionRecorder(self))
             yield
 
@@ -247,7 +247,7 @@ class RunningTrace(OperatorTrace):
 
     def _add_weight(self, tensor: Tensor, row: int) -> None:
         if not _has_memory(tensor):
-            self._lazy.add(row)
+            self._lazy_rows.add(row)
         elif id(tensor) not in self.parameter_owner:
             self.parameter_owner[id(tensor)] = row
             storage, weights = storage_of(tensor), self._weights
@@ -255,24 +255,24 @@ class RunningTrace(OperatorTrace):
             self._forget_with(tensor, self.parameter_owner)
             self._references.append(weakref.ref(tensor, lambda _: weights.discard(storage)))
 
-    def _forget_with(self, thing: Any, *tables: dict[int, Any]) -> None:
-        """Let ``thing`` be forgotten at its end: another one may get its id."""
-        key = id(thing)
+    def _forget_with(self, referent: Any, *tables: dict[int, Any]) -> None:
+        """Let ``referent`` be forgotten at its end: another one may get its id."""
+        key = id(referent)
 
         def forget(_: weakref.ref) -> None:
             for table in tables:
                 table.pop(key, None)
 
-        self._references.append(weakref.ref(thing, forget))
+        self._references.append(weakref.ref(referent, forget))
 
     def _adopt(self, module: nn.Module, row: int) -> None:
         self._add_weights(module, row)
 
-    def _leave(self, module: nn.Module, given: Any, outputs: Any) -> None:
-        super()._leave(module, given, outputs)
+    def _leave(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        super()._leave(module, inputs, outputs)
         row = self._rows.get(id(module), 0)
-        if row in self._lazy:  # its first call has made its weights
-            self._lazy.discard(row)
+        if row in self._lazy_rows:  # its first call has made its weights
+            self._lazy_rows.discard(row)
             self._add_weights(module, row)
             self._add_sizes(module)
 
@@ -309,7 +309,7 @@ class RunningTrace(OperatorTrace):
         if func is torch.autograd.grad and (
             kwargs.get("is_grads_batched") or _functorch.maybe_current_level()
         ):
-            with self._gradients_executed():
+            with self._count_gradient_operators():
                 return func(*args, **kwargs)
         is_followed = is_recurrence(name, args) or name == "flex_attention"
         if (
@@ -318,15 +318,17 @@ class RunningTrace(OperatorTrace):
             or not all(map(_has_memory, tensors_in((*args, *kwargs.values()))))
         ):
             return func(*args, **kwargs)
-        inside = self._follow(func, args, kwargs)
-        before = torch._C._autograd._get_sequence_nr()
-        with self._muted():
+        function_tally = self._follow(func, args, kwargs)
+        first_node_id = torch._C._autograd._get_sequence_nr()
+        with self._mute():
             result = func(*args, **kwargs)
-        self._note_function(inside, range(before, torch._C._autograd._get_sequence_nr()))
+        self._add_function(
+            function_tally, range(first_node_id, torch._C._autograd._get_sequence_nr())
+        )
         return result
 
     @contextmanager
-    def _muted(self) -> Iterator[None]:
+    def _mute(self) -> Iterator[None]:
         self._is_muted = True
         try:
             yield
@@ -334,59 +336,62 @@ class RunningTrace(OperatorTrace):
             self._is_muted = False
 
     @contextmanager
-    def _gradients_executed(self) -> Iterator[None]:
+    def _count_gradient_operators(self) -> Iterator[None]:
         """Count the operators of a backward pass themselves: several at once, of torch.vmap, or of
         a transformation.
 
         The nodes of torch.func have no rule of an operator, whose tensors need no gradient outside
         of it.
         """
-        before, self._is_executed = self._is_executed, True
+        is_executed_before, self._is_executed = self._is_executed, True
         try:
             yield
         finally:
-            self._is_executed = before
+            self._is_executed = is_executed_before
 
     def _follow(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> tally.Tally:
         """Return the sums over ``func`` on shapes, and over the gradient of its first result."""
         has_grad = torch.is_grad_enabled()
-        key = func, *(mapped(value, self._spec) for value in (args, tuple(kwargs.items())))
-        if key in self._inside:
-            return self._inside[key]
+        key = func, *(map_tensors(value, self._spec) for value in (args, tuple(kwargs.items())))
+        if key in self._function_tallies:
+            return self._function_tallies[key]
 
-        def followed() -> tally.Tally:
-            trace = OnShapes(nn.Module())
+        def follow_function() -> tally.Tally:
+            trace = MetaTrace(nn.Module())
 
             def stand_in(tensor: Tensor) -> Tensor:
-                made = trace.stand_in_of_input(tensor, needs_grad=has_grad and tensor.requires_grad)
+                meta_tensor = trace.stand_in_of_input(
+                    tensor, needs_grad=has_grad and tensor.requires_grad
+                )
                 if storage_of(tensor) in self._weights:
-                    trace._weights.add(storage_of(made))
-                return made
+                    trace._weights.add(storage_of(meta_tensor))
+                return meta_tensor
 
             with trace.recording():
                 result = func(
-                    *mapped(args, stand_in),
-                    **{key: mapped(value, stand_in) for key, value in kwargs.items()},
+                    *map_tensors(args, stand_in),
+                    **{key: map_tensors(value, stand_in) for key, value in kwargs.items()},
                 )
-            return tally.of(
-                trace, backward.reached(result if isinstance(result, Tensor) else result[0], trace)
+            return tally.sum_trace(
+                trace,
+                backward.walk_graph(result if isinstance(result, Tensor) else result[0], trace),
             )
 
-        with ThreadPoolExecutor(1) as clean:  # a thread without modes, and with autograd
-            self._inside[key] = clean.submit(followed).result()
-        return self._inside[key]
+        with ThreadPoolExecutor(1) as executor:  # a thread without modes, and with autograd
+            self._function_tallies[key] = executor.submit(follow_function).result()
+        return self._function_tallies[key]
 
     def _spec(self, tensor: Tensor) -> Any:
         return spec_of(tensor, self._weights, grad=torch.is_grad_enabled())
 
-    def _note_function(self, inside: tally.Tally, sequences: range) -> None:
+    def _add_function(self, function_tally: tally.Tally, node_ids: range) -> None:
         owner = self._stack[-1]
         self.tally.add_function(
-            inside, owner, phases=("forward",) if self._phase == "forward" else ()
+            function_tally, owner, phases=("forward",) if self._phase == "forward" else ()
         )
-        what = inside, sequences.start  # one gradient, whichever of its nodes are met
-        for sequence in sequences if torch.is_grad_enabled() else ():
-            self._remember(sequence, what, owner)
+        cost = function_tally, node_ids.start  # one gradient, whichever of its nodes are met
+        for node_id in node_ids if torch.is_grad_enabled() else ():
+            self._remember(node_id, cost, owner)
 
     # The operators, below autograd.
 
@@ -398,54 +403,56 @@ class RunningTrace(OperatorTrace):
             # it takes the operator apart, into those on its values, which come here
             return NotImplemented
         if torch._C._current_graph_task_id() != -1:
-            return self._in_backward(func, args, kwargs)
+            return self._run_in_backward(func, args, kwargs)
         self._visited.clear()
         if self._step is not None and not torch.is_grad_enabled():
             if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
-                return self._not_counted(operator_of(func), func(*args, **kwargs), "optimizer")
+                return self._add_uncounted(operator_of(func), func(*args, **kwargs), "optimizer")
             result = self._step.__torch_dispatch__(func, (), args, kwargs)
             for call in self._step.calls:
-                self.tally.add_executed(self.tally.priced(call), call.owner, "optimizer")
+                self.tally.add_executed(self.tally.price(call), call.owner, "optimizer")
             self._step.calls.clear()
             is_dense_result = all(map(is_dense, tensors_in((result,))))
             return (
                 result
                 if is_dense_result
-                else self._not_counted(operator_of(func), result, "optimizer")
+                else self._add_uncounted(operator_of(func), result, "optimizer")
             )
-        return self._forward(func, args, kwargs)
+        return self._run_in_forward(func, args, kwargs)
 
-    def _forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def _run_in_forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
         operator = operator_of(func)
         if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
-            return self._not_counted(operator, func(*args, **kwargs), self._phase)
+            return self._add_uncounted(operator, func(*args, **kwargs), self._phase)
         if not operator.name.startswith("_scaled_dot_product") or operator.name.endswith(
             "_backward"
         ):
             try:
                 return super().operator(func, args, kwargs)
-            except _NotDenseError as made:
-                return self._not_counted(operator, made.result, self._phase)
-        named = {
+            except _NotDenseError as error:
+                return self._add_uncounted(operator, error.result, self._phase)
+        arguments = {
             argument.name: value
             for argument, value in zip(func._schema.arguments, args, strict=False)
         } | kwargs
         query, key, value = args[:3]
-        mask = named.get("attn_mask", named.get("attn_bias"))
+        mask = arguments.get("attn_mask", arguments.get("attn_bias"))
         options = {
-            name: named[name] for name in ("dropout_p", "is_causal", "scale") if name in named
+            name: arguments[name]
+            for name in ("dropout_p", "is_causal", "scale")
+            if name in arguments
         }
         options["enable_gqa"] = query.shape[-3] != key.shape[-3]
-        inside = self._follow(
+        function_tally = self._follow(
             functional.scaled_dot_product_attention, (query, key, value, mask), options
         )
-        last = torch._C._autograd._get_sequence_nr()
-        nodes = (
+        next_node_id = torch._C._autograd._get_sequence_nr()
+        node_count = (
             1
             if any(tensor.requires_grad for tensor in tensors_in((*args, *kwargs.values())))
             else 0
         )
-        self._note_function(inside, range(last - nodes, last))
+        self._add_function(function_tally, range(next_node_id - node_count, next_node_id))
         return func(*args, **kwargs)
 
     def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:
@@ -454,7 +461,7 @@ class RunningTrace(OperatorTrace):
             raise _NotDenseError(result)
         return result
 
-    def _not_counted(self, operator: Operator, result: Any, phase: str | None) -> Any:
+    def _add_uncounted(self, operator: Operator, result: Any, phase: str | None) -> Any:
         """Return the result of an operator on tensors that are not dense; it is named, as one
         without a rule is.
         """
@@ -462,71 +469,75 @@ class RunningTrace(OperatorTrace):
             self.tally.add_unknown(operator, self._stack[-1], phase)
         return result
 
-    def _note(self, call: Call, operator: Operator) -> None:
-        for part in one_by_one(call, operator, ()):
-            priced = self.tally.priced(part)
+    def _add_call(self, call: Call, operator: Operator) -> None:
+        for single_call in split_foreach(call, operator, ()):
+            priced_call = self.tally.price(single_call)
             if self._phase == "forward":
-                self.tally.add_forward(priced, call.owner)
+                self.tally.add_forward(priced_call, call.owner)
             elif self._phase is not None:
-                self.tally.add_executed(priced, call.owner, self._phase)
-        if call.needs_grad and call.sequence is not None:
-            self._remember(call.sequence, priced, call.owner)
+                self.tally.add_executed(priced_call, call.owner, self._phase)
+        if call.needs_grad and call.node_id is not None:
+            self._remember(call.node_id, priced_call, call.owner)
 
-    def _note_free(self, operator: Operator, args: tuple, owner: int, sequence: int) -> None:
+    def _add_zero_cost_call(
+        self, operator: Operator, args: tuple, owner: int, node_id: int
+    ) -> None:
         if self._phase == "forward":
-            super()._note_free(operator, args, owner, sequence)
+            super()._add_zero_cost_call(operator, args, owner, node_id)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(args)):
-            self._remember(sequence, _FREE, owner)
+            self._remember(node_id, _FREE, owner)
 
     # What is known of the nodes of autograd's graph: of each one number, which leads to a chain of
     # links.
 
-    def _own(self, sequence: int, owner: int) -> None:
+    def _set_owner(self, node_id: int, owner: int) -> None:
         """Remember who calls a torch.autograd.Function: its forward runs without gradients, after
         its node is made.
         """
-        if not torch.is_grad_enabled() and not self._link(sequence):
-            self._remember(sequence, None, owner)
+        if not torch.is_grad_enabled() and not self._link(node_id):
+            self._remember(node_id, None, owner)
 
-    def _link(self, sequence: int) -> int:
-        place = sequence - self._first
-        return self._known[place] if 0 <= place < len(self._known) else 0
+    def _link(self, node_id: int) -> int:
+        index = node_id - self._first
+        return self._links_of_nodes[index] if 0 <= index < len(self._links_of_nodes) else 0
 
-    def _remember(self, sequence: int, what: Any, owner: int) -> None:
-        place, before = sequence - self._first, self._link(sequence)
-        if place < 0:
+    def _remember(self, node_id: int, cost: Any, owner: int) -> None:
+        index, previous_link = node_id - self._first, self._link(node_id)
+        if index < 0:
             return
-        self._known.extend([0] * (place + 1 - len(self._known)))
-        key = (before, id(what), owner)
-        if key not in self._places:
-            self._places[key] = len(self._links)
-            self._links.append((before, what, owner))
-        self._known[place] = self._places[key]
+        self._links_of_nodes.extend([0] * (index + 1 - len(self._links_of_nodes)))
+        key = (previous_link, id(cost), owner)
+        if key not in self._link_numbers:
+            self._link_numbers[key] = len(self._links)
+            self._links.append((previous_link, cost, owner))
+        self._links_of_nodes[index] = self._link_numbers[key]
 
     def _chain(self, node: Any) -> list[tuple[Any, int]]:
-        """Return what is known of a node: the operators that made it, and their owners."""
+        """Return the costs that are known of a node, by the operators that made it, with their
+        owners.
+        """
         link, chain = self._link(node._sequence_nr()) if node is not None else 0, []
         while link:
-            link, what, owner = self._links[link]
-            chain.append((what, owner))
+            link, cost, owner = self._links[link]
+            chain.append((cost, owner))
         return chain
 
-    def _in_backward(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def _run_in_backward(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run one operator of a backward pass; add the gradient that it is a part of, or itself
         where code runs it.
         """
         caller, node = sys._getframe(2).f_back, torch._C._current_autograd_node()
         is_engine = caller is None or caller.f_code is _ENGINE
         if is_engine and _is_accumulation(operator_of(func).name, args, kwargs):
-            self._add_meeting(node, args[0])
+            self._add_accumulation(node, args[0])
             return func(*args, **kwargs)
         # what storing a gradient does
         if is_engine and (node is None or hasattr(node, "variable")):
             return func(*args, **kwargs)
         chain = self._chain(node)
-        is_known = any(what is not None for what, _ in chain)
+        is_known = any(cost is not None for cost, _ in chain)
         is_registered = any(
-            isinstance(what, tally.Priced) and what.is_registered for what, _ in chain
+            isinstance(cost, tally.PricedCall) and cost.is_registered for cost, _ in chain
         )
         is_gradient = is_known and (is_engine or is_registered) and not self._is_executed
         if is_gradient:
@@ -534,47 +545,48 @@ class RunningTrace(OperatorTrace):
             if not torch.is_grad_enabled():
                 return func(*args, **kwargs)
         is_outside = len(self._stack) == 1
-        before, self._phase = self._phase, None if is_gradient else "backward"
+        phase_before, self._phase = self._phase, None if is_gradient else "backward"
         self._stack += [owner for _, owner in chain[:1] if is_outside]
         try:
-            return self._forward(func, args, kwargs)
+            return self._run_in_forward(func, args, kwargs)
         finally:
-            self._phase = before
+            self._phase = phase_before
             del self._stack[1 if is_outside else len(self._stack) :]
 
-    def _add_meeting(self, node: Any, gradient: Tensor) -> None:
+    def _add_accumulation(self, node: Any, gradient: Tensor) -> None:
         """Add a gradient that ``node`` sends and that meets another, but for two within a function
         that is followed.
         """
-        inside = {id(what) for what, _ in self._chain(node) if type(what) is tuple}
+        function_costs = {id(cost) for cost, _ in self._chain(node) if type(cost) is tuple}
         owner = self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
-        for target, place in node.next_functions if node is not None else ():
+        for target, result_index in node.next_functions if node is not None else ():
             if hasattr(target, "variable") and target.variable.shape == gradient.shape:
                 owner, chain = self.parameter_owner.get(id(target.variable), 0), self._chain(node)
             elif (
-                target is not None and tuple(target._input_metadata[place].shape) == gradient.shape
+                target is not None
+                and tuple(target._input_metadata[result_index].shape) == gradient.shape
             ):
                 chain = self._chain(target)
                 owner = next((owner for _, owner in chain), 0)
             else:
                 continue
-            if inside & {id(what) for what, _ in chain}:
+            if function_costs & {id(cost) for cost, _ in chain}:
                 return
             break
         self.tally.add_accumulation(owner, 1, gradient.numel(), gradient.dtype.itemsize)
 
-    def _add_gradients(self, sequence: int, chain: list[tuple[Any, int]]) -> None:
+    def _add_gradients(self, node_id: int, chain: list[tuple[Any, int]]) -> None:
         task = torch._C._current_graph_task_id()
-        for what, owner in chain:
-            key = task, what[1] if type(what) is tuple else sequence
+        for cost, owner in chain:
+            key = task, cost[1] if type(cost) is tuple else node_id
             if key in self._visited:
                 continue
-            if type(what) is tuple:
+            if type(cost) is tuple:
                 self._visited.add(key)
-                self.tally.add_function(what[0], owner, phases=("backward",))
-            elif isinstance(what, tally.Priced):
-                self.tally.add_gradient(what, owner)
-        self._visited.add((task, sequence))
+                self.tally.add_function(cost[0], owner, phases=("backward",))
+            elif isinstance(cost, tally.PricedCall):
+                self.tally.add_gradient(cost, owner)
+        self._visited.add((task, node_id))
 
 
 def _is_accumulation(name: str, args: tuple, kwargs: dict) -> bool:

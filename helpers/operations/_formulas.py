@@ -28,9 +28,9 @@ from helpers.operations._specs import (
     Rule,
     Spec,
     Work,
+    broadcast_gradient,
     operator_of,
     option,
-    summed,
     traffic,
 )
 from helpers.steps import first_line
@@ -39,7 +39,7 @@ from helpers.steps import first_line
 # cost.
 
 
-def _moved_back(call: Call) -> Work:
+def _move_backward(call: Call) -> Work:
     """Backward of moving data: each gradient is moved, and summed where its operand was broadcast
     or repeated.
     """
@@ -48,19 +48,19 @@ def _moved_back(call: Call) -> Work:
         if spec.needs_grad:
             flops = (
                 call.output.numel
-                if spec.numel < call.output.numel and call.name in _SUMMED_BACK
+                if spec.numel < call.output.numel and call.name in _SUMMED_IN_BACKWARD
                 else 0
             )
             total += Work(flops=flops) + traffic([call.output] if flops else [spec], [spec])
     return total
 
 
-_SUMMED_BACK = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
+_SUMMED_IN_BACKWARD = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
 
 
-def _copied(call: Call) -> Work:
-    read = call.inputs[1:] if call.name == "copy" else call.inputs
-    return traffic(read, [call.output])
+def _copy(call: Call) -> Work:
+    operands = call.inputs[1:] if call.name == "copy" else call.inputs
+    return traffic(operands, [call.output])
 
 
 def _gather(call: Call) -> Work:
@@ -69,7 +69,7 @@ def _gather(call: Call) -> Work:
     return traffic([call.output._replace(is_weight=source.is_weight), *indices], [call.output])
 
 
-def _gather_back(call: Call) -> Work:
+def _gather_backward(call: Call) -> Work:
     source = call.inputs[0]
     if not source.needs_grad:
         return NOTHING
@@ -77,8 +77,8 @@ def _gather_back(call: Call) -> Work:
     return Work(flops=call.output.numel) + traffic([call.output, *indices], [source])
 
 
-def _scattered(call: Call) -> Spec:
-    """What is put: the last floating-point tensor that is not the destination, else the
+def _scatter_source(call: Call) -> Spec:
+    """The values that are put: the last floating-point tensor that is not the destination, else the
     destination.
     """
     return next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
@@ -88,25 +88,25 @@ def _scatter(call: Call) -> Work:
     is_adding = call.name in conventions.ACCUMULATING or (
         "index_put" in call.name and bool(option(call, "accumulate", 3, False))
     )
-    values = _scattered(call)
+    values = _scatter_source(call)
     indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
     flops = values.numel if is_adding and values.kind != "i" else 0
     return Work(flops=flops) + traffic([values, *indices], [values])
 
 
-def _scatter_back(call: Call) -> Work:
-    wanted = [spec for spec in call.inputs if spec.needs_grad]
-    return traffic(wanted, wanted)
+def _scatter_backward(call: Call) -> Work:
+    gradients = [spec for spec in call.inputs if spec.needs_grad]
+    return traffic(gradients, gradients)
 
 
 def _bag(call: Call) -> Work:
     weight, indices = call.args[0], call.args[1]
     rows = indices.numel * prod(weight.shape[1:])
-    read = weight._replace(elements=rows)
-    return Work(flops=rows) + traffic([read, indices], [call.output])
+    gathered_rows = weight._replace(elements=rows)
+    return Work(flops=rows) + traffic([gathered_rows, indices], [call.output])
 
 
-def _bag_back(call: Call) -> Work:
+def _bag_backward(call: Call) -> Work:
     weight, indices = call.args[0], call.args[1]
     if not weight.needs_grad:
         return NOTHING
@@ -115,17 +115,17 @@ def _bag_back(call: Call) -> Work:
     )
 
 
-def _expanded_back(call: Call) -> Work:
+def _expand_backward(call: Call) -> Work:
     """An expanded view costs nothing; its gradient is summed over what was expanded."""
     source = call.inputs[0]
     return (
-        summed(call.output._replace(elements=call.output.numel), source)
+        broadcast_gradient(call.output._replace(elements=call.output.numel), source)
         if source.needs_grad
         else NOTHING
     )
 
 
-def _summed_up(call: Call) -> Work:
+def _accumulate(call: Call) -> Work:
     return Work(flops=call.inputs[-1].numel) + traffic(call.inputs, [call.output])
 
 
@@ -135,16 +135,16 @@ def _no_work(_: Call) -> Work:
 
 _MOVING: dict[str, Rule] = {
     **{name: Rule(lambda call: traffic([], [call.output]), _no_work) for name in conventions.FILL},
-    **{name: Rule(_copied, _moved_back) for name in conventions.COPY},
-    **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
-    **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
+    **{name: Rule(_copy, _move_backward) for name in conventions.COPY},
+    **{name: Rule(_gather, _gather_backward) for name in conventions.GATHER},
+    **{name: Rule(_scatter, _scatter_backward) for name in conventions.SCATTER},
     # its gradient is a fold: each element is added where it came from
-    "im2col": Rule(_copied, _gather_back),
-    "expand": Rule(_no_work, _expanded_back),
+    "im2col": Rule(_copy, _gather_backward),
+    "expand": Rule(_no_work, _expand_backward),
     # the gradient of what a score of flex_attention takes
-    "flex_lib::zeros_and_scatter": Rule(_summed_up, _no_work),
-    "_embedding_bag": Rule(_bag, _bag_back),
-    "_embedding_bag_forward_only": Rule(_bag, _bag_back),
+    "flex_lib::zeros_and_scatter": Rule(_accumulate, _no_work),
+    "_embedding_bag": Rule(_bag, _bag_backward),
+    "_embedding_bag_forward_only": Rule(_bag, _bag_backward),
 }
 
 
@@ -187,30 +187,34 @@ def register(
     """
     name = _name_of(operator)
     if name is None or not callable(rule) or not (backward is None or callable(backward)):
-        kind, given = (
+        kind, rejected = (
             ("operator", operator)
             if name is None
             else ("rule", backward if callable(rule) else rule)
         )
-        shown = repr(given) if isinstance(given, str | float | int) else kind_of(given)
+        rejected_text = (
+            repr(rejected) if isinstance(rejected, str | float | int) else kind_of(rejected)
+        )
         raise TypeError(
-            f"the {kind} {shown} cannot be used; pass an operator that is defined "
+            f"the {kind} {rejected_text} cannot be used; pass an operator that is defined "
             "(torch.ops.aten.sort, what torch.library.custom_op returned, or "
             "'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., "
             "flops=...)"
         )
-    own = Rule(_applied(rule, name), _applied(backward, name) if backward else lambda _: NOTHING)
-    _REGISTERED.setdefault(name, []).append(own)
-    registered = ExitStack()
-    registered.callback(_take_back, name, own)
-    return registered
+    registered_rule = Rule(
+        _guard_rule(rule, name), _guard_rule(backward, name) if backward else lambda _: NOTHING
+    )
+    _REGISTERED.setdefault(name, []).append(registered_rule)
+    registration = ExitStack()
+    registration.callback(_take_back, name, registered_rule)
+    return registration
 
 
-def _take_back(name: str, own: Rule) -> None:
-    _REGISTERED[name] = [rule for rule in _REGISTERED[name] if rule is not own]
+def _take_back(name: str, registered_rule: Rule) -> None:
+    _REGISTERED[name] = [rule for rule in _REGISTERED[name] if rule is not registered_rule]
 
 
-def _applied(rule: Callable[[Call], Work], name: str) -> Callable[[Call], Work]:
+def _guard_rule(rule: Callable[[Call], Work], name: str) -> Callable[[Call], Work]:
     """Return ``rule`` with an error that names the operator where it raises, or returns something
     else than work.
     """
@@ -294,13 +298,15 @@ def _product_rule(
     def backward(call: Call) -> Work:
         left, right = operands(call)
         total = NOTHING
-        for wanted, other in ((left, right), (right, left)):
-            if wanted.needs_grad:
-                total += _product(call, macs(call)) + traffic([call.output, other], [wanted])
-        added = [spec for spec in call.inputs if spec is not left and spec is not right]
-        for bias in added:
+        for operand, other_operand in ((left, right), (right, left)):
+            if operand.needs_grad:
+                total += _product(call, macs(call)) + traffic(
+                    [call.output, other_operand], [operand]
+                )
+        biases = [spec for spec in call.inputs if spec is not left and spec is not right]
+        for bias in biases:
             if bias.needs_grad:
-                total += summed(call.output, bias)
+                total += broadcast_gradient(call.output, bias)
         return total
 
     return Rule(forward, backward)
@@ -310,17 +316,17 @@ def _scaling(call: Call) -> Work:
     """``alpha`` and ``beta`` of addmm and its kind: one multiplication an element where they are
     not 1.
     """
-    scaled = sum(call.kwargs.get(name, 1) not in (0, 1) for name in ("alpha", "beta"))
-    return Work(flops=scaled * call.output.numel)
+    scale_factors = sum(call.kwargs.get(name, 1) not in (0, 1) for name in ("alpha", "beta"))
+    return Work(flops=scale_factors * call.output.numel)
 
 
-def _dotted(place: int) -> Rule:
-    """Matrix product of the operands at ``place`` and after it: result elements times the length
-    summed over.
+def _matrix_product_rule(first_index: int) -> Rule:
+    """Matrix product of the operands at ``first_index`` and after it: result elements times the
+    length summed over.
     """
 
     def operands(call: Call) -> tuple[Spec, Spec]:
-        return call.args[place], call.args[place + 1]
+        return call.args[first_index], call.args[first_index + 1]
 
     def macs(call: Call) -> int:
         left, right = operands(call)
@@ -370,16 +376,16 @@ def _triangular_solve() -> Rule:
 
     def backward(call: Call) -> Work:
         matrix = call.args[0]
-        order, whole = matrix.shape[-1], call.output.numel
+        order, elements = matrix.shape[-1], call.output.numel
         total = solve(call)
         if matrix.needs_grad:
             gradient = matrix._replace(
-                shape=(whole * order // max(1, prod(call.output.shape[-2:])), order), elements=0
+                shape=(elements * order // max(1, prod(call.output.shape[-2:])), order), elements=0
             )
             total += (
-                _product(call, whole * order)
+                _product(call, elements * order)
                 + Work(flops=gradient.numel)
-                + summed(gradient, matrix)
+                + broadcast_gradient(gradient, matrix)
             )
             total += traffic([call.output, call.output], [matrix])
         return total
@@ -390,8 +396,8 @@ def _triangular_solve() -> Rule:
 def _convolution_macs(call: Call) -> int:
     data, weight = call.args[0], call.args[1]
     is_transposed = option(call, "transposed", 6, False)
-    spread = data.numel if is_transposed else call.output.numel
-    return spread * prod(weight.shape[1:])
+    spread_elements = data.numel if is_transposed else call.output.numel
+    return spread_elements * prod(weight.shape[1:])
 
 
 def _trilinear() -> Rule:
@@ -401,10 +407,10 @@ def _trilinear() -> Rule:
 
     def sizes(call: Call) -> tuple[int, int]:
         shapes = []
-        for spec, places in zip(call.args[:3], call.args[3:6], strict=True):
+        for spec, dims in zip(call.args[:3], call.args[3:6], strict=True):
             shape = list(spec.shape)
-            for place in sorted(places):
-                shape.insert(place, 1)
+            for dim in sorted(dims):
+                shape.insert(dim, 1)
             shapes.append(shape)
         full = [max(column) if 0 not in column else 0 for column in zip(*shapes, strict=True)]
         outer = [max(a, b) if a and b else 0 for a, b in zip(shapes[0], shapes[2], strict=True)]
@@ -426,9 +432,9 @@ def _trilinear() -> Rule:
             )
         if first.needs_grad or second.needs_grad:
             total += _product(call, full) + traffic([call.output, weight], 0)
-        for wanted, other in ((first, second), (second, first)):
-            if wanted.needs_grad:
-                total += _product(call, outer) + traffic([other], [wanted])
+        for operand, other_operand in ((first, second), (second, first)):
+            if operand.needs_grad:
+                total += _product(call, outer) + traffic([other_operand], [operand])
         return total
 
     return Rule(forward, backward)
@@ -437,19 +443,19 @@ def _trilinear() -> Rule:
 # Operators counted per element.
 
 
-def _floating(call: Call) -> bool:
+def _is_floating(call: Call) -> bool:
     return any(spec.kind != "i" for spec in (*call.inputs, *call.outputs))
 
 
 def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
-    def chosen(call: Call) -> conventions.Elementwise:
+    def applied_convention(call: Call) -> conventions.Elementwise:
         is_tanh = name == "gelu" and option(call, "approximate", 1, "none") == "tanh"
         return conventions.GELU_TANH if is_tanh else convention
 
     def forward(call: Call) -> Work:
-        if not _floating(call):
+        if not _is_floating(call):
             return traffic(call.inputs, [call.output])
-        flops = chosen(call).flops
+        flops = applied_convention(call).flops
         if any(spec.kind == "c" for spec in call.inputs):
             flops = conventions.COMPLEX_FLOPS.get(name, 2 * flops)
         flops += sum(call.kwargs.get(option, 1) != 1 for option in ("alpha", "value"))
@@ -457,24 +463,28 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
 
     def backward(call: Call) -> Work:
         total = NOTHING
-        rule, out = chosen(call), call.output
+        rule, out = applied_convention(call), call.output
         tensors = call.inputs
-        for place, spec in enumerate(tensors):
+        for index, spec in enumerate(tensors):
             if not spec.needs_grad:
                 continue
-            costs = rule.gradient_flops
+            flops_per_element = rule.gradient_flops
             flops = (
-                costs
-                if isinstance(costs, int)
-                else costs[min(_argument_place(call, spec, place), len(costs) - 1)]
+                flops_per_element
+                if isinstance(flops_per_element, int)
+                else flops_per_element[
+                    min(_argument_index(call, spec, index), len(flops_per_element) - 1)
+                ]
             )
             flops *= 2 if spec.kind == "c" else 1
             if name == "pow" and len(tensors) == 1 and call.args[1] == 2:
                 flops = 2
-            others = [other for other in tensors if other is not spec]
-            saved = {"none": [], "own": [spec], "other": others, "one": [out]}[rule.saved]
+            other_operands = [operand for operand in tensors if operand is not spec]
+            saved_specs = {"none": [], "own": [spec], "other": other_operands, "one": [out]}[
+                rule.saved
+            ]
             if flops:
-                total += Work(flops=flops * out.numel) + traffic([out, *saved], [spec])
+                total += Work(flops=flops * out.numel) + traffic([out, *saved_specs], [spec])
             if spec.numel < out.numel:
                 total += Work(flops=out.numel)
                 total += NOTHING if flops else traffic([out], [spec])
@@ -483,8 +493,8 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
     return Rule(forward, backward)
 
 
-def _argument_place(call: Call, spec: Spec, fallback: int) -> int:
-    return next((place for place, value in enumerate(call.args) if value is spec), fallback)
+def _argument_index(call: Call, spec: Spec, fallback: int) -> int:
+    return next((index for index, value in enumerate(call.args) if value is spec), fallback)
 
 
 def _reduction(convention: conventions.Reduction) -> Rule:
@@ -501,22 +511,22 @@ def _reduction(convention: conventions.Reduction) -> Rule:
         source = call.inputs[0]
         if not source.needs_grad:
             return NOTHING
-        read = [call.output] + [source] * convention.saved
-        return Work(flops=convention.gradient_flops * source.numel) + traffic(read, [source])
+        operands = [call.output] + [source] * convention.saved
+        return Work(flops=convention.gradient_flops * source.numel) + traffic(operands, [source])
 
     return Rule(forward, backward)
 
 
 def _pooling(*, adds: bool) -> Rule:
     def forward(call: Call) -> Work:
-        return Work(flops=call.output.numel * _window(call)) + traffic(
+        return Work(flops=call.output.numel * _window_elements(call)) + traffic(
             [call.inputs[0]], [call.output]
         )
 
     def backward(call: Call) -> Work:
         if not call.inputs[0].needs_grad:
             return NOTHING
-        element_flops = _window(call) if adds else 1
+        element_flops = _window_elements(call) if adds else 1
         return Work(flops=call.output.numel * element_flops) + traffic(
             [call.output], [call.inputs[0]]
         )
@@ -524,21 +534,21 @@ def _pooling(*, adds: bool) -> Rule:
     return Rule(forward, backward)
 
 
-def _window(call: Call) -> int:
+def _window_elements(call: Call) -> int:
     size = call.args[1]
     dimensions = int(call.name.split("pool")[1][0])
     sizes = [size] if isinstance(size, int) else list(size)
     return prod(sizes * dimensions if len(sizes) == 1 else sizes)
 
 
-def _weighted(pair: tuple[int, int]) -> Rule:
+def _interpolation(pair: tuple[int, int]) -> Rule:
     def forward(call: Call) -> Work:
         return Work(flops=pair[0] * call.output.numel) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
-        wanted = [spec for spec in call.inputs if spec.needs_grad]
-        return Work(flops=pair[1] * call.output.numel * bool(wanted)) + (
-            traffic([call.output], wanted) if wanted else NOTHING
+        gradients = [spec for spec in call.inputs if spec.needs_grad]
+        return Work(flops=pair[1] * call.output.numel * bool(gradients)) + (
+            traffic([call.output], gradients) if gradients else NOTHING
         )
 
     return Rule(forward, backward)
@@ -548,8 +558,8 @@ def _normalisation(name: str) -> Rule:
     is_batch = "batch_norm" in name
 
     def parts(call: Call) -> tuple[Spec, Spec | None, Spec | None, bool]:
-        places = {"native_layer_norm": (2, 3)}.get(name, (1, 2))
-        weight, bias = (call.args[place] if len(call.args) > place else None for place in places)
+        indices = {"native_layer_norm": (2, 3)}.get(name, (1, 2))
+        weight, bias = (call.args[index] if len(call.args) > index else None for index in indices)
         is_own = (
             not is_batch
             or name.startswith("_batch_norm_with")
@@ -567,13 +577,13 @@ def _normalisation(name: str) -> Rule:
             costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
         )
         element_flops += (bias is not None) * costs["bias"]
-        running = (
+        running_statistics = (
             [spec for spec in call.args[3:5] if isinstance(spec, Spec)]
             if is_batch and is_own
             else []
         )
-        written = call.output.bytes + sum(spec.bytes for spec in running)
-        return Work(flops=element_flops * source.numel) + traffic(call.inputs, written)
+        written_bytes = call.output.bytes + sum(spec.bytes for spec in running_statistics)
+        return Work(flops=element_flops * source.numel) + traffic(call.inputs, written_bytes)
 
     def backward(call: Call) -> Work:
         source, weight, bias, is_own = parts(call)
@@ -583,12 +593,12 @@ def _normalisation(name: str) -> Rule:
                 costs["own" if is_own else "stored"]
                 + (weight is not None) * costs["through_weight"]
             )
-            read = [
+            operands = [
                 call.output,
                 *([source] if is_own else []),
                 *([weight] if weight is not None else []),
             ]
-            total += Work(flops=element_flops * source.numel) + traffic(read, [source])
+            total += Work(flops=element_flops * source.numel) + traffic(operands, [source])
         if weight is not None and weight.needs_grad:
             total += Work(flops=costs["weight"] * source.numel) + traffic(
                 [call.output, source], [weight]
@@ -607,9 +617,9 @@ def _distance() -> Rule:
         return call.output.numel * call.args[0].shape[-1]
 
     def backward(call: Call) -> Work:
-        wanted = [spec for spec in call.args[:2] if spec.needs_grad]
-        return Work(flops=4 * pairs(call) * len(wanted)) + traffic(
-            [call.output, *call.args[:2]], wanted
+        gradients = [spec for spec in call.args[:2] if spec.needs_grad]
+        return Work(flops=4 * pairs(call) * len(gradients)) + traffic(
+            [call.output, *call.args[:2]], gradients
         )
 
     return Rule(
@@ -619,10 +629,13 @@ def _distance() -> Rule:
 
 _RULES: dict[str, Rule] = {
     **{
-        name: _dotted(0)
+        name: _matrix_product_rule(0)
         for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
     },
-    **{name: _dotted(1) for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")},
+    **{
+        name: _matrix_product_rule(1)
+        for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")
+    },
     **{name: _product_rule(_grouped_macs, lambda call: call.args[:2]) for name in _GROUPED},
     **{name: _product_rule(_packed_macs, lambda call: call.args[:2]) for name in _PACKED},
     "linalg_solve_triangular": _triangular_solve(),
@@ -634,7 +647,7 @@ _RULES: dict[str, Rule] = {
     **{name: _reduction(rule) for name, rule in conventions.REDUCTIONS.items()},
     **{f"max_pool{n}d_with_indices": _pooling(adds=False) for n in (2, 3)},
     **{f"avg_pool{n}d": _pooling(adds=True) for n in (1, 2, 3)},
-    **{name: _weighted(pair) for name, pair in conventions.INTERPOLATION.items()},
+    **{name: _interpolation(pair) for name, pair in conventions.INTERPOLATION.items()},
     **{name: _normalisation(name) for name in conventions.NORMS},
     **_MOVING,
 }

@@ -15,7 +15,7 @@ from helpers.operations._specs import (
     Call,
     Operator,
     is_dense,
-    mapped,
+    map_tensors,
     operator_of,
     shape_only,
     spec_of,
@@ -25,7 +25,7 @@ from helpers.operations._specs import (
 
 
 def optimizer_calls(
-    parameters: Sequence[Tensor], owners: Sequence[int], optimizer: steps.OptimizerFactory
+    parameters: Sequence[Tensor], owners: Sequence[int], factory: steps.OptimizerFactory
 ) -> list[Call]:
     """Return the operators of the second step (state exists, every gradient is given), each with
     its owner.
@@ -36,17 +36,17 @@ def optimizer_calls(
     if not parameters:
         return []
     copies = [nn.Parameter(shape_only(parameter)) for parameter in parameters]
-    built = steps.made_optimizer(optimizer, copies)
+    optimizer = steps.made_optimizer(factory, copies)
     owner_of = dict(zip(map(id, copies), owners, strict=True))
     try:
         for _ in range(2):
             for copy in copies:
                 copy.grad = shape_only(copy)
-            recorder = OptimizerRecorder(owners_of_storages(built, owner_of))
+            recorder = OptimizerRecorder(owners_of_storages(optimizer, owner_of))
             with recorder:
-                built.step()
+                optimizer.step()
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        name, reason = type(built).__name__, steps.first_line(error)
+        name, reason = type(optimizer).__name__, steps.first_line(error)
         if "supported devices" in reason:
             raise ValueError(
                 f"{name} cannot step on shapes with options for a device (fused, capturable); give "
@@ -70,19 +70,19 @@ def owners_of_storages(
     for parameter in (
         parameter for group in optimizer.param_groups for parameter in group["params"]
     ):
-        state = [
+        state_tensors = [
             value
             for value in optimizer.state.get(parameter, {}).values()
             if isinstance(value, Tensor)
         ]
-        held = [
+        tensors = [
             parameter,
             parameter.grad,
-            *(value for value in state if value.numel() == parameter.numel()),
+            *(value for value in state_tensors if value.numel() == parameter.numel()),
         ]
         owners |= {
             storage_of(tensor): owner_of.get(id(parameter), 0)
-            for tensor in held
+            for tensor in tensors
             if tensor is not None and is_dense(tensor)
         }
     return owners
@@ -116,10 +116,10 @@ class OptimizerRecorder(TorchDispatchMode):
             return args[0].new_ones((), device="cpu").item()
         storages = [storage_of(tensor) for tensor in tensors_in(args)]
         owners = [self.owner_of[storage] for storage in storages if storage in self.owner_of]
-        noted = functools.partial(spec_of, weights=self._weights)
+        make_spec = functools.partial(spec_of, weights=self._weights)
         specs, keyword_specs = (
-            mapped(args, noted),
-            {key: mapped(value, noted) for key, value in kwargs.items()},
+            map_tensors(args, make_spec),
+            {key: map_tensors(value, make_spec) for key, value in kwargs.items()},
         )
         result = func(*args, **kwargs)
         if not all(map(is_dense, tensors_in((result,)))):  # whoever counts names it
@@ -130,18 +130,18 @@ class OptimizerRecorder(TorchDispatchMode):
                 self.owner_of.pop(storage_of(tensor), None)
             return result
         results = list(tensors_in((result,)))
-        for place, tensor in enumerate(results):
-            is_one_each = len(results) > 1 and len(results) <= len(owners)
-            self.owner_of[storage_of(tensor)] = owners[place if is_one_each else 0]
+        for index, tensor in enumerate(results):
+            has_owner_each = len(results) > 1 and len(results) <= len(owners)
+            self.owner_of[storage_of(tensor)] = owners[index if has_owner_each else 0]
         if not operator.is_free:
-            outputs = [noted(tensor) for tensor in results]
-            self.calls += one_by_one(
+            outputs = [make_spec(tensor) for tensor in results]
+            self.calls += split_foreach(
                 Call(operator, specs, keyword_specs, outputs, owners[0]), operator, owners
             )
         return result
 
 
-def one_by_one(call: Call, operator: Operator, owners: Sequence[int]) -> Iterator[Call]:
+def split_foreach(call: Call, operator: Operator, owners: Sequence[int]) -> Iterator[Call]:
     """Yield the call; one over lists of tensors as a call of the plain operator for each, with an
     owner each.
     """
@@ -149,10 +149,10 @@ def one_by_one(call: Call, operator: Operator, owners: Sequence[int]) -> Iterato
     if name == operator.name:
         yield call
         return
-    for place in range(len(call.args[0])):
-        own = tuple(value[place] if isinstance(value, tuple) else value for value in call.args)
+    for index in range(len(call.args[0])):
+        args = tuple(value[index] if isinstance(value, tuple) else value for value in call.args)
         options = (
-            {"value": own[3]} if name in ("addcmul", "addcdiv") and len(own) > 3 else call.kwargs
+            {"value": args[3]} if name in ("addcmul", "addcdiv") and len(args) > 3 else call.kwargs
         )
-        owner = owners[place] if place < len(owners) else call.owner
-        yield Call(operator._replace(name=name), own, options, [own[0]], owner)
+        owner = owners[index] if index < len(owners) else call.owner
+        yield Call(operator._replace(name=name), args, options, [args[0]], owner)

@@ -13,7 +13,7 @@ from torch import nn
 from helpers import steps
 from helpers.checks import boolean
 from helpers.operations import _backward as backward, _tally as tally
-from helpers.operations._known import OnShapes
+from helpers.operations._meta import MetaTrace
 from helpers.operations._optimizer import optimizer_calls
 from helpers.operations._report import OperationProfile
 from helpers.operations._specs import META
@@ -85,9 +85,9 @@ def profile_ops(
     """
     boolean("inputs_need_grad", inputs_need_grad)
     boolean("values", values)
-    model = _unwrapped(model)
+    model = _unwrap(model)
     steps.check_model(model, compiled=True)
-    given = steps.arguments_of(model, inputs, shape)
+    arguments = steps.arguments_of(model, inputs, shape)
     steps.check_optimizer(optimizer)
     if values:
         _check_values(model)
@@ -96,30 +96,32 @@ def profile_ops(
         nullcontext() if values else steps.nothing_left(model),
         steps.preserved(model),
     ):
-        return _counted(
+        return _count(
             model,
-            given,
-            OperatorTrace(model) if values else OnShapes(model),
+            arguments,
+            OperatorTrace(model) if values else MetaTrace(model),
             optimizer,
             inputs_need_grad,
         )
 
 
-def _counted(
+def _count(
     model: nn.Module,
-    given: steps.Arguments,
+    caller_arguments: steps.Arguments,
     trace: OperatorTrace,
     optimizer: steps.OptimizerFactory | None,
     need_grad: bool,
 ) -> OperationProfile:
-    arguments = _stand_ins(model, given, trace, need_grad=need_grad)
+    arguments = _make_stand_ins(model, caller_arguments, trace, need_grad=need_grad)
     try:
-        return _followed(model, arguments, trace, optimizer, is_from_shape=given.is_from_shape)
+        return _follow(
+            model, arguments, trace, optimizer, is_from_shape=caller_arguments.is_from_shape
+        )
     finally:
         trace.release(arguments)
 
 
-def _followed(
+def _follow(
     model: nn.Module,
     arguments: steps.Arguments,
     trace: OperatorTrace,
@@ -131,29 +133,33 @@ def _followed(
         with steps.in_one_thread(model), trace.recording():
             outputs = model(*arguments.positional, **arguments.named)
     except Exception as error:
-        raise _explained(error, model, trace, arguments, is_from_shape) from error
+        raise _explain(error, model, trace, arguments, is_from_shape) from error
     if not steps.tensors_of(outputs):
         raise steps.ModelError(
             f"the model returned {type(outputs).__name__} without a tensor, so that nothing is "
             "known of its backward; return what it computes, in any container or object"
         )
-    reached = backward.reached(outputs, trace)
-    trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
-    sums = tally.of(trace, reached)
+    backward_pass = backward.walk_graph(outputs, trace)
+    trained_parameters = [
+        parameter
+        for parameter in model.parameters()
+        if backward_pass.trains(parameter, trace.stand_in(parameter))
+    ]
+    sums = tally.sum_trace(trace, backward_pass)
     if optimizer is not None:
-        owners = [trace.parameter_owner.get(id(p), 0) for p in trained]
-        for call in optimizer_calls(trained, owners, optimizer):
-            sums.add_executed(sums.priced(call), call.owner, "optimizer")
-    shown = steps.described((*arguments.positional, arguments.named))
-    return tally.profile(trace, sums, shown, _name_of(optimizer))
+        owners = [trace.parameter_owner.get(id(parameter), 0) for parameter in trained_parameters]
+        for call in optimizer_calls(trained_parameters, owners, optimizer):
+            sums.add_executed(sums.price(call), call.owner, "optimizer")
+    input_text = steps.described((*arguments.positional, arguments.named))
+    return tally.build_profile(trace, sums, input_text, _name_of(optimizer))
 
 
-def _unwrapped(model: Any) -> Any:
+def _unwrap(model: Any) -> Any:
     """Return the module inside the wrapper of torch.compile or DataParallel, else ``model``
     itself.
     """
-    inside = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
-    return _unwrapped(inside) if isinstance(inside, nn.Module) else model
+    wrapped = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+    return _unwrap(wrapped) if isinstance(wrapped, nn.Module) else model
 
 
 def _check_values(model: nn.Module) -> None:
@@ -165,26 +171,26 @@ def _check_values(model: nn.Module) -> None:
         )
 
 
-def _stand_ins(
-    model: nn.Module, given: steps.Arguments, trace: OperatorTrace, *, need_grad: bool
+def _make_stand_ins(
+    model: nn.Module, caller_arguments: steps.Arguments, trace: OperatorTrace, *, need_grad: bool
 ) -> steps.Arguments:
-    """Return what computes in place of what the caller gave; shapes become tensors of the model's
-    type.
+    """Return the tensors that compute in place of the caller's; shapes become tensors of the
+    model's type.
     """
     is_real = type(trace) is OperatorTrace
 
     def stand_in(leaf: Any) -> torch.Tensor:
         if isinstance(leaf, steps.Shape) and is_real:
-            drawn = steps.zeros_of(leaf, torch.float32, "cpu").normal_(
+            random_input = steps.zeros_of(leaf, torch.float32, "cpu").normal_(
                 generator=torch.Generator().manual_seed(0)
             )
             device = next((parameter.device for parameter in model.parameters()), None)
-            leaf = drawn.to(device, steps.dtype_of(model))
+            leaf = random_input.to(device, steps.dtype_of(model))
         elif isinstance(leaf, steps.Shape):
             leaf = steps.zeros_of(leaf, steps.dtype_of(model), META)
         return trace.stand_in_of_input(leaf, needs_grad=need_grad)
 
-    return given.replaced(stand_in)
+    return caller_arguments.replaced(stand_in)
 
 
 def _name_of(optimizer: Any) -> str | None:
@@ -193,17 +199,17 @@ def _name_of(optimizer: Any) -> str | None:
     return optimizer.__name__ if isinstance(optimizer, type) else "given by a function"
 
 
-def _explained(
+def _explain(
     error: Exception,
     model: nn.Module,
     trace: OperatorTrace,
     arguments: steps.Arguments,
     is_from_shape: bool,
 ) -> steps.ForwardError:
-    """Return the error to raise: which layer failed, on what input, and what to do."""
+    """Return the error to raise: the layer that failed, its input, and what to do."""
     while isinstance(error.__cause__, steps.ForwardError):
         error = error.__cause__
-    path, module, given = _place(error, model, trace, arguments)
+    path, module, input_text = _failing_module(error, model, trace, arguments)
     where = (
         f"layer {path!r} ({type(module).__name__})"
         if path
@@ -219,12 +225,12 @@ def _explained(
             f"{where} takes a step that shapes alone cannot follow ({type(error).__name__}); "
             "pass values=True to run the forward once on real tensors"
         )
-    message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
+    message = f"{where} failed on {input_text}: {type(error).__name__}: {reason}"
     if is_from_shape and any(word in reason for word in ("indices", "Long", "embedding")):
         message += (
             "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
         )
-    elif isinstance(error, NotImplementedError) and isinstance(trace, OnShapes):
+    elif isinstance(error, NotImplementedError) and isinstance(trace, MetaTrace):
         message += "; pass values=True to run the forward once on real tensors"
     elif is_from_shape and isinstance(error, RuntimeError | IndexError | ValueError):
         message += f"; check the shape: the model was given {steps.described(arguments.positional)}"
@@ -233,20 +239,22 @@ def _explained(
     return steps.ForwardError(message)
 
 
-def _place(
+def _failing_module(
     error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments
 ) -> tuple[str, nn.Module, str]:
-    """Return the innermost module whose forward raised, with its path, and what it was given."""
-    place, traceback = (
+    """Return the innermost module whose forward raised, with its path and a description of its
+    inputs.
+    """
+    failure, traceback = (
         ("", model, steps.described((*arguments.positional, arguments.named))),
         error.__traceback__,
     )
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
         if frame.f_code is nn.Module._call_impl.__code__:
-            module, given = (
+            module, module_inputs = (
                 frame.f_locals["self"],
                 (*frame.f_locals["args"], frame.f_locals["kwargs"]),
             )
-            place = trace.path_of(module), module, steps.described(given)
-    return place
+            failure = trace.path_of(module), module, steps.described(module_inputs)
+    return failure

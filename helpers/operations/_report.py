@@ -190,12 +190,12 @@ class OperationProfile(trees.LayerProfile):
     layer_operators: tuple[LayerOperator, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._shown_rows())])
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._display_rows())])
 
     def _repr_html_(self) -> str:
-        return trees.html_tree(_LAYOUT, self._shown_rows(), _summary(self))
+        return trees.html_tree(_LAYOUT, self._display_rows(), _summary(self))
 
-    def _shown_rows(self) -> list[trees.Row]:
+    def _display_rows(self) -> list[trees.Row]:
         return trees.fold_rows(self._rows())
 
     def _rows(self) -> list[trees.Row]:
@@ -226,14 +226,15 @@ class OperationProfile(trees.LayerProfile):
         "backward" or "optimizer". What is 0 throughout has no row and no column. Raises ValueError
         for another name. Lesson 11.
         """
-        known = {
+        allowed = {
             "what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
             "phase": ("forward", "backward", "optimizer"),
         }
-        for name, given in (("what", what), ("phase", phase)):
-            if given not in known[name]:
+        for name, value in (("what", what), ("phase", phase)):
+            if value not in allowed[name]:
                 raise ValueError(
-                    f"{name}={given!r} is not known; use one of {', '.join(map(repr, known[name]))}"
+                    f"{name}={value!r} is not known; use one of "
+                    f"{', '.join(map(repr, allowed[name]))}"
                 )
         rows = [row for row in self.layer_operators if row.phase == phase and getattr(row, what)]
         frame = pd.DataFrame(
@@ -265,34 +266,34 @@ class OperationProfile(trees.LayerProfile):
         """
         parents = {row.layer.rpartition(".")[0] for row in self.layers if row.layer}
         leaves = [row for row in self.layers if row.layer not in parents and row.calls]
-        known = [
+        lecture_layers = [
             LectureLayer(row.layer, row.kind, row.lecture_operations)
             for row in leaves
             if row.lecture_operations
         ]
-        missing = [row.layer or row.kind for row in leaves if row.lecture_operations is None]
+        not_covered = [row.layer or row.kind for row in leaves if row.lecture_operations is None]
         return LectureTable(
-            total_operations=sum(layer.operations for layer in known),
-            not_covered=tuple(missing),
-            layers=tuple(known),
+            total_operations=sum(layer.operations for layer in lecture_layers),
+            not_covered=tuple(not_covered),
+            layers=tuple(lecture_layers),
         )
 
 
 class _UnfoldedProfile(OperationProfile):
     """A part of a profile that is shown with every block by itself."""
 
-    def _shown_rows(self) -> list[trees.Row]:
+    def _display_rows(self) -> list[trees.Row]:
         return self._rows()
 
 
 def _summary(profile: OperationProfile) -> list[str]:
     """Return the totals, a line each."""
-    short = {row.phase for row in profile.operators if row.treatment == "not counted"}
-    other = {
-        phase: "at least " if phase in short else ""
+    incomplete_phases = {row.phase for row in profile.operators if row.treatment == "not counted"}
+    lower_bound = {
+        phase: "at least " if phase in incomplete_phases else ""
         for phase in ("forward", "backward", "optimizer")
     }
-    product = other if profile.may_hold_products else dict.fromkeys(other, "")
+    macs_lower_bound = lower_bound if profile.may_hold_products else dict.fromkeys(lower_bound, "")
     rows = [
         (
             "forward",
@@ -309,25 +310,30 @@ def _summary(profile: OperationProfile) -> list[str]:
             profile.backward_read_bytes + profile.backward_written_bytes,
         ),
     ]
-    given = f" for {profile.input}" if profile.input else ""
-    lines = [f"{profile.model}{given}: {profile.parameters:,} parameters"]
-    for name, macs, useful, flops, moved in rows:
+    input_text = f" for {profile.input}" if profile.input else ""
+    lines = [f"{profile.model}{input_text}: {profile.parameters:,} parameters"]
+    for name, macs, useful, flops, traffic_bytes in rows:
         causal = f" ({useful:,} useful)" if useful != macs else ""
-        flops_and_bytes = f"{other[name]}{flops:,} FLOP, {other[name]}{moved:,} B"
-        lines.append(f"  {name:<9} {product[name]}{macs:,} MAC{causal}, {flops_and_bytes}")
-    if profile.optimizer is not None:
-        moved = profile.optimizer_read_bytes + profile.optimizer_written_bytes
         flops_and_bytes = (
-            f"{other['optimizer']}{profile.optimizer_flops:,} FLOP, {other['optimizer']}{moved:,} B"
+            f"{lower_bound[name]}{flops:,} FLOP, {lower_bound[name]}{traffic_bytes:,} B"
+        )
+        lines.append(f"  {name:<9} {macs_lower_bound[name]}{macs:,} MAC{causal}, {flops_and_bytes}")
+    if profile.optimizer is not None:
+        traffic_bytes = profile.optimizer_read_bytes + profile.optimizer_written_bytes
+        flops_and_bytes = (
+            f"{lower_bound['optimizer']}{profile.optimizer_flops:,} FLOP, "
+            f"{lower_bound['optimizer']}{traffic_bytes:,} B"
         )
         lines.append(f"  optimizer {profile.optimizer}: {flops_and_bytes}")
-    harmless = [name for name in profile.not_counted if name not in profile.may_hold_products]
+    without_products = [
+        name for name in profile.not_counted if name not in profile.may_hold_products
+    ]
     if profile.may_hold_products:
         lines.append(
             f"  no rule for {', '.join(profile.may_hold_products)}: may hold multiply-accumulates"
         )
-    if harmless:
-        lines.append(f"  no rule for {', '.join(harmless)}: no multiply-accumulates")
+    if without_products:
+        lines.append(f"  no rule for {', '.join(without_products)}: no multiply-accumulates")
     if not profile.not_counted:
         lines.append("  every operator is counted")
     if profile.attention_taken_apart:
@@ -347,10 +353,10 @@ def _summary(profile: OperationProfile) -> list[str]:
 
 def _cells(row: LayerOperations) -> tuple[str, ...]:
     shape = row.output_shape
-    shown = shape if len(shape) <= _SHAPE_LETTERS else f"{shape[: _SHAPE_LETTERS - 3]}..."
+    shape_text = shape if len(shape) <= _SHAPE_LETTERS else f"{shape[: _SHAPE_LETTERS - 3]}..."
     values = [(name, getattr(row, name)) for name in _COLUMNS.values()]
     return (
-        shown,
+        shape_text,
         str(row.calls),
         *("" if value is None else results.cell(name, value) for name, value in values),
     )

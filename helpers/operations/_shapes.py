@@ -65,30 +65,30 @@ def _empty_like(data: Tensor, **options: Any) -> Tensor | None:
     return _empty(data.shape, data) if not options and data.is_contiguous() else None
 
 
-def _dense(data: Tensor, *_: Any) -> Tensor | None:
+def _contiguous(data: Tensor, *_: Any) -> Tensor | None:
     return _empty(data.shape, data) if data.is_contiguous() else None
 
 
 def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     """Return the shape that these broadcast to, None where they do not fit."""
     longest = max(shapes, key=len)
-    whole = list(longest)
+    result = list(longest)
     for shape in shapes:
-        for place in range(-len(shape), 0):
-            if whole[place] == 1:
-                whole[place] = shape[place]
-            elif shape[place] not in (1, whole[place]):
+        for dim in range(-len(shape), 0):
+            if result[dim] == 1:
+                result[dim] = shape[dim]
+            elif shape[dim] not in (1, result[dim]):
                 return None
-    return tuple(whole)
+    return tuple(result)
 
 
-def _together(*operands: Any) -> Tensor | None:
+def _elementwise(*operands: Any) -> Tensor | None:
     """Return the result of an operator on the elements of several tensors of one type, or of one
     and numbers.
     """
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     data = tensors[-1]
-    if len(tensors) == 1 and all(isinstance(other, int | float) for other in operands[1:]):
+    if len(tensors) == 1 and all(isinstance(operand, int | float) for operand in operands[1:]):
         return _like(data)
     if len(tensors) < len(operands) or any(tensor.dtype != data.dtype for tensor in tensors[-2:]):
         return None
@@ -108,12 +108,12 @@ def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
     torch/_prims_common.
     """
     dimensions = len(shape)
-    steps = [_expanded(tensor, shape) for tensor in tensors]
+    operand_strides = [_expanded_strides(tensor, shape) for tensor in tensors]
 
     def is_before(first: int, second: int) -> bool | None:
         """Tell whether a dimension lies inside of another, None where nothing says so."""
-        for step in steps:
-            inner, outer = step[first], step[second]
+        for strides in operand_strides:
+            inner, outer = strides[first], strides[second]
             if inner and outer and inner != outer:
                 return inner < outer
             if inner and outer and shape[first] > shape[second]:
@@ -121,12 +121,12 @@ def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
         return None
 
     order = list(range(dimensions - 1, -1, -1))
-    for place in range(1, dimensions):
-        for before in range(place - 1, -1, -1):
-            is_inner = is_before(order[before], order[place])
+    for position in range(1, dimensions):
+        for earlier in range(position - 1, -1, -1):
+            is_inner = is_before(order[earlier], order[position])
             if is_inner is False:
-                order[before], order[place] = order[place], order[before]
-                place = before
+                order[earlier], order[position] = order[position], order[earlier]
+                position = earlier
             elif is_inner:
                 break
     strides, size = [0] * dimensions, 1
@@ -136,19 +136,19 @@ def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _expanded(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:
+def _expanded_strides(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:
     """Return the strides of ``tensor`` expanded to ``shape``: 0 where it is spread, so that they
     say no order.
     """
-    lacking = len(shape) - tensor.dim()
-    own = tensor.size()
-    steps = [
-        0 if own[at] == 1 != shape[lacking + at] else step
-        for at, step in enumerate(tensor.stride())
+    missing_dims = len(shape) - tensor.dim()
+    sizes = tensor.size()
+    strides = [
+        0 if sizes[dim] == 1 != shape[missing_dims + dim] else stride
+        for dim, stride in enumerate(tensor.stride())
     ]
-    for at in range(lacking - 1, -1, -1):
-        steps.insert(0, shape[at + 1] * steps[0] if own and shape[at] == 1 else 0)
-    return steps
+    for dim in range(missing_dims - 1, -1, -1):
+        strides.insert(0, shape[dim + 1] * strides[0] if sizes and shape[dim] == 1 else 0)
+    return strides
 
 
 def _power(data: Tensor, exponent: Any) -> Tensor | None:
@@ -168,14 +168,14 @@ def _mean(
     if len(reduced) < len(dims):
         return None
     sizes = [
-        1 if at in reduced else size
-        for at, size in enumerate(data.shape)
-        if keepdim or at not in reduced
+        1 if dimension in reduced else size
+        for dimension, size in enumerate(data.shape)
+        if keepdim or dimension not in reduced
     ]
     return _empty(sizes, data)
 
 
-def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     """Return the result of ``cat`` where it is contiguous: in the first tensor no channels lie
     inside.
     """
@@ -186,27 +186,27 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     has_inner_channels = dimensions > 3 and first.stride(-1) >= first.stride(1)
     if not dimensions or has_inner_channels or not -dimensions <= dim < dimensions:
         return None
-    place, size = dim % dimensions, 0
-    around = first.shape[:place], first.shape[place + 1 :]
+    dimension, size = dim % dimensions, 0
+    surrounding_sizes = first.shape[:dimension], first.shape[dimension + 1 :]
     for tensor in tensors:
         if (
             tensor.dtype != first.dtype
-            or (tensor.shape[:place], tensor.shape[place + 1 :]) != around
+            or (tensor.shape[:dimension], tensor.shape[dimension + 1 :]) != surrounding_sizes
         ):
             return None
-        size += tensor.shape[place]
-    return _empty((*around[0], size, *around[1]), first)
+        size += tensor.shape[dimension]
+    return _empty((*surrounding_sizes[0], size, *surrounding_sizes[1]), first)
 
 
-def _chosen(condition: Tensor, first: Any = None, second: Any = None) -> Tensor | None:
+def _where(condition: Tensor, first: Any = None, second: Any = None) -> Tensor | None:
     is_plain = (
         isinstance(first, Tensor) and isinstance(second, Tensor) and condition.dtype == torch.bool
     )
-    return _together(condition, first, second) if is_plain else None
+    return _elementwise(condition, first, second) if is_plain else None
 
 
 def _safe_softmax(data: Tensor, _dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
-    return _dense(data) if dtype in (None, data.dtype) and data.is_floating_point() else None
+    return _contiguous(data) if dtype in (None, data.dtype) and data.is_floating_point() else None
 
 
 def _matrix_product(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
@@ -224,14 +224,14 @@ def _matrix_products(left: Tensor, right: Tensor, *options: Any) -> Tensor | Non
     return _empty((*left.shape[:2], right.shape[2]), left) if fits else None
 
 
-def _batch_norm(data: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    kept = [data.shape[1] if others[4] else 0]
-    return _like(data), _empty(kept, data), _empty(kept, data)
+def _batch_norm(data: Tensor, *options: Any) -> tuple[Tensor, ...]:
+    statistics_shape = [data.shape[1] if options[4] else 0]
+    return _like(data), _empty(statistics_shape, data), _empty(statistics_shape, data)
 
 
 def _layer_norm(data: Tensor, normalised: Sequence[int], *_: Any) -> tuple[Tensor, ...]:
-    kept = (*data.shape[: data.dim() - len(normalised)], *[1] * len(normalised))
-    return _empty(data.shape, data), _empty(kept, data), _empty(kept, data)
+    statistics_shape = (*data.shape[: data.dim() - len(normalised)], *[1] * len(normalised))
+    return _empty(data.shape, data), _empty(statistics_shape, data), _empty(statistics_shape, data)
 
 
 def _linear(bias: Tensor, left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
@@ -239,7 +239,7 @@ def _linear(bias: Tensor, left: Tensor, right: Tensor, *options: Any) -> Tensor 
     return _empty((left.shape[0], right.shape[1]), left) if is_plain else None
 
 
-def _convolved(
+def _convolution(
     data: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -247,20 +247,20 @@ def _convolved(
     padding: list[int],
     dilation: list[int],
     transposed: bool,
-    added: list[int],
+    output_padding: list[int],
     groups: int,
 ) -> Tensor | None:
     """Return the result for a batch in torch's default layout, or None: torch itself says what is
     wrong.
     """
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    input_channels = weight.shape[0] if transposed else weight.shape[1] * groups
     is_plain = (
         data.is_contiguous()
         and weight.is_contiguous()
         and data.dim() == weight.dim() == len(stride) + 2
         and len(padding) == len(dilation) == len(stride)
-        and data.shape[1] == wanted
+        and data.shape[1] == input_channels
         and 0 not in data.shape[1:]
         and min(stride) > 0
         and min(padding) >= 0
@@ -272,16 +272,18 @@ def _convolved(
     if not is_plain:
         return None
     sizes = []
-    for place, size in enumerate(data.shape[2:]):
-        reach = dilation[place] * (weight.shape[2 + place] - 1)
+    for axis, size in enumerate(data.shape[2:]):
+        reach = dilation[axis] * (weight.shape[2 + axis] - 1)
         if transposed:
-            sizes.append((size - 1) * stride[place] - 2 * padding[place] + reach + added[place] + 1)
+            sizes.append(
+                (size - 1) * stride[axis] - 2 * padding[axis] + reach + output_padding[axis] + 1
+            )
         else:
-            sizes.append((size + 2 * padding[place] - reach - 1) // stride[place] + 1)
+            sizes.append((size + 2 * padding[axis] - reach - 1) // stride[axis] + 1)
     return _empty((data.shape[0], channels, *sizes), data) if min(sizes) > 0 else None
 
 
-def _grouped(
+def _grouped_product(
     left: Tensor,
     right: Tensor,
     offs: Tensor | None = None,
@@ -316,9 +318,9 @@ def check_types(operator: Any, tensors: Iterable[Tensor]) -> None:
     """Raise where a real matrix product would: one on shapes multiplies float32 by float64 without
     a word.
     """
-    given = {tensor.dtype for tensor in tensors}
-    if len(given) > 1:
-        types = sorted(str(dtype).removeprefix("torch.") for dtype in given)
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1:
+        types = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise RuntimeError(
             f"{operator} is given {' and '.join(types)}; a matrix product needs one type: give "
             "inputs of the model's type, such as x.to(model.weight.dtype)"
@@ -352,20 +354,20 @@ def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:
 
 _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_UNARY, _like),
-    **dict.fromkeys(_BINARY, _together),
-    **dict.fromkeys(("tril", "triu", "roll"), _dense),
+    **dict.fromkeys(_BINARY, _elementwise),
+    **dict.fromkeys(("tril", "triu", "roll"), _contiguous),
     "empty_like": _empty_like,
     "_unsafe_view": Tensor.view,
     "pow": _power,
     "mean": _mean,
-    "cat": _joined,
-    "where": _chosen,
+    "cat": _cat,
+    "where": _where,
     "_safe_softmax": _safe_softmax,
     "mm": _matrix_product,
     "bmm": _matrix_products,
     "addmm": _linear,
-    "_grouped_mm": _grouped,
-    "convolution": _convolved,
+    "_grouped_mm": _grouped_product,
+    "convolution": _convolution,
     "native_batch_norm": _batch_norm,
     "native_layer_norm": _layer_norm,
 }
@@ -377,10 +379,11 @@ _BOTH = frozenset({"mul", "logical_and", "bitwise_and", "__and__"})
 _EITHER = frozenset({"logical_or", "bitwise_or", "__or__"})
 
 
-def everywhere(name: str, args: tuple, answers: Callable[[Tensor], bool | None]) -> bool | None:
-    """Return what every element of an operator's result is, None where nothing is known of it.
+def uniform_value(name: str, args: tuple, value_of: Callable[[Tensor], bool | None]) -> bool | None:
+    """Return the one value of all elements of an operator's result, None where nothing is known of
+    it.
 
-    ``answers`` tells it of an operand. PyTorch takes ``isfinite`` apart: x == x and abs(x) != inf.
+    ``value_of`` tells it of an operand. PyTorch takes ``isfinite`` apart: x == x and abs(x) != inf.
     Only activations are taken to be finite, which need a gradient: a mask of the caller's may hold
     infinities.
     """
@@ -393,8 +396,8 @@ def everywhere(name: str, args: tuple, answers: Callable[[Tensor], bool | None])
         if second is first or (isinstance(second, float) and second == math.inf):
             return (second is first) == (name == "eq")
     if name in ("all", "any"):
-        return answers(first) if first.numel() else None
+        return value_of(first) if first.numel() else None
     if (name in _BOTH or name in _EITHER) and isinstance(second, Tensor):
-        pair = (answers(first), answers(second))
+        pair = (value_of(first), value_of(second))
         return None if None in pair else all(pair) if name in _BOTH else any(pair)
     return None

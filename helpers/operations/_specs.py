@@ -16,14 +16,14 @@ from helpers.steps import ForwardError
 
 META = torch.device("meta")
 
-_READING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+_VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # Looked at first: to ask of every number whether it is a tensor takes longer than all else that is
 # noted of it.
-_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+_PLAIN_TYPES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 class Spec(NamedTuple):
-    """What is known of a tensor that an operator reads or writes."""
+    """The shape, size and kind of a tensor that an operator reads or writes."""
 
     shape: tuple[int, ...]
     elements: int
@@ -46,8 +46,8 @@ class Spec(NamedTuple):
 class Call:
     """One operator as it was called: specs stand where tensors stood."""
 
-    __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "operator",
-                 "outputs", "owner", "sequence")  # fmt: skip
+    __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "node_id",
+                 "operator", "outputs", "owner")  # fmt: skip
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Call:
         kwargs: dict,
         outputs: list[Spec],
         owner: int,
-        sequence: int | None = None,
+        node_id: int | None = None,
         causal: tuple[int, int] | None = None,
     ) -> None:
         self.operator, self.name, self.may_multiply = (
@@ -65,9 +65,9 @@ class Call:
             operator.may_multiply,
         )
         self.args, self.kwargs, self.outputs = args, kwargs, outputs
-        self.owner, self.sequence, self.causal = owner, sequence, causal
+        self.owner, self.node_id, self.causal = owner, node_id, causal
         self.inputs = list(
-            _specs((*args, *[value for key, value in kwargs.items() if key != "out"]))
+            _specs_in((*args, *[value for key, value in kwargs.items() if key != "out"]))
         )
 
     @property
@@ -91,7 +91,7 @@ class Call:
 
 
 class Operator(NamedTuple):
-    """What never changes of an operator: its names, which of its arguments it writes, and what it
+    """The properties of an operator that never change: its names, the arguments it writes, what it
     depends on.
     """
 
@@ -109,12 +109,12 @@ class Operator(NamedTuple):
 
 @functools.cache
 def operator_of(func: Any) -> Operator:
-    """Return what is known of ``func``; an in-place operator has the name of its plain one."""
+    """Return the properties of ``func``; an in-place operator has the name of its plain one."""
     schema = func._schema
     name = schema.name.removeprefix("aten::")
     writes = tuple(
-        place
-        for place, argument in enumerate(schema.arguments)
+        index
+        for index, argument in enumerate(schema.arguments)
         if argument.alias_info and argument.alias_info.is_write
     )
     if writes and name.endswith("_") and not name.endswith("__"):
@@ -128,24 +128,24 @@ def operator_of(func: Any) -> Operator:
         writes=writes,
         takes_device=any(argument.name == "device" for argument in schema.arguments),
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
-        reads_values=name != "_ctc_loss" and not _READING.isdisjoint(func.tags),
+        reads_values=name != "_ctc_loss" and not _VALUE_TAGS.isdisjoint(func.tags),
         may_multiply=torch.Tag.pointwise not in func.tags and name not in WITHOUT_PRODUCTS,
     )
 
 
-def written(operator: Operator, args: tuple) -> Iterator[Tensor]:
+def written_tensors(operator: Operator, args: tuple) -> Iterator[Tensor]:
     """Yield the tensors that an operator writes into."""
-    for place in operator.writes:
-        if place < len(args) and isinstance(args[place], Tensor):
-            yield args[place]
+    for index in operator.writes:
+        if index < len(args) and isinstance(args[index], Tensor):
+            yield args[index]
 
 
-def _specs(values: Any) -> Iterator[Spec]:
+def _specs_in(values: Any) -> Iterator[Spec]:
     for value in values:
         if isinstance(value, Spec):
             yield value
         elif type(value) is tuple:
-            yield from _specs(value)
+            yield from _specs_in(value)
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
@@ -154,16 +154,16 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
         kind = type(value)
         if kind is list or kind is tuple:
             yield from tensors_in(value)
-        elif kind not in _PLAIN and isinstance(value, Tensor):
+        elif kind not in _PLAIN_TYPES and isinstance(value, Tensor):
             yield value
 
 
-def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """Apply ``function`` to the tensors of an operator's arguments; lists become tuples."""
     kind = type(value)
     if kind is list or kind is tuple:
-        return tuple([mapped(item, function) for item in value])
-    return function(value) if kind not in _PLAIN and isinstance(value, Tensor) else value
+        return tuple([map_tensors(item, function) for item in value])
+    return function(value) if kind not in _PLAIN_TYPES and isinstance(value, Tensor) else value
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -173,7 +173,7 @@ def storage_of(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError as error:
-        raise not_dense(tensor) from error
+        raise not_dense_error(tensor) from error
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -183,7 +183,7 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_nested
 
 
-def not_dense(tensor: Tensor) -> ForwardError:
+def not_dense_error(tensor: Tensor) -> ForwardError:
     """Return the error for a tensor of another layout."""
     layout = "quantized" if tensor.is_quantized else tensor.layout
     return ForwardError(
@@ -235,8 +235,8 @@ class Work(NamedTuple):
     @property
     def flops_per_byte(self) -> float | None:
         """The arithmetic intensity, None where nothing is moved."""
-        moved = self.read_bytes + self.written_bytes
-        return self.flops / moved if moved else None
+        moved_bytes = self.read_bytes + self.written_bytes
+        return self.flops / moved_bytes if moved_bytes else None
 
     def __add__(self, other: tuple) -> Work:
         if self is NOTHING and isinstance(other, Work):  # most sums have one term
@@ -256,25 +256,25 @@ class Rule(NamedTuple):
     backward: Callable[[Call], Work]
 
 
-def traffic(read: Sequence[Spec], written: Sequence[Spec] | int) -> Work:
+def traffic(operands: Sequence[Spec], results: Sequence[Spec] | int) -> Work:
     """Return the bytes of reading each of ``read`` once and writing ``written`` (tensors, or bytes)
     once.
     """
-    weights = sum(spec.bytes for spec in read if spec.is_weight)
-    inputs = sum(spec.bytes for spec in read if not spec.is_weight)
-    out = written if isinstance(written, int) else sum(spec.bytes for spec in written)
-    return Work(input_bytes=inputs, weight_bytes=weights, output_bytes=out)
+    weight_bytes = sum(spec.bytes for spec in operands if spec.is_weight)
+    input_bytes = sum(spec.bytes for spec in operands if not spec.is_weight)
+    output_bytes = results if isinstance(results, int) else sum(spec.bytes for spec in results)
+    return Work(input_bytes=input_bytes, weight_bytes=weight_bytes, output_bytes=output_bytes)
 
 
-def option(call: Call, name: str, place: int, default: object) -> object:
+def option(call: Call, name: str, position: int, default: object) -> object:
     """Return an operator's option, given by keyword or by place."""
-    return call.kwargs.get(name, call.args[place] if len(call.args) > place else default)
+    return call.kwargs.get(name, call.args[position] if len(call.args) > position else default)
 
 
-def summed(gradient: Spec, wanted: Spec) -> Work:
+def broadcast_gradient(gradient: Spec, operand: Spec) -> Work:
     """The gradient of an operand that was broadcast: a sum over the result; nothing where shapes
     agree.
     """
-    if wanted.numel >= gradient.numel:
+    if operand.numel >= gradient.numel:
         return NOTHING
-    return Work(flops=gradient.numel) + traffic([gradient], [wanted])
+    return Work(flops=gradient.numel) + traffic([gradient], [operand])

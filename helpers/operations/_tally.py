@@ -27,21 +27,21 @@ from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
 _PHASES = ("forward", "backward", "optimizer")
-_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
+_work_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
 # The fields of a module's row that are amounts of one phase, and how its costs tell them.
-_AMOUNTS = {
+_AMOUNT_GETTERS = {
     field.name: attrgetter(field.name.replace("_", ".", 1))
     for field in dataclasses.fields(LayerOperations)
     if field.name.startswith(_PHASES)
 }
 # How torch.library names the function that it makes of the backward of an operator of one's own.
-_OF_LIBRARY = "GeneratedBackwardFor_"
+_LIBRARY_BACKWARD_PREFIX = "GeneratedBackwardFor_"
 Cells = dict["CallGroup", tuple[int, Work]]
 
 
 @dataclasses.dataclass
 class _Costs:
-    """Work of the three phases, and what the lecture would have counted (None: it has no rule)."""
+    """Work of the three phases, and the lecture's count (None: it has no rule)."""
 
     forward: Work = NOTHING
     backward: Work = NOTHING
@@ -49,14 +49,14 @@ class _Costs:
     lecture: int | None = 0
 
     @property
-    def is_something(self) -> bool:
+    def is_nonzero(self) -> bool:
         return self.lecture is None or any((*self.forward, *self.backward, *self.optimizer))
 
-    def add(self, other: _Costs) -> None:
+    def add(self, costs: _Costs) -> None:
         for phase in _PHASES:
-            self.add_work(phase, getattr(other, phase))
+            self.add_work(phase, getattr(costs, phase))
         self.lecture = (
-            None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
+            None if self.lecture is None or costs.lecture is None else self.lecture + costs.lecture
         )
 
     def add_work(self, phase: str, work: Work) -> None:
@@ -65,7 +65,7 @@ class _Costs:
 
 
 class CallGroup(NamedTuple):
-    """What is summed up by itself: the calls of one operator by one module, in one phase."""
+    """The key of a sum: the calls of one operator by one module, in one phase."""
 
     owner: int
     operator: str
@@ -73,8 +73,8 @@ class CallGroup(NamedTuple):
     treatment: str
 
 
-class Priced(NamedTuple):
-    """What one call costs, as every call of its kind: the work of it and of its gradient, None
+class PricedCall(NamedTuple):
+    """The cost of one call, as of every call of its kind: its work and that of its gradient, None
     without a rule.
     """
 
@@ -93,17 +93,17 @@ class Tally:
         self.cells: Cells = {}
         self.lecture: dict[int, int | None] = defaultdict(int)
         self.may_hold_products: set[str] = set()
-        self._priced: dict[tuple, Priced] = {}
+        self._priced: dict[tuple, PricedCall] = {}
 
-    def priced(self, call: Call) -> Priced:
-        """Return what a call costs, the same object for each of its kind."""
+    def price(self, call: Call) -> PricedCall:
+        """Return the cost of a call, the same object for each of its kind."""
         key, rule = call.key, formulas.rule_for(call.name)
-        known = self._priced.get((key, rule))
-        if known is None:
+        priced_call = self._priced.get((key, rule))
+        if priced_call is None:
             forward = rule.forward(call) if rule else None
             gradient = rule.backward(call) if rule else None
             lecture = _lecture_operations(call, rule) if rule else None
-            known = self._priced[key, rule] = Priced(
+            priced_call = self._priced[key, rule] = PricedCall(
                 call.operator,
                 call.may_multiply,
                 forward,
@@ -111,18 +111,18 @@ class Tally:
                 lecture,
                 formulas.is_registered(call.name),
             )
-        return known
+        return priced_call
 
-    def add_forward(self, call: Priced, owner: int) -> None:
+    def add_forward(self, call: PricedCall, owner: int) -> None:
         """Add an operator that the forward pass runs in the module ``owner``."""
         self._add_lecture(owner, call.lecture)
         self._add(call, owner, "forward", call.forward)
 
-    def add_gradient(self, call: Priced, owner: int) -> None:
+    def add_gradient(self, call: PricedCall, owner: int) -> None:
         """Add the gradient of an operator."""
         self._add(call, owner, "backward", call.gradient)
 
-    def add_executed(self, call: Priced, owner: int, phase: str) -> None:
+    def add_executed(self, call: PricedCall, owner: int, phase: str) -> None:
         """Add an operator that the backward pass or the optimizer runs itself."""
         self._add(call, owner, phase, call.forward)
 
@@ -130,46 +130,54 @@ class Tally:
         """Add a call of which nothing is known but its operator."""
         if operator.may_multiply:
             self.may_hold_products.add(operator.text)
-        self.note(CallGroup(owner, operator.text, phase, "not counted"), NOTHING)
+        self.add_to_cell(CallGroup(owner, operator.text, phase, "not counted"), NOTHING)
 
     def add_accumulation(self, owner: int, additions: int, elements: int, itemsize: int) -> None:
         """Add gradients that meet."""
-        moved = additions * elements * itemsize
-        work = Work(flops=additions * elements, input_bytes=2 * moved, output_bytes=moved)
-        self.note(CallGroup(owner, "gradient accumulation", "backward", "counted"), work, additions)
+        moved_bytes = additions * elements * itemsize
+        work = Work(
+            flops=additions * elements, input_bytes=2 * moved_bytes, output_bytes=moved_bytes
+        )
+        self.add_to_cell(
+            CallGroup(owner, "gradient accumulation", "backward", "counted"), work, additions
+        )
 
     def add_function(
-        self, inside: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES
+        self, function_tally: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES
     ) -> None:
         """Add the sums over a function that ``owner`` calls so many times, as if it did it all
         itself.
         """
-        for cell, (calls, work) in inside.cells.items():
+        for cell, (calls, work) in function_tally.cells.items():
             if cell.phase in phases:
-                whole = work if times == 1 else Work(*(times * amount for amount in work))
-                self.note(cell._replace(owner=owner), whole, times * calls)
-        self.may_hold_products |= inside.may_hold_products
+                total = work if times == 1 else Work(*(times * amount for amount in work))
+                self.add_to_cell(cell._replace(owner=owner), total, times * calls)
+        self.may_hold_products |= function_tally.may_hold_products
         self._add_lecture(owner, None)
 
-    def _add(self, call: Priced, owner: int, phase: str, work: Work | None) -> None:
+    def _add(self, call: PricedCall, owner: int, phase: str, work: Work | None) -> None:
         if work is None and call.may_multiply:
             self.may_hold_products.add(call.operator)
-        self.note(
+        self.add_to_cell(
             CallGroup(owner, call.operator, phase, "not counted" if work is None else "counted"),
             work or NOTHING,
         )
 
     def _add_lecture(self, owner: int, operations: int | None) -> None:
-        before = self.lecture[owner]
-        self.lecture[owner] = None if before is None or operations is None else before + operations
+        operations_before = self.lecture[owner]
+        self.lecture[owner] = (
+            None
+            if operations_before is None or operations is None
+            else operations_before + operations
+        )
 
-    def note(self, cell: CallGroup, work: Work, calls: int = 1) -> None:
+    def add_to_cell(self, cell: CallGroup, work: Work, calls: int = 1) -> None:
         """Add calls and work to a cell."""
-        before, total = self.cells.get(cell, (0, NOTHING))
-        self.cells[cell] = before + calls, total + work if work is not NOTHING else total
+        calls_before, total = self.cells.get(cell, (0, NOTHING))
+        self.cells[cell] = calls_before + calls, total + work if work is not NOTHING else total
 
     def costs(self) -> dict[int, _Costs]:
-        """Return the costs of each module itself, without what is inside it."""
+        """Return the costs of each module itself, without those of the modules inside it."""
         modules: dict[int, _Costs] = defaultdict(_Costs)
         for owner, operations in self.lecture.items():
             modules[owner].lecture = operations
@@ -182,8 +190,8 @@ class Tally:
         sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
         for group, (calls, work) in self.cells.items():
             key = group.operator, group.phase, group.treatment
-            before, total = sums[key]
-            sums[key] = before + calls, total + work
+            calls_before, total = sums[key]
+            sums[key] = calls_before + calls, total + work
         rows = [
             derived(
                 OperatorOperations,
@@ -198,55 +206,67 @@ class Tally:
         return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
 
     def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
-        """Return the rows of the operators of each layer; what is free is left out."""
-        order = {owner: place for place, owner in enumerate(names)}
+        """Return the rows of the operators of each layer, without the free ones."""
+        order = {owner: position for position, owner in enumerate(names)}
         cells = sorted(self.cells, key=lambda cell: (order[cell.owner], cell.operator, cell.phase))
         rows = ((cell, *self.cells[cell]) for cell in cells)
         return [
             LayerOperator(
-                names[cell.owner], cell.operator, cell.phase, cell.treatment, calls, *_amounts(work)
+                names[cell.owner],
+                cell.operator,
+                cell.phase,
+                cell.treatment,
+                calls,
+                *_work_amounts(work),
             )
             for cell, calls, work in rows
             if cell.treatment != "free"
         ]
 
 
-def of(trace: OperatorTrace, reached: backward.Reached) -> Tally:
-    """Return the sums over a forward pass, and over the backward pass that visits ``reached``."""
-    tally, custom = Tally(), dict(reached.custom)
-    for (name, owner), count in trace.free.items():
-        tally.note(CallGroup(owner, name, "forward", "free"), NOTHING, count)
+def sum_trace(trace: OperatorTrace, backward_pass: backward.BackwardPass) -> Tally:
+    """Return the sums over a forward pass, and over the gradients that ``backward_pass`` visits."""
+    tally, custom = Tally(), dict(backward_pass.custom)
+    for (name, owner), count in trace.zero_cost_calls.items():
+        tally.add_to_cell(CallGroup(owner, name, "forward", "free"), NOTHING, count)
     for call in trace.calls:
-        priced = tally.priced(call)
-        tally.add_forward(priced, call.owner)
-        is_reached = call.needs_grad and (
-            call.sequence is None or call.sequence in reached.sequences
+        priced_call = tally.price(call)
+        tally.add_forward(priced_call, call.owner)
+        has_gradient = call.needs_grad and (
+            call.node_id is None or call.node_id in backward_pass.visited_node_ids
         )
-        is_of_library = call.sequence in custom and custom[call.sequence].name.startswith(
-            _OF_LIBRARY
+        is_of_library = call.node_id in custom and custom[call.node_id].name.startswith(
+            _LIBRARY_BACKWARD_PREFIX
         )
-        if call.sequence is not None and is_of_library and formulas.is_registered(call.name):
-            is_reached = bool(custom.pop(call.sequence))
-        if is_reached:
-            tally.add_gradient(priced, call.owner)
-    for accumulation in reached.accumulations:
+        if call.node_id is not None and is_of_library and formulas.is_registered(call.name):
+            has_gradient = bool(custom.pop(call.node_id))
+        if has_gradient:
+            tally.add_gradient(priced_call, call.owner)
+    for accumulation in backward_pass.accumulations:
         tally.add_accumulation(*accumulation)
-    harmless = {
-        call.sequence for call in trace.calls if "::" in call.name and not call.may_multiply
+    harmless_node_ids = {
+        call.node_id for call in trace.calls if "::" in call.name and not call.may_multiply
     }
-    for sequence, (name, calls) in custom.items():
-        owner = trace.owner_of.get(sequence, 0)
+    for node_id, (name, calls) in custom.items():
+        owner = trace.owner_of.get(node_id, 0)
         for call in calls or ():
-            tally.add_executed(tally.priced(call), owner, "backward")
+            tally.add_executed(tally.price(call), owner, "backward")
         if calls is None:
-            tally.note(CallGroup(owner, name, "backward", "not counted"), NOTHING)
-        if calls is None and (sequence not in harmless or not name.startswith(_OF_LIBRARY)):
+            tally.add_to_cell(CallGroup(owner, name, "backward", "not counted"), NOTHING)
+        if calls is None and (
+            node_id not in harmless_node_ids or not name.startswith(_LIBRARY_BACKWARD_PREFIX)
+        ):
             tally.may_hold_products.add(name)
     for recurrence in trace.recurrences:
-        used = sorted(reached.recurrences.get(id(recurrence), set()))
-        for times, short, outputs in recurrence.shares:
-            inside = of(short, backward.reached([outputs[place] for place in used], short))
-            tally.add_function(inside, recurrence.owner, times)
+        used_results = sorted(backward_pass.recurrences.get(id(recurrence), set()))
+        for times, short_trace, outputs in recurrence.shares:
+            function_tally = sum_trace(
+                short_trace,
+                backward.walk_graph(
+                    [outputs[result_index] for result_index in used_results], short_trace
+                ),
+            )
+            tally.add_function(function_tally, recurrence.owner, times)
     return tally
 
 
@@ -266,19 +286,17 @@ def _lecture_operations(call: Call, rule: formulas.Rule) -> int | None:
     return 0 if is_only_moved or all(spec.kind == "i" for spec in call.outputs) else None
 
 
-def profile(
-    trace: OperatorTrace, tally: Tally, given: str, optimizer: str | None
+def build_profile(
+    trace: OperatorTrace, tally: Tally, input_text: str, optimizer: str | None
 ) -> OperationProfile:
-    """Return the profile of what a trace and its sums hold, for inputs that are described as
-    ``given``.
-    """
+    """Return the profile of a trace and its sums, for inputs that ``input_text`` describes."""
     layers, names = _layers(trace, tally.costs())
     operators = tally.operators()
     return derived(
         OperationProfile,
         layers[0],
         model=type(trace.modules[0]).__name__,
-        input=given,
+        input=input_text,
         training=trace.modules[0].training,
         optimizer=optimizer,
         not_counted=tuple(
@@ -300,24 +318,26 @@ def _layers(
     module's own stand.
     """
     children = trees.children_of(trace.paths)
-    rows = {path: row for row, path in enumerate(trace.paths)}
-    made: list[LayerOperations | None] = []  # a module stands before its children, whose sum it is
+    row_of_path = {path: row for row, path in enumerate(trace.paths)}
+    layer_rows: list[
+        LayerOperations | None
+    ] = []  # a module stands before its children, whose sum it is
     names: dict[int, str] = {}
     parameters_of = _parameters_by_module(trace.modules)
 
     def visit(path: str, depth: int) -> _Costs:
-        row = rows[path]
-        own, total, place = costs.get(row, _Costs()), _Costs(), len(made)
+        row = row_of_path[path]
+        own_costs, total, position = costs.get(row, _Costs()), _Costs(), len(layer_rows)
         module, calls = trace.modules[row], trace.module_calls[row]
-        made.append(None)
+        layer_rows.append(None)
         names[row] = path
         for child in children[path]:
             total.add(visit(child, depth + 1))
-        if children[path] and own.is_something:
+        if children[path] and own_costs.is_nonzero:
             names[row] = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
-            made.append(
+            layer_rows.append(
                 _layer_row(
-                    own,
+                    own_costs,
                     layer=names[row],
                     kind="operators",
                     depth=depth + 1,
@@ -326,9 +346,9 @@ def _layers(
                     output_shape="",
                 )
             )
-        total.add(own)
+        total.add(own_costs)
         parameters = sum(parameters_of[id(module)].values())
-        made[place] = _layer_row(
+        layer_rows[position] = _layer_row(
             total,
             layer=path,
             kind=type(module).__name__,
@@ -340,7 +360,7 @@ def _layers(
         return total
 
     visit("", 0)
-    return tuple(row for row in made if row is not None), names
+    return tuple(row for row in layer_rows if row is not None), names
 
 
 def _parameters_by_module(modules: Sequence[nn.Module]) -> dict[int, dict[int, int]]:
@@ -353,14 +373,14 @@ def _parameters_by_module(modules: Sequence[nn.Module]) -> dict[int, dict[int, i
 
     def visit(module: nn.Module) -> dict[int, int]:
         if id(module) not in sizes:
-            own = sizes[id(module)] = {
+            module_sizes = sizes[id(module)] = {
                 id(value): value.numel()
                 for value in module._parameters.values()
                 if value is not None
             }
             for child in module._modules.values():
                 if child is not None:
-                    own |= visit(child)
+                    module_sizes |= visit(child)
         return sizes[id(module)]
 
     for module in modules:
@@ -368,7 +388,7 @@ def _parameters_by_module(modules: Sequence[nn.Module]) -> dict[int, dict[int, i
     return sizes
 
 
-def _layer_row(costs: _Costs, **own: Any) -> LayerOperations:
-    """Return a module's row: ``own`` are the fields that its costs do not have."""
-    own |= {name: amount(costs) for name, amount in _AMOUNTS.items()}
-    return derived(LayerOperations, costs.forward, lecture_operations=costs.lecture, **own)
+def _layer_row(costs: _Costs, **fields: Any) -> LayerOperations:
+    """Return a module's row: ``fields`` are those that its costs do not have."""
+    fields |= {name: amount(costs) for name, amount in _AMOUNT_GETTERS.items()}
+    return derived(LayerOperations, costs.forward, lecture_operations=costs.lecture, **fields)

@@ -5,7 +5,7 @@ autograd; a dispatch mode below autograd sees every operator that is left, insid
 outside, and notes its shapes.
 
 :class:`OperatorTrace` runs the forward on real tensors and puts back what it writes;
-:class:`~helpers.operations._known.OnShapes` runs it on shapes alone.
+:class:`~helpers.operations._meta.MetaTrace` runs it on shapes alone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from helpers.operations._specs import (
     META,
     Call,
     Operator,
-    mapped,
+    map_tensors,
     operator_of,
     shape_only,
     spec_of,
     storage_of,
     tensors_in,
-    written,
+    written_tensors,
 )
 from helpers.steps import tensors_of
 
@@ -54,7 +54,7 @@ class OperatorTrace:
 
     def __init__(self, model: nn.Module) -> None:
         self.calls: list[Call] = []
-        self.free: Counter[tuple[str, int]] = Counter()
+        self.zero_cost_calls: Counter[tuple[str, int]] = Counter()
         self.recurrences: list[Recurrence] = []
         self.draws: set[str] = set()
         self.attention: set[str] = set()
@@ -69,14 +69,14 @@ class OperatorTrace:
         self._stack: list[int] = [0]
         self._thread = threading.get_ident()
         self._stand_ins: dict[int, Tensor] = {}
-        self._kept: list[Any] = []
+        self._alive_tensors: list[Any] = []
         self._leaves: list[Tensor] = []
         self._weights: set[int] = set()
         self._cloned = -1
         self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
-        self._made: set[int] = set()
-        self._protected: set[int] = set()
+        self._forward_storages: set[int] = set()
+        self._protected_storages: set[int] = set()
         for path, module in model.named_modules():
             self._add_module(path, module)
 
@@ -97,7 +97,7 @@ class OperatorTrace:
 
     def _add_weight(self, tensor: Tensor, row: int) -> None:
         stand_in = self._stand_ins[id(tensor)] = self._stand_in_of_weight(tensor)
-        self._kept.append(tensor)
+        self._alive_tensors.append(tensor)
         if stand_in.grad_fn is None:
             self._leaves.append(stand_in)
         self._weights.add(storage_of(stand_in))
@@ -107,13 +107,13 @@ class OperatorTrace:
         return tensor
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """Return what computes in place of a parameter or buffer: itself if the forward has made
-        it.
+        """Return the tensor that computes in place of a parameter or buffer: itself if the forward
+        has made it.
         """
         return self._stand_ins.get(id(tensor), tensor)
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
-        """Return what computes in place of a tensor that the caller passes."""
+        """Return the tensor that computes in place of one that the caller passes."""
         stand_in = tensor.detach()
         return (
             stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
@@ -124,16 +124,16 @@ class OperatorTrace:
         keep each other.
         """
         for tensor in (*self._leaves, *tensors_of(arguments)):
-            written = tensor if tensor._base is None else tensor._base
-            if written.grad_fn is not None:
-                written.detach_()
+            base = tensor if tensor._base is None else tensor._base
+            if base.grad_fn is not None:
+                base.detach_()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs inside, with autograd on, whatever the caller's modes are; then put back
         what it wrote.
         """
-        draws = _draws()
+        states_before = _generator_states()
         with ExitStack() as stack:
             stack.push(self._restoring)
             stack.enter_context(torch.inference_mode(False))
@@ -151,13 +151,15 @@ class OperatorTrace:
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
             ):
                 stack.callback(handle.remove)
-            stack.enter_context(self._operators_recorded())
+            stack.enter_context(self._record_operators())
             stack.enter_context(FunctionRecorder(self))
             yield
-        self.draws |= {name for name, state in _draws().items() if state != draws[name]}
+        self.draws |= {
+            name for name, state in _generator_states().items() if state != states_before[name]
+        }
 
     @contextmanager
-    def _operators_recorded(self) -> Iterator[None]:
+    def _record_operators(self) -> Iterator[None]:
         with _DispatchRecorder(self) as self._recorder:
             try:
                 yield
@@ -205,7 +207,7 @@ class OperatorTrace:
         """Return the module's path, "" for one that did not run."""
         return self.paths[self._rows.get(id(module), 0)]
 
-    def here(self) -> str:
+    def current_path(self) -> str:
         """Return the path of the module whose forward runs now, as a report names it."""
         row = self._stack[-1]
         return self.paths[row] or type(self.modules[row]).__name__
@@ -219,14 +221,14 @@ class OperatorTrace:
         if name == "_nested_tensor_from_mask_left_aligned":
             return False  # a padding mask may hold anything: the whole of every sequence is counted
         if is_recurrence(name, args):
-            return self._recurrence(func, args)
+            return self._call_recurrence(func, args)
         self._note_attention(name, kwargs)
         # as torch computes it without its compiler, and with a gradient on every device
         if name == "flex_attention":
             with FunctionRecorder(self):
                 return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
         return (
-            self._attention(func, name, args, kwargs)
+            self._call_attention(func, name, args, kwargs)
             if name in _ATTENTION
             else func(*args, **kwargs)
         )
@@ -237,29 +239,31 @@ class OperatorTrace:
         """
         gives_weights = name == "multi_head_attention_forward" and kwargs.get("need_weights", True)
         if name == "flex_attention" or (name in _ATTENTION and not gives_weights):
-            self.attention.add(self.here())
+            self.attention.add(self.current_path())
 
-    def _recurrence(self, func: Any, args: tuple) -> Any:
-        record = Recurrence(func, args, self._stack[-1])
+    def _call_recurrence(self, func: Any, args: tuple) -> Any:
+        recurrence = Recurrence(func, args, self._stack[-1])
 
-        def short(shortened: tuple) -> tuple[OperatorTrace, Any]:
+        def follow_short(short_args: tuple) -> tuple[OperatorTrace, Any]:
             trace = OperatorTrace(nn.Module())
-            pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
+            pairs = zip(tensors_in(args), tensors_in(short_args), strict=True)
             trace._weights = {
-                storage_of(new) for old, new in pairs if storage_of(old) in self._weights
+                storage_of(short_tensor)
+                for tensor, short_tensor in pairs
+                if storage_of(tensor) in self._weights
             }
-            with trace._operators_recorded():
-                return trace, func(*shortened)
+            with trace._record_operators():
+                return trace, func(*short_args)
 
         with _disable_current_modes():
-            record.follow(short)
-        self.recurrences.append(record)
-        return record.result(lambda: self._recurrent_results(record))
+            recurrence.follow(follow_short)
+        self.recurrences.append(recurrence)
+        return recurrence.result(lambda: self._recurrent_results(recurrence))
 
-    def _recurrent_results(self, record: Recurrence) -> Any:
-        return record.func(*record.args)
+    def _recurrent_results(self, recurrence: Recurrence) -> Any:
+        return recurrence.func(*recurrence.args)
 
-    def _attention(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+    def _call_attention(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """Call an attention function; under a causal mask note the shape of its scores, to tell
         useful work apart.
         """
@@ -271,13 +275,13 @@ class OperatorTrace:
             return func(*args, **kwargs)
         query = args[0] if args else kwargs["query"]
         key = args[1] if len(args) > 1 else kwargs["key"]
-        before = self.causal
-        place = 0 if is_multi_head else -2
-        self.causal = (query.shape[place], key.shape[place], is_multi_head)
+        causal_before = self.causal
+        length_dim = 0 if is_multi_head else -2
+        self.causal = (query.shape[length_dim], key.shape[length_dim], is_multi_head)
         try:
             return func(*args, **kwargs)
         finally:
-            self.causal = before
+            self.causal = causal_before
 
     # The operators, below autograd.
 
@@ -289,26 +293,26 @@ class OperatorTrace:
             with self._recorder:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         operator = operator_of(func)
-        sequence = torch._C._autograd._get_sequence_nr() - 1
+        node_id = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
         owner = self._stack[-1]
         if operator.name == "clone":
-            self._cloned = sequence
+            self._cloned = node_id
         elif (
             0 in operator.writes
-            and sequence == self._cloned
+            and node_id == self._cloned
             and grad
             and getattr(args[0], "requires_grad", False)
         ):
             # autograd has cloned what is overwritten and its gradient reads, after making the node
-            sequence -= 1
-        self._own(sequence, owner)
+            node_id -= 1
+        self._set_owner(node_id, owner)
         if operator.is_free:
-            self._note_free(operator, args, owner, sequence)
+            self._add_zero_cost_call(operator, args, owner, node_id)
             return self._run(func, operator, args, kwargs)
-        noted = functools.partial(spec_of, weights=self._weights, grad=grad)
-        specs = [mapped(value, noted) for value in args]
-        keyword_specs = {key: mapped(value, noted) for key, value in kwargs.items()}
+        make_spec = functools.partial(spec_of, weights=self._weights, grad=grad)
+        specs = [map_tensors(value, make_spec) for value in args]
+        keyword_specs = {key: map_tensors(value, make_spec) for key, value in kwargs.items()}
         if operator.name in MATRIX_PRODUCTS:
             check_types(operator.text, tensors_in(args))
         if operator.name == "embedding":
@@ -319,22 +323,24 @@ class OperatorTrace:
         )
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
-        node, scores = None if is_wrapped else sequence, self._scores(operator.name, specs)
+        node, scores = None if is_wrapped else node_id, self._scores(operator.name, specs)
         call = Call(operator, tuple(specs), keyword_specs, outputs, owner, node, scores)
-        self._note(call, operator)
+        self._add_call(call, operator)
         return result
 
-    def _own(self, sequence: int, owner: int) -> None:
+    def _set_owner(self, node_id: int, owner: int) -> None:
         if torch.is_grad_enabled():
-            self.owner_of[sequence] = owner
+            self.owner_of[node_id] = owner
         else:  # within the forward of a torch.autograd.Function, whose node comes first
-            self.owner_of.setdefault(sequence, owner)
+            self.owner_of.setdefault(node_id, owner)
 
-    def _note(self, call: Call, _: Operator) -> None:
+    def _add_call(self, call: Call, _: Operator) -> None:
         self.calls.append(call)
 
-    def _note_free(self, operator: Operator, _args: tuple, owner: int, _sequence: int) -> None:
-        self.free[operator.text, owner] += 1
+    def _add_zero_cost_call(
+        self, operator: Operator, _args: tuple, owner: int, _node_id: int
+    ) -> None:
+        self.zero_cost_calls[operator.text, owner] += 1
 
     def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
         """Return the shape of causal attention's scores where this product makes them or uses
@@ -354,39 +360,45 @@ class OperatorTrace:
         """Run on real tensors; a storage that was there before is put back at the end, if this
         operator writes it.
         """
-        for tensor in written(operator, args):
-            if storage_of(tensor) not in self._made:
+        for tensor in written_tensors(operator, args):
+            if storage_of(tensor) not in self._forward_storages:
                 self._protect(tensor)
-        given = list(tensors_in((*args, *kwargs.values())))
+        operands = list(tensors_in((*args, *kwargs.values())))
         result = func(*args, **kwargs)
-        made = list(tensors_in((result,)))
-        self._made |= {storage_of(tensor) for tensor in made} - {
-            storage_of(tensor) for tensor in given
+        results = list(tensors_in((result,)))
+        self._forward_storages |= {storage_of(tensor) for tensor in results} - {
+            storage_of(tensor) for tensor in operands
         }
-        self._note_draws(operator, given, made)
+        self._note_draws(operator, operands, results)
         return result
 
     def _protect(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         self._restoring.callback(_lay_out_again, tensor, tensor.size(), tensor.stride())
-        if storage._cdata not in self._protected:
-            self._protected.add(storage._cdata)
+        if storage._cdata not in self._protected_storages:
+            self._protected_storages.add(storage._cdata)
             self._restoring.callback(_fill_again, storage, storage.clone())
         # Each time: tensors that share memory need not share a counter.
         self._restoring.enter_context(torch.autograd._unsafe_preserve_version_counter(tensor))
 
-    def _note_draws(self, operator: Operator, given: list[Tensor], made: list[Tensor]) -> None:
+    def _note_draws(
+        self, operator: Operator, operands: list[Tensor], results: list[Tensor]
+    ) -> None:
         """Follow what was drawn at random through what is computed of it, until a value or a shape
         depends on it.
         """
-        drawn = [tensor for tensor in given if hasattr(tensor.untyped_storage(), "drawn")]
-        if not operator.is_random and not drawn:
+        drawn_operands = [
+            tensor for tensor in operands if hasattr(tensor.untyped_storage(), "drawn")
+        ]
+        if not operator.is_random and not drawn_operands:
             return
         if operator.name == "index":  # positions select as many whatever they are, a mask does not
-            drawn = [tensor for tensor in drawn if tensor.dtype in (torch.bool, torch.uint8)]
-        if operator.reads_values and drawn:
-            self.draws.add(self.here())
-        for tensor in made:
+            drawn_operands = [
+                tensor for tensor in drawn_operands if tensor.dtype in (torch.bool, torch.uint8)
+            ]
+        if operator.reads_values and drawn_operands:
+            self.draws.add(self.current_path())
+        for tensor in results:
             tensor.untyped_storage().drawn = True  # type: ignore[attr-defined]  # an attribute of ours
 
 
@@ -403,7 +415,7 @@ def _lay_out_again(tensor: Tensor, size: torch.Size, stride: tuple[int, ...]) ->
             tensor.set_(tensor.untyped_storage(), tensor.storage_offset(), size, stride)
 
 
-def _draws() -> dict[str, Any]:
+def _generator_states() -> dict[str, Any]:
     """Return the states of the generators that a random draw of another library than torch would
     change.
     """
@@ -471,7 +483,7 @@ def shapes_in(values: Any) -> str:
 
 _FUNCTIONS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 # from here on a further step adds the same; the first and the last differ from those between them
-_FEW = 2
+_SHORT_STEPS = 2
 
 
 class ShortSequence(NamedTuple):
@@ -502,46 +514,50 @@ class Recurrence:
     def follow(self, record: Callable[[tuple], tuple[Any, Any]]) -> None:
         """Let ``record(arguments)`` run the short sequences."""
         length = self.args[0].shape[1 if self.args[8] else 0]
-        further = max(0, length - _FEW)
-        for times, steps in ((1 - further, min(length, _FEW)), (further, _FEW + 1)):
+        repetitions = max(0, length - _SHORT_STEPS)
+        for times, steps in (
+            (1 - repetitions, min(length, _SHORT_STEPS)),
+            (repetitions, _SHORT_STEPS + 1),
+        ):
             if times:
-                trace, outputs = record(self._of_length(steps))
+                trace, outputs = record(self._shorten(steps))
                 self.shares.append(ShortSequence(times, trace, tuple(outputs)))
 
-    def _of_length(self, steps: int) -> tuple:
+    def _shorten(self, steps: int) -> tuple:
         """Return the arguments on shapes for so many steps, each tensor a leaf of its own graph."""
         grad = torch.is_grad_enabled()
-        fresh: dict[int, Tensor] = {}
+        leaves: dict[int, Tensor] = {}
 
-        def made(tensor: Tensor) -> Tensor:
-            return fresh.setdefault(
+        def make_leaf(tensor: Tensor) -> Tensor:
+            return leaves.setdefault(
                 id(tensor), shape_only(tensor, requires_grad=grad and tensor.requires_grad)
             )
 
         data, shape = self.args[0], list(self.args[0].shape)
         shape[1 if self.args[8] else 0] = steps
-        short = torch.empty(
+        short_data = torch.empty(
             shape, dtype=data.dtype, device=META, requires_grad=grad and data.requires_grad
         )
-        return (short, *mapped(self.args[1:], made))
+        return (short_data, *map_tensors(self.args[1:], make_leaf))
 
     def result(self, compute: Callable[[], Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        """Return what ``compute`` makes, as the results of one node of autograd's graph."""
+        """Return the results of ``compute``, as those of one node of autograd's graph."""
         return _Node.apply(self, compute, *tensors_in(self.args))
 
     def shapes(self) -> tuple[Tensor, ...]:
-        """Return the results on shapes: what comes out at every step, and the last hidden state
-        (and cell).
+        """Return the results on shapes: the output of every step, and the last hidden state (and
+        cell).
         """
         data, hidden = self.args[0], list(tensors_in((self.args[1],)))
         directions = 2 if self.args[7] else 1
         # the steps are computed one after another
-        longest, others = (1, 0) if self.args[8] else (0, 1)
-        every = data.new_empty(
-            (data.shape[longest], data.shape[others], directions * hidden[0].shape[-1])
+        length_dim, batch_dim = (1, 0) if self.args[8] else (0, 1)
+        # (steps, batch, directions x hidden)
+        outputs = data.new_empty(
+            (data.shape[length_dim], data.shape[batch_dim], directions * hidden[0].shape[-1])
         )
-        every = every.transpose(0, 1) if self.args[8] else every
-        return (every, *[torch.empty_like(tensor) for tensor in hidden])
+        outputs = outputs.transpose(0, 1) if self.args[8] else outputs
+        return (outputs, *[torch.empty_like(tensor) for tensor in hidden])
 
 
 class _Node(torch.autograd.Function):

@@ -124,18 +124,18 @@ class StepTimeEstimate(Record):
                 results.cell("share", row.share),
             )
 
-        shown, others = self.operators[:_SHOWN], self.operators[_SHOWN:]
-        rows = [(cells(row), row.share) for row in shown]
-        if others:
+        shown_rows, other_rows = self.operators[:_SHOWN], self.operators[_SHOWN:]
+        rows = [(cells(row), row.share) for row in shown_rows]
+        if other_rows:
             total_s, share = (
-                math.fsum(row.total_s for row in others),
-                math.fsum(row.share for row in others),
+                math.fsum(row.total_s for row in other_rows),
+                math.fsum(row.share for row in other_rows),
             )
-            calls = f"{sum(row.calls for row in others):,}"
+            calls = f"{sum(row.calls for row in other_rows):,}"
             rows.append(
                 (
                     (
-                        f"{len(others):,} others, in table()",
+                        f"{len(other_rows):,} others, in table()",
                         "",
                         "",
                         calls,
@@ -186,32 +186,32 @@ def estimate_step_time(
     number("budget_s", budget_s, above=0)
     with steps.warm_step(
         model, inputs, shape, training=training, loss=loss, optimizer=optimizer
-    ) as work:
-        recorder = record_step(work)
-        timed = [_alone(call) for call in recorder.calls]
+    ) as step:
+        recorder = record_step(step)
+        repeaters = [_make_repeater(call) for call in recorder.calls]
         not_timed = tuple(
             sorted(
                 {
                     str(call.function)
-                    for call, works in zip(recorder.calls, timed, strict=True)
-                    if works is None
+                    for call, repeater in zip(recorder.calls, repeaters, strict=True)
+                    if repeater is None
                 }
             )
         )
-        waiting = watch_waiting(clock)
-        medians_s, done = _medians(timed, work.device, budget_s, clock)
-        waiting_share = waiting()
+        read_waiting_share = watch_waiting(clock)
+        medians_s, round_count = _medians(repeaters, step.device, budget_s, clock)
+        waiting_share = read_waiting_share()
         rows = _rows(recorder, medians_s)
         phases_s = [
             math.fsum(row.total_s for row in rows if row.phase == phase) for phase in _PHASES
         ]
         return StepTimeEstimate(
             model=type(model).__name__,
-            input=work.input_text,
-            device=str(work.device),
+            input=step.input_text,
+            device=str(step.device),
             threads=torch.get_num_threads(),
             training=training,
-            rounds=done,
+            rounds=round_count,
             distinct=len(recorder.calls),
             calls=sum(recorder.counts.values()),
             not_timed=not_timed,
@@ -248,7 +248,7 @@ class StepRecorder(TorchDispatchMode):
         self.calls: list[TimedCall] = []
         self.counts: Counter[tuple[int, str]] = Counter()
         self.phase = "forward"
-        self._places: dict[Any, int] = {}
+        self._call_indices: dict[Any, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -261,10 +261,10 @@ class StepRecorder(TorchDispatchMode):
                 )
         if func.namespace not in _NOT_OPERATORS:
             key = _key(func, args, kwargs)
-            if key not in self._places:
-                self._places[key] = len(self.calls)
-                self.calls.append(_kept(func, args, kwargs))
-            self.counts[self._places[key], self.phase] += 1
+            if key not in self._call_indices:
+                self._call_indices[key] = len(self.calls)
+                self.calls.append(_keep_call(func, args, kwargs))
+            self.counts[self._call_indices[key], self.phase] += 1
         return func(*args, **kwargs)
 
     def enter(self, phase: str) -> None:
@@ -272,25 +272,25 @@ class StepRecorder(TorchDispatchMode):
         self.phase = "forward" if phase == "loss" else phase
 
 
-def record_step(work: steps.Step) -> StepRecorder:
-    """Run one step of ``work`` and return its operators."""
+def record_step(step: steps.Step) -> StepRecorder:
+    """Run one step and return its operators."""
     recorder = StepRecorder()
-    steps.drop_gradients(work)
+    steps.drop_gradients(step)
     with steps.uncompiled(), recorder:
-        steps.run(work, recorder.enter)
+        steps.run(step, recorder.enter)
     return recorder
 
 
-def _kept(function: Any, args: tuple, kwargs: dict) -> TimedCall:
+def _keep_call(function: Any, args: tuple, kwargs: dict) -> TimedCall:
     """Return the call; one that writes gets whole numbers of its own, which may be another's
     index.
     """
 
-    def own(tensor: torch.Tensor) -> torch.Tensor:
+    def copy_integers(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.clone()
 
     if function._schema.is_mutable:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, own, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, copy_integers, (args, kwargs))
     return TimedCall(function, args, kwargs)
 
 
@@ -307,43 +307,46 @@ def _leaf_key(leaf: Any) -> Any:
     return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device
 
 
-def _alone(call: TimedCall) -> Callable[[], Any] | None:
+def _make_repeater(call: TimedCall) -> Callable[[], Any] | None:
     """Return a function that makes the call without autograd, or None where it raises by itself."""
 
-    def again() -> Any:
+    def repeat() -> Any:
         return call.function(*call.arguments, **call.named)
 
     try:
         with torch.no_grad():
-            again()
+            repeat()
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
         return None
-    return again
+    return repeat
 
 
 def _medians(
-    timed: Sequence[Callable[[], Any] | None], device: torch.device, budget_s: float, clock: Clock
+    repeaters: Sequence[Callable[[], Any] | None],
+    device: torch.device,
+    budget_s: float,
+    clock: Clock,
 ) -> tuple[list[float], int]:
-    """Return the median seconds of one call of each, taking turns, and the rounds; 0 for what
+    """Return the median seconds of a call of each, taking turns, and the rounds; 0 for one that
     cannot run alone.
     """
     calls = _CALLS_PER_RUN[device.type]
-    seconds: list[list[float]] = [[] for _ in timed]
-    done = 0
+    seconds: list[list[float]] = [[] for _ in repeaters]
+    round_count = 0
     with torch.no_grad():
         for _ in rounds(budget_s, clock):
-            done += 1
-            for again, spent_s in zip(timed, seconds, strict=True):
-                if again is not None:
-                    spent_s.append(run(again, calls, device, clock).host_s / calls)
-    return [statistics.median(spent_s) if spent_s else 0.0 for spent_s in seconds], done
+            round_count += 1
+            for repeat, spent_s in zip(repeaters, seconds, strict=True):
+                if repeat is not None:
+                    spent_s.append(run(repeat, calls, device, clock).host_s / calls)
+    return [statistics.median(spent_s) if spent_s else 0.0 for spent_s in seconds], round_count
 
 
 def _rows(recorder: StepRecorder, medians_s: Sequence[float]) -> tuple[OperatorEstimate, ...]:
-    step_s = math.fsum(count * medians_s[place] for (place, _), count in recorder.counts.items())
+    step_s = math.fsum(count * medians_s[index] for (index, _), count in recorder.counts.items())
     rows = []
-    for (place, phase), count in recorder.counts.items():
-        call, total_s = recorder.calls[place], count * medians_s[place]
+    for (index, phase), count in recorder.counts.items():
+        call, total_s = recorder.calls[index], count * medians_s[index]
         tensors = [
             leaf
             for leaf in pytree.tree_leaves((call.arguments, call.named))
@@ -355,7 +358,7 @@ def _rows(recorder: StepRecorder, medians_s: Sequence[float]) -> tuple[OperatorE
                 phase=phase,
                 arguments=steps.described(tensors),
                 calls=count,
-                median_s=medians_s[place],
+                median_s=medians_s[index],
                 total_s=total_s,
                 share=total_s / step_s if step_s else 0.0,
             )

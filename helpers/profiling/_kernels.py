@@ -114,9 +114,9 @@ def kernel_table(
     _refuse_nested()
     fn()
     chosen = chosen or device_in_use()
-    on_cuda, recorded = chosen.type == "cuda", _recorded(fn, chosen, runs)
+    on_cuda, recordings = chosen.type == "cuda", _record_calls(fn, chosen, runs)
     seconds: dict[str, list[float]] = defaultdict(list)
-    for event in (event for events, _ in recorded for event in events):
+    for event in (event for events, _ in recordings for event in events):
         is_kernel = event.device_type == DeviceType.CUDA and not getattr(
             event, "is_user_annotation", False
         )
@@ -124,7 +124,7 @@ def kernel_table(
             seconds[event.name].append(event.time_range.elapsed_us() / 1e6)
         elif not on_cuda and event.device_type == DeviceType.CPU:
             seconds[event.name].append(event.self_cpu_time_total / 1e6)
-    whole_s = sum(call_s for _, call_s in recorded)
+    whole_s = sum(call_s for _, call_s in recordings)
     return KernelTable(
         device=str(chosen),
         threads=torch.get_num_threads(),
@@ -135,8 +135,8 @@ def kernel_table(
 
 
 def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelTime, ...]:
-    """Return the rows of the classic table from the seconds of every call, and what is left of the
-    whole.
+    """Return the rows of the classic table from the seconds of every call, and the unaccounted part
+    of the whole.
     """
     rows = []
     for name, calls_s in seconds.items():
@@ -153,12 +153,14 @@ def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelT
             )
         )
     rows.sort(key=lambda row: (-row.total_s, row.name))
-    rest_s = whole_s - math.fsum(row.total_s for row in rows)
-    rest = KernelTime(_share(rest_s, whole_s), rest_s, 0, 0.0, 0.0, 0.0, UNACCOUNTED)
-    return (*rows, rest)
+    unaccounted_s = whole_s - math.fsum(row.total_s for row in rows)
+    unaccounted = KernelTime(
+        _share(unaccounted_s, whole_s), unaccounted_s, 0, 0.0, 0.0, 0.0, UNACCOUNTED
+    )
+    return (*rows, unaccounted)
 
 
-def profiled_operators(
+def profile_operators(
     step: Callable[[], None], device: torch.device, count: int
 ) -> dict[tuple[str, str], tuple[int, float]]:
     """Return, by operator and phase, its calls and median seconds in ``count`` steps, and those of
@@ -171,8 +173,8 @@ def profiled_operators(
     _refuse_nested()
     calls: dict[tuple[str, str], int] = {}
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for events, whole_s in _recorded(step, device, count):
-        calls, own_s = _by_operator(events, on_cuda=device.type == "cuda")
+    for events, whole_s in _record_calls(step, device, count):
+        calls, own_s = _sum_by_operator(events, on_cuda=device.type == "cuda")
         own_s[UNACCOUNTED, "both"] = whole_s - sum(own_s.values())
         for row, spent_s in own_s.items():
             seconds[row].append(spent_s)
@@ -182,7 +184,7 @@ def profiled_operators(
     }
 
 
-def _by_operator(
+def _sum_by_operator(
     events: list[Any], *, on_cuda: bool
 ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], float]]:
     """Return the calls and the own seconds of each operator and phase in one step."""
@@ -207,7 +209,7 @@ def _is_backward(event: Any) -> bool:
     return False
 
 
-def _recorded(
+def _record_calls(
     fn: Callable[[], object], device: torch.device, runs: int
 ) -> list[tuple[list[Any], float]]:
     """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the
@@ -217,10 +219,10 @@ def _recorded(
     it.
     """
     with steps.ONE_AT_A_TIME:
-        return _recorded_here(fn, device, runs)
+        return _record_calls_here(fn, device, runs)
 
 
-def _recorded_here(
+def _record_calls_here(
     fn: Callable[[], object], device: torch.device, runs: int
 ) -> list[tuple[list[Any], float]]:
     activities = [ProfilerActivity.CPU]
@@ -245,12 +247,15 @@ def _recorded_here(
     ]
     calls.sort(key=lambda call: call.start)
     starts = [call.start for call in calls]
-    inside: list[list[Any]] = [[] for _ in calls]
+    events_of_calls: list[list[Any]] = [[] for _ in calls]
     for event in events:
-        place = bisect.bisect_right(starts, event.time_range.start) - 1
-        if place >= 0 and event.time_range.start <= calls[place].end and event.name != _CALL:
-            inside[place].append(event)
-    return [(own, call.elapsed_us() / 1e6) for own, call in zip(inside, calls, strict=True)]
+        index = bisect.bisect_right(starts, event.time_range.start) - 1
+        if index >= 0 and event.time_range.start <= calls[index].end and event.name != _CALL:
+            events_of_calls[index].append(event)
+    return [
+        (call_events, call.elapsed_us() / 1e6)
+        for call_events, call in zip(events_of_calls, calls, strict=True)
+    ]
 
 
 def _refuse_nested() -> None:

@@ -98,7 +98,7 @@ class StepMarks:
         self._calls: dict[int, int] = {}
 
     @contextmanager
-    def hooked(self) -> Iterator[None]:
+    def hook_modules(self) -> Iterator[None]:
         """Set the hooks of every module, and take them off at the end, also after an exception."""
         with ExitStack() as stack:
             for row, module in enumerate(self._modules):
@@ -153,17 +153,17 @@ class StepMarks:
         for sequence, node in sorted(_nodes(root), key=lambda pair: -pair[0]):
             row = owners[max(0, bisect.bisect_right(self._sequences, sequence) - 1)]
             if row != previous:
-                node.register_prehook(self._starts(row))
+                node.register_prehook(self._make_prehook(row))
                 previous = row
 
-    def _starts(self, row: int) -> Callable[[Any], None]:
+    def _make_prehook(self, row: int) -> Callable[[Any], None]:
         now, note, stack = self._stamps.now, self._marks.append, self._stack
 
-        def starts(_gradients: Any) -> None:
+        def prehook(_gradients: Any) -> None:
             stack[:] = [row]
             note((now(), row))
 
-        return starts
+        return prehook
 
     def times(self) -> StepTimes:
         """Return the seconds of each owner."""
@@ -186,18 +186,18 @@ def _nodes(root: Any) -> Iterator[tuple[int, Any]]:
 
     Those run right after the node that made the gradient, and their time stays with it.
     """
-    seen, waiting = {root}, [root]
-    while waiting:
-        node = waiting.pop()
+    seen, pending = {root}, [root]
+    while pending:
+        node = pending.pop()
         yield node._sequence_nr(), node
-        for following, _ in node.next_functions:
+        for next_node, _ in node.next_functions:
             if (
-                following is not None
-                and following not in seen
-                and type(following).__name__ != "AccumulateGrad"
+                next_node is not None
+                and next_node not in seen
+                and type(next_node).__name__ != "AccumulateGrad"
             ):
-                seen.add(following)
-                waiting.append(following)
+                seen.add(next_node)
+                pending.append(next_node)
 
 
 FUNCTIONAL_KIND = "operators, Python"
@@ -348,13 +348,13 @@ class TimeProfile(trees.LayerProfile):
 
 
 def _summary(profile: TimeProfile) -> list[str]:
-    """Return what the step took, and what it cost to know, a line each."""
-    step, ahead, back, hooked, plain = (
+    """Return the lines of the summary: the times of the step, and the cost of measuring them."""
+    step, forward, backward, hooked, plain = (
         results.cell("time_s", getattr(profile, name))
         for name in ("step_s", "forward_s", "backward_s", "hooked_step_s", "plain_step_s")
     )
-    what = (
-        f"a training step (forward {ahead}, backward {back})"
+    step_name = (
+        f"a training step (forward {forward}, backward {backward})"
         if profile.training
         else "a forward pass"
     )
@@ -362,7 +362,7 @@ def _summary(profile: TimeProfile) -> list[str]:
     disturbed = why_disturbed(profile.waiting_share)
     return [
         f"{profile.model} for {profile.input} on {profile.device}, {threads}",
-        f"  {what}: {step}, from medians of {profile.rounds} steps",
+        f"  {step_name}: {step}, from medians of {profile.rounds} steps",
         (
             f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one "
             f"{profile.overhead_ratio:.2f}x"
@@ -381,8 +381,8 @@ def profile_time(
     budget_s: float = 2.0,
     clock: Clock = time.perf_counter,
 ) -> TimeProfile:
-    """Return where the time of one step of ``model`` goes: layer by layer and operator by operator,
-    there and back.
+    """Return the time of one step of ``model``: layer by layer and operator by operator, there and
+    back.
 
     A step is forward, loss and backward in training mode; with ``training=False`` the forward
     alone, in evaluation mode and without gradients. ``inputs`` (or ``shape``, of zeros) is as in
@@ -413,108 +413,113 @@ def profile_time(
     """
     boolean("training", training)
     number("budget_s", budget_s, above=0)
-    with steps.warm_step(model, inputs, shape, training=training, loss=loss) as work:
-        stamps = Stamps(work.device, clock)
-        modules = dict(work.model.named_modules())
-        waiting = watch_waiting(clock)
-        plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
-        waiting_share = waiting()
-        operators = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
+    with steps.warm_step(model, inputs, shape, training=training, loss=loss) as step:
+        stamps = Stamps(step.device, clock)
+        modules = dict(step.model.named_modules())
+        read_waiting_share = watch_waiting(clock)
+        plain_s, hooked_times = _run_rounds(step, list(modules.values()), stamps, budget_s, clock)
+        waiting_share = read_waiting_share()
+        operators = kernels.profile_operators(
+            lambda: _run_fresh_step(step), step.device, _PROFILED_STEPS
+        )
         own_s = {
-            phase: _own_medians(hooked, phase, len(modules)) for phase in ("forward", "backward")
+            phase: _own_medians(hooked_times, phase, len(modules))
+            for phase in ("forward", "backward")
         }
         forward_s, backward_s = (
             math.fsum(own_s[phase].values()) for phase in ("forward", "backward")
         )
         return TimeProfile(
             model=type(model).__name__,
-            input=work.input_text,
-            device=str(work.device),
+            input=step.input_text,
+            device=str(step.device),
             threads=torch.get_num_threads(),
             training=training,
-            rounds=len(hooked),
+            rounds=len(hooked_times),
             step_s=forward_s + backward_s,
             forward_s=forward_s,
             backward_s=backward_s,
-            hooked_step_s=statistics.median(times.whole_s for times in hooked),
+            hooked_step_s=statistics.median(times.whole_s for times in hooked_times),
             plain_step_s=statistics.median(plain_s),
-            overhead_ratio=_overhead(hooked, plain_s),
+            overhead_ratio=_overhead(hooked_times, plain_s),
             profiled_step_s=math.fsum(median_s for _, median_s in operators.values()),
             waiting_share=waiting_share,
-            layers=_layers(modules, own_s, hooked[-1].calls),
+            layers=_layers(modules, own_s, hooked_times[-1].calls),
             operators=_operators(operators),
         )
 
 
-def _rounds(
-    work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
+def _run_rounds(
+    step: steps.Step, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
 ) -> tuple[list[float], list[StepTimes]]:
     """Run rounds for the budget; return the seconds of the steps without hooks, and the times of
     those with.
     """
     plain_s: list[float] = []
-    hooked: list[StepTimes] = []
-    ways: list[Callable[[], None]] = [
-        lambda: plain_s.append(_plain_step(work, stamps)),
-        lambda: hooked.append(_hooked_step(work, modules, stamps)),
+    hooked_times: list[StepTimes] = []
+    run_steps: list[Callable[[], None]] = [
+        lambda: plain_s.append(_plain_step(step, stamps)),
+        lambda: hooked_times.append(_hooked_step(step, modules, stamps)),
     ]
-    for way in ways:  # what the hooks themselves do for the first time is over
-        way()
+    for run_step in run_steps:  # what the hooks themselves do for the first time is over
+        run_step()
     plain_s.clear()
-    hooked.clear()
+    hooked_times.clear()
     for _ in rounds(budget_s, clock):
-        for way in ways:
-            way()
-        ways.reverse()
-    return plain_s, hooked
+        for run_step in run_steps:
+            run_step()
+        run_steps.reverse()
+    return plain_s, hooked_times
 
 
-def _fresh(work: steps.Step) -> None:
-    steps.drop_gradients(work)
-    steps.run(work)
+def _run_fresh_step(step: steps.Step) -> None:
+    steps.drop_gradients(step)
+    steps.run(step)
 
 
-def _plain_step(work: steps.Step, stamps: Stamps) -> float:
-    steps.drop_gradients(work)
+def _plain_step(step: steps.Step, stamps: Stamps) -> float:
+    steps.drop_gradients(step)
     stamps.settle()
     begin = stamps.now()
-    steps.run(work)
+    steps.run(step)
     return stamps.seconds([begin, stamps.now()])[1]
 
 
-def _hooked_step(work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
+def _hooked_step(step: steps.Step, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
     marks = StepMarks(modules, stamps)
-    made: list[torch.Tensor] = []
+    losses: list[torch.Tensor] = []
 
-    def seen_loss(outputs: Any) -> torch.Tensor:
-        made.append(work.loss(outputs))
-        return made[-1]
+    def note_loss(outputs: Any) -> torch.Tensor:
+        losses.append(step.loss(outputs))
+        return losses[-1]
 
     def enter(phase: str) -> None:
         if phase == "backward":
-            marks.begin_backward(made.pop().grad_fn)
+            marks.begin_backward(losses.pop().grad_fn)
 
-    steps.drop_gradients(work)
-    seen = replace(work, loss=seen_loss)
-    with marks.hooked():
+    steps.drop_gradients(step)
+    watched_step = replace(step, loss=note_loss)
+    with marks.hook_modules():
         stamps.settle()
         marks.begin()
-        steps.run(seen, enter)
+        steps.run(watched_step, enter)
         marks.end()
         return marks.times()
 
 
-def _overhead(hooked: Sequence[StepTimes], plain_s: Sequence[float]) -> float:
+def _overhead(hooked_times: Sequence[StepTimes], plain_s: Sequence[float]) -> float:
     ratios = [
-        times.whole_s / plain for times, plain in zip(hooked, plain_s, strict=True) if plain > 0
+        times.whole_s / plain
+        for times, plain in zip(hooked_times, plain_s, strict=True)
+        if plain > 0
     ]
     return statistics.median(ratios) if ratios else math.nan
 
 
-def _own_medians(hooked: Sequence[StepTimes], phase: str, rows: int) -> dict[int, float]:
+def _own_medians(hooked_times: Sequence[StepTimes], phase: str, rows: int) -> dict[int, float]:
     """Return each owner's median seconds in a phase, without what the modules inside it take."""
     return {
-        row: statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked)
+        row: statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked_times)
         for row in (*range(rows), OUTSIDE)
     }
 
@@ -528,36 +533,38 @@ def _layers(
     step_s = math.fsum(seconds for phase in own_s.values() for seconds in phase.values())
     children = trees.children_of(modules)
     rows = {path: row for row, path in enumerate(modules)}
-    made: list[LayerTime] = []
+    layer_times: list[LayerTime] = []
 
     def add(
-        layer: str, kind: str, depth: int, count: int, ahead_s: float, back_s: float
+        layer: str, kind: str, depth: int, count: int, forward_s: float, backward_s: float
     ) -> LayerTime:
-        total_s = ahead_s + back_s
+        total_s = forward_s + backward_s
         share = total_s / step_s if step_s else 0.0
-        made.append(LayerTime(layer, kind, depth, count, ahead_s, back_s, total_s, share))
-        return made[-1]
+        layer_times.append(
+            LayerTime(layer, kind, depth, count, forward_s, backward_s, total_s, share)
+        )
+        return layer_times[-1]
 
     def visit(path: str, depth: int) -> LayerTime:
-        row, place = rows[path], len(made)
-        own = (own_s["forward"][row], own_s["backward"][row])
+        row, position = rows[path], len(layer_times)
+        own_times_s = (own_s["forward"][row], own_s["backward"][row])
         count, kind = calls.get(row, 0), type(modules[path]).__name__
         if not children[path]:
-            return add(path, kind, depth, count, *own)
-        inside = [visit(child, depth + 1) for child in children[path]]
-        if count or any(own):
+            return add(path, kind, depth, count, *own_times_s)
+        parts = [visit(child, depth + 1) for child in children[path]]
+        if count or any(own_times_s):
             name = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
-            inside.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own))
-        whole = add(
+            parts.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own_times_s))
+        total = add(
             path,
             kind,
             depth,
             count,
-            math.fsum(part.forward_s for part in inside),
-            math.fsum(part.backward_s for part in inside),
+            math.fsum(part.forward_s for part in parts),
+            math.fsum(part.backward_s for part in parts),
         )
-        made.insert(place, made.pop())
-        return whole
+        layer_times.insert(position, layer_times.pop())
+        return total
 
     visit("", 0)
     add(
@@ -568,7 +575,7 @@ def _layers(
         own_s["forward"][OUTSIDE],
         own_s["backward"][OUTSIDE],
     )
-    return tuple(made)
+    return tuple(layer_times)
 
 
 def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[OperatorTime, ...]:
@@ -578,9 +585,10 @@ def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[Opera
         OperatorTime(operator, phase, calls, median_s, median_s / step_s if step_s else 0.0)
         for (operator, phase), (calls, median_s) in medians.items()
     ]
-    is_last = kernels.UNACCOUNTED
+    last_name = kernels.UNACCOUNTED
     return tuple(
         sorted(
-            rows, key=lambda row: (row.operator == is_last, -row.median_s, row.operator, row.phase)
+            rows,
+            key=lambda row: (row.operator == last_name, -row.median_s, row.operator, row.phase),
         )
     )

@@ -91,14 +91,15 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) -> Arguments:
-    """Return what ``inputs``, or ``shape``, or else the ``example_shape`` of ``model`` stands for.
+    """Return the arguments that ``inputs``, or ``shape``, or else the ``example_shape`` of
+    ``model`` stands for.
 
     Raises TypeError for what is neither a shape nor tensors, ValueError for both at once or a
     negative size.
     """
     if inputs is not None and shape is not None:
         raise ValueError("both a shape and inputs are given; give one of them")
-    given = next(
+    source = next(
         (
             value
             for value in (inputs, shape, getattr(model, "example_shape", None))
@@ -106,42 +107,39 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
         ),
         None,
     )
-    if given is None:
+    if source is None:
         raise TypeError(
             f"neither a shape nor inputs are given, and {type(model).__name__} has no "
             "example_shape; " + _ACCEPTED
         )
-    if isinstance(given, Arguments):
-        return given
-    if isinstance(given, Tensor | PackedSequence):
-        return Arguments((given,), {})
-    if isinstance(given, Mapping) and given:
-        are_shapes = all(map(_is_shape, given.values()))
+    if isinstance(source, Arguments):
+        return source
+    if isinstance(source, Tensor | PackedSequence):
+        return Arguments((source,), {})
+    if isinstance(source, Mapping) and source:
+        are_shapes = all(map(_is_shape, source.values()))
         return Arguments(
             (),
-            {
-                str(key): _checked_shape(value) if are_shapes else value
-                for key, value in given.items()
-            },
+            {str(key): _shape_of(value) if are_shapes else value for key, value in source.items()},
         )
-    shapes = (given,) if _is_shape(given) else given
+    shapes = (source,) if _is_shape(source) else source
     if isinstance(shapes, tuple | list) and shapes:
         if all(map(_is_shape, shapes)):
-            return Arguments(tuple(map(_checked_shape, shapes)), {})
+            return Arguments(tuple(map(_shape_of, shapes)), {})
         arguments = Arguments(tuple(shapes), {})
         if arguments.leaves:
             return arguments
-    raise TypeError(f"{short(given)} is neither a shape nor inputs; {_ACCEPTED}")
+    raise TypeError(f"{short(source)} is neither a shape nor inputs; {_ACCEPTED}")
 
 
 def _is_shape(value: Any) -> bool:
-    is_numbers = isinstance(value, tuple | list) and value
-    return bool(is_numbers) and all(
+    is_filled_sequence = isinstance(value, tuple | list) and value
+    return bool(is_filled_sequence) and all(
         isinstance(size, Integral) and not isinstance(size, bool) for size in value
     )
 
 
-def _checked_shape(sizes: Any) -> Shape:
+def _shape_of(sizes: Any) -> Shape:
     if min(sizes) < 0:
         raise ValueError(
             f"shape {tuple(sizes)} has a negative size; every size is a whole number from 0"
@@ -202,24 +200,24 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
             f"a module has no parts ({error}); begin its __init__ with super().__init__()"
         ) from error
     for name, module in modules:
-        where = f"the module {name!r}" if name else "the model"
+        module_text = f"the module {name!r}" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise ModelError(
-                f"{where} is a TorchScript module, whose operators cannot be seen; give the Python "
-                "model"
+                f"{module_text} is a TorchScript module, whose operators cannot be seen; give "
+                "the Python model"
             )
         is_compiled = (
             hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
         )
         if is_compiled and not compiled:
             raise ModelError(
-                f"{where} is compiled, and what the compiler fuses is neither stored nor run layer "
-                "by layer; give the model as it was before torch.compile (kernel_table times the "
-                "compiled one)"
+                f"{module_text} is compiled, and what the compiler fuses is neither stored nor run "
+                "layer by layer; give the model as it was before torch.compile (kernel_table times "
+                "the compiled one)"
             )
         if "quantized" in type(module).__module__.split("."):
             raise ModelError(
-                f"{where} is quantised ({type(module).__name__}): its packed weights are not "
+                f"{module_text} is quantised ({type(module).__name__}): its packed weights are not "
                 "tensors of PyTorch; give the model as it was before quantisation"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -229,8 +227,10 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
             )
         is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
         if tensor.layout != torch.strided or tensor.is_quantized or is_wrapper:
-            stored = type(tensor).__name__ if is_wrapper else f"{tensor.layout}, {tensor.dtype}"
-            raise ModelError(f"{name} is stored as {stored}; only dense tensors are handled")
+            storage_text = (
+                type(tensor).__name__ if is_wrapper else f"{tensor.layout}, {tensor.dtype}"
+            )
+            raise ModelError(f"{name} is stored as {storage_text}; only dense tensors are handled")
 
 
 def described(values: Any) -> str:

@@ -60,16 +60,16 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
         if kind in _BARE and not value and (kind is not OrderedDict or not vars(value)):
             continue  # a module holds a dozen that are empty
         if _is_followed(kind):  # type: ignore[arg-type]  # mypy's own fault
-            held = gc.get_referents(value)
-            own = getattr(value, "__dict__", None)
-            if kind is OrderedDict and not own:  # their attributes would be most of all
-                held = [part for part in held if part is not own]
-            elif isinstance(own, dict):
-                held.append(own)
+            referents = gc.get_referents(value)
+            attributes = getattr(value, "__dict__", None)
+            if kind is OrderedDict and not attributes:  # their attributes would be most of all
+                referents = [part for part in referents if part is not attributes]
+            elif isinstance(attributes, dict):
+                referents.append(attributes)
             if isinstance(value, _ORDERED):
                 items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
-                held = [*items, *held]
-            waiting += reversed(held)
+                referents = [*items, *referents]
+            waiting += reversed(referents)
 
 
 @functools.cache
@@ -113,17 +113,18 @@ def _is_opaque(value: Any) -> bool:
 
 
 def duplicate(value: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy of ``value`` at every depth; ``memo`` has what stands for an object, by its id.
+    """Return a copy of ``value`` at every depth; ``memo`` has the replacements of objects, by their
+    ids.
 
     What cannot be looked into is shared. Raises what :func:`copy.deepcopy` raises.
     """
-    for held in reachable(value):
-        if isinstance(held, types.ModuleType) or _is_opaque(held):
-            memo[id(held)] = held
-        elif isinstance(held, PackedSequence):
+    for member in reachable(value):
+        if isinstance(member, types.ModuleType) or _is_opaque(member):
+            memo[id(member)] = member
+        elif isinstance(member, PackedSequence):
             # its constructor refuses lengths that have no values
-            memo[id(held)] = tuple.__new__(
-                PackedSequence, [memo.get(id(part), part) for part in held]
+            memo[id(member)] = tuple.__new__(
+                PackedSequence, [memo.get(id(part), part) for part in member]
             )
     return copy.deepcopy(value, memo)
 
@@ -152,7 +153,7 @@ _KEEPERS: dict[type, Callable[[Any], Callable[[], Any]]] = {
 
 
 class State:
-    """What objects hold now, at any depth: attributes, contents of containers, random generators;
+    """The state of objects, at any depth: attributes, contents of containers, random generators;
     tensors by identity.
 
     A tensor among the keys of ``originals`` gets its values back as well, where they were written,
@@ -188,8 +189,8 @@ class State:
                 self._containers.append((value, contents(value)))
             names = slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
             if names:
-                held = {name: getattr(value, name) for name in names if hasattr(value, name)}
-                self._undo.append(functools.partial(_reset, value, held))
+                slot_values = {name: getattr(value, name) for name in names if hasattr(value, name)}
+                self._undo.append(functools.partial(_reset, value, slot_values))
 
     def restore(self) -> None:
         """Put everything back."""
@@ -230,7 +231,7 @@ def slots(kind: type) -> tuple[str, ...]:
 
 
 def contents(container: Any) -> Any:
-    """Return what a container holds now, in a plain one."""
+    """Return the contents of a container, in a plain one."""
     if type(container) is dict:
         return container.copy()
     if isinstance(container, dict):  # a subclass may make its items as they are asked for
@@ -243,7 +244,7 @@ def put_back(container: Any, before: Any) -> None:
     """Put the contents back by the methods of the plain type, whatever a subclass makes of them, if
     they changed.
     """
-    if _same(container, before):
+    if _is_unchanged(container, before):
         return
     kind: type[Any] = next(kind for kind in CONTAINERS if isinstance(container, kind))
     kind.clear(container)
@@ -260,19 +261,19 @@ def _reset(owner: Any, before: dict[str, Any]) -> None:
             object.__delattr__(owner, name)
 
 
-def _same(now: Any, before: Any) -> bool:
+def _is_unchanged(current: Any, before: Any) -> bool:
     """Tell whether two containers hold the same objects in the same order, without comparing the
     objects.
     """
-    if len(now) != len(before):
+    if len(current) != len(before):
         return False
-    if not now:
+    if not current:
         return True
-    if isinstance(now, dict):
-        now = now if type(now) is dict else contents(now)
-        return all(map(operator.is_, now, before)) and all(
-            map(operator.is_, now.values(), before.values())
+    if isinstance(current, dict):
+        current = current if type(current) is dict else contents(current)
+        return all(map(operator.is_, current, before)) and all(
+            map(operator.is_, current.values(), before.values())
         )
-    if isinstance(now, set):
-        return set(map(id, now)) == set(map(id, before))
-    return all(map(operator.is_, now, before))
+    if isinstance(current, set):
+        return set(map(id, current)) == set(map(id, before))
+    return all(map(operator.is_, current, before))

@@ -27,8 +27,9 @@ from helpers.steps._inputs import ModelError
 from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back, slots
 from helpers.steps._turns import ONE_AT_A_TIME
 
-_CACHE = type(functools.lru_cache(len))
-_DEPTH, _NEAR, _SHORT = 3, 2, 50  # names from the model's code on, and entries of a container
+_CACHE_TYPE = type(functools.lru_cache(len))
+# names from the model's code on, and entries of a container
+_MAX_DEPTH, _NEAR_DEPTH, _MAX_ENTRIES = 3, 2, 50
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "torch"})
 _MISSING = object()
 _FROZEN: list[int] = []  # how many objects had been frozen, where a run found some
@@ -54,25 +55,25 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
             return
         _is_open = True
         try:
-            tables = _tables(model)
-            older = _set_aside()
+            tables = _find_tables(model)
+            earlier_objects = _set_aside()
             try:
                 yield
             except BaseException:
-                _take_back(tables, older)
+                _take_back(tables, earlier_objects)
                 raise
-            places = _take_back(tables, older)
+            holder_names = _take_back(tables, earlier_objects)
         finally:
             _is_open = False
-    if places:
+    if holder_names:
         raise ModelError(
-            f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside "
-            "of the model, and one without data would stay there; run the model once on real data "
-            "first, so that the tensor is a real one"
+            f"the forward keeps a tensor that it computes in {', '.join(sorted(holder_names))}, "
+            "outside of the model, and one without data would stay there; run the model once on "
+            "real data first, so that the tensor is a real one"
         )
 
 
-def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
+def _find_tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
     """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and
     their contents.
     """
@@ -91,21 +92,27 @@ def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
         vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules
     ]
     tables: dict[int, tuple[Any, Any]] = {}
-    level: Iterable[Any] = [*kinds, *files, *functions]
+    level_values: Iterable[Any] = [*kinds, *files, *functions]
     seen: set[int] = set()
-    for depth in range(_DEPTH + 1):
-        held: list[Any] = []
-        for value in level:
+    for depth in range(_MAX_DEPTH + 1):
+        named_values: list[Any] = []
+        for value in level_values:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            for owner, holder in _holders(value, depth):
+            for owner, holder in _find_holders(value, depth):
                 if id(holder) not in tables:
-                    before = _held(holder)
-                    tables[id(holder)] = owner, before
-                    held += before.values() if isinstance(before, dict) else before
-        sorts = {kind for kind in set(map(type, held)) if _may_hold(kind)}
-        level = itertools.compress(held, map(sorts.__contains__, map(type, held)))
+                    contents_before = _contents_of(holder)
+                    tables[id(holder)] = owner, contents_before
+                    named_values += (
+                        contents_before.values()
+                        if isinstance(contents_before, dict)
+                        else contents_before
+                    )
+        holder_kinds = {kind for kind in set(map(type, named_values)) if _may_hold(kind)}
+        level_values = itertools.compress(
+            named_values, map(holder_kinds.__contains__, map(type, named_values))
+        )
     return tables
 
 
@@ -118,29 +125,29 @@ def _may_hold(kind: type) -> bool:
     return bool(kind.__dictoffset__ or slots(kind))  # type: ignore[arg-type]  # mypy's own fault
 
 
-def _holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
-    """Return what code may keep a tensor in, where it has a name for ``value``: each with its
-    owner.
+def _find_holders(value: Any, depth: int) -> list[tuple[Any, Any]]:
+    """Return the places where code may keep a tensor, where it has a name for ``value``: each with
+    its owner.
 
     A function names its closure, its attributes and its file's globals, a class or a module what it
     holds. These and long containers are followed only near the model (classes one step further),
     and not into other installed packages than its own: the names of names are thousands.
     """
-    is_near = depth < _NEAR
+    is_near = depth < _NEAR_DEPTH
     if isinstance(value, types.FunctionType):
         closure = [(cell, cell) for cell in value.__closure__] if value.__closure__ else []
         if is_near and not (depth and _is_installed(value.__globals__.get("__name__"))):
             return [*closure, (value.__globals__, value.__globals__), (vars(value), vars(value))]
         return closure
     if isinstance(value, type):
-        is_followed = depth < _DEPTH and not (depth and _is_installed(value.__module__))
+        is_followed = depth < _MAX_DEPTH and not (depth and _is_installed(value.__module__))
         return [(value, gc.get_referents(vars(value))[0])] if is_followed else []
     if isinstance(value, types.ModuleType):
         return [(vars(value), vars(value))] if is_near and not _is_installed(value.__name__) else []
     if isinstance(value, CONTAINERS):
-        return [(value, value)] if is_near or len(value) <= _SHORT else []
-    own = getattr(value, "__dict__", None)
-    attributes = [(own, own)] if isinstance(own, dict) else []
+        return [(value, value)] if is_near or len(value) <= _MAX_ENTRIES else []
+    attribute_dict = getattr(value, "__dict__", None)
+    attributes = [(attribute_dict, attribute_dict)] if isinstance(attribute_dict, dict) else []
     return [*attributes, (value, value)] if slots(type(value)) else attributes  # type: ignore[arg-type]  # mypy's own fault
 
 
@@ -156,7 +163,7 @@ def _is_of_library(module: object) -> bool:
     return str(module).partition(".")[0] in _LIBRARIES
 
 
-def _held(holder: Any) -> Any:
+def _contents_of(holder: Any) -> Any:
     if isinstance(holder, CONTAINERS):
         return contents(holder)
     names = ("cell_contents",) if isinstance(holder, types.CellType) else slots(type(holder))  # type: ignore[arg-type]  # mypy's own fault
@@ -165,55 +172,58 @@ def _held(holder: Any) -> Any:
 
 
 def _set_aside() -> list[Any] | None:
-    """Part what lives now from what the run will make: freeze it, and what is not frozen at the end
-    is new.
+    """Part the objects that live now from those that the run will make: freeze them, and what is
+    not frozen at the end is new.
 
     Where the caller has frozen objects, only these may stay frozen, because what is frozen never
     counts as garbage. So the others are returned in a list, which keeps their addresses from being
     given to a new object.
 
     Python counts frozen objects one by one, a tenth of a second for a million, so that they are
-    counted once: afterwards it is enough that the list of the count, which was frozen with all
-    else, is not seen among the others.
+    counted once: they have been set free only where the others are as many, and the list of the
+    count, which may have been frozen with all else, is among them.
     """
-    older = gc.get_objects() if _FROZEN else []
-    if not _FROZEN or id(_FROZEN) in map(id, older):
+    earlier_objects = gc.get_objects() if _FROZEN else []
+    if not _FROZEN or (
+        len(earlier_objects) >= _FROZEN[0] and id(_FROZEN) in map(id, earlier_objects)
+    ):
         _FROZEN[:] = filter(None, [gc.get_freeze_count()])
-        older = gc.get_objects() if _FROZEN else []
+        earlier_objects = gc.get_objects() if _FROZEN else []
     if _FROZEN:
-        return older
+        return earlier_objects
     gc.freeze()
     return None
 
 
-def _take_back(tables: dict[int, tuple[Any, Any]], older: list[Any] | None) -> set[str]:
-    """Undo what holds a new tensor without data; return the classes of the holders where that
+def _take_back(tables: dict[int, tuple[Any, Any]], earlier_objects: list[Any] | None) -> set[str]:
+    """Undo the references to new tensors without data; return the classes of the holders where that
     cannot be done.
 
-    Where the caller had frozen objects (``older`` is a list) they stay frozen. If a tensor is left,
-    so does all else that lives then, since a holder among the frozen objects is found only while
-    nothing is frozen.
+    Where the caller had frozen objects (``earlier_objects`` is a list) they stay frozen. If a
+    tensor is left, so does all else that lives then, since a holder among the frozen objects is
+    found only while nothing is frozen.
     """
-    left, known = _without_data(), set()
-    if left and older is not None:
-        known = set(map(id, older))
-        left = [tensor for tensor in left if id(tensor) not in known]
-    if left:
-        del left
+    leaked, known_ids = _without_data(), set()
+    if leaked and earlier_objects is not None:
+        known_ids = set(map(id, earlier_objects))
+        leaked = [tensor for tensor in leaked if id(tensor) not in known_ids]
+    if leaked:
+        del leaked
         torch.clear_autocast_cache()  # it keeps casts of the weights
         gc.collect()
-        _take_apart([tensor for tensor in _without_data() if id(tensor) not in known])
-        left = [tensor for tensor in _without_data() if id(tensor) not in known]
-    references = list(map(weakref.ref, left))
-    inside = _climb(left, tables, known)
-    if left or older is None:
+        _take_apart([tensor for tensor in _without_data() if id(tensor) not in known_ids])
+        leaked = [tensor for tensor in _without_data() if id(tensor) not in known_ids]
+    references = list(map(weakref.ref, leaked))
+    run_holders = _climb(leaked, tables, known_ids)
+    was_frozen = bool(leaked) and earlier_objects is not None and gc.get_freeze_count() > 0
+    if leaked or earlier_objects is None:
         gc.unfreeze()
-    places = _undo(left, inside, tables) if left else set()
-    del left, inside
-    if references and older is not None:
+    holder_names = _undo(leaked, run_holders, tables) if leaked else set()
+    del leaked, run_holders
+    if was_frozen:
         gc.freeze()
-    is_left = any(reference() is not None for reference in references)
-    return places or ({"a place that Python does not show"} if is_left else set())
+    is_leaked = any(reference() is not None for reference in references)
+    return holder_names or ({"a place that Python does not show"} if is_leaked else set())
 
 
 def _take_apart(tensors: list[Tensor]) -> None:
@@ -253,84 +263,105 @@ def _without_data() -> list[Tensor]:
 
 
 def _climb(
-    items: list[Any], tables: dict[int, tuple[Any, Any]], known: set[int]
+    items: list[Any], tables: dict[int, tuple[Any, Any]], known_ids: set[int]
 ) -> dict[int, tuple[Any, set[int]]]:
-    """Go from tensors to what holds them, as far as the run has made it: neither frozen nor
-    ``known``.
+    """Go from tensors to their holders, as far as the run has made them: neither frozen nor in
+    ``known_ids``.
 
     Returns, by id, each such holder and the ids of what it holds for the run.
     """
-    inside: dict[int, tuple[Any, set[int]]] = {}
-    ours = {id(tables), id(inside), *known}
+    run_holders: dict[int, tuple[Any, set[int]]] = {}
+    ignored_ids = {id(tables), id(run_holders), *known_ids}
     while items:
         ids = set(map(id, items))
-        above: list[Any] = []
-        ours |= {id(items), id(above)}
+        holders: list[Any] = []
+        ignored_ids |= {id(items), id(holders)}
         for holder in gc.get_referrers(*items):
             if (
-                id(holder) in ours
-                or id(holder) in inside
+                id(holder) in ignored_ids
+                or id(holder) in run_holders
                 or id(holder) in tables
                 or _is_passed_over(holder)
             ):
                 continue
-            above.append(holder)
-            inside[id(holder)] = holder, {id(held) for held in gc.get_referents(holder)} & ids
-        ours |= set(map(id, inside.values()))
-        items = above
-    return inside
+            holders.append(holder)
+            run_holders[id(holder)] = (
+                holder,
+                {id(referent) for referent in gc.get_referents(holder)} & ids,
+            )
+        ignored_ids |= set(map(id, run_holders.values()))
+        items = holders
+    return run_holders
 
 
 def _is_passed_over(holder: Any) -> bool:
     """Frames let go when they end, and a cache of functools is emptied as a whole."""
-    return isinstance(holder, (types.FrameType, _CACHE))
+    return isinstance(holder, (types.FrameType, _CACHE_TYPE))
 
 
 def _undo(
-    left: list[Any], climbed: dict[int, tuple[Any, set[int]]], tables: dict[int, tuple[Any, Any]]
+    leaked: list[Any],
+    run_holders: dict[int, tuple[Any, set[int]]],
+    tables: dict[int, tuple[Any, Any]],
 ) -> set[str]:
-    """Take what the run has made out of the first holders that are older; return the classes where
-    that fails.
+    """Take the run's objects out of the first holders that are older; return the classes where that
+    fails.
 
     A dictionary may only look new, since Python does not track one of plain values: it is emptied
     where what holds it is older, and held it already if that is known.
     """
-    places: set[str] = set()
-    inside = {key: ids for key, (_, ids) in climbed.items()}
-    items = [*left, *(holder for holder, _ in climbed.values())]
+    holder_names: set[str] = set()
+    ids_inside = {key: ids for key, (_, ids) in run_holders.items()}
+    items = [*leaked, *(holder for holder, _ in run_holders.values())]
     ids = set(map(id, items))
-    ours = {id(left), id(items), id(climbed), id(tables), *map(id, climbed.values())}
-    ours |= {id(part) for entry in tables.values() for part in (entry, entry[1])}
+    ignored_ids = {
+        id(leaked),
+        id(items),
+        id(run_holders),
+        id(tables),
+        *map(id, run_holders.values()),
+    }
+    ignored_ids |= {id(part) for entry in tables.values() for part in (entry, entry[1])}
     for holder in gc.get_referrers(*items):
-        if id(holder) in ours or id(holder) in inside or isinstance(holder, types.FrameType):
+        if (
+            id(holder) in ignored_ids
+            or id(holder) in ids_inside
+            or isinstance(holder, types.FrameType)
+        ):
             continue
-        if isinstance(holder, _CACHE):
+        if isinstance(holder, _CACHE_TYPE):
             holder.cache_clear()
         elif id(holder) in tables:
-            _reset(holder, *tables[id(holder)], ids, inside)
+            _reset(holder, *tables[id(holder)], ids, ids_inside)
         else:
-            stuck = _remove(holder, ids)
-            for part in [part for part in gc.get_referents(holder) if stuck and id(part) in ids]:
-                stuck = _remove(part, inside.get(id(part), set())) and stuck
-            places |= {f"a {stuck.__module__}.{stuck.__qualname__}"} if stuck else set()
-    return places
+            failed_class = _remove(holder, ids)
+            for part in [
+                part for part in gc.get_referents(holder) if failed_class and id(part) in ids
+            ]:
+                failed_class = _remove(part, ids_inside.get(id(part), set())) and failed_class
+            holder_names |= (
+                {f"a {failed_class.__module__}.{failed_class.__qualname__}"}
+                if failed_class
+                else set()
+            )
+    return holder_names
 
 
 def _reset(
-    holder: Any, owner: Any, before: Any, ids: set[int], inside: dict[int, set[int]]
+    holder: Any, owner: Any, before: Any, ids: set[int], ids_inside: dict[int, set[int]]
 ) -> None:
-    """Give what holds one of ``ids`` its old content back; what it held before already loses its
+    """Give a holder of one of ``ids`` its old content back; a value in it that is older loses its
     own new content.
     """
-    now = _held(holder)
-    older = set(map(id, before.values() if isinstance(before, dict) else before))
-    for value in now.values() if isinstance(now, dict) else now:
-        if id(value) in ids & older:
-            _remove(value, inside[id(value)])
-    if not isinstance(now, dict):
+    current = _contents_of(holder)
+    older_ids = set(map(id, before.values() if isinstance(before, dict) else before))
+    for value in current.values() if isinstance(current, dict) else current:
+        if id(value) in ids & older_ids:
+            _remove(value, ids_inside[id(value)])
+    if not isinstance(current, dict):
         put_back(owner, before)
         return
-    for name in [name for name, value in now.items() if id(value) in ids - older]:
+    for name in [name for name, value in current.items() if id(value) in ids - older_ids]:
         value = before.get(name, _MISSING)
         if not isinstance(owner, dict):
             delattr(owner, name) if value is _MISSING else setattr(owner, name, value)

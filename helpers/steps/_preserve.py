@@ -32,14 +32,14 @@ def preserved(model: nn.Module) -> Iterator[None]:
     gradients = [
         (parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()
     ]
-    with _generators_kept():
+    with _restore_generators():
         try:
             yield
         finally:
             state.restore()
-            for parameter, gradient, needs_one in gradients:
-                if parameter.requires_grad != needs_one:
-                    parameter.requires_grad_(needs_one)
+            for parameter, gradient, needs_grad in gradients:
+                if parameter.requires_grad != needs_grad:
+                    parameter.requires_grad_(needs_grad)
                 if parameter.grad is not gradient:
                     parameter.grad = gradient
 
@@ -49,7 +49,7 @@ def undisturbed() -> Iterator[None]:
     """Give back the random generators as they were, and keep the garbage collector from a moment of
     its own choice.
     """
-    with collector_off(), _generators_kept():
+    with collector_off(), _restore_generators():
         yield
 
 
@@ -64,7 +64,7 @@ def uncompiled() -> AbstractContextManager:
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
+def _restore_generators() -> Iterator[None]:
     """Give the generators of torch, Python and NumPy their states back."""
     torch_state, python_state, numpy_state = (
         torch.get_rng_state(),

@@ -50,9 +50,7 @@ PARTS = {
 
 
 class Options(TypedDict, total=False):
-    """What else a step is told: :func:`helpers.memory.estimate_peak_memory` says what each
-    means.
-    """
+    """The further options of a step: :func:`helpers.memory.estimate_peak_memory` explains each."""
 
     optimizer: OptimizerFactory | None
     training: bool
@@ -63,7 +61,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Step:
-    """What one step runs: a model, its arguments, and for training a loss and an optimizer.
+    """One step to run: a model, its arguments, and for training a loss and an optimizer.
 
     ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on:
     a CPU stands in for a GPU that this machine does not have. ``assumed`` says what the caller did
@@ -84,7 +82,7 @@ class Step:
 
     @property
     def input_text(self) -> str:
-        """The shapes and types of what the model is given."""
+        """The shapes and types of the model's inputs."""
         return ", ".join(described(part) for part in self.arguments if part)
 
 
@@ -133,20 +131,22 @@ def step(
         raise ModelError(
             f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device"
         )
-    own = device_of(model, arguments)
-    if own.type not in ("cpu", "cuda", "meta") or (own.type == "meta" and not only_followed):
+    model_device = device_of(model, arguments)
+    if model_device.type not in ("cpu", "cuda", "meta") or (
+        model_device.type == "meta" and not only_followed
+    ):
         raise ModelError(
-            f"the model is on the device {own}, and what runs needs cpu or cuda; "
+            f"the model is on the device {model_device}, and what runs needs cpu or cuda; "
             "estimate_peak_memory, fits and max_batch_size take a model on meta"
         )
-    device = _device_meant(own, target)
+    device = _target_device(model_device, target)
     runs_on = device if _is_here(device) else torch.device("cpu")
     return Step(
         model=model,
         arguments=arguments,
         device=device,
         runs_on=runs_on,
-        assumed=tuple(_assumed(own, device, runs_on, target, autocast)),
+        assumed=tuple(_assumptions(model_device, device, runs_on, target, autocast)),
         training=training,
         loss=loss or sum_of_outputs,
         make_optimizer=optimizer,
@@ -154,14 +154,14 @@ def step(
     )
 
 
-def _device_meant(own: torch.device, target: str | torch.device | None) -> torch.device:
+def _target_device(model_device: torch.device, target: str | torch.device | None) -> torch.device:
     """Return the device whose memory is meant: the target, else the model's own, else (on meta) the
     CPU.
 
     Raises ValueError for a target that is neither a CPU nor a CUDA device.
     """
     if target is None:
-        return torch.device("cpu") if own.type == "meta" else own
+        return torch.device("cpu") if model_device.type == "meta" else model_device
     try:
         device = torch.device(target)
     except (RuntimeError, TypeError):
@@ -181,14 +181,14 @@ def _is_here(device: torch.device) -> bool:
     )
 
 
-def _assumed(
-    own: torch.device,
+def _assumptions(
+    model_device: torch.device,
     device: torch.device,
     runs_on: torch.device,
     target: Any,
     autocast: torch.dtype | None,
 ) -> Iterator[str]:
-    if own.type == "meta" and target is None:
+    if model_device.type == "meta" and target is None:
         yield "the model is on meta and no target is given: a CPU was assumed"
     if device.type != runs_on.type:
         yield (
@@ -239,7 +239,7 @@ def copied_model(
     # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook)
     # cannot be deep-copied.
     memo |= {
-        id(tensor): copy_tensor(_detached(tensor))
+        id(tensor): copy_tensor(_detach(tensor))
         for tensor in tensors_of(model)
         if not tensor.is_leaf
     }
@@ -271,29 +271,31 @@ def copied(
     model = copied_model(work.model, copy_tensor, memo)
     model.train(work.training)
 
-    packed = [held for held in reachable(work.arguments) if isinstance(held, PackedSequence)]
+    packed_sequences = [
+        value for value in reachable(work.arguments) if isinstance(value, PackedSequence)
+    ]
     # PyTorch reads them in memory, so they are real in every copy
-    sizes = {id(held.batch_sizes) for held in packed}
+    batch_size_ids = {id(packed_sequence.batch_sizes) for packed_sequence in packed_sequences}
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
         if isinstance(leaf, Shape):
             return zeros_of(leaf, dtype_of(work.model), work.runs_on)
-        if id(leaf) in sizes:
+        if id(leaf) in batch_size_ids:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 return leaf.clone()
-        return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
+        return copy_tensor(_detach(leaf)).requires_grad_(leaf.requires_grad)
 
     arguments = work.arguments.replaced(copy_leaf, memo)
-    given = tensors_of(work.arguments)
+    caller_tensors = tensors_of(work.arguments)
     state = State(
-        arguments, originals={memo[id(tensor)]: tensor for tensor in given}, refill=refill
+        arguments, originals={memo[id(tensor)]: tensor for tensor in caller_tensors}, refill=refill
     )
     copy_of_work = replace(work, model=model, arguments=arguments, initial=state)
     drop_gradients(copy_of_work)
     return copy_of_work
 
 
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
+def _detach(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor without its graph, as it is: under fake tensors, which copying makes, it
     still has values.
     """
@@ -357,18 +359,18 @@ def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     memory of it too.
     """
     seen = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
-    found: dict[str, torch.Tensor] = {}
+    tensor_of_path: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             path = f"{name}.{key}".lstrip(".")
             tensors = [
-                held for held in reachable(value, seen=seen) if isinstance(held, torch.Tensor)
+                member for member in reachable(value, seen=seen) if isinstance(member, torch.Tensor)
             ]
-            found |= {
-                path if held is value else f"{path}, {place}": held
-                for place, held in enumerate(tensors, 1)
+            tensor_of_path |= {
+                path if tensor is value else f"{path}, {number}": tensor
+                for number, tensor in enumerate(tensors, 1)
             }
-    return found
+    return tensor_of_path
 
 
 def drop_gradients(work: Step) -> None:
@@ -404,7 +406,7 @@ def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
         raise
     except Exception as error:
         raise ModelError(
-            f"the {PARTS[phase]} raised {_described(error)}{_given(work.arguments)}"
+            f"the {PARTS[phase]} raised {_error_text(error)}{_shapes_text(work.arguments)}"
         ) from error
 
 
@@ -442,12 +444,12 @@ def _autocast(work: Step) -> AbstractContextManager:
     )
 
 
-def _given(arguments: Arguments) -> str:
+def _shapes_text(arguments: Arguments) -> str:
     shapes = [tuple(tensor.shape) for tensor in tensors_of(arguments)]
     return f" (inputs of shape {', '.join(map(str, shapes))})"
 
 
-def _described(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return (
         f"{type(error).__name__}: {first_line(error)}"
         if str(error).strip()
@@ -463,22 +465,25 @@ def in_one_thread(model: nn.Module) -> Iterator[None]:
     A thread that the forward has begun is stopped there as well, before it changes anything. One
     that was there before may be another's, which uses the same model, so it is let run.
     """
-    own, older = {id(module) for module in model.modules()}, set(threading.enumerate())
-    strays: list[ForwardError] = []
+    module_ids, earlier_threads = (
+        {id(module) for module in model.modules()},
+        set(threading.enumerate()),
+    )
+    errors: list[ForwardError] = []
 
     def enter(module: nn.Module, _: Any) -> None:
         is_backward = torch._C._current_graph_task_id() != -1  # on CUDA it has a thread of its own
-        if threading.get_ident() == thread or id(module) not in own or is_backward:
+        if threading.get_ident() == thread or id(module) not in module_ids or is_backward:
             return
-        strays.append(
+        errors.append(
             ForwardError(
                 f"the forward calls a {type(module).__name__} in another thread, whose operators "
                 "are not seen; let it call its layers one after another, and count a copy of a "
                 "model that another thread uses"
             )
         )
-        if threading.current_thread() not in older:
-            raise strays[-1]
+        if threading.current_thread() not in earlier_threads:
+            raise errors[-1]
 
     thread, hook = (
         threading.get_ident(),
@@ -488,8 +493,8 @@ def in_one_thread(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-        if strays:
-            raise strays[0]
+        if errors:
+            raise errors[0]
 
 
 @contextmanager

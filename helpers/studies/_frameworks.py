@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 
-def frozen(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def freeze(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """Return a compiled function that takes the weights as constants, which lets the compiler lay
     them out once.
     """
@@ -51,19 +51,20 @@ def onnx_runtime(make_model: Callable[[], bytes]) -> Callable[[str, torch.Tensor
 
 
 def onnx_model(
-    name: str, nodes: Sequence[Any], constants: Sequence[Any], ends: dict[str, list[str | int]]
+    name: str, nodes: Sequence[Any], constants: Sequence[Any], shapes: dict[str, list[str | int]]
 ) -> bytes:
-    """Return a serialised ONNX model of float32; ``ends`` has the shapes of its input and its
+    """Return a serialised ONNX model of float32; ``shapes`` has those of its input and its
     output, by their names.
 
     Needs the package onnx (group peers).
     """
     from onnx import TensorProto, helper
 
-    given, found = (
-        helper.make_tensor_value_info(end, TensorProto.FLOAT, shape) for end, shape in ends.items()
+    input_info, output_info = (
+        helper.make_tensor_value_info(end, TensorProto.FLOAT, shape)
+        for end, shape in shapes.items()
     )
-    graph = helper.make_graph(nodes, name, [given], [found], constants)
+    graph = helper.make_graph(nodes, name, [input_info], [output_info], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 10
     return model.SerializeToString()

@@ -59,13 +59,13 @@ def climb(
     budget_s: float,
     device: str | torch.device | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    **own: Any,
+    **fields: Any,
 ) -> LadderType:
     """Return a ``ladder`` of the rungs' times, taken in turns by :func:`helpers.timing.compare`;
     the first is the base.
 
     Its fields ``rungs`` and ``comparison`` are filled here, those that a comparison has are the
-    comparison's, and the others are ``own``.
+    comparison's, and the others are ``fields``.
     """
     comparison = timing.compare(
         rungs, device=device, budget_s=budget_s, precision=PRECISION, clock=clock
@@ -76,7 +76,7 @@ def climb(
         )
         for row in comparison.candidates
     )
-    return derived(ladder, comparison, rungs=rows, comparison=comparison, **own)
+    return derived(ladder, comparison, rungs=rows, comparison=comparison, **fields)
 
 
 def _inverse(ratio: float) -> float:

@@ -1,4 +1,4 @@
-"""What the system keeps of files in main memory, and how it is asked to forget it."""
+"""The files that the system keeps in main memory, and how it is asked to forget them."""
 
 from __future__ import annotations
 

@@ -26,16 +26,16 @@ def paper(width_in: float, height_in: float, *, title: str) -> tuple[Figure, Axe
     """Return a figure whose axes are ``width_in`` by ``height_in`` inches, y downwards; ``title``
     may be empty.
     """
-    above = _TITLE_IN if title else 0.0
+    title_in = _TITLE_IN if title else 0.0
     with plt.style.context(STYLE_FILE):
-        drawn = plt.figure(figsize=(width_in, height_in + above))
+        figure = plt.figure(figsize=(width_in, height_in + title_in))
         # afterwards: a figure made without an engine gets the style's when it is saved
-        drawn.set_layout_engine("none")
-        axes = drawn.add_axes((0, 0, 1, height_in / (height_in + above)))
+        figure.set_layout_engine("none")
+        axes = figure.add_axes((0, 0, 1, height_in / (height_in + title_in)))
         axes.set(xlim=(0, width_in), ylim=(height_in, 0))
         axes.axis("off")
         axes.set_title(title, x=_MARGIN_IN / width_in, pad=4)
-    return drawn, axes
+    return figure, axes
 
 
 def box(
@@ -135,9 +135,9 @@ def arrow(
     )
 
 
-def keys(axes: Axes, left: float, top: float, named: dict[str, tuple[str, str]]) -> None:
-    """Draw what colours mean in one row: each name with its (face, edge)."""
-    for name, (face, edge) in named.items():
+def keys(axes: Axes, left: float, top: float, swatches: dict[str, tuple[str, str]]) -> None:
+    """Draw a key of colours in one row: each name with its (face, edge)."""
+    for name, (face, edge) in swatches.items():
         box(axes, left, top, _KEY_IN, _KEY_IN, colour=face, edge=edge)
         write(axes, left + _KEY_IN + 0.08, top + _KEY_IN / 2, name, size=10, ha="left")
         left += _KEY_IN + 0.3 + _PER_CHARACTER_IN * len(name)

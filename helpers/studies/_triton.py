@@ -32,12 +32,12 @@ def _mend_interpreter() -> None:
     """
     from triton.runtime import interpreter
 
-    theirs = interpreter._patch_lang_tensor
-    if theirs.__module__ == __name__:
+    original = interpreter._patch_lang_tensor
+    if original.__module__ == __name__:
         return
 
     def patch(tensor: Any, scope: Any) -> None:
-        theirs(tensor, scope)  # the scope gives back what was there before
+        original(tensor, scope)  # the scope gives back what was there before
         tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 
     interpreter._patch_lang_tensor = patch

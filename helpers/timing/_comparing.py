@@ -99,22 +99,29 @@ class Comparison(Record):
             raise ValueError(
                 f"{name!r} is the baseline, its ratio is 1; claim something about another candidate"
             )
-        wanted = bound_text(at_least, at_most)
+        bounds = bound_text(at_least, at_most)
         least, most = at_least or 0, math.inf if at_most is None else at_most
         holds = least <= row.low_ratio and row.high_ratio <= most
-        outside = row.low_ratio > most or row.high_ratio < least
-        decided = (
-            (holds or outside)
+        is_outside = row.low_ratio > most or row.high_ratio < least
+        is_decided = (
+            (holds or is_outside)
             and row.high_ratio < math.inf
             and not runs.why_disturbed(self.waiting_share)
         )
-        measured = (
+        evidence_text = (
             f"{name!r} takes {row.time_ratio:.3g} times as long as {self.baseline!r} "
             f"({row.low_ratio:.3g} to {row.high_ratio:.3g} at "
-            f"{cell('share', self.confidence_share)} confidence), the claim needs {wanted}"
+            f"{cell('share', self.confidence_share)} confidence), the claim needs {bounds}"
         )
-        shown = number_text(row.time_ratio)
-        settle(sentence, wanted, shown, holds if decided else None, measured, simulated=simulated)
+        ratio_text = number_text(row.time_ratio)
+        settle(
+            sentence,
+            bounds,
+            ratio_text,
+            holds if is_decided else None,
+            evidence_text,
+            simulated=simulated,
+        )
 
 
 def compare(
@@ -164,7 +171,7 @@ def compare(
     Lesson 00.
     """
     boolean("own_caches", own_caches)
-    first = _check_candidates(candidates, baseline)
+    baseline_name = _check_candidates(candidates, baseline)
     number("budget_s", budget_s, above=0)
     runs.check_clock(clock)
     if seed is not None:
@@ -174,13 +181,13 @@ def compare(
             f"precision={precision!r}: give the share to which each ratio must be known, such as "
             "0.05"
         )
-    chosen = runs.chosen_device(device)
+    chosen_device = runs.chosen_device(device)
     for fn in candidates.values():
-        runs.run(fn, 1, chosen, clock)
-    chosen = chosen or runs.device_in_use()
-    begin_s, waiting = clock(), runs.watch_waiting(clock)
+        runs.run(fn, 1, chosen_device, clock)
+    chosen_device = chosen_device or runs.device_in_use()
+    begin_s, read_waiting_share = clock(), runs.watch_waiting(clock)
     calls = _shared_calls(
-        {name: runs.calibrate(fn, chosen, clock) for name, fn in candidates.items()}
+        {name: runs.calibrate(fn, chosen_device, clock) for name, fn in candidates.items()}
     )
     shuffle, order = random.Random(seed).shuffle, list(candidates)
     calls_s: dict[str, list[float]] = {name: [] for name in candidates}
@@ -189,28 +196,30 @@ def compare(
         shuffle(order)
         for name in order:
             if own_caches:
-                runs.run(candidates[name], 1, chosen, clock)
-            timed = runs.run(candidates[name], calls[name], chosen, clock)
-            calls_s[name].append(_seconds_a_call(name, timed, calls[name]))
+                runs.run(candidates[name], 1, chosen_device, clock)
+            timed_run = runs.run(candidates[name], calls[name], chosen_device, clock)
+            calls_s[name].append(_seconds_a_call(name, timed_run, calls[name]))
         rounds += 1
         spent_s = clock() - begin_s
-        over = spent_s >= runs.latest_s(budget_s) and rounds >= _FEWEST_ROUNDS
-        if over or rounds == next_look:
+        is_over = spent_s >= runs.latest_s(budget_s) and rounds >= _FEWEST_ROUNDS
+        if is_over or rounds == next_look:
             alpha = _alpha(look) / (len(candidates) - 1)
-            rows = tuple(_row(name, calls_s, first, calls[name], alpha) for name in candidates)
-            waiting_share = waiting()
+            rows = tuple(
+                _row(name, calls_s, baseline_name, calls[name], alpha) for name in candidates
+            )
+            waiting_share = read_waiting_share()
             reason = runs.why_disturbed(waiting_share) or _why_unknown(
                 rows, alpha, precision, rounds, spent_s / rounds
             )
-            if over or (not reason and spent_s >= runs.earliest_s(budget_s)):
+            if is_over or (not reason and spent_s >= runs.earliest_s(budget_s)):
                 break
             look, next_look = look + 1, 2 * next_look
     return Comparison(
-        baseline=first,
+        baseline=baseline_name,
         rounds=rounds,
         confidence_share=1 - FALSE_POSITIVE_RATE,
         threads=torch.get_num_threads(),
-        device=str(chosen),
+        device=str(chosen_device),
         waiting_share=waiting_share,
         stable=not reason,
         reason=reason,
@@ -218,20 +227,20 @@ def compare(
     )
 
 
-def _seconds_a_call(name: str, timed: runs.Run, calls: int) -> float:
-    if not timed.host_s > 0:
+def _seconds_a_call(name: str, timed_run: runs.Run, calls: int) -> float:
+    if not timed_run.host_s > 0:
         raise RuntimeError(
             f"the clock saw nothing of {calls:,} calls of {name!r}, so there is no ratio; "
             "give every candidate more to do"
         )
-    return timed.host_s / calls
+    return timed_run.host_s / calls
 
 
 def _shared_calls(calibrated: Mapping[str, tuple[int, runs.Run]]) -> dict[str, int]:
     """Give candidates of about the same time the same calls a run: equal ones must be timed
     alike.
     """
-    call_s = {name: timed.host_s / calls for name, (calls, timed) in calibrated.items()}
+    call_s = {name: timed_run.host_s / calls for name, (calls, timed_run) in calibrated.items()}
     groups: list[list[str]] = []
     for name in sorted(call_s, key=call_s.__getitem__):
         if groups and call_s[name] <= _SAME_CALLS_WITHIN * call_s[groups[-1][-1]]:
@@ -244,7 +253,7 @@ def _shared_calls(calibrated: Mapping[str, tuple[int, runs.Run]]) -> dict[str, i
 
 
 def _alpha(look: int) -> float:
-    """Return what look number ``look`` (from 1) may spend; the looks together spend no more than
+    """Return the error rate of look number ``look`` (from 1); the looks together spend no more than
     the whole rate.
     """
     return FALSE_POSITIVE_RATE / (look * (look + 1))
@@ -269,17 +278,17 @@ def _row(
 
 
 def _why_unknown(
-    rows: Sequence[Candidate], alpha: float, wanted: float, rounds: int, round_s: float
+    rows: Sequence[Candidate], alpha: float, precision: float, rounds: int, round_s: float
 ) -> str:
-    """Return why the ratios are not known to within ``wanted``, for a student; "" when they are."""
+    """Return the reason why the ratios are not known to ``precision``; "" when they are."""
     # an interval from 0 to infinity: fewer rounds than an interval takes
     if any(row.low_ratio == 0 for row in rows):
         return runs.too_few("rounds", rounds, math.ceil(1 - math.log2(alpha)), round_s)
-    found = {row.name: (row.high_ratio - row.low_ratio) / 2 / row.time_ratio for row in rows}
-    worst = max(found, key=found.__getitem__)
+    precisions = {row.name: (row.high_ratio - row.low_ratio) / 2 / row.time_ratio for row in rows}
+    worst = max(precisions, key=precisions.__getitem__)
     return (
-        runs.imprecise(f"the ratio of {worst!r}", found[worst], wanted)
-        if found[worst] > wanted
+        runs.imprecise(f"the ratio of {worst!r}", precisions[worst], precision)
+        if precisions[worst] > precision
         else ""
     )
 
@@ -353,20 +362,22 @@ def claim(
     boolean("simulated", simulated)
     measurements = list(evidence) if isinstance(evidence, Sequence) else [evidence]
     stable = [
-        item.stable for item in measurements if isinstance(item, Result) and hasattr(item, "stable")
+        measurement.stable
+        for measurement in measurements
+        if isinstance(measurement, Result) and hasattr(measurement, "stable")
     ]
     if len(stable) < len(measurements):
         raise TypeError(
             "evidence must be what measure or compare returned, or a list of them; got "
             f"{evidence!r}"
         )
-    wanted = bound_text(at_least, at_most)
+    bounds = bound_text(at_least, at_most)
     if ratio is None:
         if measurements:
             raise ValueError(
                 "ratio=None says that nothing was measured, and evidence was given; give the ratio"
             )
-        print(f"{sentence} ({wanted})\nHere this was not measured.")
+        print(f"{sentence} ({bounds})\nHere this was not measured.")
         return
     ratios = _ratios(ratio)
     if not measurements:
@@ -379,36 +390,38 @@ def claim(
         holds = low <= min(ratios) and max(ratios) <= high
     elif any(
         row.high_ratio == math.inf
-        for item in measurements
-        for row in getattr(item, "candidates", ())
+        for measurement in measurements
+        for row in getattr(measurement, "candidates", ())
     ):
         holds = None  # too few rounds for any interval: such a ratio may be off by more
     else:
         holds = (low * _MARGIN <= min(ratios) and max(ratios) <= high / _MARGIN) or None
-    shown = "\n".join(str(item) for item in measurements)
-    settle(sentence, wanted, _shown(ratios), holds, shown, simulated=simulated)
+    evidence_text = "\n".join(str(measurement) for measurement in measurements)
+    settle(sentence, bounds, _ratios_text(ratios), holds, evidence_text, simulated=simulated)
 
 
 def settle(
     sentence: str,
-    wanted: str,
-    shown: str,
+    bounds: str,
+    ratio_text: str,
     holds: bool | None,
-    measured: str,
+    evidence_text: str,
     *,
     simulated: bool = False,
 ) -> None:
-    """Print ``sentence`` and what this machine says of it, or raise ClaimContradicted with what was
-    ``measured``.
+    """Print ``sentence`` and what this machine says of it, or raise ClaimContradicted with
+    ``evidence_text``.
 
     ``holds`` is None where the measurement does not decide. Times of a link or a device that sleeps
     are ``simulated``.
     """
     if holds is False:
-        raise ClaimContradicted(f"contradicted: {sentence} ({wanted})\nmeasured: {measured}")
+        raise ClaimContradicted(f"contradicted: {sentence} ({bounds})\nmeasured: {evidence_text}")
     kind = "simulated" if simulated else "measured"
-    verdict = f"it is {shown} times ({kind}), so this holds." if holds else "this was not decided."
-    print(f"{sentence} ({wanted})\nHere {verdict}")
+    verdict = (
+        f"it is {ratio_text} times ({kind}), so this holds." if holds else "this was not decided."
+    )
+    print(f"{sentence} ({bounds})\nHere {verdict}")
 
 
 def bound_text(at_least: float | None, at_most: float | None) -> str:
@@ -440,17 +453,17 @@ def _ratios(ratio: object) -> list[float]:
             "ratio must be a number (one time over another), several of them, or None; got "
             f"{ratio!r}"
         )
-    found = [real("ratio", value) for value in values]
-    if any(map(math.isnan, found)):
+    floats = [real("ratio", value) for value in values]
+    if any(map(math.isnan, floats)):
         raise ValueError(f"ratio is not a number: {ratio!r}; a time of it was not measured")
-    return found
+    return floats
 
 
-def _shown(ratios: Sequence[float]) -> str:
+def _ratios_text(ratios: Sequence[float]) -> str:
     low, high = number_text(min(ratios)), number_text(max(ratios))
     return low if low == high else f"{low} to {high}"
 
 
 def number_text(value: float) -> str:
-    """Return how many times, to three digits."""
+    """Return a number of times as text, to three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

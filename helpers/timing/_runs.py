@@ -58,16 +58,16 @@ def run(fn: Function, calls: int, device: torch.device | None, clock: Clock) -> 
     stream = (
         torch.cuda.current_stream(device) if device is not None and device.type == "cuda" else None
     )
-    marks = [] if stream is None else [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    events = [] if stream is None else [torch.cuda.Event(enable_timing=True) for _ in range(2)]
     _synchronise(device)
     with collector_off():
         start_s = clock()
-        for mark in marks[:1]:
-            mark.record(stream)
+        for event in events[:1]:
+            event.record(stream)
         for _ in itertools.repeat(None, calls):
             fn()
-        for mark in marks[1:]:
-            mark.record(stream)
+        for event in events[1:]:
+            event.record(stream)
         _synchronise(device)
         host_s = clock() - start_s
     if not host_s >= 0:
@@ -75,22 +75,22 @@ def run(fn: Function, calls: int, device: torch.device | None, clock: Clock) -> 
             f"clock gave {start_s!r} and, later, a reading {host_s!r} after it; give one that "
             "never goes back, such as time.perf_counter"
         )
-    return Run(host_s, marks[0].elapsed_time(marks[1]) / 1e3 if marks else host_s)
+    return Run(host_s, events[0].elapsed_time(events[1]) / 1e3 if events else host_s)
 
 
 def calibrate(fn: Function, device: torch.device, clock: Clock) -> tuple[int, Run]:
     """Warm ``fn`` up; return how many calls make a run long enough for the clock, and the last such
     run.
     """
-    calls, wanted_s = 1, _RUN_S[device.type]
+    calls, least_s = 1, _RUN_S[device.type]
     while True:
-        last = run(fn, calls, device, clock)
+        last_run = run(fn, calls, device, clock)
         # so that one disturbed run does not end the search too early
-        if last.host_s < _REPEATED_BELOW_S:
-            last = min(last, run(fn, calls, device, clock), key=lambda timed: timed.host_s)
-        if last.host_s >= wanted_s or calls == _MOST_CALLS:
-            return calls, last
-        growth = 1.2 * wanted_s / last.host_s if last.host_s > 0 else math.inf
+        if last_run.host_s < _REPEATED_BELOW_S:
+            last_run = min(last_run, run(fn, calls, device, clock), key=lambda timed: timed.host_s)
+        if last_run.host_s >= least_s or calls == _MOST_CALLS:
+            return calls, last_run
+        growth = 1.2 * least_s / last_run.host_s if last_run.host_s > 0 else math.inf
         calls = min(_MOST_CALLS, math.ceil(calls * min(10, growth)))
 
 
@@ -114,10 +114,10 @@ def earliest_s(budget_s: float) -> float:
 def rounds(budget_s: float, clock: Clock) -> Iterator[int]:
     """Count rounds until ``budget_s`` is spent: 5 in any case, 500 at most."""
     begin_s, end_s = clock(), latest_s(budget_s)
-    for done in range(_MOST_ROUNDS):
-        if done >= _FEWEST_ROUNDS and clock() - begin_s >= end_s:
+    for index in range(_MOST_ROUNDS):
+        if index >= _FEWEST_ROUNDS and clock() - begin_s >= end_s:
             return
-        yield done
+        yield index
 
 
 def device_in_use() -> torch.device:
@@ -154,12 +154,12 @@ def chosen_device(device: str | torch.device | None) -> torch.device | None:
     )
 
 
-def check_function(what: str, fn: object) -> None:
-    """Raise TypeError when ``fn`` cannot be called; ``what`` names it."""
+def check_function(name: str, fn: object) -> None:
+    """Raise TypeError when ``fn`` cannot be called; ``name`` names it in the message."""
     if not callable(fn):
         hint = "; write lambda: a * b, not a * b" if isinstance(fn, torch.Tensor) else ""
         raise TypeError(
-            f"{what} must be a function without arguments, not {type(fn).__name__}{hint}"
+            f"{name} must be a function without arguments, not {type(fn).__name__}{hint}"
         )
 
 
@@ -186,9 +186,9 @@ def collector_off() -> Iterator[None]:
 
 
 def _synchronise(device: torch.device | None) -> None:
-    waited_for = device_in_use() if device is None else device
-    if waited_for.type == "cuda":
-        torch.cuda.synchronize(waited_for)
+    target = device_in_use() if device is None else device
+    if target.type == "cuda":
+        torch.cuda.synchronize(target)
 
 
 # What a busy machine does to a timing.
@@ -234,13 +234,15 @@ def _waited_s() -> dict[str, float]:
     """Return the seconds that each thread has waited since it began; empty where the system does
     not tell.
     """
-    waited = {}
-    for statistics in _THREADS.glob("*/schedstat"):
+    waited_s = {}
+    for statistics_file in _THREADS.glob("*/schedstat"):
         try:
-            waited[statistics.parent.name] = int(statistics.read_text().split()[1]) / 1e9
+            waited_s[statistics_file.parent.name] = (
+                int(statistics_file.read_text().split()[1]) / 1e9
+            )
         except (FileNotFoundError, ProcessLookupError):  # the thread has ended since the listing
             continue
-    return waited
+    return waited_s
 
 
 # Settings.
@@ -353,7 +355,7 @@ def measure(
     device: str | torch.device | None = None,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Return how long a call of ``fn`` takes: cold, and then warm until the timing is stable or the
+    """Return the time of a call of ``fn``: cold, and then warm until the timing is stable or the
     budget is spent.
 
     The docstring of :mod:`helpers.timing` states the boundary. ``cold_s`` is the first call made
@@ -389,21 +391,21 @@ def measure(
     chosen = chosen_device(device)
     cold_s = run(fn, 1, chosen, clock).host_s
     chosen = chosen or device_in_use()
-    begin_s, waiting = clock(), watch_waiting(clock)
+    begin_s, read_waiting_share = clock(), watch_waiting(clock)
     calls, warm = calibrate(fn, chosen, clock)
     # A warm-up that alone took the whole budget counts as a run: another one would cost as much
     # again.
     runs = [warm] if calls == 1 and clock() - begin_s >= latest_s(budget_s) else []
-    waiting_share, reason = _until_stable(
+    waiting_share, reason = _run_until_stable(
         runs,
         lambda: run(fn, calls, chosen, clock),
         spent_s=lambda: clock() - begin_s,
-        waiting=waiting,
+        read_waiting_share=read_waiting_share,
         budget_s=budget_s,
     )
     calls_s = np.array([timed.host_s for timed in runs]) / calls
     lower_s, median_s, upper_s = np.quantile(calls_s, [0.25, 0.5, 0.75]).tolist()
-    shared = {
+    fields = {
         "cold_s": cold_s,
         "minimum_s": float(calls_s.min()),
         "median_s": median_s,
@@ -417,18 +419,18 @@ def measure(
         "reason": reason,
     }
     if chosen.type == "cpu":
-        return Timing(**shared)
+        return Timing(**fields)
     return CudaTiming(
-        **shared, device_median_s=float(np.median([timed.device_s for timed in runs])) / calls
+        **fields, device_median_s=float(np.median([timed.device_s for timed in runs])) / calls
     )
 
 
-def _until_stable(
+def _run_until_stable(
     runs: list[Run],
     next_run: Callable[[], Run],
     *,
     spent_s: Callable[[], float],
-    waiting: Callable[[], float | None],
+    read_waiting_share: Callable[[], float | None],
     budget_s: float,
 ) -> tuple[float | None, str]:
     """Append runs until they are stable or the budget is spent; return the waiting share and why
@@ -439,11 +441,11 @@ def _until_stable(
         runs.append(next_run())
         spent = spent_s()
         clock_stands_still = spent == 0 and len(runs) >= _STABLE_RUNS
-        over = (spent >= latest_s(budget_s) and len(runs) >= _FEWEST_RUNS) or clock_stands_still
-        if over or (len(runs) >= next_look and spent >= earliest_s(budget_s)):
-            waiting_share = waiting()
+        is_over = (spent >= latest_s(budget_s) and len(runs) >= _FEWEST_RUNS) or clock_stands_still
+        if is_over or (len(runs) >= next_look and spent >= earliest_s(budget_s)):
+            waiting_share = read_waiting_share()
             reason = why_disturbed(waiting_share) or _why_unstable([timed.host_s for timed in runs])
-            if over or not reason:
+            if is_over or not reason:
                 return waiting_share, reason
             next_look = math.ceil(1.5 * len(runs))
 
@@ -476,22 +478,26 @@ def _why_unstable(runs_s: Sequence[float]) -> str:
     return ""
 
 
-def too_few(what: str, done: int, needed: int, run_s: float) -> str:
-    """Say that ``done`` of the ``needed`` runs or rounds fitted, and which budget holds them
+def too_few(unit: str, fitted: int, needed: int, run_s: float) -> str:
+    """Say that ``fitted`` of the ``needed`` runs or rounds fitted, and which budget holds them
     all.
     """
     enough_s = 1.2 * needed * run_s
     rounded_s = f"{math.ceil(enough_s):,}" if enough_s > 10 else f"{enough_s:.2g}"
     return (
-        f"{done} {what} fitted in the budget, {needed} are needed: give a budget_s of {rounded_s} "
-        "or more"
+        f"{fitted} {unit} fitted in the budget, {needed} are needed: "
+        f"give a budget_s of {rounded_s} or more"
     )
 
 
-def imprecise(what: str, found_share: float, wanted_share: float) -> str:
-    """Say that ``what`` is known to a share of itself that is larger than the one wanted."""
-    found = cell("share", found_share) if found_share < 1 else f"a factor of {1 + found_share:.3g}"
-    return f"{what} is known to {found} only, not to {cell('share', wanted_share)}: {ADVICE}"
+def imprecise(quantity: str, known_share: float, wanted_share: float) -> str:
+    """Say that ``quantity`` is known to a share of itself that is larger than the wanted one."""
+    known_text = (
+        cell("share", known_share) if known_share < 1 else f"a factor of {1 + known_share:.3g}"
+    )
+    return (
+        f"{quantity} is known to {known_text} only, not to {cell('share', wanted_share)}: {ADVICE}"
+    )
 
 
 def median_interval(values: Sequence[float], alpha: float) -> tuple[float, float]:
@@ -510,8 +516,8 @@ def _rank(count: int, alpha: float) -> int:
     """
     tail = 0.0
     for heads in range(count + 1):
-        ways = math.lgamma(count + 1) - math.lgamma(heads + 1) - math.lgamma(count - heads + 1)
-        tail += math.exp(ways - count * math.log(2))
+        log_ways = math.lgamma(count + 1) - math.lgamma(heads + 1) - math.lgamma(count - heads + 1)
+        tail += math.exp(log_ways - count * math.log(2))
         if tail > alpha / 2:
             return heads
     raise ValueError(f"alpha must be below 2; got {alpha}")

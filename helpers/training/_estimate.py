@@ -108,9 +108,11 @@ def estimate_training_for(
         loop.refuse_without_cuda(f"device={str(device)!r}")
     begin_s = time.perf_counter()
     trials: dict[int, list[_Trial]] = {hidden: [] for hidden in sizes}
-    with loop.seeded(batches, device, 0):
+    with loop.seed_generators(batches, device, 0):
         for hidden in console.track([*sizes, *reversed(sizes)], "estimating", unit="model"):
-            trials[hidden].append(_trial(_built(model_class, hidden, device), batches, device))
+            trials[hidden].append(
+                _time_trial(_build_model(model_class, hidden, device), batches, device)
+            )
     batch_size = trials[sizes[0]][0].batch_size
     steps_per_epoch = _steps_per_epoch(batches, batch_size)
     timed_steps = len(trials[sizes[0]]) * _TIMED_STEPS
@@ -130,24 +132,26 @@ def estimate_training_for(
     )
 
 
-def _trial(model: nn.Module, loader: loop.Batches, device: torch.device) -> _Trial:
+def _time_trial(model: nn.Module, loader: loop.Batches, device: torch.device) -> _Trial:
     """Time the loader's first batch and a few whole steps, each with the loading of its batch."""
     optimizer = loop.adam(model, loop.LEARNING_RATE)
     parameters = list(model.parameters())
     model.train()
-    with contextlib.closing(loop.prepared(_endless(loader), device)) as batches:
+    with contextlib.closing(loop.prepare_batches(_repeat_batches(loader), device)) as batches:
         start_s = loop.now_s(device)
-        first = next(batches)
+        first_batch = next(batches)
         first_batch_s = loop.now_s(device) - start_s
-        full = (
+        full_batches = (
             batch
-            for batch in itertools.chain([first], batches)
-            if len(batch.labels) == len(first.labels)
+            for batch in itertools.chain([first_batch], batches)
+            if len(batch.labels) == len(first_batch.labels)
         )
-        steps = loop.training_steps(model, optimizer, full, 1)
-        steps_s = [_timed_s(lambda: next(steps), device) for _ in range(_COLD_STEPS + _TIMED_STEPS)]
+        steps = loop.training_steps(model, optimizer, full_batches, 1)
+        steps_s = [
+            _time_action_s(lambda: next(steps), device) for _ in range(_COLD_STEPS + _TIMED_STEPS)
+        ]
     return _Trial(
-        batch_size=len(first.labels),
+        batch_size=len(first_batch.labels),
         parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(
             parameter.numel() * parameter.element_size() for parameter in parameters
@@ -180,7 +184,7 @@ def _size_estimate(
     )
 
 
-def _endless(loader: Iterable) -> Iterator:
+def _repeat_batches(loader: Iterable) -> Iterator:
     while True:
         batch = None
         for batch in loader:
@@ -197,7 +201,7 @@ def _sized_loader(loader: SizedBatches | None, batch_size: int | None) -> SizedB
             "of them"
         )
     try:
-        loop.iterable(loader)
+        loop.check_iterable(loader)
         len(loader)
     except TypeError as error:
         raise TypeError(
@@ -227,7 +231,9 @@ def _hidden_sizes(hidden_sizes: Sequence[int]) -> list[int]:
     return sizes
 
 
-def _built(model_class: Callable[..., nn.Module], hidden: int, device: torch.device) -> nn.Module:
+def _build_model(
+    model_class: Callable[..., nn.Module], hidden: int, device: torch.device
+) -> nn.Module:
     if isinstance(model_class, nn.Module) or not callable(model_class):
         raise TypeError(
             f"model_class is a {type(model_class).__name__}; give the class itself, such as LeNet"
@@ -245,7 +251,7 @@ def _built(model_class: Callable[..., nn.Module], hidden: int, device: torch.dev
     return model
 
 
-def _timed_s(action: Callable[[], object], device: torch.device) -> float:
+def _time_action_s(action: Callable[[], object], device: torch.device) -> float:
     start_s = loop.now_s(device)
     action()
     return loop.now_s(device) - start_s

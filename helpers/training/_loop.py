@@ -39,20 +39,20 @@ class Batch(NamedTuple):
     highest_label: int
 
 
-def prepared(loader: Iterable, device: torch.device) -> Generator[Batch, None, None]:
+def prepare_batches(loader: Iterable, device: torch.device) -> Generator[Batch, None, None]:
     """Yield the loader's batches, checked, on ``device``."""
     for batch in loader:
         images, labels = _pair(batch)
         labels = labels.long()
         lowest, highest = torch.aminmax(labels)
-        yield Batch(_moved(images, device), _moved(labels, device), int(lowest), int(highest))
+        yield Batch(_move(images, device), _move(labels, device), int(lowest), int(highest))
 
 
 def _pair(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
-    listed = list(batch) if isinstance(batch, tuple | list) else []
-    if len(listed) != 2 or not all(isinstance(item, torch.Tensor) for item in listed):
+    items = list(batch) if isinstance(batch, tuple | list) else []
+    if len(items) != 2 or not all(isinstance(item, torch.Tensor) for item in items):
         raise TypeError(f"the loader gave a {type(batch).__name__}; {_BATCHES_ACCEPTED}")
-    images, labels = listed
+    images, labels = items
     if labels.ndim != 1 or len(labels) == 0 or images.ndim == 0 or len(images) != len(labels):
         raise ValueError(
             f"the loader gave images of shape {tuple(images.shape)} and labels of shape "
@@ -63,11 +63,11 @@ def _pair(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=device.type == "cuda" and tensor.is_pinned())
 
 
-def iterable(loader: object) -> Iterable:
+def check_iterable(loader: object) -> Iterable:
     """Return ``loader``; raise TypeError for what gives no batches, such as a dataset."""
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader is a {type(loader).__name__}; {_BATCHES_ACCEPTED}")
@@ -77,11 +77,11 @@ def iterable(loader: object) -> Iterable:
 def refuse_empty(examples: int, epoch: int = 1) -> None:
     """Raise ValueError where an epoch held no example."""
     if examples == 0:
-        once = (
+        advice = (
             "; a generator can be read once only: give a DataLoader or a list" if epoch > 1 else ""
         )
         raise ValueError(
-            f"the loader gave no batch in epoch {epoch}{once or '; give one with digits in it'}"
+            f"the loader gave no batch in epoch {epoch}{advice or '; give one with digits in it'}"
         )
 
 
@@ -93,12 +93,12 @@ def now_s(device: torch.device) -> float:
 
 
 @contextlib.contextmanager
-def seeded(loader: object, device: torch.device, seed: int) -> Iterator[None]:
+def seed_generators(loader: object, device: torch.device, seed: int) -> Iterator[None]:
     """Seed the generators of the CPU, of ``device`` and of the loader; afterwards each is as it
     was.
     """
     generators = [torch.default_generator, *_generators(loader)]
-    states = [generator.get_state() for generator in generators]
+    states_before = [generator.get_state() for generator in generators]
     cuda_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
         for generator in generators:
@@ -108,7 +108,7 @@ def seeded(loader: object, device: torch.device, seed: int) -> Iterator[None]:
                 torch.cuda.manual_seed(seed)
         yield
     finally:
-        for generator, state in zip(generators, states, strict=True):
+        for generator, state in zip(generators, states_before, strict=True):
             generator.set_state(state)
         if cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state, device)
@@ -116,8 +116,8 @@ def seeded(loader: object, device: torch.device, seed: int) -> Iterator[None]:
 
 def _generators(loader: object) -> list[torch.Generator]:
     holders = (loader, getattr(loader, "sampler", None))
-    found = [getattr(holder, "generator", None) for holder in holders]
-    return [generator for generator in found if isinstance(generator, torch.Generator)]
+    generators = [getattr(holder, "generator", None) for holder in holders]
+    return [generator for generator in generators if isinstance(generator, torch.Generator)]
 
 
 LEARNING_RATE = 0.002
@@ -203,14 +203,20 @@ def train(
     device = trainable_device(model)
     optimizer = adam(model, learning_rate)
     rows, steps = [], []
-    waiting = watch_waiting(time.perf_counter)
-    with _gradients_as_before(), _mode(model, training=True), seeded(loader, device, seed):
+    read_waiting_share = watch_waiting(time.perf_counter)
+    with (
+        _keep_gradient_mode(),
+        _set_mode(model, training=True),
+        seed_generators(loader, device, seed),
+    ):
         for epoch in range(1, epochs + 1):
             start_s = now_s(device)
-            batches = console.track(iterable(loader), f"epoch {epoch} of {epochs}", unit="batch")
-            steps = list(training_steps(model, optimizer, prepared(batches, device), epoch))
+            batches = console.track(
+                check_iterable(loader), f"epoch {epoch} of {epochs}", unit="batch"
+            )
+            steps = list(training_steps(model, optimizer, prepare_batches(batches, device), epoch))
             rows.append(_epoch_row(epoch, now_s(device) - start_s, steps))
-    waiting_share, total_s = waiting(), sum(row.time_s for row in rows)
+    waiting_share, total_s = read_waiting_share(), sum(row.time_s for row in rows)
     examples = sum(step.examples for step in steps)
     return TrainingRun(
         model=type(model).__name__,
@@ -247,14 +253,14 @@ def gpu_train(
     Raises RuntimeError where torch sees no CUDA device, and what :func:`train` raises. Lesson 00.
     """
     refuse_without_cuda("gpu_train")
-    home = trainable_device(model)
+    own_device = trainable_device(model)
     try:
-        model.to(home if home.type == "cuda" else "cuda")
+        model.to(own_device if own_device.type == "cuda" else "cuda")
         return train(
             model, loader, epochs, learning_rate=learning_rate, seed=seed, test_loader=test_loader
         )
     finally:
-        model.to(home)
+        model.to(own_device)
 
 
 def accuracy(model: nn.Module, loader: Batches) -> float:
@@ -265,25 +271,27 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
     what :func:`train` raises for a model or loader that is not accepted.
     """
     device = _device(model)
-    right, examples = [], 0
+    correct_counts, examples = [], 0
     with (
-        _gradients_as_before(),
-        _mode(model, training=False),
-        seeded(loader, device, 0),
+        _keep_gradient_mode(),
+        _set_mode(model, training=False),
+        seed_generators(loader, device, 0),
         torch.no_grad(),
     ):
-        for batch in prepared(console.track(iterable(loader), "testing", unit="batch"), device):
+        for batch in prepare_batches(
+            console.track(check_iterable(loader), "testing", unit="batch"), device
+        ):
             _refuse_other_type(model, batch)
             logits = model(batch.images)
             _refuse_labels(batch, logits)
-            right.append((logits.argmax(dim=1) == batch.labels).sum())
+            correct_counts.append((logits.argmax(dim=1) == batch.labels).sum())
             examples += len(batch.labels)
     refuse_empty(examples)
-    return int(torch.stack(right).sum()) / examples
+    return int(torch.stack(correct_counts).sum()) / examples
 
 
 @contextlib.contextmanager
-def _gradients_as_before() -> Iterator[None]:
+def _keep_gradient_mode() -> Iterator[None]:
     """Turn gradients on or off as they were: an interrupt while PyTorch switches them leaves them
     off for good.
     """
@@ -319,13 +327,13 @@ def training_steps(
 
 
 def _refuse_other_type(model: nn.Module, batch: Batch) -> None:
-    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    if batch.images.is_floating_point() and batch.images.dtype not in kinds:
-        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        given = str(batch.images.dtype).removeprefix("torch.")
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if batch.images.is_floating_point() and batch.images.dtype not in dtypes:
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        image_dtype = str(batch.images.dtype).removeprefix("torch.")
         raise TypeError(
-            f"the model's parameters are {names}, the images {given}; give it with "
-            f"model.to(torch.{given})"
+            f"the model's parameters are {names}, the images {image_dtype}; give it with "
+            f"model.to(torch.{image_dtype})"
         )
 
 
@@ -348,7 +356,9 @@ def adam(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     # foreach: all weights change in one call, so an interrupt finds them either before an update or
     # after it.
     return torch.optim.Adam(
-        [p for p in model.parameters() if p.requires_grad], lr=learning_rate, foreach=True
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=learning_rate,
+        foreach=True,
     )
 
 
@@ -364,12 +374,12 @@ def trainable_device(model: nn.Module) -> torch.device:
 
 def _device(model: nn.Module) -> torch.device:
     if not isinstance(model, nn.Module):
-        given = (
+        description = (
             f"the class {model.__name__}"
             if isinstance(model, type)
             else f"a {type(model).__name__}"
         )
-        raise TypeError(f"model is {given}; give a model, such as LeNet()")
+        raise TypeError(f"model is {description}; give a model, such as LeNet()")
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if not devices:
         raise ValueError(
@@ -409,8 +419,8 @@ def _refuse_not_finite(loss: float, epoch: int, step: int) -> None:
         )
 
 
-def refuse_without_cuda(what: str) -> None:
-    """Raise RuntimeError, with the reason, where ``what`` needs a CUDA device and torch sees
+def refuse_without_cuda(name: str) -> None:
+    """Raise RuntimeError, with the reason, where ``name`` needs a CUDA device and torch sees
     none.
     """
     if torch.cuda.is_available():
@@ -422,13 +432,13 @@ def refuse_without_cuda(what: str) -> None:
     else:
         reason = "no NVIDIA device, or no driver for it"
     raise RuntimeError(
-        f"{what} needs a CUDA device, and torch sees none here: {reason}. Train on the CPU with "
+        f"{name} needs a CUDA device, and torch sees none here: {reason}. Train on the CPU with "
         "train(model, loader)"
     )
 
 
 @contextlib.contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+def _set_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Put every module into one mode; afterwards each is in its own again, and gradients of
     training are gone.
     """

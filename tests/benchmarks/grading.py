@@ -74,7 +74,7 @@ def submission(
             cells[name].source, points[name] = chosen.cell.source, chosen.gets
     if place in _HOSTILE:
         name = sheet.exercises[0]
-        called = marker.defined(sheet.cell("answer", name))[-1]
+        called = marker.function_names(sheet.cell("answer", name))[-1]
         cells[name].source, points[name] = f"def {called}(*given):\n    {_HOSTILE[place]}\n", 0
     return made, points
 

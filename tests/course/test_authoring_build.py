@@ -60,7 +60,7 @@ def test_the_same_outputs_give_the_same_bytes(small, monkeypatch):
 
 
 def test_a_built_course_breaks_no_rule(built):
-    assert audit.lessons(built) + audit.shared(built) == []
+    assert audit.lessons(built) + audit.shared_pages(built) == []
 
 
 def test_the_readme_keeps_all_but_its_table(built):
@@ -70,14 +70,14 @@ def test_the_readme_keeps_all_but_its_table(built):
         "| nothing |\n\nTogether the lessons take 5 minutes, which is 0.1 hours, without their "
         "exercises.\n<!-- /lessons -->\n\nThe end.\n"
     )
-    assert audit.current(built) == []
+    assert audit.outdated_pages(built) == []
     edit(built, "title: Small counts", "title: Small | counts")
-    assert [problem.where for problem in audit.current(built)] == [
+    assert [problem.where for problem in audit.outdated_pages(built)] == [
         "README.md",
         "index_of_functions.md",
     ]
     refresh(built)
-    assert audit.current(built) == []
+    assert audit.outdated_pages(built) == []
     assert "[Small \\| counts]" in built.readme.read_text()
 
 
@@ -152,7 +152,7 @@ def test_a_notebook_is_kept_where_nothing_needs_to_run(built):
     assert after["cells"][1:] == before["cells"][1:]
     assert after["metadata"]["lesson"]["title"] == "Small numbers"
     assert "[Small numbers](" in built.readme.read_text()
-    assert audit.lessons(built) + audit.shared(built) == []
+    assert audit.lessons(built) + audit.shared_pages(built) == []
     edit(built, "counting.halves(7)", "counting.halves(8)")
     with pytest.raises(
         AuthoringError, match=r"from line 32 of .* on, whose outputs cannot be kept"
@@ -172,7 +172,7 @@ def test_the_seconds_of_the_run_are_kept_and_count(built, monkeypatch):
     assert ", about 15 minutes." in built.built(lesson).cells[0].source
     assert "| 15 |" in built.readme.read_text()
     keep(built)
-    assert audit.lessons(built) + audit.shared(built) == []
+    assert audit.lessons(built) + audit.shared_pages(built) == []
     assert built.lessons() == (lesson,)
 
 

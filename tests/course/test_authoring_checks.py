@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_output
 
-from slides import cells as slides
+from slides import rules as slides
 from tools.authoring import notebook
 from tools.authoring.rules import checks
 
@@ -225,8 +225,8 @@ def path_in_text(built):
 @pytest.mark.parametrize(
     ("fault", "rule", "says"),
     [
-        (no_count, "executed", "execution count is None, not 2"),
-        (skipped_count, "executed", "execution count is 9, not 7"),
+        (no_count, "execution_counts", "execution count is None, not 2"),
+        (skipped_count, "execution_counts", "execution count is 9, not 7"),
         (no_alt, "alt_texts", "use plotting.show(figure, alt=...)"),
         (other_alt, "alt_texts", "use plotting.show(figure, alt=...)"),
         (figure_text, "alt_texts", "<Figure size"),
@@ -253,11 +253,15 @@ def path_in_text(built):
         (error_output, "outputs", "shows ValueError"),
         (stderr_output, "outputs", "'UserWarning: old' on stderr"),
         (no_error, "outputs", "tagged raises-exception but raises none"),
-        (unstable_result, "decided", 'shows a comparison that is not stable ("Comparison(baseline'),
-        (unstable_print, "decided", "shows a comparison that is not stable"),
+        (
+            unstable_result,
+            "decisions",
+            'shows a comparison that is not stable ("Comparison(baseline',
+        ),
+        (unstable_print, "decisions", "shows a comparison that is not stable"),
         (
             undecided_claim,
-            "decided",
+            "decisions",
             "shows a claim that is not decided ('it is slower (at least 2 times)')",
         ),
         (placeholder, "placeholders", "show published figures"),

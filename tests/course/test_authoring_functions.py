@@ -30,7 +30,8 @@ def used(*cells):
         for cell in cells
     )
     return {
-        name for _, name in functions.used(lesson.parse(script, number="90", slug="uses"), "toy")
+        name
+        for _, name in functions.used_keys(lesson.parse(script, number="90", slug="uses"), "toy")
     }
 
 

@@ -27,7 +27,9 @@ def root(tmp_path):
 
 
 def dead(root, text):
-    return links.dead(text, page=root / "course" / "00_a.ipynb", root=root, own_anchors={"Recap"})
+    return links.dead_links(
+        text, page=root / "course" / "00_a.ipynb", root=root, own_anchors={"Recap"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ CELLS = (
     ],
 )
 def test_a_cell_runs_with_those_that_it_takes_names_from(shown_by, cells):
-    assert mutation.needed(CELLS, shown_by) == cells
+    assert mutation.needed_cells(CELLS, shown_by) == cells
 
 
 @pytest.mark.parametrize("text", ["table = ", "not there"])
 def test_a_text_that_does_not_name_one_cell_is_refused(text):
     with pytest.raises(AuthoringError, match="code cells, not in one"):
-        mutation.needed(CELLS, [text])
+        mutation.needed_cells(CELLS, [text])
 
 
 def test_cells_that_a_bug_does_not_need_are_not_run(built, kernels):
@@ -133,7 +133,7 @@ def test_a_mutation_that_no_longer_applies_is_refused(small, change, says):
         "what": "a bug",
     } | change
     with pytest.raises(AuthoringError, match=says):
-        mutation.mutated((small.root / MODULE).read_text(), Mutation(**stated))
+        mutation.plant((small.root / MODULE).read_text(), Mutation(**stated))
 
 
 def test_a_mutation_of_no_file_or_no_lesson_is_refused(built, kernels):

@@ -84,16 +84,16 @@ def test_what_is_ill_formed_is_refused(tmp_path, old, new, said):
 
 def test_a_lesson_takes_its_number_from_its_title():
     names = ["00_start", "03_data", "01_memory"]
-    assert order.renumbered(ACTS, names) == {"03_data": "04_data"}
+    assert order.new_names(ACTS, names) == {"03_data": "04_data"}
     with pytest.raises(
         AuthoringError, match=r"order\.toml does not have 05_other; write each into"
     ):
-        order.renumbered(ACTS, ["05_other"])
+        order.new_names(ACTS, ["05_other"])
 
 
 def test_a_former_title_is_known_by_the_new_one(monkeypatch):
     monkeypatch.setattr(order, "_RETITLED", {"information": "data", "many_data": "data"})
-    assert order.renumbered(ACTS, ["03_information", "00_start"]) == {"03_information": "04_data"}
+    assert order.new_names(ACTS, ["03_information", "00_start"]) == {"03_information": "04_data"}
     assert (
         order.title_of("09_many_data_exercises")
         == order.title_of("04_data_exercises")
@@ -138,7 +138,7 @@ def test_sources_and_order_agree(names, said):
 
 def test_the_audit_reads_the_order(built):
     write(built.folder, TOML)
-    found = [str(problem) for problem in audit.shared(built)]
+    found = [str(problem) for problem in audit.shared_pages(built)]
     assert (
         "90_small_counts.py: order.toml does not have it; write it into the lessons of an act"
         in found

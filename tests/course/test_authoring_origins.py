@@ -53,7 +53,7 @@ def resting(*cells, tags=()):
         new_code_cell(cell, outputs=shown, execution_count=1, metadata={"tags": list(tags)})
         for cell in cells
     ]
-    found = origins.resting("99", new_notebook(cells=code), "grown", RULES)
+    found = origins.trace("99", new_notebook(cells=code), "grown", RULES)
     return {f"{kind} {name}": cells for (kind, name), cells in found.cells.items()}
 
 

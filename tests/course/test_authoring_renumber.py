@@ -12,7 +12,7 @@ import pytest
 from tools.authoring import audit, order
 from tools.authoring.build import keep
 from tools.authoring.lesson import AuthoringError
-from tools.authoring.renumber import mended, renumber
+from tools.authoring.renumber import renumber, renumber_text
 
 NAMES = {
     "03_sources": "04_sources",
@@ -61,12 +61,12 @@ UNCHANGED = ("03 s", "16 times", "lesson 160", "04.5", "at 08:16", "column 16",
 @pytest.mark.parametrize("case", CHANGED)
 def test_a_text_says_the_new_number(case):
     old, new = CHANGED[case]
-    assert mended(old, NAMES, NUMBERS) == new
+    assert renumber_text(old, NAMES, NUMBERS) == new
 
 
 @pytest.mark.parametrize("text", UNCHANGED)
 def test_another_number_stays(text):
-    assert mended(text, NAMES, NUMBERS) == text
+    assert renumber_text(text, NAMES, NUMBERS) == text
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_another_number_stays(text):
     ],
 )
 def test_a_string_is_a_lessons_number_in_its_places(file, old, new):
-    assert mended(old, NAMES, NUMBERS, file) == new
+    assert renumber_text(old, NAMES, NUMBERS, file) == new
 
 
 def test_sections_stand_in_the_order_of_their_numbers():
     head, tail = "# Page\n\n## 00 Start\n\na\n\n### Part\n\n", "## End\n"
     page = f"{head}## 03 Sources\n\nb\n\n## 08 Memory\n\nc\n\n## 16 Layouts\n\nd\n\n{tail}"
     made = f"{head}## 04 Sources\n\nb\n\n## 08 Layouts\n\nd\n\n## 12 Memory\n\nc\n\n{tail}"
-    assert mended(page, NAMES, NUMBERS, "course/page.md") == made
+    assert renumber_text(page, NAMES, NUMBERS, "course/page.md") == made
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_files_are_renamed_and_outputs_stay(ordered):
     assert "course/source/90_small_counts.py -> 42_small_counts.py" in renamed
     assert not list(ordered.root.rglob("90_*"))
     keep(ordered)
-    assert audit.lessons(ordered) + audit.shared(ordered) == []
+    assert audit.lessons(ordered) + audit.shared_pages(ordered) == []
     after = nbformat.read(ordered.folder / "42_small_counts.ipynb", as_version=4)
     assert after.metadata.lesson.number == "42"
     assert "*Lesson 42, " in after.cells[0].source

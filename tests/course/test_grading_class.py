@@ -89,7 +89,7 @@ def resumed(tmp_path_factory):
 def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
     root, kept, _, done, _ = resumed
     assert 1 <= len(kept) < 3
-    assert (done.new, done.kept) == (3 - len(kept), len(kept))
+    assert (done.new, done.unchanged) == (3 - len(kept), len(kept))
     assert {name: float(row["score"]) for name, row in rows(root).items()} == dict.fromkeys(
         ("ann", "ben", "cleo"), float(sum(FULL.values()))
     )
@@ -143,7 +143,7 @@ def test_the_next_one_runs_while_the_marks_of_one_are_written_down(tmp_path):
         intake.Submission("ann", ASSIGNMENT, unread),
         intake.Submission("ben", ASSIGNMENT, honest),
     ]
-    marked = grade._marked(todo, LIMITS, 1, str(tmp_path))
+    marked = grade._mark_in_processes(todo, LIMITS, 1, str(tmp_path))
     one, marks = next(marked)
     running = [process.name for process in multiprocessing.active_children()]
     marked.close()
@@ -156,9 +156,11 @@ def test_a_page_is_written_with_the_marks_and_once(tmp_path, monkeypatch):
     for student in ("ann", "ben"):
         hand_in(tmp_path / "submitted", student, b"no notebook")
     done = []
-    keep, page = grade._keep, Book.page
+    keep, page = grade._save_marks, Book.page
     monkeypatch.setattr(
-        grade, "_keep", lambda *given: (done.append(("marked", given[1].student)), keep(*given))
+        grade,
+        "_save_marks",
+        lambda *given: (done.append(("marked", given[1].student)), keep(*given)),
     )
     monkeypatch.setattr(
         Book, "page", lambda book, *which: (done.append(("page", *which)), page(book, *which))
@@ -177,7 +179,7 @@ def test_a_page_is_written_with_the_marks_and_once(tmp_path, monkeypatch):
 
 
 def nothing(one, problem="it is none"):
-    return grade.Marks(one.student, one.assignment, grade._none(one, "").marks, problem=problem)
+    return grade.Marks(one.student, one.assignment, grade._no_marks(one, "").marks, problem=problem)
 
 
 def test_a_file_that_changes_while_it_is_marked_is_marked_again(tmp_path, monkeypatch):
@@ -193,11 +195,11 @@ def test_a_file_that_changes_while_it_is_marked_is_marked_again(tmp_path, monkey
                 one.path.write_bytes(one.path.read_bytes() + b"\n")
             yield one, nothing(one)
 
-    monkeypatch.setattr(grade, "_marked", marked)
+    monkeypatch.setattr(grade, "_mark_in_processes", marked)
     done = grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
     assert rounds == ["ann", "ben"] * 2
     assert (done.new, list(rows(tmp_path))) == (1, ["ben"])
-    assert done.strange == ("'ann' changed while it was marked; grade again",)
+    assert done.skipped == ("'ann' changed while it was marked; grade again",)
     rounds[:] = ["ben"]
     path = other
     assert grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS).new == 1
@@ -219,7 +221,7 @@ def test_a_failure_of_the_checks_process_is_tried_again_in_the_next_run(tmp_path
             grade._work(theirs, one, LIMITS)
             yield one, nothing(one) if one.student == "ben" else ours.recv()
 
-    monkeypatch.setattr(grade, "_marked", marked)
+    monkeypatch.setattr(grade, "_mark_in_processes", marked)
     for new in (2, 1):
         assert grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS).new == new
     most = (LIMITS.memory_bytes, LIMITS.memory_bytes)
@@ -409,7 +411,7 @@ def test_the_command_asks_for_a_folder(capsys):
 
 
 def test_nothing_of_the_lecturers_is_visible():
-    for folder in sandbox.visible():
+    for folder in sandbox.visible_folders():
         for secret in (HERE.folder / "instructor", HERE.root / "tests", HERE.root / "_build"):
             assert not secret.is_relative_to(folder)
 
@@ -421,7 +423,7 @@ def test_a_clone_that_submissions_would_see_is_refused_before_anything_runs(tmp_
     monkeypatch.setattr(sandbox, "refuse_unless_working", lambda: pytest.fail("something was run"))
     (tmp_path / "submitted").mkdir()
     for around in (HERE.root, HERE.folder / "instructor", HERE.root / "tests"):
-        monkeypatch.setattr(sandbox, "visible", lambda around=around: [around])
+        monkeypatch.setattr(sandbox, "visible_folders", lambda around=around: [around])
         with pytest.raises(
             GradingError, match=r"lies in .*, which every submission may read; move it elsewhere"
         ):
@@ -451,7 +453,7 @@ def test_a_date_is_read_or_missed_and_ends_nothing(tmp_path, text, when):
     path = hand_in(tmp_path, "ann", b"")
     path.with_name("timestamp.txt").write_bytes(text)
     one = intake.Submission("ann", ASSIGNMENT, path)
-    dated = grade._dated(one, nothing(one))
+    dated = grade._with_submission_time(one, nothing(one))
     assert dated.handed_in == when
     assert len(dated.notes) == (not when)
     assert when or "timestamp.txt holds no date" in dated.notes[0]
@@ -486,7 +488,7 @@ def test_a_class_keeps_the_names_with_which_it_began(tmp_path, begun):
         tmp_path / "submitted" / "ben" / f"{old}.ipynb"
     )
     done = grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
-    assert (done.new, done.strange) == (2, ())
+    assert (done.new, done.skipped) == (2, ())
     assert {name: row["assignment"] for name, row in rows(tmp_path).items()} == {
         "ann": old,
         "ben": old,
@@ -558,7 +560,7 @@ def test_the_failure_of_one_submission_is_its_own_note(tmp_path, monkeypatch):
         notes = {student: row["note"] for student, row in rows(tmp_path).items()}
         assert "no page could be written (UnicodeEncodeError: " in notes["ben"]
         assert "no page could be written (ZeroDivisionError: " in notes["cleo"]
-        assert [line.split("'")[1] for line in done.strange] == ["ben", "cleo"]
+        assert [line.split("'")[1] for line in done.skipped] == ["ben", "cleo"]
     assert "no page" not in notes["ann"] + notes["dan"]
     monkeypatch.setattr(
         Book, "page", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left"))

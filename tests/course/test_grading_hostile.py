@@ -239,7 +239,7 @@ def test_what_is_no_notebook_of_ours_gets_nothing_and_hears_why(graded, student)
 
 
 def test_what_is_no_submission_is_named(graded):
-    assert [line.split("'")[1] for line in graded[1].strange] == ["empty", "link"]
+    assert [line.split("'")[1] for line in graded[1].skipped] == ["empty", "link"]
 
 
 def test_everybody_has_a_row_and_a_page_without_hidden_tests(graded):
@@ -304,14 +304,14 @@ def test_the_files_of_the_machine_are_as_they_were(graded):
     assert (graded[0] / "submitted" / "honest" / f"{ASSIGNMENT}.ipynb").is_file()
     assert solution(FIRST).startswith(HEAD)
     assert (HERE.folder / "instructor" / "instructor.md").is_file()
-    assert all((one / ".").exists() for one in sandbox.visible())
+    assert all((one / ".").exists() for one in sandbox.visible_folders())
 
 
 def test_a_second_run_marks_nothing_again(graded):
     root, done = graded
     before = (root / "grades.csv").read_text()
     again = grade.grade(root / "submitted", root, limits=LIMITS)
-    assert (again.new, again.kept) == (0, done.submissions)
+    assert (again.new, again.unchanged) == (0, done.submissions)
     assert (root / "grades.csv").read_text() == before
 
 

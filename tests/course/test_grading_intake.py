@@ -51,7 +51,7 @@ def read(tmp_path, made):
     """Return the sources that run up to the checks of the first exercise from its answer on, and
     the notes.
     """
-    found = intake.handed(SHEET, hand_in(tmp_path, "ann", made))
+    found = intake.restore(SHEET, hand_in(tmp_path, "ann", made))
     names = [
         cell.metadata.get("nbgrader", {}).get("grade_id", "own") for cell in found.notebook.cells
     ]
@@ -143,7 +143,7 @@ def test_a_written_answer_is_found_without_its_mark(tmp_path, ids):
 
 def test_a_written_answer_in_two_cells_is_read_whole_and_once(tmp_path):
     made = copied(notebook(), QUESTION, "Memory.", WRITTEN_STUB, "Then calls.", "Memory.")
-    found = intake.handed(SHEET, hand_in(tmp_path, "ann", made))
+    found = intake.restore(SHEET, hand_in(tmp_path, "ann", made))
     assert found.notebook.cells[place(found.notebook, QUESTION)].source == "Then calls.\n\nMemory."
     assert found.notes == (f"the answer to {QUESTION} came in 2 cells, which ran in their order",)
 
@@ -155,7 +155,7 @@ def test_a_written_answer_in_two_cells_is_read_whole_and_once(tmp_path):
 def test_a_cell_that_was_given_and_changed_is_noted_and_put_back(tmp_path, name, said):
     made = notebook()
     made.cells[place(made, name)].source = "print('all reached')"
-    found = intake.handed(SHEET, hand_in(tmp_path, "ann", made))
+    found = intake.restore(SHEET, hand_in(tmp_path, "ann", made))
     assert found.notes == (f"{said} changed; the original counted",)
     assert found.notebook.cells[place(found.notebook, name)].source == STUBS[name]
 
@@ -218,4 +218,4 @@ def test_the_notebook_of_another_lesson_is_named(tmp_path):
         intake.IntakeError,
         match=r"this is no notebook of Compute .*: none of its exercises is there",
     ):
-        intake.handed(SHEET, hand_in(tmp_path, "ann", made))
+        intake.restore(SHEET, hand_in(tmp_path, "ann", made))

@@ -80,7 +80,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_canvas_packs_is_laid_out_by_student(tmp_path, form):
-    done = lms.unpacked(FORMS[form](tmp_path, CANVAS), tmp_path)
+    done = lms.unpack(FORMS[form](tmp_path, CANVAS), tmp_path)
     found, strange = intake.find(done.folder, [ASSIGNMENT])
     assert {one.student: one.path.read_bytes() for one in found} == {
         "doejane_1201": b"jane",
@@ -91,13 +91,13 @@ def test_what_canvas_packs_is_laid_out_by_student(tmp_path, form):
     assert done.system == lms.CANVAS
     assert [one.late for one in done.people.values()].count(True) == 1
     assert done.people["mllerjrg_1202"].late
-    assert done.strange == {"smithsam_1204": "handed in 'essay.pdf' and no notebook"}
+    assert done.skipped == {"smithsam_1204": "handed in 'essay.pdf' and no notebook"}
     assert list(strange) == ["roeruth_1205"]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_moodle_packs_is_laid_out_by_student(tmp_path, form):
-    done = lms.unpacked(FORMS[form](tmp_path, MOODLE), tmp_path)
+    done = lms.unpack(FORMS[form](tmp_path, MOODLE), tmp_path)
     found, _ = intake.find(done.folder, [ASSIGNMENT])
     assert {one.student: one.path.read_bytes() for one in found} == {
         "janedoe_501": b"jane",
@@ -106,16 +106,16 @@ def test_what_moodle_packs_is_laid_out_by_student(tmp_path, form):
     }
     assert done.system == lms.MOODLE
     assert done.people["jorgmuller_502"] == lms.Person("Jörg Müller", "502")
-    assert done.strange == {"samsmith_504": "handed in 'onlinetext.html' and no notebook"}
+    assert done.skipped == {"samsmith_504": "handed in 'onlinetext.html' and no notebook"}
 
 
 def test_a_plain_zip_file_and_a_plain_folder_are_read_as_they_are(tmp_path):
     files = {f"ann/{ASSIGNMENT}.ipynb": b"ann", f"ben/{ASSIGNMENT}/{ASSIGNMENT}.ipynb": b"ben"}
-    done = lms.unpacked(packed(tmp_path / "class.zip", files), tmp_path)
+    done = lms.unpack(packed(tmp_path / "class.zip", files), tmp_path)
     assert [one.student for one in intake.find(done.folder, [ASSIGNMENT])[0]] == ["ann", "ben"]
     assert (done.system, done.people) == ("", {})
     folder = unpacked(tmp_path / "plain", files)
-    assert lms.unpacked(folder, tmp_path) == lms.Download(folder)
+    assert lms.unpack(folder, tmp_path) == lms.Download(folder)
 
 
 def test_an_archive_writes_nothing_outside_and_unpacks_no_more_than_a_notebook(
@@ -132,7 +132,7 @@ def test_an_archive_writes_nothing_outside_and_unpacks_no_more_than_a_notebook(
         "__MACOSX/._x": b"x",
     }
     before = {path for path in tmp_path.parent.rglob("*") if not path.is_relative_to(tmp_path)}
-    done = lms.unpacked(packed(tmp_path / "evil.zip", evil), tmp_path / "into")
+    done = lms.unpack(packed(tmp_path / "evil.zip", evil), tmp_path / "into")
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "evil.zip"]
     assert all(path.resolve().is_relative_to(done.folder.resolve()) for path in written)
     assert len(written) >= 4
@@ -149,7 +149,7 @@ def test_a_plain_download_keeps_its_assignments_apart_and_when_they_were_handed_
         for one in ("00_a", "01_b")
         for name in (f"{one}.ipynb", "timestamp.txt")
     }
-    done = lms.unpacked(
+    done = lms.unpack(
         packed(tmp_path / "c.zip", {**files, f"jdoe_1_2_{ASSIGNMENT}.ipynb": b""}), tmp_path
     )
     found, _ = intake.find(done.folder, names)
@@ -171,9 +171,9 @@ def _damaged(path, packing):
 )
 def test_a_damaged_file_in_an_archive_is_its_own_students(tmp_path, packing):
     _damaged(tmp_path / "a.zip", packing)
-    done = lms.unpacked(tmp_path / "a.zip", tmp_path)
+    done = lms.unpack(tmp_path / "a.zip", tmp_path)
     assert [one.student for one in intake.find(done.folder, [ASSIGNMENT])[0]] == ["roeruth_3"]
-    assert done.strange["doejane_1"].startswith(f"handed in '{ASSIGNMENT}.ipynb', which is damaged")
+    assert done.skipped["doejane_1"].startswith(f"handed in '{ASSIGNMENT}.ipynb', which is damaged")
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_a_damaged_file_in_an_archive_is_its_own_students(tmp_path, packing):
 def test_a_download_without_end_is_refused(tmp_path, monkeypatch, limit, most, said):
     monkeypatch.setattr(lms, limit, most)
     with pytest.raises(GradingError, match=said):
-        lms.unpacked(packed(tmp_path / "a.zip", CANVAS), tmp_path)
+        lms.unpack(packed(tmp_path / "a.zip", CANVAS), tmp_path)
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"PK no")
     with pytest.raises(GradingError, match="no whole ZIP file"):
-        lms.unpacked(tmp_path / "a.zip", tmp_path)
+        lms.unpack(tmp_path / "a.zip", tmp_path)
     with pytest.raises(GradingError, match="not a folder and no ZIP file"):
         grade._refuse(tmp_path / "a.tar", tmp_path)
 
@@ -211,15 +211,15 @@ def row(student, score, *, waits=0):
 
 def completed(tmp_path, files, roster, rows):
     """Return the people of a download with a roster, and the rows completed."""
-    done = lms.unpacked(packed(tmp_path / "d.zip", files), tmp_path)
+    done = lms.unpack(packed(tmp_path / "d.zip", files), tmp_path)
     found, strange = intake.find(done.folder, [ASSIGNMENT])
-    strange = done.strange | strange
+    strange = done.skipped | strange
     listed = None
     if roster:
         (tmp_path / "roster.csv").write_text(roster)
         listed = table.Roster.read(tmp_path / "roster.csv")
     people = table.People(done, listed, [*(one.student for one in found), *strange])
-    return people, people.completed(rows, strange, SHEETS)
+    return people, people.complete(rows, strange, SHEETS)
 
 
 def lines(path):

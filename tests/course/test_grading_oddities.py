@@ -28,7 +28,7 @@ def test_every_mark_of_a_class_is_right(tmp_path):
         tmp_path / "submissions", tmp_path / "into", jobs=2, limits=LIMITS, listed=roster
     )
     assert wrong(tmp_path / "into", SMALL) == []
-    assert done.waiting == ("02_compute_and_roofline_exercises, no_help: 1 answer waits",)
+    assert done.awaiting_marks == ("02_compute_and_roofline_exercises, no_help: 1 answer waits",)
 
 
 def test_the_whole_class_has_sixty():

@@ -78,7 +78,7 @@ def given_to(session):
 
 def marked(session, sheet, name, answer):
     assert session.run(answer) == ""
-    return marker._checked(sheet, name, session)
+    return marker._run_checks(sheet, name, session)
 
 
 EXERCISES = [
@@ -352,7 +352,7 @@ def test_an_exception_in_the_checks_leaves_out_what_it_would_have_checked_and_wh
         None: [],
         3: ["ZeroDivisionError", "NameError"],
     }.get(at, ["ZeroDivisionError"])
-    assert scoring.checked(whole["check"]) - scoring.checked(names["check"]) == short
+    assert scoring.count_checks(whole["check"]) - scoring.count_checks(names["check"]) == short
     assert names["check"].score() == 5 - (at == 3)
 
 
@@ -404,7 +404,7 @@ def marked_alone(value):
     """
     sheet = SHEETS[0]
     name = next(one for one in sheet.exercises if "returns(" in sheet.cell("checks", one).source)
-    return marker._checked(
+    return marker._run_checks(
         sheet, name, SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: value)
     )
 
@@ -454,7 +454,7 @@ def test_a_step_is_ended_when_its_time_of_the_processor_is_spent_and_not_before(
     """
     spent_s, polled, killed = [2.0], threading.Event(), threading.Event()
     monkeypatch.setattr(sandbox, "_POLL_S", 0.001)
-    monkeypatch.setattr(sandbox, "_too_much", lambda *_: "")
+    monkeypatch.setattr(sandbox, "_exceeded_limit", lambda *_: "")
     monkeypatch.setattr(sandbox, "_family", lambda _: polled.set() or [None])
     monkeypatch.setattr(sandbox, "_processor_s", lambda _: spent_s[0])
 
@@ -477,7 +477,7 @@ def test_a_step_is_ended_when_its_time_of_the_processor_is_spent_and_not_before(
 
 
 def test_inside_the_sandbox_a_submission_finds_what_was_recorded():
-    with sandbox.started(LIMITS) as box:
+    with sandbox.start(LIMITS) as box:
         inside = Session(box, LIMITS, time.monotonic() + LIMITS.total_s)
         assert (
             inside.run(

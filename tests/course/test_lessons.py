@@ -33,7 +33,7 @@ def test_no_notebook_is_without_a_source():
 
 
 def test_the_pages_that_all_lessons_share_keep_the_rules():
-    assert [str(problem) for problem in audit.shared(HERE)] == []
+    assert [str(problem) for problem in audit.shared_pages(HERE)] == []
 
 
 def test_every_lesson_has_mutations():

@@ -308,7 +308,7 @@ def test_its_program_runs_and_prints_the_two_sums():
 def test_every_lesson_has_a_place_in_it_and_its_links_lead_somewhere():
     linked = set(re.findall(r"\((\d\d)_\w+\.ipynb\)", TEXT))
     assert linked == {lesson.number for lesson in HERE.lessons()}
-    assert links.dead(TEXT, page=PAGE, root=HERE.root) == []
+    assert links.dead_links(TEXT, page=PAGE, root=HERE.root) == []
 
 
 def test_it_stays_short():

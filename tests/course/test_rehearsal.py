@@ -57,19 +57,18 @@ def seen(setting: Setting, root: Path) -> dict[str, str]:
 def test_flags_that_a_setting_hides_are_not_seen(tmp_path):
     root = machine(tmp_path)
     assert (
-        "flags\t\t: fpu avx avx2 fma sse4_2\n"
-        in seen(settings.chosen("avx2"), root)["proc/cpuinfo"]
+        "flags\t\t: fpu avx avx2 fma sse4_2\n" in seen(settings.parse("avx2"), root)["proc/cpuinfo"]
     )
     assert (
         "flags\t\t: fpu avx avx2 fma avx512f sse4_2\n"
-        in seen(settings.chosen("avx512"), root)["proc/cpuinfo"]
+        in seen(settings.parse("avx512"), root)["proc/cpuinfo"]
     )
-    assert "flags\t\t: fpu sse4_2\n" in seen(settings.chosen("sse"), root)["proc/cpuinfo"]
-    assert seen(settings.chosen("one-core"), root) == {}
+    assert "flags\t\t: fpu sse4_2\n" in seen(settings.parse("sse"), root)["proc/cpuinfo"]
+    assert seen(settings.parse("one-core"), root) == {}
 
 
 def test_another_processor_has_another_name_and_maker(tmp_path):
-    text = seen(settings.chosen("amd"), machine(tmp_path))["proc/cpuinfo"]
+    text = seen(settings.parse("amd"), machine(tmp_path))["proc/cpuinfo"]
     assert "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9354P\n" in text
     assert "avx512_bf16" in text
     assert "amx" not in text
@@ -90,30 +89,30 @@ def test_a_system_without_caches_is_told(tmp_path):
 
 def test_a_system_without_the_file_of_flags_is_told(tmp_path):
     with pytest.raises(settings.Unavailable, match="no /proc/cpuinfo"):
-        settings.files(settings.chosen("avx2"), tmp_path)
+        settings.files(settings.parse("avx2"), tmp_path)
 
 
 def test_settings_join_unless_they_contradict():
-    both = settings.chosen("avx2+one-core")
+    both = settings.parse("avx2+one-core")
     assert (both.cores, both.variables["ONEDNN_MAX_CPU_ISA"]) == (1, "AVX2")
     with pytest.raises(AuthoringError, match="avx2 and sse both set ATEN_CPU_CAPABILITY"):
-        settings.chosen("avx2+sse")
+        settings.parse("avx2+sse")
     with pytest.raises(AuthoringError, match="small-cache and amd both set cache_bytes"):
-        settings.chosen("small-cache+amd")
+        settings.parse("small-cache+amd")
     with pytest.raises(AuthoringError, match="no setting avx1024; there are as-it-is, avx512,"):
-        settings.chosen("avx2+avx1024")
+        settings.parse("avx2+avx1024")
 
 
 def test_every_variable_of_a_setting_has_something_that_shows_its_effect():
     shown = {variable for setting in settings.KNOWN.values() for variable in setting.variables}
     assert shown == set(rehearsal.effects.SHOWN_BY)
-    assert [settings.chosen(name).name for name in settings.WHOLE] == list(settings.WHOLE)
+    assert [settings.parse(name).name for name in settings.WHOLE] == list(settings.WHOLE)
     assert settings.LIMITED in settings.WHOLE
 
 
 def test_numpy_knows_the_names_of_what_it_is_to_leave_out():
     """It warns of a name that it does not know, and leaves nothing out."""
-    names = settings.chosen("sse").variables["NPY_DISABLE_CPU_FEATURES"].split()
+    names = settings.parse("sse").variables["NPY_DISABLE_CPU_FEATURES"].split()
     assert names
     assert set(names) <= set(settings.NUMPY_LEVELS)
 
@@ -123,7 +122,7 @@ def test_numpy_knows_the_names_of_what_it_is_to_leave_out():
 )
 def test_another_processor_answers(tmp_path):
     try:
-        library = rehearsal._compiled(tmp_path)
+        library = rehearsal._compile_answers(tmp_path)
     except settings.Unavailable as error:
         pytest.skip(str(error))
     source = tmp_path / "ask.c"

@@ -85,7 +85,7 @@ def gibibytes(text: str) -> float:
     ],
 )
 def test_every_word_of_a_file_is_filled_in(name):
-    text = install.filled(name, WORDS)
+    text = install.fill_in(name, WORDS)
     assert not re.search(r"@[A-Z]+@", text)
     if name.endswith(".py"):
         compile(text, name, "exec")
@@ -93,18 +93,18 @@ def test_every_word_of_a_file_is_filled_in(name):
 
 def test_the_start_is_shell_and_the_service_is_a_unit(tmp_path):
     script = tmp_path / "start"
-    script.write_text(install.filled("start", WORDS))
+    script.write_text(install.fill_in("start", WORDS))
     assert subprocess.run(["sh", "-n", script]).returncode == 0
     unit = configparser.ConfigParser(strict=True)
     unit.optionxform = str
-    unit.read_string(install.filled("jupyterhub.service", WORDS))
+    unit.read_string(install.fill_in("jupyterhub.service", WORDS))
     assert unit["Service"]["ExecStart"].split()[0] == "/f/jupyterhub"
 
 
 def test_the_hub_listens_to_this_machine_alone_without_a_certificate(tmp_path):
     from traitlets.config import PyFileConfigLoader
 
-    (tmp_path / "hub.py").write_text(install.filled("jupyterhub_config.py", WORDS))
+    (tmp_path / "hub.py").write_text(install.fill_in("jupyterhub_config.py", WORDS))
     config = PyFileConfigLoader("hub.py", path=str(tmp_path)).load_config()
     assert config.JupyterHub.bind_url == "http://127.0.0.1:8000"
     assert config.PAMAuthenticator.allowed_groups == {install.STUDENTS, install.LECTURERS}

@@ -75,7 +75,7 @@ def learnt_by_heart(sheet, name, monkeypatch):
         known.append(expected)
         original(self, goal, arguments, expected=expected, **how)
 
-    names = proof.answered(sheet, name, proof.stub(sheet, name))
+    names = proof.run_answer(sheet, name, proof.stub(sheet, name))
     with monkeypatch.context() as patch:
         patch.setattr(kit.Checks, "returns", listen)
         exec(proof.public_checks(sheet, name), names)
@@ -146,7 +146,7 @@ def knowing_nothing(sheet, name):
 
 def scores(sheet, name, bodies):
     """Return the points of each body that has any, with all checks, the given cells run once."""
-    names = proof.answered(sheet, name, proof.stub(sheet, name))
+    names = proof.run_answer(sheet, name, proof.stub(sheet, name))
     checks, found = sheet.cell("checks", name).source, {}
     for body in bodies:
         space = dict(names)

@@ -44,7 +44,7 @@ def spoiling(sheet, name, ways):
     """Return the course's answer, which afterwards spoils what it was given, in one of ``ways``
     after the other.
     """
-    called = marker.defined(sheet.cell("answer", name))[0]
+    called = marker.function_names(sheet.cell("answer", name))[0]
     return f"""{sheet.cell("answer", name).source}
 {SPOIL}
 import copy as copy_, itertools as itertools_
@@ -60,7 +60,7 @@ def {called}(*given):
 
 
 def score(sheet, name, answer):
-    names = proof.answered(sheet, name, answer)
+    names = proof.run_answer(sheet, name, answer)
     with redirect_stdout(io.StringIO()):
         return run_cell(sheet.cell("checks", name).source, "checks", names)
 
@@ -121,7 +121,7 @@ def by_heart(sheet, name, otherwise):
     """Return an answer that has the course's results for what the visible checks ask, and else does
     ``otherwise``.
     """
-    names, known = proof.answered(sheet, name, sheet.cell("answer", name).source), {}
+    names, known = proof.run_answer(sheet, name, sheet.cell("answer", name).source), {}
     answer = names[name]
 
     def listen(*given):

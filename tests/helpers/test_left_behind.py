@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from helpers import memory, operations, profiling
-from helpers.steps import ModelError
+from helpers.steps import ModelError, _outside as outside
 
 FUNCTIONS = {
     "profile_ops": operations.profile_ops,
@@ -471,6 +471,21 @@ def test_what_the_caller_has_frozen_stays_frozen_and_nothing_else_does(name):
     assert reference() is None
     if not was_frozen:
         gc.unfreeze()
+
+
+def test_frozen_objects_are_counted_once_and_not_at_each_call(monkeypatch):
+    was_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    FUNCTIONS["profile_ops"](nn.Linear(2, 2), torch.zeros(1, 2))
+    monkeypatch.setattr(outside, "_FROZEN", [*outside._FROZEN])  # a list that is not frozen
+    count, counts = gc.get_freeze_count, []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1])
+    FUNCTIONS["profile_ops"](nn.Linear(2, 2), torch.zeros(1, 2))
+    assert counts == []
+    if not was_frozen:
+        gc.unfreeze()
+        FUNCTIONS["profile_ops"](nn.Linear(2, 2), torch.zeros(1, 2))
+        assert counts == [0]
 
 
 def test_after_an_error_nothing_is_left_either():

@@ -515,6 +515,11 @@ def on_array(a=((1, 2),), b=((3,), (4,)), rows=2, columns=2, **how):
     return lambda: simulators.systolic.simulate(a, b, rows=rows, columns=columns, **how)
 
 
+def ones(*shape):
+    """Return an array of ones that takes 8 bytes, since every process reads this table."""
+    return np.broadcast_to(1.0, shape)
+
+
 LONG = np.ones((10**6, 2), np.int8)
 
 
@@ -968,12 +973,12 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
         "give floats, or smaller numbers",
     ),
     (
-        on_array(np.ones((2000, 2000)), np.ones((2000, 2000)), rows=1, columns=1),
+        on_array(ones(2000, 2000), ones(2000, 2000), rows=1, columns=1),
         ValueError,
         "would take minutes",
     ),
     (
-        on_array(np.ones((9000, 9000)), np.ones((9000, 1000)), rows=256, columns=256),
+        on_array(ones(9000, 9000), ones(9000, 1000), rows=256, columns=256),
         ValueError,
         "or a larger array",
     ),

@@ -302,7 +302,9 @@ def test_an_interrupt_at_any_moment_leaves_whole_updates(monkeypatch):
     start, generator, moments = weights(model), random.Random(0), [fingerprint(model)]
     with monkeypatch.context() as patch:
         patch.setattr(
-            loop, "prepared", recording(loop.prepared, lambda: moments.append(fingerprint(model)))
+            loop,
+            "prepare_batches",
+            recording(loop.prepare_batches, lambda: moments.append(fingerprint(model))),
         )
         train(model, loader, 1)
     moments.append(fingerprint(model))

@@ -14,8 +14,8 @@ from slide_samples import code_cell, notebook_of, printed, text_cell
 
 from slides import browser, build, check, lecture
 from slides.build import PLACES
-from slides.cells import SlideError
 from slides.markdown import plain_text
+from slides.rules import SlideError
 from tools.authoring.course import HERE
 from tools.authoring.rules import glossary
 
@@ -262,7 +262,7 @@ def test_no_key_of_a_remote_is_lost_after_a_guess_and_the_guesses_stand_on_every
     asking = [
         place for place, slide in enumerate(SLIDES, start=1) if slide.get("layout") == "question"
     ]
-    with browser.opened(chromium, written[1]) as opened:
+    with browser.open_deck(chromium, written[1]) as opened:
         page = opened.page
         for place in asking:
             page.evaluate("place => Reveal.slide(place)", place)
@@ -279,7 +279,7 @@ def test_no_key_of_a_remote_is_lost_after_a_guess_and_the_guesses_stand_on_every
 def test_main_prints_where_the_files_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium, monkeypatch
 ):
-    monkeypatch.setattr(lecture, "running", lambda: _Given(chromium))
+    monkeypatch.setattr(lecture, "run_chromium", lambda: _Given(chromium))
     assert lecture.main(folder=tmp_path) == 0
     said = capsys.readouterr().out.splitlines()
     assert [re.search(r"slides, (\S+) minutes", line)[1] for line in said[:2]] == ["43", "23"]

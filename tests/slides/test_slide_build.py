@@ -16,7 +16,7 @@ from bs4 import BeautifulSoup
 from slide_samples import ALT, notebook_of, sample_notebook, text_cell
 
 from slides import assets, build
-from slides.cells import SlideError
+from slides.rules import SlideError
 
 ROOT = Path(build.__file__).resolve().parent.parent
 

@@ -20,8 +20,10 @@ from slide_samples import (
 from helpers.plotting.player import BEGINS
 from helpers.widgets import NO_PREDICTION
 from slides import players
-from slides.cells import MOST_WORDS, Deck, SlideError, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck
 from slides.markdown import plain_text
+from slides.rules import MOST_WORDS, SlideError
 
 
 def deck_of(*cells, lesson=None) -> Deck:
@@ -489,4 +491,4 @@ def test_an_objective_of_another_form(objective: str):
 
 def test_a_player_without_frames_is_refused():
     with pytest.raises(ValueError, match="holds no frames"):
-        players.held({"data": {"text/html": BEGINS}})
+        players.read_player({"data": {"text/html": BEGINS}})

@@ -30,7 +30,8 @@ from helpers.hardware.limits._results import LatencyPoint, MachineLimits, Memory
 from helpers.plotting._style import OTHERS, contrast, ink_on, legible_colour, png
 from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
 from slides import browser, build, check, pdf, questions
-from slides.cells import SlideError, read_deck
+from slides.cells import read_deck
+from slides.rules import SlideError
 from tests.ci import one_in_test
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
@@ -98,7 +99,7 @@ def _pages(printed: bytes) -> int:
 
 
 def test_the_arrow_keys_walk_through_the_deck_and_the_address_follows(chromium, sample_deck: Path):
-    with browser.opened(chromium, sample_deck) as opened:
+    with browser.open_deck(chromium, sample_deck) as opened:
         for _ in range(9):
             opened.page.keyboard.press("ArrowRight")
         assert opened.page.evaluate("Reveal.isLastSlide()")
@@ -108,7 +109,7 @@ def test_the_arrow_keys_walk_through_the_deck_and_the_address_follows(chromium, 
 
 
 def test_a_lecturers_keys_work(chromium, sample_deck: Path):
-    with browser.opened(chromium, sample_deck) as opened:
+    with browser.open_deck(chromium, sample_deck) as opened:
         page = opened.page
         for key, method in (("o", "isOverview"), ("b", "isPaused")):
             for shown in (True, False):
@@ -140,12 +141,12 @@ def test_a_lecturers_keys_work(chromium, sample_deck: Path):
 def test_the_theme_is_the_asked_one_or_the_systems(
     chromium, sample_deck: Path, dark: bool, query: dict, theme: str
 ):
-    with browser.opened(chromium, sample_deck, dark=dark, query=query) as opened:
+    with browser.open_deck(chromium, sample_deck, dark=dark, query=query) as opened:
         assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
 
 
 def test_a_key_switches_the_theme_and_the_system_no_longer_does(chromium, sample_deck: Path):
-    with browser.opened(chromium, sample_deck) as opened:
+    with browser.open_deck(chromium, sample_deck) as opened:
         opened.page.emulate_media(color_scheme="dark")
         opened.page.wait_for_selector("html[data-theme=dark]", state="attached")
         opened.page.keyboard.press("t")
@@ -165,7 +166,7 @@ def test_a_key_switches_the_theme_and_the_system_no_longer_does(chromium, sample
 
 
 def test_the_speakers_window_shows_the_notes_and_follows(chromium, sample_deck: Path):
-    with browser.opened(chromium, sample_deck) as opened:
+    with browser.open_deck(chromium, sample_deck) as opened:
         for _ in range(3):
             opened.page.keyboard.press("ArrowRight")
         with opened.page.context.expect_page() as waiting:
@@ -230,7 +231,7 @@ def test_a_player_fits_on_its_slide(chromium, player_deck: Path, mode: str):
 def test_the_arrow_keys_are_a_players_while_it_has_the_focus_and_the_decks_again_afterwards(
     chromium, player_deck
 ):
-    with browser.opened(chromium, player_deck) as opened:
+    with browser.open_deck(chromium, player_deck) as opened:
         page, count = opened.page, opened.page.locator("section.present .count")
         page.keyboard.press("ArrowRight")
         assert count.inner_text() == "1 / 4"
@@ -252,7 +253,7 @@ def test_the_frames_of_a_player_are_steps_of_its_slide(chromium, played: list, t
         "play(frames)", player_output(played[0]), tags=("slide-output",), frames=[0, 2, 3]
     )
     assert _problems_of(chromium, tmp_path, text_cell("## H", layout="steps"), frames) == []
-    with browser.opened(chromium, tmp_path / "one.html") as opened:
+    with browser.open_deck(chromium, tmp_path / "one.html") as opened:
         page = opened.page
         page.keyboard.press("ArrowRight")
         for shown in (0, 1, 2):
@@ -493,7 +494,7 @@ def test_an_output_alone_stands_in_the_middle_of_its_page(chromium, tmp_path: Pa
     cells = [code_cell("f()", printed("1\n2\n3"), **alone), code_cell("f()", table, **alone)]
     (bare,) = _problems_of(chromium, tmp_path, text_cell("## H"), *cells)
     assert bare.startswith("bare output: printed lines stand alone")
-    with browser.opened(chromium, tmp_path / "one.html") as opened:
+    with browser.open_deck(chromium, tmp_path / "one.html") as opened:
         for slide in (2, 3):
             opened.page.evaluate("index => Reveal.slide(index)", slide)
             box = opened.page.locator("section.present .output").bounding_box()
@@ -509,7 +510,7 @@ def test_a_table_alone_stands_inside_its_page(chromium, tmp_path: Path, rows: in
 
 def test_a_figure_is_dark_in_the_dark_and_stands_on_the_page(chromium, sample_deck: Path):
     for dark, page in ((False, (251, 251, 249)), (True, (20, 25, 31))):
-        with browser.opened(chromium, sample_deck, dark=dark) as opened:
+        with browser.open_deck(chromium, sample_deck, dark=dark) as opened:
             opened.page.evaluate("Reveal.slide(5)")
             shot = opened.page.locator("section.present figure").screenshot()
         pixels = np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
@@ -568,7 +569,7 @@ def _luminance(channels: np.ndarray) -> float:
 
 
 def test_guesses_that_are_typed_stand_on_the_slide_of_the_answer_too(chromium, sample_deck: Path):
-    with browser.opened(chromium, sample_deck) as opened:
+    with browser.open_deck(chromium, sample_deck) as opened:
         page = opened.page
         page.keyboard.press("ArrowRight")
         page.locator("section.present .guess input").fill("10x, 2, 1k, word")
@@ -599,7 +600,7 @@ def test_guesses_that_are_typed_stand_on_the_slide_of_the_answer_too(chromium, s
 def test_a_key_turns_the_slide_after_a_guess_was_typed(
     chromium, sample_deck: Path, key: str, at_start: bool, slide: int
 ):
-    with browser.opened(chromium, sample_deck) as opened:
+    with browser.open_deck(chromium, sample_deck) as opened:
         page = opened.page
         page.keyboard.press("ArrowRight")
         page.keyboard.press("r")
@@ -630,7 +631,7 @@ def test_an_answer_without_room_for_its_axis_says_the_guesses_in_words(chromium,
     cells[-1].source = "\n".join(f"step({number})" for number in range(12))
     deck = tmp_path / "one.html"
     deck.write_text(build.render(notebook_of(*cells), name="98_one"), encoding="utf-8")
-    with browser.opened(chromium, deck) as opened:
+    with browser.open_deck(chromium, deck) as opened:
         opened.page.keyboard.press("ArrowRight")
         opened.page.locator("section.present .guess input").fill("3, 50")
         opened.page.keyboard.press("Enter")

@@ -8,7 +8,8 @@ from slide_samples import LESSON, answered, asked, code_cell, figure_output, not
 
 from slides import notes
 from slides.build import find_lessons, read_notebook
-from slides.cells import Deck, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck
 from slides.markdown import count_words, plain_text
 from tests.properties import repeatable
 
@@ -68,7 +69,7 @@ def deck_of(*cells) -> Deck:
     ],
 )
 def test_a_lecturer_says_what_a_room_can_follow(html: str, said: str):
-    assert plain_text(notes.spoken(html)) == said
+    assert plain_text(notes.spoken_text(html)) == said
 
 
 def test_a_text_below_one_slide_and_above_the_next_is_said_in_two():
@@ -126,7 +127,7 @@ def test_seconds_are_those_of_the_words_of_a_question_and_of_a_look():
 def test_divided_minutes_are_all_the_minutes_and_who_needs_more_has_no_less(
     needed: list[float], grains: int
 ):
-    given_s = notes.divided(grains * notes.GRAIN_S, needed)
+    given_s = notes.divide_seconds(grains * notes.GRAIN_S, needed)
     assert sum(given_s) == grains * notes.GRAIN_S
     assert all(one % notes.GRAIN_S == 0 for one in given_s)
     assert min(given_s) >= min(notes.LEAST_S, grains // len(needed) * notes.GRAIN_S)

@@ -24,8 +24,10 @@ from slide_samples import (
 
 from helpers.widgets import NO_PREDICTION, Answer
 from slides import build, evidence, questions
-from slides.cells import Deck, SlideError, read_deck
+from slides.cells import read_deck
+from slides.deck import Deck
 from slides.markdown import plain_text
+from slides.rules import SlideError
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
 
@@ -113,7 +115,7 @@ def test_the_axis_holds_the_answer_well_inside(
 
 def shown(output) -> str:
     cells = [predict(), code_cell("r", output)]
-    return evidence.shown(output, questions.read(cells))["data"]["text/html"]
+    return evidence.render_output(output, questions.read(cells))["data"]["text/html"]
 
 
 def test_an_answer_keeps_its_model_and_its_measurement_as_numbers_and_on_the_axis():
@@ -161,7 +163,7 @@ def test_a_prediction_that_was_made_stays():
 
 def test_another_output_stays_as_it_is():
     other = displayed({"text/html": "<p>predicted</p>", "text/plain": "predicted"})
-    assert evidence.shown(other, {}) is other
+    assert evidence.render_output(other, {}) is other
     assert questions.question(other) is None
     assert not questions.is_answer(other)
 

@@ -74,47 +74,47 @@ def _options() -> argparse.ArgumentParser:
             "write nbgrader's folder of assignments, with their solutions, for grading",
         ),
     ):
-        one = commands.add_parser(name, help=help_text)
-        one.set_defaults(command=command)
+        command_parser = commands.add_parser(name, help=help_text)
+        command_parser.set_defaults(command=command)
         if name != "renumber":
-            one.add_argument(
+            command_parser.add_argument(
                 "lessons",
                 nargs="*",
                 metavar="NN",
                 help="numbers of lessons; all when none is given",
             )
         if name == "build":
-            one.add_argument(
+            command_parser.add_argument(
                 "--appendix", action="store_true", help="the appendices of these lessons instead"
             )
-            one.add_argument(
+            command_parser.add_argument(
                 "--keep", action="store_true", help="run nothing: new texts, the outputs of before"
             )
-            one.add_argument(
+            command_parser.add_argument(
                 "--draft",
                 action="store_true",
                 help="one run, also where what it measures is not decided",
             )
         if name == "student":
-            one.add_argument(
+            command_parser.add_argument(
                 "--keep", action="store_true", help="run nothing: new texts, the outputs of before"
             )
         if name == "table":
-            one.add_argument(
+            command_parser.add_argument(
                 "--readme", action="store_true", help="show the README's table of lessons instead"
             )
-            one.add_argument(
+            command_parser.add_argument(
                 "--write",
                 action="store_true",
                 help="write it and the other pages made from lessons",
             )
         if name == "rehearse":
-            one.add_argument(
+            command_parser.add_argument(
                 "--setting",
                 help="one or several, such as avx2+one-core; all that there are by default",
             )
         if name == "nbgrader":
-            one.add_argument(
+            command_parser.add_argument(
                 "--folder",
                 type=Path,
                 default=HERE.root / "_build" / "nbgrader",
@@ -125,25 +125,27 @@ def _options() -> argparse.ArgumentParser:
 
 def _build(options: argparse.Namespace) -> int:
     if options.keep:
-        written = keep(HERE, options.lessons, appendices=options.appendix)
+        paths = keep(HERE, options.lessons, appendices=options.appendix)
     else:
-        written = build(HERE, options.lessons, appendices=options.appendix, draft=options.draft)
-    for path in written:
+        paths = build(HERE, options.lessons, appendices=options.appendix, draft=options.draft)
+    for path in paths:
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     return _report(audit.lessons(HERE, options.lessons), options.lessons)
 
 
 def _check(options: argparse.Namespace) -> int:
     problems = audit.lessons(HERE, options.lessons)
-    return _report(problems if options.lessons else problems + audit.shared(HERE), options.lessons)
+    return _report(
+        problems if options.lessons else problems + audit.shared_pages(HERE), options.lessons
+    )
 
 
 def _report(problems: Sequence[Problem], lessons: Sequence[str]) -> int:
     for problem in problems:
         print(problem)
-    for one in audit.origins_of(HERE, lessons, mutation.SANITIZE):
-        if one.cells:
-            print(one)
+    for resting in audit.origins_of(HERE, lessons, mutation.SANITIZE):
+        if resting.cells:
+            print(resting)
     print(f"{len(problems)} problem(s)")
     return 1 if problems else 0
 
@@ -155,31 +157,37 @@ def _table(options: argparse.Namespace) -> int:
         print(pages.table(HERE.lessons(options.lessons), address=HERE.address))
         return 0
     rules = shares.patterns(mutation.SANITIZE)
-    chosen = (*HERE.lessons(options.lessons), *HERE.appendices(options.lessons))
-    counted = [shares.share(lesson.name, HERE.built(lesson), rules) for lesson in chosen]
-    print(shares.shares(counted))
+    lessons_and_appendices = (*HERE.lessons(options.lessons), *HERE.appendices(options.lessons))
+    lesson_shares = [
+        shares.share(lesson.name, HERE.built(lesson), rules) for lesson in lessons_and_appendices
+    ]
+    print(shares.shares(lesson_shares))
     return 0
 
 
 def _mutate(options: argparse.Namespace) -> int:
     HERE.lessons(options.lessons)
-    chosen = [
-        one for one in mutations.MUTATIONS if not options.lessons or one.lesson in options.lessons
+    chosen_mutations = [
+        bug for bug in mutations.MUTATIONS if not options.lessons or bug.lesson in options.lessons
     ]
     with warm.kernels() as kernels:
-        table = mutation.attempt_all(HERE, chosen, sanitize=mutation.SANITIZE, kernels=kernels)
+        table = mutation.attempt_all(
+            HERE, chosen_mutations, sanitize=mutation.SANITIZE, kernels=kernels
+        )
     print(table)
-    return 1 if any(one.cell is None for one in table.mutations) else 0
+    return 1 if any(caught.cell is None for caught in table.mutations) else 0
 
 
 def _rehearse(options: argparse.Namespace) -> int:
     from tools.authoring.rehearsal import notebooks, rehearse, settings
 
     names = [options.setting] if options.setting else settings.WHOLE
-    chosen = [settings.chosen(name) for name in names]
-    found = rehearse(HERE, chosen, notebooks(HERE, options.lessons), sanitize=mutation.SANITIZE)
-    print(found)
-    return 0 if found.is_clean else 1
+    chosen_settings = [settings.parse(name) for name in names]
+    rehearsal = rehearse(
+        HERE, chosen_settings, notebooks(HERE, options.lessons), sanitize=mutation.SANITIZE
+    )
+    print(rehearsal)
+    return 0 if rehearsal.is_clean else 1
 
 
 def _student(options: argparse.Namespace) -> int:
@@ -198,13 +206,13 @@ def _student(options: argparse.Namespace) -> int:
 def _renumber(_: argparse.Namespace) -> int:
     from tools.exercises import sheets
 
-    renamed = renumber.renumber(HERE)
-    print("\n".join(renamed) or "every lesson has its number")
-    if renamed:
+    renamings = renumber.renumber(HERE)
+    print("\n".join(renamings) or "every lesson has its number")
+    if renamings:
         keep(HERE)
         keep(HERE, appendices=True)
         sheets.keep(HERE)
-    return _report(audit.lessons(HERE) + audit.shared(HERE), ()) if renamed else 0
+    return _report(audit.lessons(HERE) + audit.shared_pages(HERE), ()) if renamings else 0
 
 
 def _solutions(options: argparse.Namespace) -> int:

@@ -37,17 +37,19 @@ def build(
     three times, and then refused; with ``draft`` it is run once and written as it is, to be read
     and not kept. Raises AuthoringError: one sentence that names the lesson and what to do.
     """
-    everything = course.lessons()
-    chosen = _chosen(course, numbers, appendices)
-    _readme(course)
-    written = [_build_one(course, lesson, everything, draft, cell_timeout_s) for lesson in chosen]
+    all_lessons = course.lessons()
+    chosen_lessons = _choose_lessons(course, numbers, appendices)
+    _read_readme(course)
+    paths = [
+        _build_one(course, lesson, all_lessons, draft, cell_timeout_s) for lesson in chosen_lessons
+    ]
     refresh(course)
-    return written
+    return paths
 
 
-def _chosen(course: Course, numbers: Sequence[str], appendices: bool) -> tuple[Lesson, ...]:
-    lessons, theirs = course.lessons(numbers), course.appendices(numbers)
-    return theirs if appendices else lessons
+def _choose_lessons(course: Course, numbers: Sequence[str], appendices: bool) -> tuple[Lesson, ...]:
+    lessons, appendix_lessons = course.lessons(numbers), course.appendices(numbers)
+    return appendix_lessons if appendices else lessons
 
 
 def refresh(course: Course) -> None:
@@ -55,14 +57,14 @@ def refresh(course: Course) -> None:
     running anything.
     """
     lessons = course.lessons()
-    write(course.readme, pages.with_table(_readme(course), lessons, address=course.address))
+    write(course.readme, pages.with_table(_read_readme(course), lessons, address=course.address))
     write(course.functions, functions.page(course, lessons))
     for path, text in made.pages(course, lessons).items():
         path.parent.mkdir(exist_ok=True)
         write(path, text)
 
 
-def _readme(course: Course) -> str:
+def _read_readme(course: Course) -> str:
     try:
         return course.readme.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -74,26 +76,26 @@ def _readme(course: Course) -> str:
 
 
 def _build_one(
-    course: Course, lesson: Lesson, everything: Sequence[Lesson], draft: bool, cell_timeout_s: int
+    course: Course, lesson: Lesson, all_lessons: Sequence[Lesson], draft: bool, cell_timeout_s: int
 ) -> Path:
     for _ in range(1 if draft else _TRIES):
-        fresh = notebook.unexecuted(lesson, everything)
+        fresh = notebook.unexecuted(lesson, all_lessons)
         started_s = time.monotonic()
         folder = course.notebook(lesson).parent
         folder.mkdir(exist_ok=True)  # the first appendix makes its folder
-        executed = run(fresh, lesson, folder=folder, cell_timeout_s=cell_timeout_s)
+        built = run(fresh, lesson, folder=folder, cell_timeout_s=cell_timeout_s)
         run_s = _RUN_STEP_S * round((time.monotonic() - started_s) / _RUN_STEP_S)
-        undecided = [] if draft else checks.decided(lesson, executed)
-        if not undecided:
+        undecided_problems = [] if draft else checks.decisions(lesson, built)
+        if not undecided_problems:
             break
-    if undecided:
-        assert undecided[0].cell is not None  # it is an output's
-        line = lesson.cells[undecided[0].cell].line
+    if undecided_problems:
+        assert undecided_problems[0].cell is not None  # it is an output's
+        line = lesson.cells[undecided_problems[0].cell].line
         raise AuthoringError(
             f"{lesson.label}: in each of {_TRIES} runs the cell at line {line} of "
-            f"{lesson.name}.py {undecided[0].what}"
+            f"{lesson.name}.py {undecided_problems[0].what}"
         )
-    return _written(course, replace(lesson, run_s=run_s), everything, executed)
+    return _write_notebook(course, replace(lesson, run_s=run_s), all_lessons, built)
 
 
 def keep(course: Course, numbers: Sequence[str] = (), *, appendices: bool = False) -> list[Path]:
@@ -104,21 +106,23 @@ def keep(course: Course, numbers: Sequence[str] = (), *, appendices: bool = Fals
     their code must be that of the sources. Raises AuthoringError where it is not, before a notebook
     is written.
     """
-    everything = course.lessons()
-    chosen = [(lesson, course.built(lesson)) for lesson in _chosen(course, numbers, appendices)]
-    for lesson, built in chosen:
-        notebook.with_outputs(lesson, everything, built)
-    written = [_written(course, lesson, everything, built) for lesson, built in chosen]
+    all_lessons = course.lessons()
+    built_lessons = [
+        (lesson, course.built(lesson)) for lesson in _choose_lessons(course, numbers, appendices)
+    ]
+    for lesson, built in built_lessons:
+        notebook.with_outputs(lesson, all_lessons, built)
+    paths = [_write_notebook(course, lesson, all_lessons, built) for lesson, built in built_lessons]
     refresh(course)
-    return written
+    return paths
 
 
-def _written(
-    course: Course, lesson: Lesson, everything: Sequence[Lesson], run: nbformat.NotebookNode
+def _write_notebook(
+    course: Course, lesson: Lesson, all_lessons: Sequence[Lesson], run: nbformat.NotebookNode
 ) -> Path:
     """Write the lesson's notebook with the outputs of ``run``, and return its path."""
     try:
-        text = notebook.canonical(notebook.with_outputs(lesson, everything, run))
+        text = notebook.canonical(notebook.with_outputs(lesson, all_lessons, run))
     except (ValueError, nbformat.ValidationError) as error:
         raise AuthoringError(
             f"{lesson.label} gave an output that cannot be saved: {error}"
@@ -132,16 +136,16 @@ def _written(
 
 def _refuse_traces(built: nbformat.NotebookNode, lesson: Lesson, root: Path) -> None:
     local = traces.here(root)
-    for cell, stated in zip(built.cells, lesson.cells, strict=True):
+    for cell, source_cell in zip(built.cells, lesson.cells, strict=True):
         for output in cell.get("outputs", []):
-            found = [
+            phrases = [
                 phrase for text in traces.texts(output) for phrase in traces.in_text(text, local)
             ]
-            if found:
+            if phrases:
                 raise AuthoringError(
-                    f"{lesson.label}: the cell at line {stated.line} of {lesson.name}.py shows "
-                    f"{found[0]}; a saved notebook names no machine, so show a path relative to "
-                    "the course, or nothing"
+                    f"{lesson.label}: the cell at line {source_cell.line} of {lesson.name}.py "
+                    f"shows {phrases[0]}; a saved notebook names no machine, so show a path "
+                    "relative to the course, or nothing"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Where the parts of the course lie, and which lessons it has."""
+"""The files and folders of the course, and its lessons."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class Course:
         return project.get("urls", {}).get("Repository", "")
 
     def checks(self, of: Lesson) -> Path:
-        """Where the checks of a lesson are that is built from a story; the others have them in
-        their cells.
+        """Return the path of the checks of a lesson that is built from a story; the others have
+        them in their cells.
         """
         return self.source_folder / "checks" / f"{of.name}.py"
 
@@ -111,30 +111,31 @@ class Course:
         Raises AuthoringError when a source is ill-formed, two share a number, or a number in
         ``numbers`` has none.
         """
-        read = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
+        parsed_lessons = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
         acts = self.acts
         ways = order.ways(self.folder / "order.toml")
-        found = tuple(
+        lessons = tuple(
             replace(
-                one,
-                run_s=_run_s(self.notebook(one)),
-                act=order.act_of(acts, one.name),
-                way=ways.get(one.slug),
+                lesson,
+                run_s=_run_s(self.notebook(lesson)),
+                act=order.act_of(acts, lesson.name),
+                way=ways.get(lesson.slug),
             )
-            for one in read
+            for lesson in parsed_lessons
         )
-        known = [one.number for one in found]
-        twice = sorted({number for number in known if known.count(number) > 1})
-        if twice:
+        known_numbers = [lesson.number for lesson in lessons]
+        duplicates = sorted({number for number in known_numbers if known_numbers.count(number) > 1})
+        if duplicates:
             raise AuthoringError(
-                f"two sources have the number {', '.join(twice)}; give each lesson its own"
+                f"two sources have the number {', '.join(duplicates)}; give each lesson its own"
             )
-        unknown = [number for number in numbers if number not in known]
+        unknown = [number for number in numbers if number not in known_numbers]
         if unknown:
             raise AuthoringError(
-                f"no lesson {', '.join(unknown)}; there are {', '.join(known) or 'none yet'}"
+                f"no lesson {', '.join(unknown)}; there are "
+                f"{', '.join(known_numbers) or 'none yet'}"
             )
-        return tuple(one for one in found if not numbers or one.number in numbers)
+        return tuple(lesson for lesson in lessons if not numbers or lesson.number in numbers)
 
     def appendices(self, numbers: Sequence[str] = ()) -> tuple[Lesson, ...]:
         """Return the appendices of the lessons in ``numbers`` (all when empty), for those that have
@@ -142,28 +143,30 @@ class Course:
 
         Raises AuthoringError when a source is ill-formed, or has not the name of a lesson's.
         """
-        found = []
+        appendices = []
         for path in sorted((self.source_folder / lesson.APPENDIX).glob("*.py")):
-            one = lesson.read(path)
+            appendix = lesson.read(path)
             if not (self.source_folder / path.name).is_file():
                 raise AuthoringError(
-                    f"{one.name}.py: no lesson has this name; name an appendix as its lesson is "
-                    "named"
+                    f"{appendix.name}.py: no lesson has this name; name an appendix as its lesson "
+                    "is named"
                 )
-            found.append(replace(one, run_s=_run_s(self.notebook(one))))
-        return tuple(one for one in found if not numbers or one.number in numbers)
+            appendices.append(replace(appendix, run_s=_run_s(self.notebook(appendix))))
+        return tuple(
+            appendix for appendix in appendices if not numbers or appendix.number in numbers
+        )
 
     def built(self, of: Lesson) -> nbformat.NotebookNode:
         """Return the notebook that was built from a lesson; raises AuthoringError when it is absent
         or not one.
         """
-        path, again = self.notebook(of), f"run make lessons LESSONS={of.number}"
+        path, advice = self.notebook(of), f"run make lessons LESSONS={of.number}"
         try:
             return nbformat.read(path, as_version=4)
         except FileNotFoundError as error:
-            raise AuthoringError(f"{of.label} is not built; {again}") from error
+            raise AuthoringError(f"{of.label} is not built; {advice}") from error
         except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
-            raise AuthoringError(f"{of.notebook_name} is not a notebook; {again}") from error
+            raise AuthoringError(f"{of.notebook_name} is not a notebook; {advice}") from error
 
 
 def _run_s(path: Path) -> int:
@@ -171,14 +174,14 @@ def _run_s(path: Path) -> int:
     it.
     """
     try:
-        return _stated_run_s(path, path.stat().st_mtime_ns)
+        return _read_run_s(path, path.stat().st_mtime_ns)
     except (FileNotFoundError, ValueError, KeyError):
         return 0
 
 
 @functools.lru_cache(maxsize=128)
-def _stated_run_s(path: Path, changed_ns: int) -> int:
-    del changed_ns
+def _read_run_s(path: Path, modified_ns: int) -> int:
+    del modified_ns
     return json.loads(path.read_text(encoding="utf-8"))["metadata"]["lesson"]["run_s"]
 
 

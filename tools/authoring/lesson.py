@@ -32,7 +32,7 @@ _FIELDS_OF_AN_APPENDIX = ("number", "title")
 
 @dataclass(frozen=True)
 class Objective:
-    """What a reader can do after a lesson, in the two tenses in which the lesson says it."""
+    """A skill that a reader has after a lesson, in the two tenses in which the lesson says it."""
 
     verb: str
     past: str
@@ -126,8 +126,8 @@ def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> 
         raise AuthoringError(
             f"{where}: number is {fields['number']!r} but the file name says {number!r}"
         )
-    stated = cells_of(script, where)
-    cells, wrong = yours.parted(stated, where)
+    all_cells = cells_of(script, where)
+    cells, wrong = yours.split_wrong(all_cells, where)
     yours.refuse_ill_formed(cells, wrong, where)
     return Lesson(
         number=number,
@@ -137,7 +137,7 @@ def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> 
         objectives=tuple(_objective(text, where) for text in fields.get("objectives", ())),
         cells=cells,
         wrong=wrong,
-        right=yours.right_answers(stated, where),
+        right=yours.right_answers(all_cells, where),
         is_appendix=is_appendix,
     )
 
@@ -166,15 +166,15 @@ def _header(script: str, where: str) -> Any:
     return fields
 
 
-def _fields(fields: dict[str, Any], where: str, wanted: Sequence[str]) -> dict[str, Any]:
-    missing = [name for name in wanted if name not in fields]
-    unknown = [str(name) for name in fields if name not in wanted]
+def _fields(fields: dict[str, Any], where: str, names: Sequence[str]) -> dict[str, Any]:
+    missing = [name for name in names if name not in fields]
+    unknown = [str(name) for name in fields if name not in names]
     if missing or unknown:
         raise AuthoringError(
             f"{where}: lesson metadata missing: {', '.join(missing) or 'none'}; unknown: "
             f"{', '.join(unknown) or 'none'}"
         )
-    fits = {
+    validators = {
         "number": lambda value: isinstance(value, str) and re.fullmatch(r"\d\d", value) is not None,
         "title": _is_text,
         "needs": lambda value: isinstance(value, list) and all(_is_text(item) for item in value),
@@ -182,8 +182,8 @@ def _fields(fields: dict[str, Any], where: str, wanted: Sequence[str]) -> dict[s
             isinstance(value, list) and value != [] and all(_is_text(item) for item in value)
         ),
     }
-    for name in wanted:
-        if not fits[name](fields[name]):
+    for name in names:
+        if not validators[name](fields[name]):
             raise AuthoringError(
                 f"{where}: {name} is {fields[name]!r}; write {_FIELDS[name]}{_quotes(fields[name])}"
             )

@@ -61,7 +61,7 @@ def svg(here: Collection[str]) -> str:
     _refuse_unknown(here)
     lines = _head(HEIGHT, description(here))
     for name, place in PLACES.items():
-        lines += _drawn(place, HERE if name in here else None, is_bold=name in here)
+        lines += _draw_place(place, HERE if name in here else None, is_bold=name in here)
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -74,15 +74,15 @@ def course_svg(acts: Sequence[Act]) -> str:
     """
     places = [place for act in acts for place in act.places]
     _refuse_unknown(places)
-    twice = sorted({place for place in places if places.count(place) > 1})
-    if twice or len(acts) > len(ACTS):
-        what = (
-            f"two acts have {', '.join(twice)}"
-            if twice
+    duplicates = sorted({place for place in places if places.count(place) > 1})
+    if duplicates or len(acts) > len(ACTS):
+        conflict = (
+            f"two acts have {', '.join(duplicates)}"
+            if duplicates
             else f"{len(acts)} acts, and colours for {len(ACTS)}"
         )
         raise AuthoringError(
-            f"the map of the course: {what}; give each act places and a colour of its own"
+            f"the map of the course: {conflict}; give each act places and a colour of its own"
         )
     colours = {
         place: colour for act, colour in zip(acts, ACTS, strict=False) for place in act.places
@@ -91,7 +91,7 @@ def course_svg(acts: Sequence[Act]) -> str:
     rows = -(-len(acts) // _CARDS_A_ROW)
     lines = _head(HEIGHT + rows * (_CARD_HEIGHT + _CARD_GAP), COURSE)
     for name, place in PLACES.items():
-        lines += _drawn(place, colours.get(name))
+        lines += _draw_place(place, colours.get(name))
     for name, number in numbers.items():
         left, top, width, _ = PLACES[name].box
         lines += _badge(left + width, top, number, colours[name])
@@ -126,16 +126,16 @@ def _badge(x: float, y: float, number: int, colour: str) -> list[str]:
     ]
 
 
-def _card(act: Act, place: int, colour: str) -> Iterator[str]:
+def _card(act: Act, position: int, colour: str) -> Iterator[str]:
     """Yield the lines of an act's card: its number, title, lessons and question."""
-    row, column = divmod(place, _CARDS_A_ROW)
+    row, column = divmod(position, _CARDS_A_ROW)
     left = 4 + column * (_CARD_WIDTH + _CARD_GAP)
     top = HEIGHT + _CARD_GAP - 4 + row * (_CARD_HEIGHT + _CARD_GAP)
     yield (
         f'<rect x="{left}" y="{top}" width="{_CARD_WIDTH}" height="{_CARD_HEIGHT}" rx="6" '
         f'fill="{colour}" fill-opacity="0.12" stroke="{colour}" stroke-width="1.6"/>'
     )
-    yield from _badge(left + 20, top + 22, place + 1, colour)
+    yield from _badge(left + 20, top + 22, position + 1, colour)
     yield (
         f'<text x="{left + 38}" y="{top + 27}" font-weight="bold" '
         f'fill="{GREY}">{html.escape(act.title)}</text>'
@@ -152,10 +152,10 @@ def _card(act: Act, place: int, colour: str) -> Iterator[str]:
         )
 
 
-def _drawn(place: MapPlace, marked: str | None, *, is_bold: bool = False) -> list[str]:
+def _draw_place(place: MapPlace, mark_colour: str | None, *, is_bold: bool = False) -> list[str]:
     """Return the lines of a place, in the colour that marks it if one does."""
     left, top, width, height = place.box
-    is_here, colour = marked is not None, marked or GREY
+    is_here, colour = mark_colour is not None, mark_colour or GREY
     fill = f'fill="{colour}" fill-opacity="0.22"' if is_here else 'fill="none"'
     x, y = (left + width / 2, top + height / 2 + 4) if place.is_inside else (left + 10, top + 17)
     anchor, weight = "middle" if place.is_inside else "start", "bold" if is_bold else "normal"
@@ -178,6 +178,8 @@ def description(here: Collection[str]) -> str:
         "gpu_caches": "the caches of a GPU",
         "gpu_memory": "the memory of a GPU",
     }
-    named = [owners.get(name, f"the {PLACES[name].label}") for name in PLACES if name in here]
-    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
-    return f"Map of the machine, from a core to a cluster. You are here: {listed}."
+    place_names = [owners.get(name, f"the {PLACES[name].label}") for name in PLACES if name in here]
+    place_list = " and ".join(
+        [", ".join(place_names[:-1]), place_names[-1]] if len(place_names) > 1 else place_names
+    )
+    return f"Map of the machine, from a core to a cluster. You are here: {place_list}."

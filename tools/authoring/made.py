@@ -17,24 +17,24 @@ from tools.authoring.rules import formulas, page, syllabus, symbols
 
 def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:
     """Return the text that each of these pages must have now, for those that the course has."""
-    found = {}
+    texts = {}
     if course.formulas.is_file():
-        found[course.formulas] = formulas.page(lessons, symbols.read(course.symbols))
+        texts[course.formulas] = formulas.page(lessons, symbols.read(course.symbols))
     for lesson in lessons:
         if lesson.way:
-            found[course.map(lesson)] = machine_map.svg(lesson.way.places)
+            texts[course.map(lesson)] = machine_map.svg(lesson.way.places)
     acts = course.acts
     if acts and all(act.question and act.places for act in acts):
-        found[course.course_map] = machine_map.course_svg(acts)
+        texts[course.course_map] = machine_map.course_svg(acts)
         for lesson in lessons:
             if lesson.slug == three_numbers.LESSON and course.notebook(lesson).is_file():
-                found[course.three_numbers] = three_numbers.svg(course.built(lesson))
-                found[course.asked_numbers] = three_numbers.svg(course.built(lesson), asks=True)
+                texts[course.three_numbers] = three_numbers.svg(course.built(lesson))
+                texts[course.asked_numbers] = three_numbers.svg(course.built(lesson), asks=True)
     if any(lesson.way for lesson in lessons):
-        found[course.rules_of_thumb] = rules_of_thumb(lessons)
+        texts[course.rules_of_thumb] = rules_of_thumb(lessons)
     if course.syllabus.is_file():
-        found[course.syllabus] = syllabus.page(lessons, exercise_minutes(course))
-    return found
+        texts[course.syllabus] = syllabus.page(lessons, exercise_minutes(course))
+    return texts
 
 
 def rules_of_thumb(lessons: Sequence[Lesson]) -> str:
@@ -66,8 +66,10 @@ def exercise_minutes(course: Course) -> dict[str, int]:
     """Return the minutes of each lesson's exercises, by its number, for the lessons that have
     some.
     """
-    found = {}
+    minutes_by_lesson = {}
     for path in sorted((course.folder / "instructor" / "exercises").glob("*.py")):
-        cells, _ = yours.parted(cells_of(path.read_text(encoding="utf-8"), path.name), path.name)
-        found[path.name[:2]] = minutes.minutes(cells, run_s=0)
-    return found
+        cells, _ = yours.split_wrong(
+            cells_of(path.read_text(encoding="utf-8"), path.name), path.name
+        )
+        minutes_by_lesson[path.name[:2]] = minutes.minutes(cells, run_s=0)
+    return minutes_by_lesson

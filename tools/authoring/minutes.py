@@ -1,4 +1,4 @@
-"""How long a lesson takes its reader, estimated from what it holds until somebody was timed."""
+"""The minutes of a lesson for its reader, estimated from its cells until somebody was timed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def prose(text: str) -> str:
 
 
 def predictions(cells: Iterable[Cell]) -> int:
-    """Return how many predictions the cells ask for."""
+    """Return the number of predictions that the cells ask for."""
     return sum(len(_PREDICTION.findall(cell.source)) for cell in cells if cell.kind == "code")
 
 
@@ -54,9 +54,9 @@ def lines(cell: Cell) -> int:
     """
     if cell.kind != "code" or FOLDED in cell.tags:
         return 0
-    stripped = (line.strip() for line in cell.source.splitlines())
+    code_lines = (line.strip() for line in cell.source.splitlines())
     return sum(
-        bool(line) and line != "#" and not line.startswith(("# ", "//")) for line in stripped
+        bool(line) and line != "#" and not line.startswith(("# ", "//")) for line in code_lines
     )
 
 
@@ -64,11 +64,9 @@ def minutes(cells: Sequence[Cell], *, run_s: float) -> int:
     """Return the minutes of a lesson, or of its exercises, rounded up to five; its cells take
     ``run_s`` to run.
     """
-    estimated = words(cells) / WORDS_PER_MINUTE + predictions(cells) * PREDICTION + run_s / 60
-    estimated += sum(lines(cell) for cell in cells if "yours" not in cell.metadata) * LINE_S / 60
-    estimated += sum(
-        cell.metadata.get("takes", USUAL) for cell in cells if "yours" in cell.metadata
-    )
-    for kind, each in (("answer", EXERCISE), ("written", QUESTION)):
-        estimated += sum(kind in cell.metadata for cell in cells) * each
-    return STEP * math.ceil(estimated / STEP)
+    total = words(cells) / WORDS_PER_MINUTE + predictions(cells) * PREDICTION + run_s / 60
+    total += sum(lines(cell) for cell in cells if "yours" not in cell.metadata) * LINE_S / 60
+    total += sum(cell.metadata.get("takes", USUAL) for cell in cells if "yours" in cell.metadata)
+    for kind, minutes_each in (("answer", EXERCISE), ("written", QUESTION)):
+        total += sum(kind in cell.metadata for cell in cells) * minutes_each
+    return STEP * math.ceil(total / STEP)

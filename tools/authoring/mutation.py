@@ -47,7 +47,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Caught(Result):
-    """What became of one mutation: ``cell`` is the code cell (counted from 0) that caught it, None
+    """The fate of one mutation: ``cell`` is the code cell (counted from 0) that caught it, None
     when none did.
     """
 
@@ -65,7 +65,7 @@ class MutationTable(Result):
     mutations: tuple[Caught, ...]
 
 
-def mutated(source: str, mutation: Mutation) -> str:
+def plant(source: str, mutation: Mutation) -> str:
     """Return a module's text with the bug in it; raises AuthoringError when the mutation no longer
     applies.
     """
@@ -87,21 +87,21 @@ def mutated(source: str, mutation: Mutation) -> str:
     return text
 
 
-def needed(sources: Sequence[str], shown_by: Sequence[str]) -> frozenset[int]:
+def needed_cells(sources: Sequence[str], shown_by: Sequence[str]) -> frozenset[int]:
     """Return the indices of the cells that hold the texts, and of all that these take a name from,
     directly or not.
 
     Raises AuthoringError for a text that stands not in one cell alone.
     """
-    wanted = []
+    holder_indices = []
     for text in shown_by:
         holders = [index for index, source in enumerate(sources) if text in source]
         if len(holders) != 1:
             raise AuthoringError(
                 f"{text!r}, which names a cell, stands in {len(holders)} code cells, not in one"
             )
-        wanted += holders
-    return names.needed(sources, wanted)
+        holder_indices += holders
+    return names.needed_cells(sources, holder_indices)
 
 
 def attempt(
@@ -124,10 +124,10 @@ def attempt(
             raise AuthoringError(
                 f"the mutation {mutation.what!r} is of {mutation.module}, which is no file"
             )
-        text = mutated(module.read_text(encoding="utf-8"), mutation)
-        for compiled in module.parent.glob(f"__pycache__/{module.stem}.*"):
+        text = plant(module.read_text(encoding="utf-8"), mutation)
+        for bytecode_file in module.parent.glob(f"__pycache__/{module.stem}.*"):
             # Python would take it for the new text if that is as long and of the same second
-            compiled.unlink()
+            bytecode_file.unlink()
         module.write_text(text, encoding="utf-8")
         failure = first_failure(
             root / "course" / lesson.notebook_name, root, sanitize=sanitize, kernels=kernels
@@ -165,10 +165,12 @@ def attempt_all(
             f"there are mutations of lesson {', '.join(unknown)}, which does not exist"
         )
     tables = (
-        _attempt_lesson(course, lessons[number], planted, sanitize=sanitize, kernels=kernels)
-        for number, planted in by_lesson.items()
+        _attempt_lesson(
+            course, lessons[number], lesson_mutations, sanitize=sanitize, kernels=kernels
+        )
+        for number, lesson_mutations in by_lesson.items()
     )
-    return MutationTable(tuple(caught for table in tables for caught in table))
+    return MutationTable(tuple(result for table in tables for result in table))
 
 
 def _attempt_lesson(
@@ -177,23 +179,27 @@ def _attempt_lesson(
     sources = [cell.source for cell in course.built(lesson).cells if cell.cell_type == "code"]
     texts = [mutation.shown_by for mutation in mutations if mutation.shown_by is not None]
     cells = (
-        needed(sources, texts) if len(texts) == len(mutations) else frozenset(range(len(sources)))
+        needed_cells(sources, texts)
+        if len(texts) == len(mutations)
+        else frozenset(range(len(sources)))
     )
-    caught = [
+    results = [
         attempt(course, lesson, mutation, sanitize=sanitize, kernels=kernels, cells=cells)
         for mutation in mutations
     ]
-    last = max((result.cell for result in caught if result.cell is not None), default=-1)
-    through = frozenset(cell for cell in cells if cell <= last)
+    last = max((result.cell for result in results if result.cell is not None), default=-1)
+    control_cells = frozenset(cell for cell in cells if cell <= last)
     failure = (
-        control(course, lesson, through, sanitize=sanitize, kernels=kernels) if through else None
+        control(course, lesson, control_cells, sanitize=sanitize, kernels=kernels)
+        if control_cells
+        else None
     )
     if failure:
         cell, why = failure
         raise AuthoringError(
             f"lesson {lesson.number} fails without a mutation too, at code cell {cell}: {why}"
         )
-    return caught
+    return results
 
 
 @contextmanager
@@ -206,9 +212,9 @@ def _copy(course: Course, lesson: Lesson, cells: Collection[int] | None) -> Iter
     ) as folder:
         root = Path(folder)
         shutil.copytree(course.root / course.package, root / course.package)
-        for carried in ("recorded", "source/checks"):
-            if (course.folder / carried).is_dir():
-                shutil.copytree(course.folder / carried, root / "course" / carried)
+        for folder_name in ("recorded", "source/checks"):
+            if (course.folder / folder_name).is_dir():
+                shutil.copytree(course.folder / folder_name, root / "course" / folder_name)
         (root / "course").mkdir(exist_ok=True)
         notebook = course.built(lesson)
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -1,4 +1,4 @@
-"""Which cells of a notebook take names from which others."""
+"""The cells of a notebook that take names from others, directly or not."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterable, Sequence
 from types import CodeType
 
 
-def needed(sources: Sequence[str], wanted: Iterable[int]) -> frozenset[int]:
+def needed_cells(sources: Sequence[str], indices: Iterable[int]) -> frozenset[int]:
     """Return the indices of the cells that are wanted, and of all that these take a name from,
     directly or not.
 
     A cell takes a name from the last cell before it that binds the name.
     """
-    waiting, found = list(wanted), set()
+    pending, cells = list(indices), set()
     names = [_names(source) for source in sources]
-    while waiting:
-        index = waiting.pop()
-        if index in found:
+    while pending:
+        index = pending.pop()
+        if index in cells:
             continue
-        found.add(index)
+        cells.add(index)
         for name in names[index][0]:
-            waiting += next(
+            pending += next(
                 ([before] for before in reversed(range(index)) if name in names[before][1]), []
             )
-    return frozenset(found)
+    return frozenset(cells)
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
     """Return the names that a cell takes from others, and those that it binds."""
-    taken: set[str] = set()
-    bound: set[str] = set()
+    taken_names: set[str] = set()
+    bound_names: set[str] = set()
     for instruction in dis.get_instructions(
         compile(source, "a cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     ):
         if instruction.opname == "LOAD_NAME":
-            taken |= {instruction.argval} - bound
+            taken_names |= {instruction.argval} - bound_names
         elif isinstance(instruction.argval, CodeType):
-            taken |= _inner_names(instruction.argval) - bound
+            taken_names |= _inner_names(instruction.argval) - bound_names
         elif instruction.opname == "STORE_NAME":
-            bound.add(instruction.argval)
-    return taken, bound
+            bound_names.add(instruction.argval)
+    return taken_names, bound_names
 
 
 def _inner_names(code: CodeType) -> set[str]:

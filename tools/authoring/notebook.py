@@ -40,18 +40,20 @@ def unexecuted(lesson: Lesson, others: Iterable[Lesson] = ()) -> nbformat.Notebo
 
     ``others`` are the course's lessons: a number in ``needs`` becomes a link to its notebook.
     """
-    files = {other.number: other.notebook_name for other in others}
-    following = next((other for other in others if other.number > lesson.number), None)
+    files = {other_lesson.number: other_lesson.notebook_name for other_lesson in others}
+    following = next(
+        (other_lesson for other_lesson in others if other_lesson.number > lesson.number), None
+    )
     seen: Counter[str] = Counter()
     texts = (
-        filled(cell, lesson, files, is_first=not place, following=following)
-        for place, cell in enumerate(lesson.cells)
+        cell_text(cell, lesson, files, is_first=not index, following=following)
+        for index, cell in enumerate(lesson.cells)
     )
     cells = [_cell(cell, text, seen) for cell, text in zip(lesson.cells, texts, strict=True)]
     return new_notebook(cells=cells, metadata=_metadata(lesson), nbformat_minor=5)
 
 
-def filled(
+def cell_text(
     cell: Cell,
     lesson: Lesson,
     files: Mapping[str, str],
@@ -66,14 +68,14 @@ def filled(
     lesson ``following``.
     """
     if lesson.is_appendix:
-        heading, text = _under_title(cell.source, lesson.title)
+        heading, text = _split_title(cell.source, lesson.title)
         parts = (
             [heading, facts(lesson, files), text]
             if is_first and cell.kind == "markdown"
             else [cell.source]
         )
     elif "objectives" in cell.tags:
-        heading, text = _under_title(cell.source, lesson.title)
+        heading, text = _split_title(cell.source, lesson.title)
         promise = "After this lesson you will be able to:"
         parts = [
             heading,
@@ -84,8 +86,8 @@ def filled(
             objectives(lesson, done=False),
         ]
     elif "recap" in cell.tags:
-        done = objectives(lesson, done=True)
-        parts = [cell.source, "In this lesson you:", done, way_on(lesson, following)]
+        recap = objectives(lesson, done=True)
+        parts = [cell.source, "In this lesson you:", recap, way_on(lesson, following)]
     else:
         parts = [cell.source]
     return "\n\n".join(part for part in parts if part)
@@ -114,14 +116,14 @@ def facts(lesson: Lesson, files: Mapping[str, str]) -> str:
     appendix's lesson.
     """
     if lesson.is_appendix:
-        back = f"[lesson {lesson.number}](../{lesson.number}_{lesson.slug}.ipynb)"
-        return f"*Appendix of {back}, about {lesson.minutes} minutes.*"
+        lesson_link = f"[lesson {lesson.number}](../{lesson.number}_{lesson.slug}.ipynb)"
+        return f"*Appendix of {lesson_link}, about {lesson.minutes} minutes.*"
     needs = needs_text(lesson, files) or "nothing beyond this machine"
     return f"*Lesson {lesson.number}, about {lesson.minutes} minutes. Needs: {needs}.*"
 
 
 def needs_text(lesson: Lesson, files: Mapping[str, str]) -> str:
-    """Return what a lesson needs, lesson numbers as links into ``files`` (number to file)."""
+    """Return the needs of a lesson, lesson numbers as links into ``files`` (number to file)."""
     return ", ".join(
         f"[lesson {need}]({files[need]})" if need in files else need for need in lesson.needs
     )
@@ -129,13 +131,15 @@ def needs_text(lesson: Lesson, files: Mapping[str, str]) -> str:
 
 def objectives(lesson: Lesson, *, done: bool) -> str:
     """Return the lesson's objectives as a Markdown list, in the past tense or in the future."""
-    return "\n".join(f"- {one.done if done else one.future}" for one in lesson.objectives)
+    return "\n".join(
+        f"- {objective.done if done else objective.future}" for objective in lesson.objectives
+    )
 
 
-def _under_title(source: str, title: str) -> tuple[str, str]:
+def _split_title(source: str, title: str) -> tuple[str, str]:
     """Part a cell into its title and its text; the title is made where the cell has none."""
-    first, _, rest = source.partition("\n")
-    return (first, rest.strip()) if first.startswith("# ") else (f"# {title}", source)
+    first, _, text = source.partition("\n")
+    return (first, text.strip()) if first.startswith("# ") else (f"# {title}", source)
 
 
 def _cell(cell: Cell, source: str, seen: Counter[str]) -> nbformat.NotebookNode:
@@ -153,15 +157,21 @@ def _cell(cell: Cell, source: str, seen: Counter[str]) -> nbformat.NotebookNode:
 
 
 def _metadata(lesson: Lesson) -> dict[str, Any]:
-    stated = {
+    lesson_metadata = {
         "number": lesson.number,
         "title": lesson.title,
         "minutes": lesson.minutes,
         "run_s": lesson.run_s,
         "needs": list(lesson.needs),
-        "objectives": [f"{one.verb}|{one.past} {one.rest}" for one in lesson.objectives],
+        "objectives": [
+            f"{objective.verb}|{objective.past} {objective.rest}" for objective in lesson.objectives
+        ],
     }
-    return {"kernelspec": dict(_KERNEL), "language_info": dict(_LANGUAGE), "lesson": stated}
+    return {
+        "kernelspec": dict(_KERNEL),
+        "language_info": dict(_LANGUAGE),
+        "lesson": lesson_metadata,
+    }
 
 
 def with_outputs(
@@ -172,21 +182,23 @@ def with_outputs(
 
     Raises AuthoringError, with the line of the source, where they are not.
     """
-    made = unexecuted(lesson, others)
+    fresh = unexecuted(lesson, others)
     lines = [cell.line for cell in lesson.cells if cell.kind == "code"]
-    stated, had = ([cell for cell in one.cells if cell.cell_type == "code"] for one in (made, run))
-    for line, cell, old in zip_longest(lines, stated, had):
-        if cell is None or old is None or cell.source != old.source:
+    source_cells, run_cells = (
+        [cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (fresh, run)
+    )
+    for line, cell, run_cell in zip_longest(lines, source_cells, run_cells):
+        if cell is None or run_cell is None or cell.source != run_cell.source:
             where = f"from line {line} of {lesson.name}.py on" if line else "at the end"
-            what = (
+            message = (
                 f"the code is not that of {lesson.notebook_name} {where}, whose outputs cannot be "
                 "kept"
             )
             raise AuthoringError(
-                f"{lesson.label}: {what}; run make lessons LESSONS={lesson.number}"
+                f"{lesson.label}: {message}; run make lessons LESSONS={lesson.number}"
             )
-        cell.outputs = old.outputs
-    return made
+        cell.outputs = run_cell.outputs
+    return fresh
 
 
 def canonical(notebook: nbformat.NotebookNode) -> str:
@@ -198,19 +210,19 @@ def canonical(notebook: nbformat.NotebookNode) -> str:
     its text, and an error that a lesson lets happen keeps its last line. Raises
     nbformat.ValidationError when the notebook is ill-formed.
     """
-    tidy = nbformat.from_dict(notebook)
-    code = [cell for cell in tidy.cells if cell.cell_type == "code"]
+    canonical_notebook = nbformat.from_dict(notebook)
+    code = [cell for cell in canonical_notebook.cells if cell.cell_type == "code"]
     for count, cell in enumerate(code, start=1):
         cell.execution_count = count
-        cell.outputs = [_output(output, count) for output in _joined(cell.outputs)]
-    nbformat.validate(tidy)
-    return nbformat.writes(tidy, version=4).rstrip("\n") + "\n"
+        cell.outputs = [_output(output, count) for output in _join_streams(cell.outputs)]
+    nbformat.validate(canonical_notebook)
+    return nbformat.writes(canonical_notebook, version=4).rstrip("\n") + "\n"
 
 
-def _joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    joined: list[nbformat.NotebookNode] = []
+def _join_streams(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    joined_outputs: list[nbformat.NotebookNode] = []
     for output in outputs:
-        last = joined[-1] if joined else None
+        last = joined_outputs[-1] if joined_outputs else None
         if (
             last is not None
             and output.output_type == last.output_type == "stream"
@@ -218,8 +230,8 @@ def _joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookN
         ):
             last.text += output.text
         else:
-            joined.append(nbformat.from_dict(output))
-    return joined
+            joined_outputs.append(nbformat.from_dict(output))
+    return joined_outputs
 
 
 def _output(output: nbformat.NotebookNode, count: int) -> nbformat.NotebookNode:
@@ -241,7 +253,7 @@ def plain_png(picture: bytes) -> bytes:
     """
     if not picture.startswith(_PNG_SIGNATURE):
         raise ValueError("an output says image/png but holds no PNG")
-    kept, position = [_PNG_SIGNATURE], len(_PNG_SIGNATURE)
+    chunks, position = [_PNG_SIGNATURE], len(_PNG_SIGNATURE)
     while position < len(picture):
         header = picture[position : position + 8]
         length, kind = struct.unpack(">I4s", header) if len(header) == 8 else (0, b"")
@@ -249,6 +261,6 @@ def plain_png(picture: bytes) -> bytes:
         if len(header) < 8 or len(chunk) < 12 + length:
             raise ValueError("an output holds a PNG that ends too early")
         if kind in _PNG_KEPT:
-            kept.append(chunk)
+            chunks.append(chunk)
         position += len(chunk)
-    return b"".join(kept)
+    return b"".join(chunks)

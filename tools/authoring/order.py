@@ -36,15 +36,15 @@ class Way:
 
 
 def ways(path: Path) -> dict[str, Way]:
-    """Return what the file states of the lessons' way, by their titles, such as ``working_set``.
+    """Return the way of each lesson that the file states, by its title, such as ``working_set``.
 
     Raises AuthoringError where a key is missing or unknown, or where the question is none or is too
     long.
     """
-    stated = (
+    tables = (
         tomllib.loads(path.read_text(encoding="utf-8")).get("ways", {}) if path.is_file() else {}
     )
-    return {title: _way(table, f"{path.name}: [ways.{title}]") for title, table in stated.items()}
+    return {title: _way(table, f"{path.name}: [ways.{title}]") for title, table in tables.items()}
 
 
 def _way(table: Mapping[str, object], where: str) -> Way:
@@ -56,8 +56,8 @@ def _way(table: Mapping[str, object], where: str) -> Way:
             f"{where}: question and leads_on must be texts and places a list; write them so"
         )
     if not question.endswith("?") or len(question.split()) > _MOST_WORDS:
-        what = f"must end in ? and have at most {_MOST_WORDS} words"
-        raise AuthoringError(f"{where}: the question {question!r} {what}; write one that does")
+        message = f"must end in ? and have at most {_MOST_WORDS} words"
+        raise AuthoringError(f"{where}: the question {question!r} {message}; write one that does")
     return Way(question, tuple(places), leads_on.strip())
 
 
@@ -92,13 +92,14 @@ def read(path: Path) -> tuple[Act, ...]:
     if not path.is_file():
         return ()
     try:
-        stated = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AuthoringError(f"{path.name} is not TOML: {error}") from error
-    acts = tuple(_act(table, path.name) for table in stated.get("acts", ()))
-    if not acts or not set(stated) <= {"acts", "ways"}:
+    acts = tuple(_act(table, path.name) for table in document.get("acts", ()))
+    if not acts or not set(document) <= {"acts", "ways"}:
         raise AuthoringError(
-            f"{path.name} states {', '.join(stated) or 'nothing'}; write [[acts]] and [ways.title]"
+            f"{path.name} states {', '.join(document) or 'nothing'}; write [[acts]] and "
+            "[ways.title]"
         )
     names = [name for act in acts for name in sorted((*act.lessons, *act.planned))]
     for before, after in itertools.pairwise(names):
@@ -107,10 +108,11 @@ def read(path: Path) -> tuple[Act, ...]:
                 f"{path.name}: {after} follows {before}; let the numbers rise from act to act"
             )
     titles = [title_of(name) for name in names]
-    twice = sorted({title for title in titles if titles.count(title) > 1})
-    if twice:
+    duplicates = sorted({title for title in titles if titles.count(title) > 1})
+    if duplicates:
         raise AuthoringError(
-            f"{path.name}: {', '.join(twice)} has two numbers; give each lesson a title of its own"
+            f"{path.name}: {', '.join(duplicates)} has two numbers; give each lesson "
+            "a title of its own"
         )
     return acts
 
@@ -118,11 +120,11 @@ def read(path: Path) -> tuple[Act, ...]:
 def _act(table: Mapping[str, object], where: str) -> Act:
     unknown = [key for key in table if key not in _KEYS]
     texts = [table.get("title"), table.get("question", "")]
-    listed = [table.get(key, []) for key in _LISTS]
-    lists = [tuple(names) for names in listed if isinstance(names, list)]
-    if unknown or not all(isinstance(text, str) for text in texts) or len(lists) < len(listed):
-        what = "write a title, a question and the lists places, lessons and planned"
-        raise AuthoringError(f"{where}: an act has {', '.join(table)}; {what}")
+    raw_lists = [table.get(key, []) for key in _LISTS]
+    lists = [tuple(names) for names in raw_lists if isinstance(names, list)]
+    if unknown or not all(isinstance(text, str) for text in texts) or len(lists) < len(raw_lists):
+        message = "write a title, a question and the lists places, lessons and planned"
+        raise AuthoringError(f"{where}: an act has {', '.join(table)}; {message}")
     places, lessons, planned = lists
     names = (*lessons, *planned)
     wrong = [repr(name) for name in names if not (isinstance(name, str) and _NAME.fullmatch(name))]
@@ -134,7 +136,7 @@ def _act(table: Mapping[str, object], where: str) -> Act:
 
 
 def title_of(name: str) -> str:
-    """Return what a lesson keeps where its number changes: ``working_set`` of ``11_working_set``.
+    """Return the title of a lesson, without its number: ``working_set`` of ``11_working_set``.
 
     The name of a lesson's exercises has their title; a title that a lesson had before gives the one
     that it has now.
@@ -151,8 +153,12 @@ def titles_of(name: str) -> tuple[str, ...]:
     """
     title = title_of(name)
     exercises = _EXERCISES if title.endswith(_EXERCISES) else ""
-    former = (old for old, new in _RETITLED.items() if new == title.removesuffix(_EXERCISES))
-    return (title, *(f"{old}{exercises}" for old in former))
+    former_titles = (
+        old_title
+        for old_title, new_title in _RETITLED.items()
+        if new_title == title.removesuffix(_EXERCISES)
+    )
+    return (title, *(f"{old}{exercises}" for old in former_titles))
 
 
 def act_of(acts: Sequence[Act], name: str) -> str:
@@ -160,45 +166,51 @@ def act_of(acts: Sequence[Act], name: str) -> str:
     return next((act.title for act in acts if name in act.lessons), "")
 
 
-def renumbered(acts: Sequence[Act], names: Sequence[str]) -> dict[str, str]:
+def new_names(acts: Sequence[Act], names: Sequence[str]) -> dict[str, str]:
     """Return the new name of each of ``names`` to which the order gives another number, by its old
     name.
 
     Raises AuthoringError for a lesson that the order does not have.
     """
-    stated = {title_of(name): name for act in acts for name in act.lessons}
-    missing = [name for name in names if title_of(name) not in stated]
+    names_by_title = {title_of(name): name for act in acts for name in act.lessons}
+    missing = [name for name in names if title_of(name) not in names_by_title]
     if missing:
         raise AuthoringError(
             f"order.toml does not have {', '.join(missing)}; write each into the lessons of an act"
         )
-    return {name: stated[title_of(name)] for name in names if stated[title_of(name)] != name}
+    return {
+        name: names_by_title[title_of(name)]
+        for name in names
+        if names_by_title[title_of(name)] != name
+    }
 
 
 def problems(acts: Sequence[Act], names: Sequence[str]) -> list[Problem]:
     """Return a problem for each source that the order does not have so, and for each lesson without
     a source.
     """
-    found = []
-    written = {title_of(name): name for name in names}
+    order_problems = []
+    unmatched_sources = {title_of(name): name for name in names}
     for act in acts:
         for name in act.lessons:
-            source = written.pop(title_of(name), None)
+            source = unmatched_sources.pop(title_of(name), None)
             if source is None:
-                found.append(
+                order_problems.append(
                     Problem(
                         "order.toml", None, f"{name} has no source; move it to planned, or write it"
                     )
                 )
             elif source != name:
-                what = f"order.toml has {name}; run python -m tools.authoring renumber"
-                found.append(Problem(f"{source}.py", None, what))
+                message = f"order.toml has {name}; run python -m tools.authoring renumber"
+                order_problems.append(Problem(f"{source}.py", None, message))
         for name in act.planned:
-            if written.pop(title_of(name), None) is not None:
-                found.append(
+            if unmatched_sources.pop(title_of(name), None) is not None:
+                order_problems.append(
                     Problem(
                         "order.toml", None, f"{name} is written; move it from planned to lessons"
                     )
                 )
-    what = "order.toml does not have it; write it into the lessons of an act"
-    return found + [Problem(f"{name}.py", None, what) for name in written.values() if acts]
+    message = "order.toml does not have it; write it into the lessons of an act"
+    return order_problems + [
+        Problem(f"{name}.py", None, message) for name in unmatched_sources.values() if acts
+    ]

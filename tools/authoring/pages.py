@@ -1,5 +1,5 @@
-"""What pages made from the lessons share: the table of lessons, its acts, and the note to
-authors.
+"""The parts that pages made from the lessons share: the table of lessons, its acts, and the note
+to authors.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def with_acts(lessons: Sequence[Lesson], rows: Sequence[str], heading: str) -> l
     """Return the rows of a table, one a lesson, each act's below ``heading``, which has {} for the
     act's title.
     """
-    found, act = [], ""
+    lines, act = [], ""
     for lesson, row in zip(lessons, rows, strict=True):
         if lesson.act != act:
             act = lesson.act
-            found.append(heading.format(_cell(act)))
-        found.append(row)
-    return found
+            lines.append(heading.format(_cell(act)))
+        lines.append(row)
+    return lines
 
 
 def made_from(sources: str) -> str:
@@ -80,9 +80,9 @@ def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:
 
     Their pictures come from a network; without ``pictures`` they are words.
     """
-    place = address.removeprefix("https://github.com/")
-    colab = f"{_COLAB}/github/{place}/blob/colab/course/{lesson.notebook_name}"
-    binder = f"{_BINDER}/v2/gh/{place}/HEAD?urlpath=lab/tree/my_course/{lesson.notebook_name}"
+    repository = address.removeprefix("https://github.com/")
+    colab = f"{_COLAB}/github/{repository}/blob/colab/course/{lesson.notebook_name}"
+    binder = f"{_BINDER}/v2/gh/{repository}/HEAD?urlpath=lab/tree/my_course/{lesson.notebook_name}"
     if not pictures:
         return f"[Colab]({colab}), [Binder]({binder})"
     return (
@@ -92,11 +92,11 @@ def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:
 
 
 def needs(lesson: Lesson, files: Mapping[str, str]) -> str:
-    """Return what a lesson needs, with the numbers of lessons as links into ``files`` (number to
+    """Return the needs of a lesson, with the numbers of lessons as links into ``files`` (number to
     file).
     """
-    found = (f"[{need}]({files[need]})" if need in files else _cell(need) for need in lesson.needs)
-    return ", ".join(found) or "nothing"
+    texts = (f"[{need}]({files[need]})" if need in files else _cell(need) for need in lesson.needs)
+    return ", ".join(texts) or "nothing"
 
 
 def _cell(text: str) -> str:
@@ -117,6 +117,6 @@ def with_table(readme: str, lessons: Sequence[Lesson], *, address: str = "") -> 
         raise AuthoringError(
             f"README.md must hold {BEGIN} and then {END}, once each, around the table of lessons"
         )
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, remainder = readme.partition(BEGIN)
+    _, _, after = remainder.partition(END)
     return f"{before}{BEGIN}\n{table(lessons, address=address)}\n\n{total(lessons)}\n{END}{after}"

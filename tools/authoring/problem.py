@@ -1,4 +1,4 @@
-"""What a check hands back: where something is wrong, and what to do."""
+"""The problem that a check hands back: where something is wrong, and what to do."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ _STYLE = "right in style "
 
 
 class Attempt(Record):
-    """What the checks of the function ``name`` said to a version: ``worked``, ``stub``, or what a
-    wrong one must hear.
+    """The answer of the checks of the function ``name`` to a version: ``worked``, ``stub``, or the
+    words that a wrong one must hear.
 
     ``is_used`` says whether the cells below use it, and not the course's.
     """
@@ -41,8 +41,8 @@ class Attempt(Record):
 
 
 def attempts(course: Course, lesson: Lesson) -> tuple[Attempt, ...]:
-    """Return what the checks say to each version of each function that the reader of a lesson
-    writes.
+    """Return the answers of the checks to each version of each function that the reader of a
+    lesson writes.
 
     Of the lesson, the cells run from which the checks and the versions take a name, directly or
     not, each once and in order, in a folder that holds the reader's copy beside the course's own
@@ -58,44 +58,57 @@ def attempts(course: Course, lesson: Lesson) -> tuple[Attempt, ...]:
         else cell.source
         for cell in code
     ]
-    wanted = names.needed(
+    needed_cells = names.needed_cells(
         sources, [index for index, cell in enumerate(code) if "checks" in cell.metadata]
     )
     space: dict[str, Any] = {"__name__": "__main__"}
-    found: list[Attempt] = []
-    with _readers_folder(course, lesson), _torch_as_it_was(), redirect_stdout(io.StringIO()):
-        for cell in (code[index] for index in sorted(wanted)):
+    results: list[Attempt] = []
+    with (
+        _readers_folder(course, lesson),
+        _preserve_torch_settings(),
+        redirect_stdout(io.StringIO()),
+    ):
+        for cell in (code[index] for index in sorted(needed_cells)):
             if "checks" in cell.metadata:
-                found += _attempts(cell, versions[cell.metadata["checks"]], space)
+                results += _attempts(cell, versions[cell.metadata["checks"]], space)
             elif "yours" not in cell.metadata:  # else it runs with its checks
                 run_cell(cell.source, f"cell at line {cell.line}", space)
     space.clear()  # ranks end with the last name that holds them
-    return tuple(found)
+    return tuple(results)
 
 
-def faults(lesson: Lesson, tried: Sequence[Attempt]) -> list[str]:
-    """Return a sentence for each version to which the checks say what they should not; ``tried`` is
-    all attempts.
+def faults(lesson: Lesson, all_attempts: Sequence[Attempt]) -> list[str]:
+    """Return a sentence for each version to which the checks say what they should not.
+
+    ``all_attempts`` are those of :func:`attempts`.
     """
-    found = []
-    for one in tried:
-        is_right = one.version == "worked" or one.version.startswith(_STYLE)
-        hears = "" if is_right else {"stub": "not written yet"}.get(one.version, one.version)
-        right = hears in one.said and one.is_used == is_right
-        if not right:
-            found.append(
-                f"{lesson.name}.py: the checks of {one.name} say to the version "
-                f"{one.version!r}:\n{one.said}"
+    messages = []
+    for attempt in all_attempts:
+        is_right = attempt.version == "worked" or attempt.version.startswith(_STYLE)
+        expected_words = (
+            "" if is_right else {"stub": "not written yet"}.get(attempt.version, attempt.version)
+        )
+        is_as_expected = expected_words in attempt.said and attempt.is_used == is_right
+        if not is_as_expected:
+            messages.append(
+                f"{lesson.name}.py: the checks of {attempt.name} say to the version "
+                f"{attempt.version!r}:\n{attempt.said}"
             )
-    return found
+    return messages
 
 
 def _versions(cell: Cell, lesson: Lesson) -> dict[str, str]:
     wrong = {
-        one.says: one.cell.source for one in lesson.wrong if one.name == cell.metadata["yours"]
+        answer.says: answer.cell.source
+        for answer in lesson.wrong
+        if answer.name == cell.metadata["yours"]
     }
     name = cell.metadata["yours"]
-    right = {f"{_STYLE}{one.style}": one.cell.source for one in lesson.right if one.name == name}
+    right = {
+        f"{_STYLE}{answer.style}": answer.cell.source
+        for answer in lesson.right
+        if answer.name == name
+    }
     return {"stub": yours.stub(cell.source), **wrong, **right, "worked": cell.source}
 
 
@@ -103,10 +116,12 @@ def in_style(lesson: Lesson, style: int) -> dict[str, str]:
     """Return the answers of a lesson's functions in a style, by name; the worked one where the
     style has none.
     """
-    worked = {
+    worked_answers = {
         cell.metadata["yours"]: cell.source for cell in lesson.cells if "yours" in cell.metadata
     }
-    return worked | {one.name: one.cell.source for one in lesson.right if one.style == style}
+    return worked_answers | {
+        answer.name: answer.cell.source for answer in lesson.right if answer.style == style
+    }
 
 
 def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> Iterator[Attempt]:
@@ -119,14 +134,14 @@ def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> 
         space.clear()
         space.update({key: own_copy(value) for key, value in before.items()})
         run_cell(source, f"{version} {name}", space)
-        written, said = space[name], io.StringIO()
-        with redirect_stdout(said):
+        function, output = space[name], io.StringIO()
+        with redirect_stdout(output):
             run_cell(checks.source, f"checks of {name}", space)
-        yield Attempt(name, version, space[name] is written, said.getvalue())
+        yield Attempt(name, version, space[name] is function, output.getvalue())
 
 
 @contextmanager
-def _torch_as_it_was() -> Iterator[None]:
+def _preserve_torch_settings() -> Iterator[None]:
     """Undo what a lesson may set for its whole process: whether gradients are kept, and the number
     of threads.
     """

@@ -23,7 +23,7 @@ import nbformat
 
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError
-from tools.authoring.order import renumbered
+from tools.authoring.order import new_names
 
 # Tests whose lessons are made up: no number in them is of a lesson of this course.
 _MADE_UP = (
@@ -90,22 +90,26 @@ def renumber(course: Course) -> list[str]:
     bring them to their sources afterwards (``build --keep``), because the ids of their cells follow
     their texts. Raises AuthoringError where the order lacks a lesson, or a new name is taken.
     """
-    names = renumbered(course.acts, [lesson.name for lesson in course.lessons()])
+    names = new_names(course.acts, [lesson.name for lesson in course.lessons()])
     if not names:
         return []
-    everything = [lesson.name[:2] for lesson in course.lessons()]
-    numbers = {number: number for number in everything} | {
-        old[:2]: new[:2] for old, new in names.items()
+    old_numbers = [lesson.name[:2] for lesson in course.lessons()]
+    numbers = {number: number for number in old_numbers} | {
+        old_name[:2]: new_name[:2] for old_name, new_name in names.items()
     }
     files = _files(course.root)
     moves = {
-        path: path.with_name(new)
+        path: path.with_name(file_name)
         for path in files
-        if (new := _renamed(path.name, names, numbers)) != path.name
+        if (file_name := _new_name(path.name, names, numbers)) != path.name
     }
-    taken = sorted(path.name for path in moves.values() if path.exists() and path not in moves)
-    if taken:
-        raise AuthoringError(f"{', '.join(taken)} is there already; remove it, and start again")
+    taken_names = sorted(
+        path.name for path in moves.values() if path.exists() and path not in moves
+    )
+    if taken_names:
+        raise AuthoringError(
+            f"{', '.join(taken_names)} is there already; remove it, and start again"
+        )
     for path in files:
         _rewrite(path, path.relative_to(course.root).as_posix(), names, numbers)
     for path in moves:
@@ -114,58 +118,61 @@ def renumber(course: Course) -> list[str]:
     for path, target in moves.items():
         path.with_name(f"renumbered-{path.name}").rename(target)
     return [
-        f"{path.relative_to(course.root).as_posix()} -> {new.name}" for path, new in moves.items()
+        f"{path.relative_to(course.root).as_posix()} -> {target.name}"
+        for path, target in moves.items()
     ]
 
 
 def _files(root: Path) -> list[Path]:
     """Return the files that git has or would take in."""
-    listed = subprocess.run(
+    listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
         check=True,
         capture_output=True,
         text=True,
     )
-    paths = (root / name for name in listed.stdout.split("\0") if name)
+    paths = (root / name for name in listing.stdout.split("\0") if name)
     return sorted({path for path in paths if path.is_file() and path.name != "order.toml"})
 
 
-def _renamed(name: str, names: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+def _new_name(name: str, names: Mapping[str, str], numbers: Mapping[str, str]) -> str:
     """Return the new name of a file: NN_title and what follows it, or a recording's NN.json or
     NN-device.json.
     """
     recording = re.fullmatch(r"(\d\d)((?:-\w+)?\.json)", name)
     if recording:
         return numbers.get(recording[1], recording[1]) + recording[2]
-    return _with_names(name, names)
+    return _replace_name(name, names)
 
 
 def _rewrite(path: Path, name: str, names: Mapping[str, str], numbers: Mapping[str, str]) -> None:
     """Rewrite one file in place, where a text in it names a lesson by its old number."""
-    if any(fnmatch(name, made_up) for made_up in _MADE_UP) and name not in _MEANT:
+    if any(fnmatch(name, pattern) for pattern in _MADE_UP) and name not in _MEANT:
         return
 
     def mend(text: str) -> str:
-        return mended(text, names, numbers, name)
+        return renumber_text(text, names, numbers, name)
 
     if path.suffix == ".ipynb":
         built = nbformat.read(path, as_version=4)
-        made = nbformat.from_dict(_strings(built, mend))
-        stated = made.metadata.get("lesson", {})
-        if "number" in stated:
-            stated.number = numbers[stated.number]
-            stated.needs = [numbers.get(need, need) for need in stated.get("needs", [])]
-        if made != built:
-            nbformat.write(made, path)
+        renumbered_notebook = nbformat.from_dict(_strings(built, mend))
+        lesson_metadata = renumbered_notebook.metadata.get("lesson", {})
+        if "number" in lesson_metadata:
+            lesson_metadata.number = numbers[lesson_metadata.number]
+            lesson_metadata.needs = [
+                numbers.get(need, need) for need in lesson_metadata.get("needs", [])
+            ]
+        if renumbered_notebook != built:
+            nbformat.write(renumbered_notebook, path)
         return
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:  # a picture
         return
-    new = mend(text)
-    if new != text:
-        path.write_text(new, encoding="utf-8")
+    new_text = mend(text)
+    if new_text != text:
+        path.write_text(new_text, encoding="utf-8")
 
 
 def _strings(value: Any, mend: Callable[[str], str]) -> Any:
@@ -177,71 +184,81 @@ def _strings(value: Any, mend: Callable[[str], str]) -> Any:
     return [_strings(item, mend) for item in value] if isinstance(value, list) else value
 
 
-def mended(text: str, names: Mapping[str, str], numbers: Mapping[str, str], file: str = "") -> str:
+def renumber_text(
+    text: str, names: Mapping[str, str], numbers: Mapping[str, str], file: str = ""
+) -> str:
     """Return a text with the lessons' new names and numbers; ``file`` is its path, which says what
     its strings are.
 
     ``names`` are the names that change (old to new), ``numbers`` the number of every lesson.
     """
-    own = [pattern for glob, pattern in _STRINGS.items() if fnmatch(file, glob)]
-    whole = "|".join(rf"(?<![\w]){re.escape(name)}(?=_exercises|\b|_)" for name in names)
+    string_patterns = [pattern for glob, pattern in _STRINGS.items() if fnmatch(file, glob)]
+    names_pattern = "|".join(rf"(?<![\w]){re.escape(name)}(?=_exercises|\b|_)" for name in names)
     rule = re.compile(
-        "|".join([whole, *(f"(?:{one})" for one in (*_PROSE, *_CALLS, *own))]), re.MULTILINE
+        "|".join(
+            [names_pattern, *(f"(?:{pattern})" for pattern in (*_PROSE, *_CALLS, *string_patterns))]
+        ),
+        re.MULTILINE,
     )
-    made = rule.sub(lambda found: names.get(found[0]) or _listed(found[0], numbers), text)
-    return _sections_sorted(made) if file.endswith(".md") else made
+    new_text = rule.sub(
+        lambda match: names.get(match[0]) or _renumber_list(match[0], numbers), text
+    )
+    return _sort_sections(new_text) if file.endswith(".md") else new_text
 
 
-def _listed(text: str, numbers: Mapping[str, str]) -> str:
+def _renumber_list(text: str, numbers: Mapping[str, str]) -> str:
     """Return a list of numbers in words or quotes with the new ones; a list that rose rises again.
 
     A range ("00 to 14") is of the lessons between, and is one again where the new numbers are.
     Where lessons change their titles alone, every list stays.
     """
-    if all(number == new for number, new in numbers.items()):
+    if all(number == new_number for number, new_number in numbers.items()):
         return text
-    old = re.findall(r"\d\d", text)
+    old_numbers = re.findall(r"\d\d", text)
     if re.search(r"\bto\b", text):
-        return _ranged(text, old, numbers)
-    new = [numbers.get(number, number) for number in old]
-    if old == sorted(old):
-        new.sort()
-    rest = iter(new)
-    return re.sub(r"\d\d", lambda _: next(rest), text)
+        return _renumber_range(text, old_numbers, numbers)
+    new_numbers = [numbers.get(number, number) for number in old_numbers]
+    if old_numbers == sorted(old_numbers):
+        new_numbers.sort()
+    replacements = iter(new_numbers)
+    return re.sub(r"\d\d", lambda _: next(replacements), text)
 
 
-def _ranged(text: str, old: Sequence[str], numbers: Mapping[str, str]) -> str:
-    chosen: list[str] = []
+def _renumber_range(text: str, old_numbers: Sequence[str], numbers: Mapping[str, str]) -> str:
+    chosen_numbers: list[str] = []
     for before, number in re.findall(r"(\bto\s+)?(\d\d)", text):
         span = (
-            [known for known in sorted(numbers) if chosen[-1] < known <= number]
+            [known for known in sorted(numbers) if chosen_numbers[-1] < known <= number]
             if before
             else [number]
         )
-        chosen += span
-    new, all_new = sorted(numbers[number] for number in chosen), sorted(numbers.values())
+        chosen_numbers += span
+    new_numbers, all_new_numbers = (
+        sorted(numbers[number] for number in chosen_numbers),
+        sorted(numbers.values()),
+    )
     runs: list[list[str]] = []
-    for number in new:
-        follows = runs and all_new.index(number) == all_new.index(runs[-1][-1]) + 1
+    for number in new_numbers:
+        follows = runs and all_new_numbers.index(number) == all_new_numbers.index(runs[-1][-1]) + 1
         runs[-1].append(number) if follows else runs.append([number])
     parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)]
-    head = text[: text.index(old[0])]
+    head = text[: text.index(old_numbers[0])]
     return head + (parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}")
 
 
-def _with_names(text: str, names: Mapping[str, str]) -> str:
-    for old, new in names.items():
-        if text.startswith(old):
-            return new + text.removeprefix(old)
+def _replace_name(text: str, names: Mapping[str, str]) -> str:
+    for old_name, new_name in names.items():
+        if text.startswith(old_name):
+            return new_name + text.removeprefix(old_name)
     return text
 
 
-def _sections_sorted(page: str) -> str:
+def _sort_sections(page: str) -> str:
     """Return a page with sections ``## NN title`` in the order of their numbers, where some follow
     each other.
     """
     parts = re.split(r"^(?=#{1,3} )", page, flags=re.MULTILINE)
-    made: list[str] = []
+    new_parts: list[str] = []
     run: list[str] = []
     for part in [*parts, ""]:
         if re.match(r"#{1,3} \d\d [A-Z]", part) and (
@@ -251,7 +268,7 @@ def _sections_sorted(page: str) -> str:
             continue
         if run:
             tail = run[-1][len(run[-1].rstrip("\n")) :]
-            made.append("\n\n".join(section.rstrip("\n") for section in sorted(run)) + tail)
+            new_parts.append("\n\n".join(section.rstrip("\n") for section in sorted(run)) + tail)
             run = []
-        made.append(part)
-    return "".join(made)
+        new_parts.append(part)
+    return "".join(new_parts)

@@ -63,13 +63,13 @@ def failures(
     """
     # nbval runs within this process, as starting pytest anew takes longer than many a lesson; the
     # kernel is its own.
-    without = (
+    disabled_plugins = (
         f"no:{name}"
         for name in ("cacheprovider", "faulthandler", "threadexception", "unraisableexception")
     )
-    plugins = [part for name in ("nbval.plugin", *without) for part in ("-p", name)]
-    seen = _Seen(shares.patterns(sanitize))
-    shown = io.StringIO()
+    plugins = [part for name in ("nbval.plugin", *disabled_plugins) for part in ("-p", name)]
+    recorder = _CellRecorder(shares.patterns(sanitize))
+    output = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="course-strict-", ignore_cleanup_errors=True) as folder:
         settings = Path(folder, "pytest.ini")
         settings.write_text("[pytest]\n")
@@ -92,14 +92,14 @@ def failures(
         ]
         with (
             _environment(root, kernels, Path(folder), variables or {}),
-            contextlib.redirect_stdout(shown),
+            contextlib.redirect_stdout(output),
         ):
-            code = pytest.main(arguments, plugins=[seen])
-    if (code == pytest.ExitCode.OK and seen.passed) or (
-        code == pytest.ExitCode.TESTS_FAILED and seen.failures
+            code = pytest.main(arguments, plugins=[recorder])
+    if (code == pytest.ExitCode.OK and recorder.passed) or (
+        code == pytest.ExitCode.TESTS_FAILED and recorder.failures
     ):
-        return seen.failures
-    tail = " / ".join(shown.getvalue().strip().splitlines()[-4:])
+        return recorder.failures
+    tail = " / ".join(output.getvalue().strip().splitlines()[-4:])
     raise AuthoringError(f"{notebook.name} could not be compared: {tail or 'no cell ran'}")
 
 
@@ -128,7 +128,7 @@ def _environment(
         os.environ.update(before)
 
 
-class _Seen:
+class _CellRecorder:
     """A plugin of pytest that keeps how many cells passed, and which failed in being run or
     compared.
     """
@@ -159,17 +159,21 @@ def _failure(item: Any, text: str, rules: shares.Patterns) -> Failure:
     if "Timeout of" in text:
         return Failure(item.cell_num, OUT_OF_TIME)
     if "caused an exception" in text:
-        raised = _RAISED.findall(text)
-        kind, message = raised[-1] if raised else ("an exception", "")
+        exceptions = _RAISED.findall(text)
+        kind, message = exceptions[-1] if exceptions else ("an exception", "")
         return Failure(item.cell_num, f"raised {kind}", here=message)
     stored, here = (
         [
             line
             for output in outputs
-            for shown in shares.compared_texts(output)
-            for line in shares.sanitized(shown, rules).splitlines()
+            for compared_text in shares.compared_texts(output)
+            for line in shares.sanitize(compared_text, rules).splitlines()
         ]
         for outputs in (item.cell.outputs, item.test_outputs or [])
     )
-    differing = ((old, new) for old, new in zip_longest(stored, here, fillvalue="") if old != new)
-    return Failure(item.cell_num, "its output differs", *next(differing, ("", "")))
+    differences = (
+        (stored_line, here_line)
+        for stored_line, here_line in zip_longest(stored, here, fillvalue="")
+        if stored_line != here_line
+    )
+    return Failure(item.cell_num, "its output differs", *next(differences, ("", "")))

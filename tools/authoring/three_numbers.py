@@ -27,8 +27,8 @@ _LEFT, _TOP, _ROW, _BAR = 210, 52, 54, 26
 
 
 def numbers(built: nbformat.NotebookNode) -> tuple[float, float, float]:
-    """Return how many times as long as ``a * b`` the product ``a @ b`` takes in the built lesson
-    00.
+    """Return three ratios of the time of the product ``a @ b`` to that of ``a * b``, as the built
+    lesson 00 shows them.
 
     The first number is modelled from operations alone, the second from bytes and operations with
     the printed rates, and the third is measured. Raises AuthoringError if the lesson does not show
@@ -46,7 +46,7 @@ def numbers(built: nbformat.NotebookNode) -> tuple[float, float, float]:
             f"lesson 00 does not show {missing}, which the picture of the three numbers needs; "
             "show them as before, or change tools/authoring/three_numbers.py"
         )
-    bandwidth, flops_per_s = (float(rates[place]) * _PREFIXES[rates[place + 1]] for place in (1, 3))
+    bandwidth, flops_per_s = (float(rates[index]) * _PREFIXES[rates[index + 1]] for index in (1, 3))
     element_wise_s, product_s = (
         max(_MOVED_BYTES / bandwidth, flops / flops_per_s) for flops in _FLOPS
     )
@@ -80,9 +80,9 @@ def svg(built: nbformat.NotebookNode, *, asks: bool = False) -> str:
             f'font-weight="bold">{title}</text>'
         ),
     ]
-    for place, (label, basis, number, colour) in enumerate(rows):
+    for index, (label, basis, number, colour) in enumerate(rows):
         lines += _row(
-            _TOP + place * _ROW,
+            _TOP + index * _ROW,
             (label, basis),
             number,
             colour,
@@ -94,14 +94,14 @@ def svg(built: nbformat.NotebookNode, *, asks: bool = False) -> str:
 def description(built: nbformat.NotebookNode, *, asks: bool = False) -> str:
     """Return the alt text of the picture; that of one that ``asks`` says the first number alone."""
     operations, both, measured = map(_text, numbers(built))
-    asked = (
+    question = (
         f"For matrices of {_SIDE:,} x {_SIDE:,}, a @ b should take {operations} times as long as a "
         "* b by its operations alone"
     )
     if asks:
-        return f"{asked} (modelled). What is your number?"
+        return f"{question} (modelled). What is your number?"
     return (
-        f"{asked} and {both} times by bytes and operations (modelled). On one core it took "
+        f"{question} and {both} times by bytes and operations (modelled). On one core it took "
         f"{measured} times (measured)."
     )
 
@@ -119,16 +119,18 @@ def _row(
             150.0,
             f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="6 4"',
         )
-        said = f'<text x="{_LEFT + width / 2:g}" y="{middle}" text-anchor="middle">{number}</text>'
+        label_text = (
+            f'<text x="{_LEFT + width / 2:g}" y="{middle}" text-anchor="middle">{number}</text>'
+        )
     else:
         width, fill = max(4, full * number / largest), f'fill="{colour}"'
         end = _LEFT + width + 10
-        said = f'<text x="{end:g}" y="{middle}" font-weight="bold">{_text(number)}×</text>'
+        label_text = f'<text x="{end:g}" y="{middle}" font-weight="bold">{_text(number)}×</text>'
     return [
         f'<text x="{_LEFT - 14}" y="{top + 9}" text-anchor="end" font-weight="bold">{label}</text>',
         f'<text x="{_LEFT - 14}" y="{top + 28}" text-anchor="end" font-size="14">{basis}</text>',
         f'<rect x="{_LEFT}" y="{top}" width="{width:g}" height="{_BAR}" rx="2" {fill}/>',
-        said,
+        label_text,
     ]
 
 

@@ -116,20 +116,20 @@ def _become_a_kernel(connection: socket.socket) -> None:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-    asked = json.loads(connection.makefile("rb").readline())
+    null_device = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null_device, descriptor)
+    request = json.loads(connection.makefile("rb").readline())
     os.environ.clear()
-    os.environ.update(asked["environment"])
+    os.environ.update(request["environment"])
     # the parent is another one: the connection tells that it has ended
     os.environ.pop("JPY_PARENT_PID", None)
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     application = importlib.import_module("ipykernel.kernelapp").IPKernelApp
     try:
-        application.launch_instance(argv=["-f", asked["connection_file"]])
+        application.launch_instance(argv=["-f", request["connection_file"]])
     finally:
         os._exit(0)
 
@@ -143,14 +143,14 @@ def _end_with(connection: socket.socket) -> None:
 def _start(address: str, connection_file: str) -> None:
     """Ask for a kernel, and stay as long as it and who started this do."""
     parent = os.getppid()
-    asked = {
+    request = {
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "connection_file": connection_file,
     }
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        connection.sendall(json.dumps(asked).encode() + b"\n")
+        connection.sendall(json.dumps(request).encode() + b"\n")
         while os.getppid() == parent and not select.select([connection], [], [], _LOOK_S)[0]:
             pass
 

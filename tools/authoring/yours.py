@@ -56,12 +56,12 @@ class Right:
     cell: Cell
 
 
-def parted(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
+def split_wrong(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
     """Return the cells of the source ``where`` that its notebook holds, and the wrong answers,
     which it does not.
     """
-    shown = tuple(cell for cell in cells if not {"wrong", "right"} & set(cell.metadata))
-    return shown, tuple(_wrong(cell, where) for cell in cells if "wrong" in cell.metadata)
+    notebook_cells = tuple(cell for cell in cells if not {"wrong", "right"} & set(cell.metadata))
+    return notebook_cells, tuple(_wrong(cell, where) for cell in cells if "wrong" in cell.metadata)
 
 
 def right_answers(cells: Sequence[Cell], where: str) -> tuple[Right, ...]:
@@ -70,7 +70,7 @@ def right_answers(cells: Sequence[Cell], where: str) -> tuple[Right, ...]:
     Raises AuthoringError for one that is not in a style of :data:`STYLES`, or is of no function of
     the lesson.
     """
-    known = {cell.metadata["yours"] for cell in cells if "yours" in cell.metadata}
+    function_names = {cell.metadata["yours"] for cell in cells if "yours" in cell.metadata}
     answers = tuple(
         Right(str(cell.metadata["right"]), cell.metadata.get("style"), cell)
         for cell in cells
@@ -78,7 +78,7 @@ def right_answers(cells: Sequence[Cell], where: str) -> tuple[Right, ...]:
     )
     for answer in answers:
         here = f"{where}, line {answer.cell.line}: right={answer.name!r}"
-        if answer.name not in known:
+        if answer.name not in function_names:
             raise AuthoringError(f"{here}; no cell has this yours=...")
         if answer.style not in STYLES:
             raise AuthoringError(
@@ -88,8 +88,8 @@ def right_answers(cells: Sequence[Cell], where: str) -> tuple[Right, ...]:
 
 
 def _wrong(cell: Cell, where: str) -> Wrong:
-    here, said = f"{where}, line {cell.line}", cell.metadata.get("says")
-    if cell.kind != "code" or not isinstance(said, str) or not said.strip():
+    here, says = f"{where}, line {cell.line}", cell.metadata.get("says")
+    if cell.kind != "code" or not isinstance(says, str) or not says.strip():
         example = '# %% wrong="units" says="a part of the message"'
         raise AuthoringError(f"{here}: a wrong answer is a code cell, {example}")
     gets = cell.metadata.get("gets")
@@ -97,56 +97,58 @@ def _wrong(cell: Cell, where: str) -> Wrong:
         raise AuthoringError(
             f"{here}: gets={gets!r}; state the points that are left, such as gets=2"
         )
-    return Wrong(str(cell.metadata["wrong"]), said, gets, cell)
+    return Wrong(str(cell.metadata["wrong"]), says, gets, cell)
 
 
 def refuse_ill_formed(cells: Sequence[Cell], wrong: Sequence[Wrong], where: str) -> None:
     """Raise AuthoringError for cells of a lesson that its reader cannot write, or whose checks are
     not there.
     """
-    known: set[str] = set()
-    for place, cell in enumerate(cells):
+    function_names: set[str] = set()
+    for index, cell in enumerate(cells):
         here = f"{where}, line {cell.line}"
         if (TAG in cell.tags) != ("yours" in cell.metadata):
             example = '# %% tags=["yours"] yours="the_name_of_its_function"'
             raise AuthoringError(f"{here}: a cell that the reader writes begins {example}")
         if "yours" in cell.metadata:
-            known.add(_name(cell, known, here))
-            _refuse_without_checks(cell, cells[place + 1 : place + 3], wrong, here)
-        elif "checks" in cell.metadata and cell.metadata["checks"] not in known:
+            function_names.add(_name(cell, function_names, here))
+            _refuse_without_checks(cell, cells[index + 1 : index + 3], wrong, here)
+        elif "checks" in cell.metadata and cell.metadata["checks"] not in function_names:
             raise AuthoringError(
                 f"{here}: checks={cell.metadata['checks']!r}; no cell above has this yours=..."
             )
-    checked = [cell.metadata["checks"] for cell in cells if "checks" in cell.metadata]
-    for name in known:
-        if checked.count(name) > 1:
+    checked_names = [cell.metadata["checks"] for cell in cells if "checks" in cell.metadata]
+    for name in function_names:
+        if checked_names.count(name) > 1:
             raise AuthoringError(
-                f"{where}: {checked.count(name)} cells have checks={name!r}; put the checks into "
-                "one"
+                f"{where}: {checked_names.count(name)} cells have checks={name!r}; put the checks "
+                "into one"
             )
-    for one in wrong:
-        here = f"{where}, line {one.cell.line}"
-        if one.name not in known:
-            raise AuthoringError(f"{here}: wrong={one.name!r}; no cell has this yours=...")
-        if one.gets is not None:
-            raise AuthoringError(f"{here}: gets={one.gets}; a lesson gives no points, remove it")
+    for wrong_answer in wrong:
+        here = f"{where}, line {wrong_answer.cell.line}"
+        if wrong_answer.name not in function_names:
+            raise AuthoringError(f"{here}: wrong={wrong_answer.name!r}; no cell has this yours=...")
+        if wrong_answer.gets is not None:
+            raise AuthoringError(
+                f"{here}: gets={wrong_answer.gets}; a lesson gives no points, remove it"
+            )
 
 
-def _name(cell: Cell, known: set[str], here: str) -> str:
+def _name(cell: Cell, function_names: set[str], here: str) -> str:
     name = cell.metadata["yours"]
     if cell.kind != "code":
         raise AuthoringError(
             f"{here}: yours={name!r} on a {cell.kind} cell; it belongs to a code cell"
         )
     try:
-        written = function(cell.source).name
+        function_name = function(cell.source).name
     except AuthoringError as error:
         raise AuthoringError(f"{here}: {error}") from error
-    if written != name:
+    if function_name != name:
         raise AuthoringError(
-            f"{here}: yours={name!r}, but its function is {written}; give both one name"
+            f"{here}: yours={name!r}, but its function is {function_name}; give both one name"
         )
-    if name in known:
+    if name in function_names:
         raise AuthoringError(
             f"{here}: yours={name!r} stands twice; give each function a name of its own"
         )
@@ -157,21 +159,25 @@ def _refuse_without_checks(
     cell: Cell, after: Sequence[Cell], wrong: Sequence[Wrong], here: str
 ) -> None:
     name = cell.metadata["yours"]
-    following = after[1:] if after and after[0].kind == "markdown" else after
-    if not following or following[0].kind != "code" or following[0].metadata.get("checks") != name:
-        what = f'let the cell # %% checks="{name}" follow, after one markdown cell at most'
-        raise AuthoringError(f"{here}: no checks of {name}; {what}")
-    if not re.search(
-        rf"(?m)^{name} = (?:\w+\.settle\(\)|check\({name}\b[^()]*\))$", following[0].source
+    next_cells = after[1:] if after and after[0].kind == "markdown" else after
+    if (
+        not next_cells
+        or next_cells[0].kind != "code"
+        or next_cells[0].metadata.get("checks") != name
     ):
-        what = f"write {name} = check({name}), where check = exercises.checks_of(...)"
+        message = f'let the cell # %% checks="{name}" follow, after one markdown cell at most'
+        raise AuthoringError(f"{here}: no checks of {name}; {message}")
+    if not re.search(
+        rf"(?m)^{name} = (?:\w+\.settle\(\)|check\({name}\b[^()]*\))$", next_cells[0].source
+    ):
+        message = f"write {name} = check({name}), where check = exercises.checks_of(...)"
         raise AuthoringError(
-            f"{here}: its checks do not say which {name} the cells below use; {what}"
+            f"{here}: its checks do not say which {name} the cells below use; {message}"
         )
-    count = sum(one.name == name for one in wrong)
+    count = sum(wrong_answer.name == name for wrong_answer in wrong)
     if count < FEWEST_WRONG:
-        what = f'write at least {FEWEST_WRONG}, each # %% wrong="{name}" says="..."'
-        raise AuthoringError(f"{here}: {count} wrong versions of {name}; {what}")
+        message = f'write at least {FEWEST_WRONG}, each # %% wrong="{name}" says="..."'
+        raise AuthoringError(f"{here}: {count} wrong versions of {name}; {message}")
 
 
 def function(source: str) -> ast.FunctionDef:
@@ -184,18 +190,18 @@ def function(source: str) -> ast.FunctionDef:
         statements = ast.parse(source).body
     except SyntaxError as error:
         raise AuthoringError(f"it is not Python: {error.msg}") from error
-    only = statements[0] if len(statements) == 1 else None
-    if not isinstance(only, ast.FunctionDef):
-        counted = sum(isinstance(one, ast.FunctionDef) for one in statements)
+    definition = statements[0] if len(statements) == 1 else None
+    if not isinstance(definition, ast.FunctionDef):
+        function_count = sum(isinstance(statement, ast.FunctionDef) for statement in statements)
         raise AuthoringError(
-            f"it holds {counted} functions and {len(statements) - counted} other statements; write "
-            "one function, and the rest into the cells above"
+            f"it holds {function_count} functions and {len(statements) - function_count} other "
+            "statements; write one function, and the rest into the cells above"
         )
-    if ast.get_docstring(only) is None or only.body[0].lineno == only.lineno:
+    if ast.get_docstring(definition) is None or definition.body[0].lineno == definition.lineno:
         raise AuthoringError(
-            f"{only.name} has no docstring on a line of its own; say there what it returns"
+            f"{definition.name} has no docstring on a line of its own; say there what it returns"
         )
-    return only
+    return definition
 
 
 def stub(source: str) -> str:
@@ -210,7 +216,7 @@ def stub(source: str) -> str:
     return "\n".join([*lines, f"{' ' * docstring.col_offset}..."])
 
 
-def packed(source: str) -> str:
+def pack(source: str) -> str:
     """Return a text as the metadata of the reader's copy holds it: nothing to read by accident."""
     return base64.b64encode(zlib.compress(source.encode())).decode()
 
@@ -224,6 +230,6 @@ def as_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         if "yours" in cell.metadata:
-            cell.metadata["worked"] = packed(cell.source)
+            cell.metadata["worked"] = pack(cell.source)
             cell.source = stub(cell.source)
     return copy

@@ -21,23 +21,25 @@ def main(root: Path = ROOT) -> int:
     course, copy = root / "course", root / "my_course"
     try:
         is_new = not os.path.lexists(copy)
-        said = update.take_predictions(course, copy)
+        messages = update.take_predictions(course, copy)
         files = form.files(course)
-        said += update.update(copy, files)
+        messages += update.update(copy, files)
     except (AuthoringError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print("\n".join([*said, _made(files) if is_new else "my_course is up to date"]))
+    print(
+        "\n".join([*messages, _describe_new_copy(files) if is_new else "my_course is up to date"])
+    )
     return 0
 
 
-def _made(files: Collection[str]) -> str:
+def _describe_new_copy(files: Collection[str]) -> str:
     """Return the last line about a new copy of ``files``: how many lessons it has, and which one to
     open.
     """
     lessons = sorted(name for name in files if fnmatchcase(name, form.LESSONS) and "/" not in name)
-    counted = "1 lesson" if len(lessons) == 1 else f"{len(lessons)} lessons"
-    return f"my_course is made: {counted}" + (f"; open {lessons[0]}" if lessons else "")
+    count_text = "1 lesson" if len(lessons) == 1 else f"{len(lessons)} lessons"
+    return f"my_course is made: {count_text}" + (f"; open {lessons[0]}" if lessons else "")
 
 
 if __name__ == "__main__":

@@ -36,27 +36,27 @@ def files(course: Path) -> dict[str, bytes]:
 
     Raises AuthoringError where a notebook cannot be read.
     """
-    found = sorted({path for part in PARTS for path in course.glob(part)})
-    names = {path: path.relative_to(course).as_posix() for path in found}
+    paths = sorted({path for part in PARTS for path in course.glob(part)})
+    names = {path: path.relative_to(course).as_posix() for path in paths}
     return {name.removeprefix("source/"): _file(path, Path(name)) for path, name in names.items()}
 
 
 def _file(path: Path, name: Path) -> bytes:
     if path.suffix == ".md":
-        return _linked_within(path.read_text(encoding="utf-8"), name).encode()
+        return _without_outside_links(path.read_text(encoding="utf-8"), name).encode()
     if path.suffix != ".ipynb":
         return path.read_bytes()
     try:
-        made = notebook(nbformat.read(path, as_version=4))
+        copy = notebook(nbformat.read(path, as_version=4))
     except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
         raise AuthoringError(
             f"{path.name} is not a notebook ({error}); take it from the course again"
         ) from error
-    for cell in made.cells:
+    for cell in copy.cells:
         if cell.cell_type == "markdown":
-            cell.source = _linked_within(cell.source, name)
-    made.metadata.update(_kernel())
-    return f"{nbformat.writes(made)}\n".encode()
+            cell.source = _without_outside_links(cell.source, name)
+    copy.metadata.update(_kernel())
+    return f"{nbformat.writes(copy)}\n".encode()
 
 
 def notebook(built: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -66,20 +66,20 @@ def notebook(built: nbformat.NotebookNode) -> nbformat.NotebookNode:
     The pictures of an exercise are given: each is attached to a cell below the code that draws it,
     which is folded.
     """
-    made = yours.as_copy(built)
+    copy = yours.as_copy(built)
     cells = []
-    for given, cell in zip(built.cells, made.cells, strict=True):
-        pictures = _pictures(given) if "nbgrader" in given.metadata else []
+    for built_cell, cell in zip(built.cells, copy.cells, strict=True):
+        pictures = _pictures(built_cell) if "nbgrader" in built_cell.metadata else []
         if pictures:
             cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
         cells += [cell, *pictures]
-    made.cells = cells
-    return made
+    copy.cells = cells
+    return copy
 
 
 def _pictures(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     """Return a cell for each picture that a cell shows."""
-    shown = [
+    shown_data = [
         output.data for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]
     return [
@@ -89,20 +89,20 @@ def _pictures(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
             attachments={"picture.png": {"image/png": data["image/png"]}},
             metadata={"deletable": False, "editable": False},
         )
-        for number, data in enumerate(shown, start=1)
+        for number, data in enumerate(shown_data, start=1)
     ]
 
 
-def _linked_within(text: str, name: Path) -> str:
+def _without_outside_links(text: str, name: Path) -> str:
     """Return a page's text, its links out of the course's folder as words: JupyterLab opens nothing
     above its root.
     """
 
-    def kept(link: re.Match[str]) -> str:
+    def link_or_words(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(PurePosixPath(name).parent, link[2]))
         return link[1] if target.startswith("../") else link[0]
 
-    return _LINK.sub(kept, text)
+    return _LINK.sub(link_or_words, text)
 
 
 @lru_cache(maxsize=1)
@@ -113,5 +113,5 @@ def _kernel() -> dict[str, dict]:
     With other metadata a notebook that was only opened would count as changed.
     """
     spec = KernelSpecManager().get_kernel_spec(KERNEL)
-    stated = {"name": KERNEL, "display_name": spec.display_name, "language": spec.language}
-    return dict(zip(OF_THE_KERNEL, (stated, dict(IPythonKernel.language_info)), strict=True))
+    kernel = {"name": KERNEL, "display_name": spec.display_name, "language": spec.language}
+    return dict(zip(OF_THE_KERNEL, (kernel, dict(IPythonKernel.language_info)), strict=True))

@@ -60,26 +60,39 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
     if os.path.lexists(copy) and not copy.is_dir():
         raise NotADirectoryError(f"{copy} is no folder; rename it, and start again")
     copy.mkdir(parents=True, exist_ok=True)
-    known, said = _read(copy / MANIFEST)
+    known_files, messages = _read(copy / MANIFEST)
     for name, content in files.items():
-        one = known.setdefault(name, _Known())
-        one.contents = list(dict.fromkeys([*one.contents, _content(Path(name).name, content)]))
-    _write(copy / MANIFEST, known)
+        known_file = known_files.setdefault(name, _Known())
+        known_file.contents = list(
+            dict.fromkeys([*known_file.contents, _content(Path(name).name, content)])
+        )
+    _write(copy / MANIFEST, known_files)
     try:
-        said += _take_new_names(copy, files, known)
+        messages += _take_new_names(copy, files, known_files)
         for name, content in files.items():
-            odd = _oddity(copy, name)
-            said += [odd] if odd else _hand_over(copy, name, content, known[name])
-        gone = [name for name, one in known.items() if name not in files and one.version]
-        for name in gone:
-            known[name].version = ""
+            obstacle = _obstacle(copy, name)
+            messages += (
+                [obstacle] if obstacle else _hand_over(copy, name, content, known_files[name])
+            )
+        removed = [
+            name
+            for name, known_file in known_files.items()
+            if name not in files and known_file.version
+        ]
+        for name in removed:
+            known_files[name].version = ""
     finally:
-        _write(copy / MANIFEST, known)
-    left = [name for name in gone if os.path.lexists(copy / name)]
-    return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in left)]
+        _write(copy / MANIFEST, known_files)
+    remaining = [name for name in removed if os.path.lexists(copy / name)]
+    return [
+        *messages,
+        *(f"{name} is no longer part of the course; it stays as it is" for name in remaining),
+    ]
 
 
-def _take_new_names(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
+def _take_new_names(
+    copy: Path, files: Mapping[str, bytes], known_files: dict[str, _Known]
+) -> list[str]:
     """Rename what the copy has of a lesson that has another number or title in ``files``, and what
     lies beside it.
 
@@ -90,26 +103,27 @@ def _take_new_names(copy: Path, files: Mapping[str, bytes], known: dict[str, _Kn
         for path in map(PurePosixPath, files)
         if (match := _NUMBERED.fullmatch(path.name))
     }
-    said = []
+    messages = []
     for folder in sorted({parent for parent, _ in names}):
         usable = os.access(copy / folder, _USED)
         for path in sorted((copy / folder).glob("[0-9][0-9]_*")) if usable else ():
             match = _NUMBERED.fullmatch(path.name)
             name = names.get((folder, title_of(match["name"]))) if match else None
-            new = path.with_name(f"{name}{match['rest']}") if match else path
-            if name is None or os.path.lexists(new):
+            new_path = path.with_name(f"{name}{match['rest']}") if match else path
+            if name is None or os.path.lexists(new_path):
                 continue
-            old_name, new_name = (one.relative_to(copy).as_posix() for one in (path, new))
-            if _is_the_readers(path, known.get(old_name, _Known()).contents):
-                what = "number" if new.name[2:] == path.name[2:] else "name"
-                said.append(f"{old_name} is {new_name} now: its lesson has another {what}")
-            if old_name in known:
-                old, new_one = known.pop(old_name), known.setdefault(new_name, _Known())
-                new_one.version = old.version
-                new_one.contents = list(dict.fromkeys([*old.contents, *new_one.contents]))
-                _write(copy / MANIFEST, known)  # a killed update finds the file by its new name
-            path.rename(new)
-    return said
+            old_name, new_name = (file.relative_to(copy).as_posix() for file in (path, new_path))
+            if _is_the_readers(path, known_files.get(old_name, _Known()).contents):
+                kind = "number" if new_path.name[2:] == path.name[2:] else "name"
+                messages.append(f"{old_name} is {new_name} now: its lesson has another {kind}")
+            if old_name in known_files:
+                old, new = known_files.pop(old_name), known_files.setdefault(new_name, _Known())
+                new.version = old.version
+                new.contents = list(dict.fromkeys([*old.contents, *new.contents]))
+                # a killed update finds the file by its new name
+                _write(copy / MANIFEST, known_files)
+            path.rename(new_path)
+    return messages
 
 
 def take_predictions(course: Path, copy: Path) -> list[str]:
@@ -128,49 +142,51 @@ def take_predictions(course: Path, copy: Path) -> list[str]:
 def _read(manifest: Path) -> tuple[dict[str, _Known], list[str]]:
     if not os.path.lexists(manifest):
         return {}, []
-    taken = "every file that differs from the course's is taken for yours"
+    consequence = "every file that differs from the course's is taken for yours"
     if not manifest.is_file():
-        return {}, [f"{manifest.name} is no file, so {taken}; rename it, and start again"]
+        return {}, [f"{manifest.name} is no file, so {consequence}; rename it, and start again"]
     if not os.access(manifest, os.R_OK):
         raise PermissionError(f"{manifest} may not be read; allow that: chmod u+r {manifest}")
     try:
-        known = {
-            name: _Known(**one)
-            for name, one in json.loads(manifest.read_text(encoding="utf-8")).items()
+        known_files = {
+            name: _Known(**entry)
+            for name, entry in json.loads(manifest.read_text(encoding="utf-8")).items()
         }
         if all(
-            isinstance(text, str) for one in known.values() for text in (one.version, *one.contents)
+            isinstance(text, str)
+            for entry in known_files.values()
+            for text in (entry.version, *entry.contents)
         ):
-            return known, []
+            return known_files, []
     except (ValueError, TypeError, AttributeError, RecursionError):
         # somebody's own, or half of one
         pass
-    return {}, [f"{manifest.name} is damaged: {taken}"]
+    return {}, [f"{manifest.name} is damaged: {consequence}"]
 
 
-def _write(manifest: Path, known: Mapping[str, _Known]) -> None:
-    text = json.dumps({name: asdict(one) for name, one in known.items()}, indent=1)
+def _write(manifest: Path, known_files: Mapping[str, _Known]) -> None:
+    text = json.dumps({name: asdict(file) for name, file in known_files.items()}, indent=1)
     if manifest.is_file() or not os.path.lexists(manifest):
         write_atomically(manifest, f"{text}\n")
 
 
-def _oddity(copy: Path, name: str) -> str:
-    """Return what is in the way of the course's file ``name`` and what to do, "" where it can be
+def _obstacle(copy: Path, name: str) -> str:
+    """Return a sentence on what is in the way of the course's file ``name``, "" where it can be
     written.
     """
     for path in (*reversed([copy / parent for parent in Path(name).parents][:-1]), copy / name):
         expected = path.is_file() if path == copy / name else path.is_dir()
         if os.path.lexists(path) and not expected:
             kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no file"
-            what = path.relative_to(copy).as_posix()
+            item = path.relative_to(copy).as_posix()
             return (
-                f"{name} is not brought up to date, because {what} is {kind} here; rename it, and "
+                f"{name} is not brought up to date, because {item} is {kind} here; rename it, and "
                 "start again"
             )
         if path.is_dir() and not os.access(path, _USED):
-            what = path.relative_to(copy).as_posix()
+            item = path.relative_to(copy).as_posix()
             return (
-                f"{name} is not brought up to date, because {what} may not be read and written; "
+                f"{name} is not brought up to date, because {item} may not be read and written; "
                 f"allow that: chmod u+rwx {path}"
             )
     if os.path.lexists(copy / name) and not os.access(copy / name, os.R_OK):
@@ -181,21 +197,25 @@ def _oddity(copy: Path, name: str) -> str:
     return ""
 
 
-def _hand_over(copy: Path, name: str, content: bytes, known: _Known) -> list[str]:
+def _hand_over(copy: Path, name: str, content: bytes, known_file: _Known) -> list[str]:
     """Write one file of the course, or its new version beside the reader's; return what to say of
     it.
     """
     path = copy / name
-    version, said = _digest(_version(path.name, content)), []
-    if _is_the_readers(path, known.contents):
-        if version == known.version:
+    version, messages = _digest(_version(path.name, content)), []
+    if _is_the_readers(path, known_file.contents):
+        if version == known_file.version:
             return []
-        places = (
+        candidates = (
             path.with_name(f"{path.stem}.new{number if number > 1 else ''}{path.suffix}")
             for number in count(1)
         )
-        beside = next(place for place in places if not _is_the_readers(place, known.contents))
-        said = [
+        beside = next(
+            candidate
+            for candidate in candidates
+            if not _is_the_readers(candidate, known_file.contents)
+        )
+        messages = [
             (
                 f"{name} is yours and stays; the course has a newer version, see "
                 f"{beside.relative_to(copy).as_posix()}"
@@ -205,14 +225,14 @@ def _hand_over(copy: Path, name: str, content: bytes, known: _Known) -> list[str
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:
         write_atomically(path, content)
-    known.version = version
-    return said
+    known_file.version = version
+    return messages
 
 
-def _is_the_readers(path: Path, ours: Sequence[str]) -> bool:
+def _is_the_readers(path: Path, course_contents: Sequence[str]) -> bool:
     if not path.is_file() or not os.access(path, os.R_OK):
         return os.path.lexists(path)
-    return _content(path.name, path.read_bytes()) not in ours
+    return _content(path.name, path.read_bytes()) not in course_contents
 
 
 def _content(name: str, data: bytes) -> str:
@@ -237,21 +257,21 @@ def _content(name: str, data: bytes) -> str:
 
 
 def _metadata(cell: dict) -> dict:
-    """Return what a cell's metadata says beyond what a program notes there of itself."""
+    """Return a cell's metadata without those that a program notes there of itself."""
     return {key: value for key, value in cell["metadata"].items() if key not in _OF_THE_PROGRAM}
 
 
 def _version(name: str, data: bytes) -> bytes:
-    """Return what makes a version of a file: of a notebook all but what this machine's kernel adds
-    to it.
+    """Return the content that makes a version of a file: of a notebook all but what this machine's
+    kernel adds to it.
     """
     if not name.endswith(".ipynb"):
         return data
-    made = json.loads(data)
-    made["metadata"] = {
-        key: value for key, value in made["metadata"].items() if key not in OF_THE_KERNEL
+    notebook = json.loads(data)
+    notebook["metadata"] = {
+        key: value for key, value in notebook["metadata"].items() if key not in OF_THE_KERNEL
     }
-    return json.dumps(made, sort_keys=True).encode()
+    return json.dumps(notebook, sort_keys=True).encode()
 
 
 def _digest(data: bytes) -> str:

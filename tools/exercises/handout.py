@@ -59,10 +59,10 @@ def student(course: Course, target: Path) -> Path:
     Raises AuthoringError, and leaves the old tree, when a notebook is not what its source gives or
     the tree holds a solution, a hidden test or a file of the instructor's.
     """
-    known = sheets.load(course)
+    all_sheets = sheets.load(course)
     with in_place_of(target) as fresh:
         fill(course, fresh)
-        refuse([*sheets.problems(course), *leaks(fresh, known)])
+        refuse([*sheets.problems(course), *leaks(fresh, all_sheets)])
     return target
 
 
@@ -80,10 +80,10 @@ def in_place_of(target: Path) -> Iterator[Path]:
         fresh.rename(target)
 
 
-def refuse(found: Sequence[Problem]) -> None:
+def refuse(problems: Sequence[Problem]) -> None:
     """Raise AuthoringError that says what was found, if anything was."""
-    if found:
-        raise AuthoringError("; ".join(str(problem) for problem in found))
+    if problems:
+        raise AuthoringError("; ".join(str(problem) for problem in problems))
 
 
 def fill(course: Course, tree: Path) -> None:
@@ -105,25 +105,25 @@ def fill(course: Course, tree: Path) -> None:
     project = course.root / "pyproject.toml"
     if project.is_file():
         (tree / "pyproject.toml").write_text(
-            installing(project.read_text(encoding="utf-8")), encoding="utf-8"
+            installation_sections(project.read_text(encoding="utf-8")), encoding="utf-8"
         )
 
 
-def installing(project: str) -> str:
+def installation_sections(project: str) -> str:
     """Return a pyproject.toml with the sections that install ``helpers``, and none of the course's
     own tools.
     """
-    lines, keep = [], True
+    lines, is_kept = [], True
     for line in project.splitlines():
         section = _SECTION.fullmatch(line)
         if section:
-            keep = section[1].startswith(_INSTALLING)
-        if keep:
+            is_kept = section[1].startswith(_INSTALLING)
+        if is_kept:
             lines.append(line)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
+def leaks(tree: Path, all_sheets: Sequence[Sheet]) -> list[Problem]:
     """Return a problem for each file under ``tree`` that is the instructor's, or holds what
     students shall not read.
 
@@ -131,44 +131,46 @@ def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
     wrong answer that is long enough to say something and that no released notebook holds itself,
     and nbgrader's marks of such regions.
     """
-    secret = [*sorted(secrets(known)), "### BEGIN SOLUTION", "### BEGIN HIDDEN TESTS"]
-    found = []
+    secret = [*sorted(secrets(all_sheets)), "### BEGIN SOLUTION", "### BEGIN HIDDEN TESTS"]
+    problems = []
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         name = path.relative_to(tree).as_posix()
         if "instructor" in Path(name).parts:
-            found.append(
+            problems.append(
                 Problem(
                     name, None, "is a file of the instructor's; keep it out of the students' tree"
                 )
             )
         text = _text(path)
-        shown = next((line for line in secret if line in text), None)
-        if shown:
-            found.append(
-                Problem(name, None, f"shows a solution or a hidden test: {shown!r}; take it out")
+        leaked = next((line for line in secret if line in text), None)
+        if leaked:
+            problems.append(
+                Problem(name, None, f"shows a solution or a hidden test: {leaked!r}; take it out")
             )
-    return found
+    return problems
 
 
-def secrets(known: Sequence[Sheet]) -> set[str]:
+def secrets(all_sheets: Sequence[Sheet]) -> set[str]:
     """Return the lines, without indentation, that no student shall read before handing in."""
-    public = "\n".join(cell.source for sheet in known for cell in sheets.released(sheet).cells)
-    whole = [
+    public = "\n".join(cell.source for sheet in all_sheets for cell in sheets.released(sheet).cells)
+    cells = [
         cell
-        for sheet in known
+        for sheet in all_sheets
         for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))
     ]
-    hidden = (cell for cell in whole if cell.kind == "code" or "written" in cell.metadata)
+    hidden = (cell for cell in cells if cell.kind == "code" or "written" in cell.metadata)
     lines = {line.strip() for cell in hidden for line in cell.source.splitlines()}
     return {line for line in lines if len(line) >= _SHORTEST_SECRET and line not in public}
 
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:  # a picture, not text
         return ""
-    return "\n".join(_strings(json.loads(text))) if path.suffix in (".ipynb", ".json") else text
+    return (
+        "\n".join(_strings(json.loads(content))) if path.suffix in (".ipynb", ".json") else content
+    )
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -205,22 +207,23 @@ def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -
     return release_into(target, of_class(target, sheets.load(course, numbers)), course)
 
 
-def of_class(folder: Path, known: Sequence[Sheet]) -> tuple[Sheet, ...]:
+def of_class(folder: Path, current_sheets: Sequence[Sheet]) -> tuple[Sheet, ...]:
     """Return the exercises under the names that they have in the folder of a class.
 
     A class keeps the names with which it began, in its gradebook and in its files, also where a
     lesson has another number since.
     """
-    current, names = {sheet.lesson.name for sheet in known}, dict[str, str]()
+    current_names, names = {sheet.lesson.name for sheet in current_sheets}, dict[str, str]()
     for path in sorted((folder / "source").glob("[0-9][0-9]_*")):
-        if path.is_dir() and names.get(title_of(path.name)) not in current:
+        if path.is_dir() and names.get(title_of(path.name)) not in current_names:
             names[title_of(path.name)] = path.name
     return tuple(
-        sheet.named(names.get(title_of(sheet.lesson.name), sheet.lesson.name)) for sheet in known
+        sheet.named(names.get(title_of(sheet.lesson.name), sheet.lesson.name))
+        for sheet in current_sheets
     )
 
 
-def release_into(target: Path, known: Sequence[Sheet], course: Course) -> list[Path]:
+def release_into(target: Path, assignments: Sequence[Sheet], course: Course) -> list[Path]:
     """Write the sources of these assignments, under their names, and nbgrader's configuration; see
     nbgrader_folder.
     """
@@ -230,7 +233,7 @@ def release_into(target: Path, known: Sequence[Sheet], course: Course) -> list[P
             f"{target}: give a folder outside the repository, or in _build; it will hold solutions"
         )
     written = []
-    for sheet in known:
+    for sheet in assignments:
         path = target / "source" / sheet.lesson.name / sheet.lesson.notebook_name
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, nbformat.writes(sheets.instructor(sheet)) + "\n")

@@ -35,52 +35,57 @@ class ExerciseAttempt(Result):
 
 def stub(sheet: Sheet, exercise: str) -> str:
     """Return the text of the cell that a student finds, whose function returns ``not_yet``."""
-    return _released(sheet, exercise, grade=False)
+    return _released_source(sheet, exercise, grade=False)
 
 
 def public_checks(sheet: Sheet, exercise: str) -> str:
     """Return the text of the visible checks, as a student finds it."""
-    return _released(sheet, exercise, grade=True)
+    return _released_source(sheet, exercise, grade=True)
 
 
 def attempt(sheet: Sheet, exercise: str, answer: str) -> ExerciseAttempt:
-    """Return what the text ``answer``, in the place of the exercise's answer, gets.
+    """Return the result of the text ``answer`` in the place of the exercise's answer.
 
     Runs the given cells of the notebook's beginning and of the exercise, then the visible checks;
     then the same again with all checks. An exception in a cell passes unchanged.
     """
     checks = sheet.cell("checks", exercise)
     points = checks.metadata["points"]
-    said = io.StringIO()
-    with redirect_stdout(said):
-        run_cell(public_checks(sheet, exercise), "checks", answered(sheet, exercise, answer))
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        run_cell(public_checks(sheet, exercise), "checks", run_answer(sheet, exercise, answer))
     with redirect_stdout(io.StringIO()):
-        score = run_cell(checks.source, "checks", answered(sheet, exercise, answer))
-    return ExerciseAttempt(exercise, score, points, said.getvalue())
+        score = run_cell(checks.source, "checks", run_answer(sheet, exercise, answer))
+    return ExerciseAttempt(exercise, score, points, printed.getvalue())
 
 
-def answered(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:
+def run_answer(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:
     """Return the names that stand when the given cells and ``answer`` have run, and the checks have
     not.
 
     The given cells before the answer run once for all answers: most of their time goes into
     figures.
     """
-    beginning, *sections = sections_of(sheet.lesson.cells)
-    own = next(
+    introduction, *sections = sections_of(sheet.lesson.cells)
+    section = next(
         cells
         for cells in sections
         if any(cell.metadata.get("answer") == exercise for cell in cells)
     )
-    place = next(index for index, cell in enumerate(own) if cell.metadata.get("answer") == exercise)
-    names = {name: own_copy(value) for name, value in _given((*beginning, *own[:place])).items()}
+    answer_index = next(
+        index for index, cell in enumerate(section) if cell.metadata.get("answer") == exercise
+    )
+    names = {
+        name: own_copy(value)
+        for name, value in _given_names((*introduction, *section[:answer_index])).items()
+    }
     with redirect_stdout(io.StringIO()):
         run_cell(answer, f"answer to {exercise}", names)
-        _run_given(own[place + 1 :], names)
+        _run_given(section[answer_index + 1 :], names)
     return names
 
 
-def _given(cells: Sequence[Cell]) -> dict[str, Any]:
+def _given_names(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return the names that stand after these cells, which no caller may change."""
     key = tuple(cell.source for cell in cells)
     if key not in _GIVEN:
@@ -97,7 +102,7 @@ def _run_given(cells: Iterable[Cell], names: dict[str, Any]) -> None:
             run_cell(cell.source, f"cell at line {cell.line}", names)
 
 
-def _released(sheet: Sheet, exercise: str, *, grade: bool) -> str:
+def _released_source(sheet: Sheet, exercise: str, *, grade: bool) -> str:
     key = tuple(cell.source for cell in sheet.lesson.cells)
     if key not in _RELEASED:
         cells = released(sheet).cells

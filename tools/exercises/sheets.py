@@ -107,11 +107,11 @@ def load(course: Course, numbers: Sequence[str] = ()) -> tuple[Sheet, ...]:
     """
     lessons = {lesson.number: lesson for lesson in course.lessons()}
     chosen = [lesson.number for lesson in course.lessons(numbers)] if numbers else lessons
-    found = [
+    all_sheets = [
         _read(lessons, path.name, path.read_text(encoding="utf-8"))
         for path in sorted(source_files(course))
     ]
-    return tuple(sheet for sheet in found if sheet.lesson.number in chosen)
+    return tuple(sheet for sheet in all_sheets if sheet.lesson.number in chosen)
 
 
 def source_files(course: Course) -> list[Path]:
@@ -120,7 +120,7 @@ def source_files(course: Course) -> list[Path]:
 
 
 def read(course: Course, name: str, script: str) -> Sheet:
-    """Return what the text ``script`` of the source ``name`` describes, held to the rules of the
+    """Return the exercises in the text ``script`` of the source ``name``, held to the rules of the
     module's docstring.
     """
     return _read({lesson.number: lesson for lesson in course.lessons()}, name, script)
@@ -135,12 +135,12 @@ def _read(lessons: Mapping[str, Lesson], name: str, script: str) -> Sheet:
         raise AuthoringError(
             f"{name}: lesson {lesson.number} is {lesson.slug}; name it {lesson.name}{_SUFFIX}.py"
         )
-    cells, wrong = yours.parted(cells_of(script, name), name)
+    cells, wrong = yours.split_wrong(cells_of(script, name), name)
     title = f"{lesson.title}: exercises"
-    own = replace(
+    exercise_lesson = replace(
         lesson, slug=match["slug"], title=title, objectives=(), cells=cells, wrong=wrong, run_s=0
     )
-    sheet = Sheet(own)
+    sheet = Sheet(exercise_lesson)
     _refuse_ill_formed(sheet, name)
     return sheet
 
@@ -163,9 +163,9 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
             ]
             belongs = roles != [] and _REGION[roles[0]] == role
             if marks != ([f"### BEGIN {role}", f"### END {role}"] if belongs else []):
-                what = "exactly one region" if belongs else "no region"
+                expected = "exactly one region" if belongs else "no region"
                 raise AuthoringError(
-                    f"{where}: {what} '### BEGIN {role}' to '### END {role}' belongs here"
+                    f"{where}: {expected} '### BEGIN {role}' to '### END {role}' belongs here"
                 )
         for role in roles:
             exercise, points = str(cell.metadata[role]), cell.metadata.get("points")
@@ -180,19 +180,21 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
                 )
             seen.add((role, exercise))
     _refuse_ill_formed_questions(sheet, name)
-    answers, checked = ({one for kind, one in seen if kind == role} for role in _REGION)
-    strangers = {one.name for one in sheet.wrong} - answers
-    if answers != checked or strangers:
-        alone = ", ".join(sorted((answers ^ checked) | strangers))
+    answers, with_checks = (
+        {exercise for kind, exercise in seen if kind == role} for role in _REGION
+    )
+    strangers = {wrong.name for wrong in sheet.wrong} - answers
+    if answers != with_checks or strangers:
+        alone = ", ".join(sorted((answers ^ with_checks) | strangers))
         raise AuthoringError(f"{name}: {alone} needs one cell answer=... and one cell checks=...")
 
 
 def _refuse_ill_formed_questions(sheet: Sheet, name: str) -> None:
-    known = [*sheet.exercises]
+    names = [*sheet.exercises]
     for cell in (cell for cell in sheet.lesson.cells if "written" in cell.metadata):
         where, points = f"{name}, line {cell.line}", cell.metadata.get("points")
         question = str(cell.metadata["written"])
-        if cell.kind != "markdown" or not _NAME.fullmatch(question) or question in known:
+        if cell.kind != "markdown" or not _NAME.fullmatch(question) or question in names:
             example = '# %% [markdown] written="first_call" points=2'
             raise AuthoringError(
                 f"{where}: the guide to a written answer needs a name of its own: {example}"
@@ -201,27 +203,27 @@ def _refuse_ill_formed_questions(sheet: Sheet, name: str) -> None:
             raise AuthoringError(
                 f"{where}: points={points!r}; a written answer needs points, such as points=2"
             )
-        known.append(question)
+        names.append(question)
 
 
 def instructor(sheet: Sheet) -> nbformat.NotebookNode:
     """Return the notebook with solutions and hidden tests, as nbgrader's ``source`` folder wants
     it; not run.
     """
-    made = notebook.unexecuted(sheet.lesson)
-    for count, (cell, stated) in enumerate(
-        zip(made.cells, sheet.lesson.cells, strict=True), start=1
+    instructor_notebook = notebook.unexecuted(sheet.lesson)
+    for count, (cell, source_cell) in enumerate(
+        zip(instructor_notebook.cells, sheet.lesson.cells, strict=True), start=1
     ):
-        kept = {key: value for key, value in cell.metadata.items() if key not in _OURS}
+        own_metadata = {key: value for key, value in cell.metadata.items() if key not in _OURS}
         cell.metadata = nbformat.from_dict(
-            {**kept, "nbgrader": nbgrader_metadata(stated.metadata, count)}
+            {**own_metadata, "nbgrader": nbgrader_metadata(source_cell.metadata, count)}
         )
-    return made
+    return instructor_notebook
 
 
 def nbgrader_metadata(stated: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what nbgrader reads of a cell: an answer, checks or a written answer with points, or
-    what is given.
+    """Return the metadata that nbgrader reads of a cell: an answer, checks or a written answer with
+    points, or what is given.
     """
     if "answer" in stated:
         return {
@@ -260,8 +262,8 @@ def nbgrader_metadata(stated: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def release_config() -> Config:
-    """Return how nbgrader makes a student's notebook: the stub returns ``not_yet`` instead of
-    raising.
+    """Return the settings by which nbgrader makes a student's notebook: the stub returns
+    ``not_yet`` instead of raising.
     """
     return Config({"ClearSolutions": {"code_stub": {"python": STUB}, "text_stub": WRITTEN_STUB}})
 
@@ -270,27 +272,29 @@ def released(sheet: Sheet) -> nbformat.NotebookNode:
     """Return the student's notebook, not run: nbgrader's preprocessors cleared solutions and hidden
     tests.
     """
-    made = instructor(sheet)
+    student_notebook = instructor(sheet)
     resources: dict[str, Any] = {}
     for preprocessor in _RELEASE:
-        made, resources = preprocessor(config=release_config()).preprocess(made, resources)
-    return made
+        student_notebook, resources = preprocessor(config=release_config()).preprocess(
+            student_notebook, resources
+        )
+    return student_notebook
 
 
 def solved(sheet: Sheet) -> nbformat.NotebookNode:
     """Return the notebook for who learns alone, not run: the course's solutions, and the guides to
     written answers.
     """
-    made = released(sheet)
+    solution_notebook = released(sheet)
     answers = {name: sheet.cell("answer", name).source for name in sheet.exercises}
     guides = {name: sheet.cell("written", name).source for name in sheet.written}
-    for cell in made.cells:
+    for cell in solution_notebook.cells:
         name = cell.metadata.nbgrader.grade_id
         if name in answers:
             cell.source = _MARK.sub("", answers[name])
         elif name in guides:
             cell.source = f"**A good answer:** {guides[name]}"
-    return made
+    return solution_notebook
 
 
 def build(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
@@ -318,12 +322,13 @@ def keep(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
     Returns the paths written. Nothing runs, so that their code must be that of the sources:
     AuthoringError where it is not, before a notebook is written.
     """
-    kept = []
+    updates = []
     for sheet in load(course, numbers):
         path = course.folder / "exercises" / sheet.lesson.notebook_name
-        made, built = released(sheet), nbformat.read(path, as_version=4)
+        updated, built = released(sheet), nbformat.read(path, as_version=4)
         code, old = (
-            [cell for cell in one.cells if cell.cell_type == "code"] for one in (made, built)
+            [cell for cell in version.cells if cell.cell_type == "code"]
+            for version in (updated, built)
         )
         if [cell.source for cell in code] != [cell.source for cell in old]:
             raise AuthoringError(
@@ -331,22 +336,22 @@ def keep(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
             )
         for cell, before in zip(code, old, strict=True):
             cell.outputs, cell.execution_count = before.outputs, before.execution_count
-        kept.append((path, made))
-    for path, made in kept:
-        write(path, notebook.canonical(made))
-    return [path for path, _ in kept]
+        updates.append((path, updated))
+    for path, updated in updates:
+        write(path, notebook.canonical(updated))
+    return [path for path, _ in updates]
 
 
 def problems(course: Course) -> list[Problem]:
     """Return every problem of the exercises: rules broken, notebooks that are absent, drifted or of
     no source.
     """
-    found: list[Problem] = []
-    known = load(course)
-    for sheet in known:
-        found += list(rules(sheet)) + _check_built(course, sheet)
-    names = {sheet.lesson.notebook_name for sheet in known}
-    what = (
+    problems_found: list[Problem] = []
+    all_sheets = load(course)
+    for sheet in all_sheets:
+        problems_found += list(rules(sheet)) + _check_built(course, sheet)
+    names = {sheet.lesson.notebook_name for sheet in all_sheets}
+    stray_message = (
         "no source makes this notebook; remove it, or write its source in "
         "course/instructor/exercises"
     )
@@ -355,7 +360,7 @@ def problems(course: Course) -> list[Problem]:
         for path in (course.folder / "exercises").glob("*.ipynb")
         if path.name not in names
     )
-    return found + [Problem(name, None, what) for name in strays]
+    return problems_found + [Problem(name, None, stray_message) for name in strays]
 
 
 def rules(sheet: Sheet) -> Iterator[Problem]:
@@ -371,18 +376,20 @@ def rules(sheet: Sheet) -> Iterator[Problem]:
         )
     sections = list(sections_of(sheet.lesson.cells))
     for exercise in sheet.exercises:
-        own = next(
+        section = next(
             cells
             for cells in sections
             if any(cell.metadata.get("answer") == exercise for cell in cells)
         )
-        if not any(cell.metadata.get("checks") == exercise for cell in own):
+        if not any(cell.metadata.get("checks") == exercise for cell in section):
             yield Problem(
                 where, None, f"{exercise}: its answer and its checks stand under different headings"
             )
-        texts = [cell.source for cell in own if cell.kind == "markdown"]
+        texts = [cell.source for cell in section if cell.kind == "markdown"]
         pictures = [
-            cell for cell in own if cell.kind == "code" and not set(cell.metadata) & set(_REGION)
+            cell
+            for cell in section
+            if cell.kind == "code" and not set(cell.metadata) & set(_REGION)
         ]
         if not pictures and not any("|--" in text or "![" in text for text in texts):
             yield Problem(
@@ -397,13 +404,13 @@ def rules(sheet: Sheet) -> Iterator[Problem]:
                 None,
                 f"{exercise}: {hints} folded hints (<details><summary>...), write {HINTS}",
             )
-        wrong = sum(one.name == exercise for one in sheet.wrong)
+        wrong = sum(wrong_answer.name == exercise for wrong_answer in sheet.wrong)
         if wrong < FEWEST_WRONG:
-            what = (
+            message = (
                 f"{exercise}: {wrong} wrong answers, write at least {FEWEST_WRONG}, each with its "
                 "says=..."
             )
-            yield Problem(where, None, what)
+            yield Problem(where, None, message)
 
 
 def sections_of(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
@@ -424,17 +431,17 @@ def _check_built(course: Course, sheet: Sheet) -> list[Problem]:
     if not path.is_file():
         return [Problem(path.name, None, "is not built; run make student")]
     built = nbformat.read(path, as_version=4)
-    found = drift(sheet, built)
+    problems_found = drift(sheet, built)
     for rule in (
-        checks.executed,
+        checks.execution_counts,
         checks.alt_texts,
         checks.lengths,
         checks.title,
         checks.outputs,
         checks.machine,
     ):
-        found += rule(sheet.lesson, built)
-    return found + links.check_notebook(path.name, built, page=path, root=course.root)
+        problems_found += rule(sheet.lesson, built)
+    return problems_found + links.check_notebook(path.name, built, page=path, root=course.root)
 
 
 def drift(sheet: Sheet, built: nbformat.NotebookNode) -> list[Problem]:
@@ -442,14 +449,14 @@ def drift(sheet: Sheet, built: nbformat.NotebookNode) -> list[Problem]:
     looked at.
     """
     expected = released(sheet)
-    want, have = ([_identity(cell) for cell in one.cells] for one in (expected, built))
+    want, have = ([_identity(cell) for cell in version.cells] for version in (expected, built))
     for kind, first, _, source_first, _ in SequenceMatcher(
         None, have, want, autojunk=False
     ).get_opcodes():
         if kind != "equal":
             line = sheet.lesson.cells[min(source_first, len(want) - 1)].line
-            what = f"differs from line {line} of {sheet.lesson.name}.py on; run make student"
-            return [Problem(sheet.lesson.notebook_name, first, what)]
+            message = f"differs from line {line} of {sheet.lesson.name}.py on; run make student"
+            return [Problem(sheet.lesson.notebook_name, first, message)]
     if dict(built.metadata) != dict(expected.metadata):
         return [
             Problem(

@@ -68,17 +68,23 @@ def _grade(options: argparse.Namespace, into: Path) -> int:
             "more; start with make grade SUBMISSIONS=folder, which installs what grades, too"
         )
     try:
-        done = grade.grade(
+        graded = grade.grade(
             options.submissions, into, jobs=options.jobs, force=options.force, listed=options.roster
         )
     except (GradingError, SandboxError, AuthoringError) as error:
         return _error(str(error))
     except (OSError, SQLAlchemyError) as error:  # a disk that is full, a folder that is closed
         return _error(f"{error}; what was marked is kept: mend this and start again")
-    for line in done.strange:
+    for line in graded.skipped:
         print(f"left out: {line}")
-    print(f"{done.new} marked, {done.kept} marked before, in {done.took_s:.0f} s: {done.grades}")
-    for line in (*done.files, *(f"{one} for a person's marks" for one in done.waiting)):
+    print(
+        f"{graded.new} marked, {graded.unchanged} marked before, in {graded.took_s:.0f} s: "
+        f"{graded.grades}"
+    )
+    for line in (
+        *graded.files,
+        *(f"{answers} for a person's marks" for answers in graded.awaiting_marks),
+    ):
         print(line)
     print(f"pages for the students: {into / 'feedback'}")
     return 0

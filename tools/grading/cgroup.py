@@ -59,13 +59,13 @@ def _parent() -> Path | None:
     """Return the folder in which groups that count processes may be made, or None where there is
     none.
     """
-    for one in psutil.disk_partitions(all=True):
-        folder = Path(one.mountpoint)
-        counts = one.fstype == "cgroup" and "pids" in one.opts.split(",")
-        if one.fstype == "cgroup2":
-            handed_down = folder / "cgroup.subtree_control"
-            counts = handed_down.is_file() and "pids" in handed_down.read_text().split()
-        if counts and "rw" in one.opts.split(",") and os.access(folder, os.W_OK):
+    for partition in psutil.disk_partitions(all=True):
+        folder = Path(partition.mountpoint)
+        counts = partition.fstype == "cgroup" and "pids" in partition.opts.split(",")
+        if partition.fstype == "cgroup2":
+            controllers = folder / "cgroup.subtree_control"
+            counts = controllers.is_file() and "pids" in controllers.read_text().split()
+        if counts and "rw" in partition.opts.split(",") and os.access(folder, os.W_OK):
             return folder
     return None
 

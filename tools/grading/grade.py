@@ -9,6 +9,7 @@ something that it shows has changed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -21,7 +22,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -43,6 +44,7 @@ from tools.exercises.sheets import Sheet
 from tools.grading import intake, lms, marker, sandbox, table
 from tools.grading.gradebook import Book, GradingError
 from tools.grading.intake import Submission
+from tools.grading.lms import Download
 from tools.grading.marker import Mark, Marks
 from tools.grading.sandbox import Limits
 
@@ -58,23 +60,52 @@ _FAILED = "the checks failed on it"
 
 @dataclass(frozen=True)
 class Graded(Result):
-    """What a run did: ``new`` submissions were marked, ``kept`` had been before; ``strange`` names
-    what was none.
+    """The outcome of a run: ``new`` submissions were marked, ``unchanged`` had been before;
+    ``skipped`` names what was none.
 
     ``grades`` is the path of the table of marks, which is no :meth:`table` of this result.
 
-    ``waiting`` says which written answers have no marks of a person yet, ``files`` names what a
-    system for courses imports, or why it gets none.
+    ``awaiting_marks`` says which written answers have no marks of a person yet, ``files`` names
+    what a system for courses imports, or why it gets none.
     """
 
     submissions: int
     new: int
-    kept: int
+    unchanged: int
     took_s: float
-    strange: tuple[str, ...]
+    skipped: tuple[str, ...]
     grades: str
-    waiting: tuple[str, ...] = ()
+    awaiting_marks: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+
+
+@dataclass
+class _Run:
+    """The submissions of a run and their states, which the steps below bring forward.
+
+    ``fingerprints`` says what the marks of each depend on; ``unchanged`` holds those that were
+    marked before, as they were written down, ``to_mark`` the others, and ``changing`` those of them
+    whose file changed while it was marked, twice: not marked. ``errors`` says of each why it could
+    not be written down, "" where it was.
+    """
+
+    book: Book
+    sheets: dict[str, Sheet]
+    submissions: list[Submission]
+    fingerprints: dict[Submission, str]
+    unchanged: dict[Submission, tuple[str, Marks]]
+    to_mark: list[Submission]
+    changing: list[Submission]
+    errors: dict[Submission, str]
+
+    def sheet(self, submission: Submission) -> Sheet:
+        return self.sheets[submission.assignment]
+
+    def take_fingerprint(self, submission: Submission) -> bool:
+        """Fingerprint a submission again; return True where it has changed since the last time."""
+        before = self.fingerprints[submission]
+        self.fingerprints[submission] = _fingerprint(self.sheet(submission), submission)
+        return self.fingerprints[submission] != before
 
 
 def grade(
@@ -102,61 +133,22 @@ def grade(
     }
     roster = table.Roster.read(listed) if listed else None
     into.mkdir(parents=True, exist_ok=True)
-    try:
-        with filelock.FileLock(into / ".grading.lock", timeout=0):
-            _remove_what_was_killed(into)
-            download = lms.unpacked(submissions, into)
-            found, strange = intake.find(download.folder, list(sheets))
-            strange = download.strange | strange
-            left_out = [f"{name!r} {why}" for name, why in strange.items()]
-            if not found:
-                raise GradingError(
-                    "; ".join(
-                        [
-                            f"{submissions} holds no submission; put each at "
-                            f"STUDENT/{next(iter(sheets))}.ipynb, or as "
-                            "nbgrader collects them, STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb",
-                            *left_out[:3],
-                        ]
-                    )
-                )
-            people = table.People(
-                download, roster, [*dict.fromkeys(one.student for one in found), *strange]
-            )
-            book = Book(into, people.names())
-            for name in sorted({one.assignment for one in found}):
-                book.prepare(HERE, sheets[name])
-            new, changing, troubles = _mark_all(
-                found, sheets, book, limits, jobs or os.cpu_count() or 1, force
-            )
-            left_out += [
-                f"{one.student!r} changed while it was marked; grade again" for one in changing
-            ]
-            for one in console.track(
-                [one for one in found if one not in new], "pages", unit="page"
-            ):
-                troubles[one] = troubles[one] or _trouble(
-                    book, one, functools.partial(_page, book, one)
-                )
-            left_out += [
-                f"{one.student!r}, {one.assignment}: {why}" for one, why in troubles.items() if why
-            ]
-            marks = {one: kept[1] for one in found if (kept := kept_marks(into, one))}
-            rows = [book.row(sheets[one.assignment], marks[one], troubles[one]) for one in marks]
-            rows = people.completed(rows, strange, sheets)
-            storage.write_atomically(into / "grades.csv", table.as_csv(rows, sheets))
-            unread = {(one.student, one.assignment) for one in marks if marks[one].problem}
-            files = people.write_imports(into, rows, unread)
-    except filelock.Timeout:
-        raise GradingError(f"another run grades into {into}; wait until it has ended") from None
+    with _lock_and_unpack(submissions, into) as download:
+        to_grade, skipped = _find(submissions, download, list(sheets))
+        students = dict.fromkeys(submission.student for submission in to_grade)
+        people = table.People(download, roster, [*students, *skipped])
+        run = _begin(Book(into, people.names()), sheets, to_grade, force)
+        with contextlib.closing(_mark(run, limits, jobs or os.cpu_count() or 1)) as marked:
+            _record(run, marked)
+        rows, files = _write_outputs(run, people, skipped, into)
     return Graded(
-        submissions=len(found),
-        new=len(new) - len(changing),
-        kept=len(found) - len(new),
+        submissions=len(to_grade),
+        new=len(run.to_mark) - len(run.changing),
+        unchanged=len(run.unchanged),
         took_s=time.monotonic() - started_s,
-        strange=tuple(left_out),
+        skipped=(*_as_lines(skipped), *_lines_on_failures(run)),
         grades=str(into / "grades.csv"),
-        waiting=table.waiting(rows, sheets),
+        awaiting_marks=table.awaiting_marks(rows, sheets),
         files=tuple(files),
     )
 
@@ -169,14 +161,25 @@ def _refuse(submissions: Path, into: Path) -> None:
             f"{submissions} is not a folder and no ZIP file; name the one that holds the "
             "submissions, SUBMISSIONS=folder"
         )
-    shown = sandbox.visible()
+    visible = sandbox.visible_folders()
     secret = (HERE.folder / "instructor", HERE.root / "tests", HERE.root / "_build")
-    for path in (one.resolve() for one in (submissions, into, *secret)):
-        around = [one for one in shown if path.is_relative_to(one)]
+    for path in (folder.resolve() for folder in (submissions, into, *secret)):
+        around = [folder for folder in visible if path.is_relative_to(folder)]
         if around:
             raise GradingError(
                 f"{path} lies in {around[0]}, which every submission may read; move it elsewhere"
             )
+
+
+@contextlib.contextmanager
+def _lock_and_unpack(submissions: Path, into: Path) -> Iterator[Download]:
+    """Yield the folder of submissions, while no other run may grade into the same folder."""
+    try:
+        with filelock.FileLock(into / ".grading.lock", timeout=0):
+            _remove_what_was_killed(into)
+            yield lms.unpack(submissions, into)
+    except filelock.Timeout:
+        raise GradingError(f"another run grades into {into}; wait until it has ended") from None
 
 
 def _remove_what_was_killed(into: Path) -> None:
@@ -194,65 +197,144 @@ def _remove_what_was_killed(into: Path) -> None:
             stale.unlink()
 
 
-def _mark_all(
-    found: Sequence[Submission],
-    sheets: dict[str, Sheet],
-    book: Book,
-    limits: Limits,
-    jobs: int,
-    force: bool,
-) -> tuple[list[Submission], list[Submission], dict[Submission, str]]:
-    """Mark what is not marked yet, record what is not recorded.
+def _find(
+    source: Path, download: Download, assignments: list[str]
+) -> tuple[list[Submission], dict[str, str]]:
+    """Return the submissions of a download of ``source``, and by its name why a file or folder
+    holds none.
 
-    Returns what was marked, whose pages are written; those of it whose file changed meanwhile,
-    twice: not marked; and of each submission why it could not be written down, "" where it was.
+    Raises GradingError where there is no submission at all.
     """
-    made_from = {one: _fingerprint(sheets[one.assignment], one) for one in found}
-    troubles = dict.fromkeys(found, "")
-    todo = []
-    for one in found:
-        kept = kept_marks(book.folder, one)
-        if force or kept is None or kept[0] != made_from[one]:
-            todo.append(one)
-            continue
-        dated = _dated(one, kept[1])
-        if dated != kept[1]:
-            _keep(book.folder, one, kept[0], dated)
-        if dated != kept[1] or not book.holds(dated):
-            troubles[one] = _trouble(
-                book, one, functools.partial(_record, book, sheets[one.assignment], one, dated)
-            )
-    again: list[Submission] = []
-    changing: list[Submission] = []
+    to_grade, unusable = intake.find(download.folder, assignments)
+    skipped = download.skipped | unusable
+    if not to_grade:
+        hint = (
+            f"{source} holds no submission; put each at STUDENT/{assignments[0]}.ipynb, or as "
+            "nbgrader collects them, STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb"
+        )
+        raise GradingError("; ".join([hint, *_as_lines(skipped)[:3]]))
+    return to_grade, skipped
 
-    def take(one: Submission, marks: Marks, *, last: bool) -> None:
-        before, made_from[one] = made_from[one], _fingerprint(sheets[one.assignment], one)
-        if made_from[one] != before and last:
-            changing.append(one)
-        elif made_from[one] != before or (marks.disturbed and not last):
-            again.append(one)
+
+def _begin(book: Book, sheets: dict[str, Sheet], to_grade: list[Submission], force: bool) -> _Run:
+    """Release the assignments into the gradebook, and part what is to be marked from what was."""
+    for assignment in sorted({submission.assignment for submission in to_grade}):
+        book.prepare(HERE, sheets[assignment])
+    fingerprints = {
+        submission: _fingerprint(sheets[submission.assignment], submission)
+        for submission in to_grade
+    }
+    unchanged, to_mark = {}, []
+    for submission in to_grade:
+        saved = load_marks(book.folder, submission)
+        if force or saved is None or saved[0] != fingerprints[submission]:
+            to_mark.append(submission)
         else:
-            dated = _dated(one, marks)
-            _keep(book.folder, one, "" if marks.problem.startswith(_FAILED) else before, dated)
-            troubles[one] = _trouble(
-                book, one, lambda: _write_down(book, sheets[one.assignment], one, dated)
-            )
+            unchanged[submission] = saved
+    errors = dict.fromkeys(to_grade, "")
+    return _Run(book, sheets, to_grade, fingerprints, unchanged, to_mark, [], errors)
 
+
+def _mark(run: _Run, limits: Limits, jobs: int) -> Generator[tuple[Submission, Marks]]:
+    """Yield each submission that is not marked yet with its marks, as they are done.
+
+    One that the machine disturbed, or whose file changed meanwhile, is marked a second time.
+    """
+    again: list[Submission] = []
     with tempfile.TemporaryDirectory(
-        prefix=_WORKING, dir=book.folder, ignore_cleanup_errors=True
+        prefix=_WORKING, dir=run.book.folder, ignore_cleanup_errors=True
     ) as folder:
-        marked = _marked(todo, limits, jobs, folder)
-        for one, marks in console.track(marked, "grading", unit="submission", total=len(todo)):
-            take(one, marks, last=False)
+        marked = _mark_in_processes(run.to_mark, limits, jobs, folder)
+        for submission, marks in console.track(
+            marked, "grading", unit="submission", total=len(run.to_mark)
+        ):
+            if run.take_fingerprint(submission) or marks.disturbed:
+                again.append(submission)
+            else:
+                yield submission, marks
         # one at a time, so that no other takes the memory
-        for one, marks in _marked(again, limits, 1, folder):
-            take(one, marks, last=True)
-    return todo, changing, troubles
+        for submission, marks in _mark_in_processes(again, limits, 1, folder):
+            if run.take_fingerprint(submission):
+                run.changing.append(submission)
+            else:
+                yield submission, marks
 
 
-def _trouble(book: Book, one: Submission, work: Callable[[], object]) -> str:
-    """Do what writes a submission down; return what it failed at, "" where it did not: others are
-    graded all the same.
+def _record(run: _Run, marked: Iterable[tuple[Submission, Marks]]) -> None:
+    """Write down what the gradebook lacks of marks made before, then each of the new ones at once,
+    with its page.
+    """
+    for submission, (fingerprint, marks) in run.unchanged.items():
+        dated = _with_submission_time(submission, marks)
+        if dated != marks:
+            _save_marks(run.book.folder, submission, fingerprint, dated)
+        if dated != marks or not run.book.holds(dated):
+            work = functools.partial(
+                _record_in_book, run.book, run.sheet(submission), submission, dated
+            )
+            run.errors[submission] = _record_error(run.book, submission, work)
+    for submission, marks in marked:
+        dated = _with_submission_time(submission, marks)
+        fingerprint = "" if marks.problem.startswith(_FAILED) else run.fingerprints[submission]
+        _save_marks(run.book.folder, submission, fingerprint, dated)
+        work = functools.partial(
+            _record_with_page, run.book, run.sheet(submission), submission, dated
+        )
+        run.errors[submission] = _record_error(run.book, submission, work)
+
+
+def _write_outputs(
+    run: _Run, people: table.People, skipped: Mapping[str, str], into: Path
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Write the pages of unchanged submissions, grades.csv, and what Canvas or Moodle imports.
+
+    Returns the rows of grades.csv, and a line on each file to import.
+    """
+    for submission in console.track(list(run.unchanged), "pages", unit="page"):
+        run.errors[submission] = run.errors[submission] or _record_error(
+            run.book, submission, functools.partial(_write_page, run.book, submission)
+        )
+    marks = {
+        submission: saved[1]
+        for submission in run.submissions
+        if (saved := load_marks(into, submission))
+    }
+    rows = [
+        run.book.row(run.sheet(submission), marks[submission], run.errors[submission])
+        for submission in marks
+    ]
+    rows = people.complete(rows, skipped, run.sheets)
+    storage.write_atomically(into / "grades.csv", table.as_csv(rows, run.sheets))
+    unread = {
+        (submission.student, submission.assignment)
+        for submission in marks
+        if marks[submission].problem
+    }
+    return rows, people.write_imports(into, rows, unread)
+
+
+def _as_lines(skipped: Mapping[str, str]) -> list[str]:
+    return [f"{name!r} {reason}" for name, reason in skipped.items()]
+
+
+def _lines_on_failures(run: _Run) -> list[str]:
+    """Return a line on each submission that changed while it was marked or was not written down."""
+    changing = [
+        f"{submission.student!r} changed while it was marked; grade again"
+        for submission in run.changing
+    ]
+    unwritten = [
+        f"{submission.student!r}, {submission.assignment}: {error}"
+        for submission, error in run.errors.items()
+        if error
+    ]
+    return [*changing, *unwritten]
+
+
+def _record_error(book: Book, submission: Submission, work: Callable[[], object]) -> str:
+    """Do the work that writes a submission down; return why it failed, "" where it did not.
+
+    Others are graded all the same.
 
     A full disk or a closed folder is no submission's, and is raised.
     """
@@ -261,82 +343,80 @@ def _trouble(book: Book, one: Submission, work: Callable[[], object]) -> str:
     except (OSError, OperationalError):
         raise
     except Exception as error:
-        book.forget_page(one.assignment, one.student)
-        said = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
-        return f"marked, but no page could be written ({type(error).__name__}: {said})"
+        book.forget_page(submission.assignment, submission.student)
+        message = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
+        return f"marked, but no page could be written ({type(error).__name__}: {message})"
     return ""
 
 
-def _write_down(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
-    _record(book, sheet, one, marks)
-    _page(book, one)  # at once, while the next ones run
+def _record_with_page(book: Book, sheet: Sheet, submission: Submission, marks: Marks) -> None:
+    _record_in_book(book, sheet, submission, marks)
+    _write_page(book, submission)  # at once, while the next ones run
 
 
-def _page(book: Book, one: Submission) -> None:
-    book.page(one.assignment, one.student)
+def _write_page(book: Book, submission: Submission) -> None:
+    book.page(submission.assignment, submission.student)
 
 
-def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
-    notebook = sheets.released(sheet) if marks.problem else intake.clean(sheet, one.path)
+def _record_in_book(book: Book, sheet: Sheet, submission: Submission, marks: Marks) -> None:
+    notebook = sheets.released(sheet) if marks.problem else intake.clean(sheet, submission.path)
     book.record(sheet, marks, notebook)
 
 
-def _dated(one: Submission, marks: Marks) -> Marks:
-    """Return the marks with when the submission was handed in, or with a note where the file that
-    says so does not.
+def _with_submission_time(submission: Submission, marks: Marks) -> Marks:
+    """Return the marks with the time when the submission was handed in, or with a note where the
+    file that says so does not.
     """
     notes = tuple(note for note in marks.notes if not note.startswith(intake.TIMESTAMP))
     # the file may be another than in an earlier run
     marks = dataclasses.replace(marks, handed_in="", notes=notes)
-    stamp = one.path.with_name(intake.TIMESTAMP)
-    if stamp.is_symlink() or not stamp.is_file():
+    timestamp_file = submission.path.with_name(intake.TIMESTAMP)
+    if timestamp_file.is_symlink() or not timestamp_file.is_file():
         return marks
-    with stamp.open("rb") as file:
+    with timestamp_file.open("rb") as file:
         text = file.read(_LONGEST_TIMESTAMP + 1).decode("utf-8", "replace").strip()
     try:
-        when = (
+        submitted_at = (
             parse_utc(text) if _DATE.fullmatch(text) and len(text) <= _LONGEST_TIMESTAMP else None
         )
     except (ValueError, OverflowError, TypeError, AttributeError):
         # of the libraries that read dates
-        when = None
-    if when is None or not _FIRST_YEAR <= when.year <= _LAST_YEAR:
+        submitted_at = None
+    if submitted_at is None or not _FIRST_YEAR <= submitted_at.year <= _LAST_YEAR:
         note = (
             f"{intake.TIMESTAMP} holds no date such as 2026-11-22 10:00:00 UTC, so nobody knows "
             "when it came"
         )
         return dataclasses.replace(marks, notes=(*marks.notes, note))
-    return dataclasses.replace(marks, handed_in=str(when))
+    return dataclasses.replace(marks, handed_in=str(submitted_at))
 
 
-def _fingerprint(sheet: Sheet, one: Submission) -> str:
-    """Return what the marks of a submission depend on: its file, or why it cannot be read, and the
-    exercises.
+def _fingerprint(sheet: Sheet, submission: Submission) -> str:
+    """Return a digest of all that marks depend on: the submission's file, or why it cannot be read,
+    and the exercises.
     """
     text = nbformat.writes(sheets.instructor(sheet))
     try:
-        content = one.digest()
+        content = submission.digest()
     except intake.IntakeError as error:
         content = str(error)
     return hashlib.sha256(f"{content}\n{text}".encode()).hexdigest()
 
 
-def _marks_path(folder: Path, one: Submission) -> Path:
-    return folder / "marks" / one.student / f"{one.assignment}.json"
+def _marks_path(folder: Path, submission: Submission) -> Path:
+    return folder / "marks" / submission.student / f"{submission.assignment}.json"
 
 
-def _keep(folder: Path, one: Submission, fingerprint: str, marks: Marks) -> None:
-    path = _marks_path(folder, one)
+def _save_marks(folder: Path, submission: Submission, fingerprint: str, marks: Marks) -> None:
+    path = _marks_path(folder, submission)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"fingerprint": fingerprint, "marks": dataclasses.asdict(marks)}, indent=1)
     storage.write_atomically(path, text + "\n")
 
 
-def kept_marks(folder: Path, one: Submission) -> tuple[str, Marks] | None:
-    """Return the marks that were written down, and what they were made from; None where there are
-    none.
-    """
-    path = _marks_path(folder, one)
+def load_marks(folder: Path, submission: Submission) -> tuple[str, Marks] | None:
+    """Return the fingerprint and the marks that were written down; None where there are none."""
+    path = _marks_path(folder, submission)
     if not path.is_file():
         return None
     try:
@@ -352,8 +432,8 @@ def kept_marks(folder: Path, one: Submission) -> tuple[str, Marks] | None:
         return None
 
 
-def _marked(
-    todo: Sequence[Submission], limits: Limits, jobs: int, folder: str
+def _mark_in_processes(
+    to_mark: Sequence[Submission], limits: Limits, jobs: int, folder: str
 ) -> Iterator[tuple[Submission, Marks]]:
     """Yield each submission with its marks, as they are done, ``jobs`` at once, each in a fresh
     process.
@@ -363,21 +443,24 @@ def _marked(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tools.grading.preload"])
-    waiting = list(todo)
+    not_started = list(to_mark)
     running: dict[Connection, tuple[Submission, ForkServerProcess, float]] = {}
 
     def fill() -> None:
-        while waiting and len(running) < jobs:
-            one = waiting.pop(0)
-            ours, theirs = context.Pipe()
+        while not_started and len(running) < jobs:
+            submission = not_started.pop(0)
+            pipe, child_pipe = context.Pipe()
             process = context.Process(
-                target=_work, args=(theirs, one, limits), name=one.student, daemon=True
+                target=_work,
+                args=(child_pipe, submission, limits),
+                name=submission.student,
+                daemon=True,
             )
             process.start()
-            theirs.close()
-            running[ours] = (one, process, time.monotonic())
+            child_pipe.close()
+            running[pipe] = (submission, process, time.monotonic())
 
-    before = dict(os.environ)
+    environment = dict(os.environ)
     # for the processes that are started; back at the end
     os.environ.update(headless(cache_folder=folder))
     try:
@@ -385,23 +468,26 @@ def _marked(
         while running:
             ready = wait(list(running), timeout=1.0)
             for pipe in [pipe for pipe in running if pipe in ready]:
-                one, process, _ = running[pipe]
-                marks = _result(pipe, one, "its marking ended without a result")
+                submission, process, _ = running[pipe]
+                marks = _receive_marks(pipe, submission, "its marking ended without a result")
                 del running[pipe]
                 _end(process)
                 fill()
-                yield one, marks
-            for pipe, (one, process, start_s) in list(running.items()):
+                yield submission, marks
+            for pipe, (submission, process, start_s) in list(running.items()):
                 if time.monotonic() - start_s > limits.total_s + _GRACE_S:
                     del running[pipe]
                     _end(process)
                     fill()
-                    yield one, _none(one, "its answers kept the checks busy for too long")
+                    yield (
+                        submission,
+                        _no_marks(submission, "its answers kept the checks busy for too long"),
+                    )
     finally:
         for _, process, _ in running.values():
             _end(process)
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(environment)
 
 
 def _end(process: Any) -> None:
@@ -411,23 +497,23 @@ def _end(process: Any) -> None:
         process.join()
 
 
-def _result(pipe: Connection, one: Submission, otherwise: str) -> Marks:
+def _receive_marks(pipe: Connection, submission: Submission, otherwise: str) -> Marks:
     try:
         result = pipe.recv()
     except EOFError:
-        return _none(one, otherwise)
+        return _no_marks(submission, otherwise)
     if isinstance(result, str):
         raise GradingError(result)
     return result
 
 
-def _none(one: Submission, why: str) -> Marks:
-    sheet = _sheet(one.assignment)
+def _no_marks(submission: Submission, reason: str) -> Marks:
+    sheet = _sheet(submission.assignment)
     marks = tuple(
         Mark(name, 0.0, sheet.cell("checks", name).metadata["points"], "", ())
         for name in sheet.exercises
     )
-    return Marks(one.student, one.assignment, marks, problem=why, disturbed=True)
+    return Marks(submission.student, submission.assignment, marks, problem=reason, disturbed=True)
 
 
 @functools.cache
@@ -442,7 +528,7 @@ def _sheet(assignment: str) -> Sheet:
     return sheets[title_of(assignment)].named(assignment)
 
 
-def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
+def _work(pipe: Connection, submission: Submission, limits: Limits) -> None:
     """Mark one submission and send its marks, or a sentence on why none can be marked at all.
 
     What the submission asks for may be made here, on the checks' side, so that the limit on memory
@@ -452,12 +538,15 @@ def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
     try:
         sandbox.leave_keys()
-        pipe.send(marker.mark(_sheet(one.assignment), one, limits))
+        pipe.send(marker.mark(_sheet(submission.assignment), submission, limits))
     except sandbox.SandboxError as error:
         pipe.send(str(error))
     except Exception as error:
         pipe.send(
-            _none(one, f"{_FAILED} ({type(error).__name__}); it is marked again in the next run")
+            _no_marks(
+                submission,
+                f"{_FAILED} ({type(error).__name__}); it is marked again in the next run",
+            )
         )
 
 

@@ -94,13 +94,13 @@ class Book:
         ):
             return
         handout.release_into(self.folder, [sheet], course)
-        with _tools_found(), contextlib.redirect_stderr(io.StringIO()):
+        with _tools_on_path(), contextlib.redirect_stderr(io.StringIO()):
             api = NbGraderAPI(config=self._config(name))
             api.log.setLevel(logging.CRITICAL)
-            done = api.generate_assignment(name, force=True)
-        if not done["success"]:
+            result = api.generate_assignment(name, force=True)
+        if not result["success"]:
             raise GradingError(
-                f"nbgrader could not release {name}: {done['log']}{done.get('error', '')}"
+                f"nbgrader could not release {name}: {result['log']}{result.get('error', '')}"
             )
 
     def _has(self, name: str) -> bool:
@@ -114,13 +114,15 @@ class Book:
         """Write the marks of a submission; what was there of it is replaced, but for marks of a
         person.
         """
-        home = self.folder / READ / marks.student / marks.assignment
-        home.mkdir(parents=True, exist_ok=True)
-        made = with_marks(notebook, marks, outputs.of_given(sheet))
-        storage.write_atomically(home / sheet.lesson.notebook_name, nbformat.writes(made) + "\n")
-        (home / TIMESTAMP).unlink(missing_ok=True)
+        folder = self.folder / READ / marks.student / marks.assignment
+        folder.mkdir(parents=True, exist_ok=True)
+        marked = with_marks(notebook, marks, outputs.of_given(sheet))
+        storage.write_atomically(
+            folder / sheet.lesson.notebook_name, nbformat.writes(marked) + "\n"
+        )
+        (folder / TIMESTAMP).unlink(missing_ok=True)
         if marks.handed_in:
-            storage.write_atomically(home / TIMESTAMP, f"{marks.handed_in} UTC")
+            storage.write_atomically(folder / TIMESTAMP, f"{marks.handed_in} UTC")
         self._convert(_Record, marks.assignment, marks.student)
 
     def page(self, assignment: str, student: str) -> None:
@@ -128,18 +130,18 @@ class Book:
 
         It stays as it is where nothing that it is made from has changed.
         """
-        made = self._page(assignment, student)
+        page_path = self._page(assignment, student)
         note = self.folder / "marks" / student / f"{assignment}.page"
         origin = self._origin_of_page(assignment, student)
         if (
-            made.is_file()
+            page_path.is_file()
             and note.is_file()
-            and note.read_text() == f"{origin} {_digest(made.read_bytes())}\n"
+            and note.read_text() == f"{origin} {_digest(page_path.read_bytes())}\n"
         ):
             return
         self._convert(page.Page, assignment, student)
         note.parent.mkdir(parents=True, exist_ok=True)
-        storage.write_atomically(note, f"{origin} {_digest(made.read_bytes())}\n")
+        storage.write_atomically(note, f"{origin} {_digest(page_path.read_bytes())}\n")
 
     def forget_page(self, assignment: str, student: str) -> None:
         """Remove a page that is of other marks than those that the student has now."""
@@ -149,38 +151,47 @@ class Book:
         return self.folder / "feedback" / student / assignment / f"{assignment}.html"
 
     def _origin_of_page(self, assignment: str, student: str) -> str:
-        """Return a digest of what a page is made from: the notebook, its grades and comments, and
-        how it is written.
+        """Return a digest of all that a page is made from: the notebook, its grades and comments,
+        and how it is written.
         """
-        kept = self.folder / KEPT / student / assignment / f"{assignment}.ipynb"
+        notebook = self.folder / KEPT / student / assignment / f"{assignment}.ipynb"
         with self._open() as book:
-            found = book.find_submission_notebook(assignment, assignment, student)
+            submission = book.find_submission_notebook(assignment, assignment, student)
             grades = [
-                [one.name, one.score, one.max_score, one.manual_score, one.needs_manual_grade]
-                for one in sorted(found.grades, key=lambda one: one.name)
+                [
+                    grade.name,
+                    grade.score,
+                    grade.max_score,
+                    grade.manual_score,
+                    grade.needs_manual_grade,
+                ]
+                for grade in sorted(submission.grades, key=lambda grade: grade.name)
             ]
             comments = [
-                [one.name, one.comment] for one in sorted(found.comments, key=lambda one: one.name)
+                [comment.name, comment.comment]
+                for comment in sorted(submission.comments, key=lambda comment: comment.name)
             ]
-            said = json.dumps(
-                [grades, comments, found.late_submission_penalty, self.names.get(student)]
+            content = json.dumps(
+                [grades, comments, submission.late_submission_penalty, self.names.get(student)]
             )
-        return _digest(said.encode(), kept.read_bytes() if kept.is_file() else b"", *page.sources())
+        return _digest(
+            content.encode(), notebook.read_bytes() if notebook.is_file() else b"", *page.sources()
+        )
 
     def _convert(self, kind: type, assignment: str, student: str) -> None:
         config = self._config(assignment)
         config.CourseDirectory.student_id = student
         config.PageExporter.student_name = outputs.printable(self.names.get(student, ""))
-        with _tools_found(), warnings.catch_warnings():
+        with _tools_on_path(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nbgrader's own, from its database layer
             converter = kind(coursedir=CourseDirectory(config=config), config=config)
             converter.force = True
-            with _heard(converter.log) as said:
+            with _collect_errors(converter.log) as errors:
                 try:
                     converter.start()
                 except NbGraderException as error:
                     raise GradingError(
-                        f"nbgrader failed on {assignment} of {student}: {_cause(said) or error}"
+                        f"nbgrader failed on {assignment} of {student}: {_cause(errors) or error}"
                     ) from error
 
     def _config(self, assignment: str) -> Config:
@@ -194,7 +205,7 @@ class Book:
         return config
 
     def _open(self) -> Gradebook:
-        with _tools_found():
+        with _tools_on_path():
             return Gradebook(self.url)
 
     def holds(self, marks: Marks) -> bool:
@@ -203,61 +214,63 @@ class Book:
 
         It is not where Formgrader's Autograde ran: that writes its own, or removes the folder.
         """
-        read, kept = (
-            self.folder / one / marks.student / marks.assignment / f"{marks.assignment}.ipynb"
-            for one in (READ, KEPT)
+        read, autograded = (
+            self.folder / folder / marks.student / marks.assignment / f"{marks.assignment}.ipynb"
+            for folder in (READ, KEPT)
         )
-        if not (read.is_file() and kept.is_file()):
+        if not (read.is_file() and autograded.is_file()):
             return False
         try:
-            part = _students_part(kept)
-            same = part == _students_part(read)
+            contents = _students_part(autograded)
+            is_same = contents == _students_part(read)
         except ValueError:  # it is no notebook any more
             return False
-        if not same or not all(_is_text(one) for one in part if isinstance(one, str)):
+        if not is_same or not all(_is_text(part) for part in contents if isinstance(part, str)):
             return False
         try:
             with self._open() as book:
                 grades = book.find_submission_notebook(
                     marks.assignment, marks.assignment, marks.student
                 ).grades
-                have = {grade.name: grade.auto_score for grade in grades}
+                scores = {grade.name: grade.auto_score for grade in grades}
         except MissingEntry:
             return False
-        return all(have.get(f"{one.exercise}_checks") == one.score for one in marks.marks)
+        return all(scores.get(f"{mark.exercise}_checks") == mark.score for mark in marks.marks)
 
-    def row(self, sheet: Sheet, marks: Marks, trouble: str = "") -> dict[str, object]:
+    def row(self, sheet: Sheet, marks: Marks, record_error: str = "") -> dict[str, object]:
         """Return the row of grades.csv of a submission, with the marks of persons where there are
         any.
 
         An answer that waits for a person has no points yet, and the score is what there is without
-        it. ``trouble`` is what could not be written down, which comes first in the note.
+        it. ``record_error`` is what could not be written down, which comes first in the note.
         """
         points = points_of(sheet)
         scores: dict[str, float | None] = dict.fromkeys(points) | {
-            one.exercise: one.score for one in marks.marks
+            mark.exercise: mark.score for mark in marks.marks
         }
-        taken_off = 0.0
+        penalty = 0.0
         with contextlib.suppress(MissingEntry), self._open() as book:
-            found = book.find_submission_notebook(marks.assignment, marks.assignment, marks.student)
-            taken_off = found.late_submission_penalty or 0.0
-            for grade in found.grades:
-                waits = grade.needs_manual_grade and grade.manual_score is None
-                scores[grade.name.removesuffix("_checks")] = None if waits else grade.score
-        waiting = [name for name, score in scores.items() if score is None]
+            submission = book.find_submission_notebook(
+                marks.assignment, marks.assignment, marks.student
+            )
+            penalty = submission.late_submission_penalty or 0.0
+            for grade in submission.grades:
+                is_awaited = grade.needs_manual_grade and grade.manual_score is None
+                scores[grade.name.removesuffix("_checks")] = None if is_awaited else grade.score
+        awaited = [name for name, score in scores.items() if score is None]
         notes = [
-            trouble,
+            record_error,
             marks.problem,
-            *(f"{one.exercise}: {one.note}" for one in marks.marks if one.note),
+            *(f"{mark.exercise}: {mark.note}" for mark in marks.marks if mark.note),
         ]
         return {
             "student": marks.student,
             "assignment": marks.assignment,
-            "score": sum(score for score in scores.values() if score is not None) - taken_off,
-            "so_far_of": float(sum(points[name] for name in points if name not in waiting)),
+            "score": sum(score for score in scores.values() if score is not None) - penalty,
+            "so_far_of": float(sum(points[name] for name in points if name not in awaited)),
             "max_score": float(sum(points.values())),
-            "answers_to_mark": len(waiting),
-            "note": "; ".join(one for one in (*notes, *marks.notes) if one),
+            "answers_to_mark": len(awaited),
+            "note": "; ".join(note for note in (*notes, *marks.notes) if note),
             **{name: "" if score is None else score for name, score in scores.items()},
         }
 
@@ -269,64 +282,70 @@ def points_of(sheet: Sheet) -> dict[str, int]:
 
 
 def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"\n".join(hashlib.sha256(one).digest() for one in parts)).hexdigest()
+    return hashlib.sha256(b"\n".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 @contextlib.contextmanager
-def _heard(log: logging.Logger) -> Iterator[list[str]]:
-    """Yield a list of what a logger says of errors, which is printed nowhere meanwhile."""
-    said: list[str] = []
+def _collect_errors(log: logging.Logger) -> Iterator[list[str]]:
+    """Yield a list that gets a logger's errors, which are printed nowhere meanwhile."""
+    errors: list[str] = []
     handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]  # of this one alone
-    before, spreads, level = list(log.handlers), log.propagate, log.level
+    handler.emit = lambda record: errors.append(record.getMessage())  # type: ignore[method-assign]  # of this one alone
+    handlers, propagates, level = list(log.handlers), log.propagate, log.level
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.ERROR)
     try:
-        yield said
+        yield errors
     finally:
-        log.handlers, log.propagate = before, spreads
+        log.handlers, log.propagate = handlers, propagates
         log.setLevel(level)
 
 
-def _cause(said: Sequence[str]) -> str:
+def _cause(errors: Sequence[str]) -> str:
     """Return the last line of the traceback among what nbgrader said, "" where there is none."""
-    return next((one.strip().splitlines()[-1] for one in said if one.startswith("Traceback")), "")
+    return next(
+        (error.strip().splitlines()[-1] for error in errors if error.startswith("Traceback")), ""
+    )
 
 
 def with_marks(
     notebook: nbformat.NotebookNode,
     marks: Marks,
-    given: Mapping[str, list[dict[str, Any]]] | None = None,
+    given_outputs: Mapping[str, list[dict[str, Any]]] | None = None,
 ) -> nbformat.NotebookNode:
     """Return a notebook whose cells of checks show what the student shall read, and the score that
     nbgrader takes.
 
     It is shown to the lecturer in a browser, by Formgrader: a written answer in it is text and
-    nothing else. ``given`` is what the given cells show, by their ids.
+    nothing else. ``given_outputs`` is what the given cells show, by their ids.
     """
-    made = nbformat.from_dict(notebook)
-    shown = {**(given or {}), **marks.outputs}
-    by_cell = {f"{one.exercise}_checks": one for one in marks.marks}
-    for cell in made.cells:
-        mark = cell.metadata.get("nbgrader", {})
+    marked = nbformat.from_dict(notebook)
+    outputs_by_id = {**(given_outputs or {}), **marks.outputs}
+    by_cell = {f"{mark.exercise}_checks": mark for mark in marks.marks}
+    for cell in marked.cells:
+        nbgrader_mark = cell.metadata.get("nbgrader", {})
         if cell.cell_type != "code":
-            if not mark.locked and cell.source != WRITTEN_STUB:
+            if not nbgrader_mark.locked and cell.source != WRITTEN_STUB:
                 cell.source = as_text(cell.source)
             continue
-        one = by_cell.get(mark.get("grade_id", ""))
-        if not mark.get("locked"):
+        mark = by_cell.get(nbgrader_mark.get("grade_id", ""))
+        if not nbgrader_mark.get("locked"):
             cell.source = outputs.cut_code(cell.source, _MOST_OF_A_CELL)
         cell.outputs, cell.execution_count = [], None
-        if one is not None:
-            said = nbformat.v4.new_output("stream", name="stdout", text=_shown(one, marks.problem))
-            score = nbformat.v4.new_output(
-                "execute_result", {"text/plain": repr(one.score)}, execution_count=1
+        if mark is not None:
+            text = nbformat.v4.new_output(
+                "stream", name="stdout", text=_describe(mark, marks.problem)
             )
-            cell.outputs, cell.execution_count = [said, score], 1
+            score = nbformat.v4.new_output(
+                "execute_result", {"text/plain": repr(mark.score)}, execution_count=1
+            )
+            cell.outputs, cell.execution_count = [text, score], 1
         else:
-            cell.outputs = [nbformat.from_dict(output) for output in shown.get(cell.id, [])]
-    made.metadata.handed_in = nbformat.from_dict({"when": marks.handed_in, "notes": [*marks.notes]})
-    return made
+            cell.outputs = [nbformat.from_dict(output) for output in outputs_by_id.get(cell.id, [])]
+    marked.metadata.handed_in = nbformat.from_dict(
+        {"when": marks.handed_in, "notes": [*marks.notes]}
+    )
+    return marked
 
 
 def as_text(answer: str) -> str:
@@ -341,7 +360,7 @@ def as_text(answer: str) -> str:
 
 
 def _students_part(path: Path) -> list[object]:
-    """Return what a notebook's code cells put out and, as strings, its written answers."""
+    """Return the outputs of a notebook's code cells and, as strings, its written answers."""
     cells = nbformat.read(path, as_version=4).cells
     return [
         cell.outputs if cell.cell_type == "code" else cell.source
@@ -350,42 +369,42 @@ def _students_part(path: Path) -> list[object]:
     ]
 
 
-def _is_text(written: str) -> bool:
-    return written == WRITTEN_STUB or bool(
-        re.fullmatch(f"{re.escape(_OPEN)}[^<]*{_CLOSE}", written)
-    )
+def _is_text(source: str) -> bool:
+    return source == WRITTEN_STUB or bool(re.fullmatch(f"{re.escape(_OPEN)}[^<]*{_CLOSE}", source))
 
 
-def _shown(one: Mark, problem: str) -> str:
-    """Return what a student reads of an exercise: the visible checks, and what the hidden inputs
-    change in that.
+def _describe(mark: Mark, problem: str) -> str:
+    """Return the text that a student reads of an exercise: the visible checks, and what the hidden
+    inputs change in that.
     """
     if problem:
         return outputs.printable(f"{_UNREAD}: {problem}.\n")
-    said = one.said.rstrip().removesuffix(_FOR_STUDENTS)
-    seen = said.splitlines()
+    report = mark.said.rstrip().removesuffix(_FOR_STUDENTS)
+    report_lines = report.splitlines()
     missed = [
-        goal for goal, reached in one.goals if not reached and f"  {'reached':<11}  {goal}" in seen
+        goal
+        for goal, reached in mark.goals
+        if not reached and f"  {'reached':<11}  {goal}" in report_lines
     ]
     hidden = [f"  {'not reached':<11}  {goal}" for goal in missed]
     lines = [
-        said,
+        report,
         *([_HIDDEN_MISSED, *hidden] if missed else []),
-        f"{one.score:g} of {one.points} points",
+        f"{mark.score:g} of {mark.points} points",
     ]
     return outputs.printable("\n".join(lines)) + "\n"
 
 
 @contextlib.contextmanager
-def _tools_found() -> Iterator[None]:
+def _tools_on_path() -> Iterator[None]:
     """nbgrader calls alembic by its bare name: let it find that of this Python.
 
     It changes folders; come back.
     """
-    before, here = os.environ.get("PATH", ""), os.getcwd()
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
+    path, folder = os.environ.get("PATH", ""), os.getcwd()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
     try:
         yield
     finally:
-        os.environ["PATH"] = before
-        os.chdir(here)
+        os.environ["PATH"] = path
+        os.chdir(folder)

@@ -58,8 +58,8 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Handed:
-    """What was handed in, put back together, and what a lecturer should know of it."""
+class RestoredNotebook:
+    """The notebook that was handed in, put back together, and notes on it for the lecturer."""
 
     notebook: nbformat.NotebookNode
     notes: tuple[str, ...]
@@ -74,21 +74,21 @@ def find(folder: Path, assignments: list[str]) -> tuple[list[Submission], dict[s
     (1).ipynb", "ASSIGNMENT-1.ipynb", "ASSIGNMENT.IPYNB", or which has the number of another edition
     of the course. Links are not followed.
     """
-    found: list[Submission] = []
-    strange: dict[str, str] = {}
+    submissions: list[Submission] = []
+    skipped: dict[str, str] = {}
     for home in sorted(folder.iterdir()):
         if home.is_symlink() or not home.is_dir() or not _STUDENT.fullmatch(home.name):
-            strange[home.name] = "is not the folder of a student (letters, digits, _ . @ -)"
+            skipped[home.name] = "is not the folder of a student (letters, digits, _ . @ -)"
             continue
         try:
-            own, besides = _own_files(home, assignments)
+            students_files, problem = _own_files(home, assignments)
         except OSError as error:
-            strange[home.name] = f"cannot be read ({error.strerror}); mend its rights"
+            skipped[home.name] = f"cannot be read ({error.strerror}); mend its rights"
             continue
-        found += own
-        if besides:
-            strange[home.name] = besides
-    return found, strange
+        submissions += students_files
+        if problem:
+            skipped[home.name] = problem
+    return submissions, skipped
 
 
 def _own_files(home: Path, assignments: list[str]) -> tuple[list[Submission], str]:
@@ -96,34 +96,36 @@ def _own_files(home: Path, assignments: list[str]) -> tuple[list[Submission], st
     nothing is.
     """
     files = list(_files(home))
-    own, several = [], []
+    submissions, ambiguous = [], []
     for assignment in assignments:
-        alike = [one for one in files if _is_copy(one.name, assignment)]
-        exact = [one for one in alike if one.name == f"{assignment}.ipynb"]
+        alternatives = [path for path in files if _is_copy(path.name, assignment)]
+        exact = [path for path in alternatives if path.name == f"{assignment}.ipynb"]
         if exact:
             # nbgrader's own place comes first
-            own.append(Submission(home.name, assignment, exact[0]))
-            several += [one for one in alike if one not in exact]
-        elif len(alike) == 1:
-            own.append(Submission(home.name, assignment, alike[0], alike[0].name))
+            submissions.append(Submission(home.name, assignment, exact[0]))
+            ambiguous += [path for path in alternatives if path not in exact]
+        elif len(alternatives) == 1:
+            submissions.append(
+                Submission(home.name, assignment, alternatives[0], alternatives[0].name)
+            )
         else:
-            several += alike
-    if several:
+            ambiguous += alternatives
+    if ambiguous:
         return (
-            own,
+            submissions,
             (
-                f"holds {_listed(several)}, of which one may be meant; keep that one, under the "
-                "exercises' name"
+                f"holds {_list_names(ambiguous)}, of which one may be meant; keep that one, under "
+                "the exercises' name"
             ),
         )
-    notebooks = [one for one in files if one.suffix.lower() == ".ipynb"]
-    if own:
-        return own, ""
+    notebooks = [path for path in files if path.suffix.lower() == ".ipynb"]
+    if submissions:
+        return submissions, ""
     if notebooks:
         return (
             [],
-            f"holds {_listed(notebooks)}, which has no name of the exercises; rename it, such as "
-            f"to {assignments[0]}.ipynb",
+            f"holds {_list_names(notebooks)}, which has no name of the exercises; rename it, such "
+            f"as to {assignments[0]}.ipynb",
         )
     return [], f"holds no notebook with a name of the exercises, such as {assignments[0]}.ipynb"
 
@@ -132,11 +134,17 @@ def _files(home: Path) -> list[Path]:
     """Return a student's files, those in a folder of theirs first; what is hidden and links are
     left out.
     """
-    here = [
-        one for one in sorted(home.iterdir()) if not (one.is_symlink() or one.name.startswith("."))
+    entries = [
+        entry
+        for entry in sorted(home.iterdir())
+        if not (entry.is_symlink() or entry.name.startswith("."))
     ]
-    inside = [one for folder in here if folder.is_dir() for one in sorted(folder.iterdir())]
-    return [one for one in (*inside, *here) if one.is_file() and not one.is_symlink()]
+    inner_entries = [
+        entry for folder in entries if folder.is_dir() for entry in sorted(folder.iterdir())
+    ]
+    return [
+        entry for entry in (*inner_entries, *entries) if entry.is_file() and not entry.is_symlink()
+    ]
 
 
 def _is_copy(name: str, assignment: str) -> bool:
@@ -147,9 +155,9 @@ def _is_copy(name: str, assignment: str) -> bool:
     return bool(re.fullmatch(rf"\d\d_(?:{titles})(?:{_COPY})*\.ipynb", name, re.IGNORECASE))
 
 
-def _listed(paths: Sequence[Path]) -> str:
-    shown = ", ".join(repr(one.name)[:140] for one in paths[:_MOST_NAMED])
-    return f"{shown} and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else shown
+def _list_names(paths: Sequence[Path]) -> str:
+    names = ", ".join(repr(path.name)[:140] for path in paths[:_MOST_NAMED])
+    return f"{names} and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else names
 
 
 def _read(path: Path) -> bytes:
@@ -163,143 +171,153 @@ def _read(path: Path) -> bytes:
 
 def clean(sheet: Sheet, path: Path) -> nbformat.NotebookNode:
     """Return the released notebook with the answers of the file at ``path``. Raises IntakeError."""
-    return handed(sheet, path).notebook
+    return restore(sheet, path).notebook
 
 
-def handed(sheet: Sheet, path: Path) -> Handed:
+def restore(sheet: Sheet, path: Path) -> RestoredNotebook:
     """Return the released notebook with the answers of the file at ``path``, and notes on it.
 
     Raises IntakeError.
     """
-    given = _cells(path)
-    made = sheets.released(sheet)
-    released = {cell.metadata.nbgrader.grade_id: cell for cell in made.cells}
-    names, notes = _names(sheet, released, given)
-    asked = {*sheet.exercises, *(f"{name}_checks" for name in sheet.exercises)}
-    if asked.isdisjoint(names) and not any(_grade_id(cell) in sheet.written for cell in given):
+    cells_in_file = _cells(path)
+    notebook = sheets.released(sheet)
+    released = {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells}
+    names, notes = _names(sheet, released, cells_in_file)
+    names_of_exercises = {*sheet.exercises, *(f"{name}_checks" for name in sheet.exercises)}
+    if names_of_exercises.isdisjoint(names) and not any(
+        _grade_id(cell) in sheet.written for cell in cells_in_file
+    ):
         raise IntakeError(
             f"this is no notebook of {sheet.lesson.title}: none of its exercises is there; hand in "
             f"the file {sheet.lesson.notebook_name} that you were given"
         )
-    places = _places(released, given, names)
-    notes += _changed(released, given, places)
+    indices = _indices(released, cells_in_file, names)
+    notes += _notes_on_changes(released, cells_in_file, indices)
     notes += [
-        f"the answer to {name} came in {len(places[name])} cells, which ran in their order"
-        for name in places
-        if len(places[name]) > 1 and released[name].metadata.nbgrader.solution
+        f"the answer to {name} came in {len(indices[name])} cells, which ran in their order"
+        for name in indices
+        if len(indices[name]) > 1 and released[name].metadata.nbgrader.solution
     ]
     added: dict[str, list[nbformat.NotebookNode]] = {}
-    at = ""
-    for number, (cell, name) in enumerate(zip(given, names, strict=True)):
-        an_answer = name in sheet.exercises
-        if name and not (an_answer and number in places[name][:-1]):
-            at = name
+    anchor = ""
+    for index, (cell, name) in enumerate(zip(cells_in_file, names, strict=True)):
+        is_answer = name in sheet.exercises
+        if name and not (is_answer and index in indices[name][:-1]):
+            anchor = name
         elif (
             cell["cell_type"] == "code"
             and cell["source"].strip()
-            and (not name or number in places[name])
+            and (not name or index in indices[name])
         ):
-            added.setdefault(at, []).append(_own(cell["source"], sum(map(len, added.values()))))
+            added.setdefault(anchor, []).append(
+                _added_cell(cell["source"], sum(map(len, added.values())))
+            )
     cells = list(added.get("", []))
     for name, cell in released.items():
-        sources = [given[place]["source"] for place in places.get(name, [])]
+        sources = [cells_in_file[index]["source"] for index in indices.get(name, [])]
         if name in sheet.exercises and sources:
             cell.source = sources[-1]
         elif cell.metadata.nbgrader.solution and (
-            text := "\n\n".join(one for one in sources if one.strip())
+            text := "\n\n".join(source for source in sources if source.strip())
         ):
             cell.source = text  # a blank written answer is as one that was not touched
         cells += [cell, *added.get(name, [])]
-    made.cells = cells
-    return Handed(made, tuple(notes))
+    notebook.cells = cells
+    return RestoredNotebook(notebook, tuple(notes))
 
 
 def _names(
-    sheet: Sheet, released: dict[str, nbformat.NotebookNode], given: Sequence[dict[str, Any]]
+    sheet: Sheet, released: dict[str, nbformat.NotebookNode], cells: Sequence[dict[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """Return of each cell which one of the released cells it is, "" for none, and a note where that
+    """Return the name of the released cell that each cell is, "" for none, and a note where that
     had to be found.
 
     nbgrader's own mark says it. Where a tool has removed the marks, the cells' ids do, which the
     release fixes; where these have gone as well, what stands in a cell: the text that was given, or
     the function that was asked for.
     """
-    names = [name if (name := _grade_id(cell)) in released else "" for cell in given]
+    names = [name if (name := _grade_id(cell)) in released else "" for cell in cells]
     notes = []
     ids = {cell.id: name for name, cell in released.items() if name not in names}
-    by_id = [name or ids.get(cell["id"], "") for name, cell in zip(names, given, strict=True)]
+    by_id = [name or ids.get(cell["id"], "") for name, cell in zip(names, cells, strict=True)]
     if by_id != names:
         notes.append("cells without nbgrader's marks were found by their ids")
-    found = [*by_id]
+    final_names = [*by_id]
     texts = {
-        (cell.cell_type, _bare(cell.source)): name
+        (cell.cell_type, _without_formatting(cell.source)): name
         for name, cell in released.items()
         if name not in by_id
     }
-    for place, (cell, name) in enumerate(zip(given, by_id, strict=True)):
-        found[place] = name or texts.get((cell["cell_type"], _bare(cell["source"])), "")
+    for index, (cell, name) in enumerate(zip(cells, by_id, strict=True)):
+        final_names[index] = name or texts.get(
+            (cell["cell_type"], _without_formatting(cell["source"])), ""
+        )
     defines = {
         name: re.compile(
             rf"^def\s+(?:{'|'.join(map(re.escape, _functions(sheet, name)))})\s*\(", re.MULTILINE
         )
         for name in sheet.exercises
-        if name not in found
+        if name not in final_names
     }
-    before = dict(zip([*released][1:], released, strict=False))
-    for place, cell in enumerate(given):
-        if found[place]:
+    predecessors = dict(zip([*released][1:], released, strict=False))
+    for index, cell in enumerate(cells):
+        if final_names[index]:
             continue
         if cell["cell_type"] == "code":
-            found[place] = next(
-                (name for name, one in defines.items() if one.search(cell["source"])), ""
+            final_names[index] = next(
+                (name for name, pattern in defines.items() if pattern.search(cell["source"])), ""
             )
-        elif cell["cell_type"] == "markdown" and place:
-            follows = [
+        elif cell["cell_type"] == "markdown" and index:
+            candidates = [
                 name
                 for name in sheet.written
-                if before.get(name) == found[place - 1] and name not in found
+                if predecessors.get(name) == final_names[index - 1] and name not in final_names
             ]
-            found[place] = follows[0] if follows else ""
+            final_names[index] = candidates[0] if candidates else ""
     if any(
         name in sheet.exercises or name in sheet.written
-        for name, known in zip(found, by_id, strict=True)
-        if name != known
+        for name, name_by_id in zip(final_names, by_id, strict=True)
+        if name != name_by_id
     ):
         notes.append("answers without nbgrader's marks were found by what stands in them")
-    return found, notes
+    return final_names, notes
 
 
 def _functions(sheet: Sheet, name: str) -> list[str]:
     return re.findall(r"^def\s+(\w+)", sheet.cell("answer", name).source, re.MULTILINE)
 
 
-def _places(
+def _indices(
     released: dict[str, nbformat.NotebookNode],
-    given: Sequence[dict[str, Any]],
+    cells: Sequence[dict[str, Any]],
     names: Sequence[str],
 ) -> dict[str, list[int]]:
-    """Return where each released cell stands in the file; of an answer's copies not those that
+    """Return the indices of each released cell in the file; of an answer's copies not those that
     nobody wrote in.
     """
-    places: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
+    indices: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
         if name:
-            places.setdefault(name, []).append(number)
+            indices.setdefault(name, []).append(index)
     for name, cell in released.items():
-        if cell.metadata.nbgrader.solution and name in places:
+        if cell.metadata.nbgrader.solution and name in indices:
             # of equal ones the last
-            by_text = {_bare(given[place]["source"]): place for place in places[name]}
+            by_text = {
+                _without_formatting(cells[index]["source"]): index for index in indices[name]
+            }
             written = [
-                place for text, place in by_text.items() if text not in ("", _bare(cell.source))
+                index
+                for text, index in by_text.items()
+                if text not in ("", _without_formatting(cell.source))
             ]
-            places[name] = sorted(written) or places[name][:1]
-    return places
+            indices[name] = sorted(written) or indices[name][:1]
+    return indices
 
 
-def _changed(
+def _notes_on_changes(
     released: dict[str, nbformat.NotebookNode],
-    given: Sequence[dict[str, Any]],
-    places: dict[str, list[int]],
+    cells: Sequence[dict[str, Any]],
+    indices: dict[str, list[int]],
 ) -> list[str]:
     """Return a note on the cells of code that were given and changed or deleted; a formatter's
     changes are none.
@@ -308,11 +326,16 @@ def _changed(
     for name, cell in released.items():
         if cell.cell_type == "code" and cell.metadata.nbgrader.locked:
             sources = [
-                one for place in places.get(name, []) if (one := given[place]["source"]).strip()
+                source
+                for index in indices.get(name, [])
+                if (source := cells[index]["source"]).strip()
             ]
             if not sources:
                 deleted.append(name)
-            elif any(_bare(one) != _bare(cell.source) for one in sources):
+            elif any(
+                _without_formatting(source) != _without_formatting(cell.source)
+                for source in sources
+            ):
                 changed.append(name)
     checks = {
         name: name.removesuffix("_checks")
@@ -320,23 +343,23 @@ def _changed(
         if cell.metadata.nbgrader.grade
     }
     notes = [
-        f"the checks of {checks[one]} were" if one in checks else "a cell that was given was"
-        for one in changed
+        f"the checks of {checks[name]} were" if name in checks else "a cell that was given was"
+        for name in changed
     ]
-    others = sum(one not in checks for one in deleted)
-    gone = [f"the checks of {checks[one]}" for one in deleted if one in checks]
-    gone += (
-        [f"{others} {'cell that was' if others == 1 else 'cells that were'} given"]
-        if others
+    other_count = sum(name not in checks for name in deleted)
+    deletions = [f"the checks of {checks[name]}" for name in deleted if name in checks]
+    deletions += (
+        [f"{other_count} {'cell that was' if other_count == 1 else 'cells that were'} given"]
+        if other_count
         else []
     )
     return [
-        *dict.fromkeys(f"{one} changed; the original counted" for one in notes),
-        *([f"deleted: {', '.join(gone)}; the originals counted"] if gone else []),
+        *dict.fromkeys(f"{note} changed; the original counted" for note in notes),
+        *([f"deleted: {', '.join(deletions)}; the originals counted"] if deletions else []),
     ]
 
 
-def _bare(source: str) -> str:
+def _without_formatting(source: str) -> str:
     """Return a source without what a formatter may change."""
     return re.sub(r"[\s,()'\"]+", "", source)
 
@@ -361,7 +384,7 @@ def _cells(path: Path) -> list[dict[str, Any]]:
             "the file is not a notebook of format 4; save it with JupyterLab and hand it in again"
         )
     try:
-        cells = [_cell(one) for one in content.get("cells")]
+        cells = [_cell(cell) for cell in content.get("cells")]
     except (TypeError, KeyError, AttributeError):
         raise IntakeError(
             "the file is a damaged notebook; open it with JupyterLab and save it again"
@@ -374,12 +397,12 @@ def _cells(path: Path) -> list[dict[str, Any]]:
     return cells
 
 
-def _cell(given: Any) -> dict[str, Any]:
+def _cell(content: Any) -> dict[str, Any]:
     return {
-        "cell_type": str(given["cell_type"]),
-        "source": _text(given["source"]),
-        "metadata": given.get("metadata"),
-        "id": str(given.get("id")),
+        "cell_type": str(content["cell_type"]),
+        "source": _text(content["source"]),
+        "metadata": content.get("metadata"),
+        "id": str(content.get("id")),
     }
 
 
@@ -393,11 +416,11 @@ def _text(source: Any) -> str:
 
 def _grade_id(cell: dict[str, Any]) -> str:
     metadata = cell["metadata"]
-    ours = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    return str(ours.get("grade_id", "")).strip() if isinstance(ours, dict) else ""
+    nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return str(nbgrader.get("grade_id", "")).strip() if isinstance(nbgrader, dict) else ""
 
 
-def _own(source: str, number: int) -> nbformat.NotebookNode:
+def _added_cell(source: str, index: int) -> nbformat.NotebookNode:
     cell = nbformat.v4.new_code_cell(source)
-    cell.id = f"{_OWN}-{number}"
+    cell.id = f"{_OWN}-{index}"
     return cell

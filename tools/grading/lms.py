@@ -59,7 +59,7 @@ class Download:
     folder: Path
     system: str = ""
     people: dict[str, Person] = field(default_factory=dict)
-    strange: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,61 +75,62 @@ class _Entry:
             return file.read(LARGEST_BYTES + 1)
 
 
-def unpacked(source: Path, into: Path) -> Download:
+def unpack(source: Path, into: Path) -> Download:
     """Return the folder of submissions: ``source`` itself, or what a download holds, written to
     ``into``/handed_in.
 
     Raises GradingError where it is an archive that cannot be read.
     """
     if source.is_dir() and not any(
-        _whose((one.name, "") if one.is_dir() else (one.name,)) for one in source.iterdir()
+        _identify((entry.name, "") if entry.is_dir() else (entry.name,))
+        for entry in source.iterdir()
     ):
         return Download(source)
     folder = into / _FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if source.is_dir():
-        return _laid_out(list(_in_folder(source)), folder)
+        return _lay_out(list(_folder_entries(source)), folder)
     try:
         with zipfile.ZipFile(source) as archive:
-            return _laid_out(list(_in_archive(archive)), folder)
+            return _lay_out(list(_archive_entries(archive)), folder)
     except zipfile.BadZipFile as error:
         raise GradingError(
             f"{source} is no whole ZIP file ({error}); download it again, or name a folder"
         ) from None
 
 
-def _in_folder(source: Path) -> Iterator[_Entry]:
-    for here, folders, names in os.walk(source):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
-        for path in (Path(here, name) for name in sorted(names)):
+def _folder_entries(source: Path) -> Iterator[_Entry]:
+    for root, folders, names in os.walk(source):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(root, name) for name in sorted(names)):
             if path.is_file() and not path.is_symlink():
-                yield _Entry(path.relative_to(source).parts, functools.partial(_opened, path))
+                yield _Entry(path.relative_to(source).parts, functools.partial(_open, path))
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
-def _in_archive(archive: zipfile.ZipFile) -> Iterator[_Entry]:
+def _archive_entries(archive: zipfile.ZipFile) -> Iterator[_Entry]:
     for member in archive.infolist():
         parts = PurePosixPath(member.filename.replace("\\", "/")).parts
         if parts and not member.is_dir():
             yield _Entry(parts, functools.partial(archive.open, member))
 
 
-def _whose(parts: Sequence[str]) -> tuple[str, str, Person, str] | None:
-    """Return of a file the system, the student's folder, the student, and the file's own name; None
-    for another's.
+def _identify(parts: Sequence[str]) -> tuple[str, str, Person, str] | None:
+    """Return the system, the student's folder, the student, and the own name of a file; None for
+    another's.
     """
-    if len(parts) > 1 and (found := re.fullmatch(f"{_MOODLE.pattern}_?", parts[0])):
-        return MOODLE, *_student(found["who"], found["id"]), parts[-1]
-    if len(parts) == 1 and (found := _MOODLE_FILE.fullmatch(parts[0])):
-        return MOODLE, *_student(found["who"], found["id"]), found["name"]
-    if len(parts) == 1 and (found := _CANVAS.fullmatch(parts[0])):
-        if found["anonymous"]:
-            return CANVAS, found["anonymous"], Person("", ""), found["name"]
-        return CANVAS, *_student(found["who"], found["id"], late=bool(found["late"])), found["name"]
+    if len(parts) > 1 and (match := re.fullmatch(f"{_MOODLE.pattern}_?", parts[0])):
+        return MOODLE, *_student(match["who"], match["id"]), parts[-1]
+    if len(parts) == 1 and (match := _MOODLE_FILE.fullmatch(parts[0])):
+        return MOODLE, *_student(match["who"], match["id"]), match["name"]
+    if len(parts) == 1 and (match := _CANVAS.fullmatch(parts[0])):
+        if match["anonymous"]:
+            return CANVAS, match["anonymous"], Person("", ""), match["name"]
+        return CANVAS, *_student(match["who"], match["id"], late=bool(match["late"])), match["name"]
     return None
 
 
@@ -145,93 +146,101 @@ def folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", plain)[:80]
 
 
-def _laid_out(entries: list[_Entry], folder: Path) -> Download:
+def _lay_out(entries: list[_Entry], folder: Path) -> Download:
     """Write each student's notebooks to a folder of their own; other files are named."""
     entries = [
-        one for one in entries if "__MACOSX" not in one.parts and not one.parts[-1].startswith(".")
+        entry
+        for entry in entries
+        if "__MACOSX" not in entry.parts and not entry.parts[-1].startswith(".")
     ]
     if len(entries) > MOST_FILES:
         raise GradingError(
             f"the download holds {len(entries):,} files; {MOST_FILES:,} are read at most: divide it"
         )
-    tops = {one.parts[0] for one in entries}
-    inner = [_Entry(one.parts[1:], one.open) for one in entries if len(one.parts) > 1]
-    known = tops == {"submitted"} or any(_whose(one.parts) for one in inner)
-    if known and len(tops) == 1 and len(inner) == len(entries):
-        entries = inner  # all of it was packed with its folder
+    top_names = {entry.parts[0] for entry in entries}
+    inner_entries = [
+        _Entry(entry.parts[1:], entry.open) for entry in entries if len(entry.parts) > 1
+    ]
+    is_known = top_names == {"submitted"} or any(_identify(entry.parts) for entry in inner_entries)
+    if is_known and len(top_names) == 1 and len(inner_entries) == len(entries):
+        entries = inner_entries  # all of it was packed with its folder
     system, written_bytes = "", 0
     people: dict[str, Person] = {}
-    strange: dict[str, str] = {}
-    others: dict[str, list[str]] = {}
-    stamps: dict[Path, bytes] = {}
+    skipped: dict[str, str] = {}
+    other_files: dict[str, list[str]] = {}
+    timestamps: dict[Path, bytes] = {}
     for entry in entries:
-        found = _whose(entry.parts)
-        if found is None and len(entry.parts) > 1:
-            found = "", entry.parts[0], Person("", ""), entry.parts[-1]
-        if found is None:
-            strange[entry.parts[0]] = (
+        identity = _identify(entry.parts)
+        if identity is None and len(entry.parts) > 1:
+            identity = "", entry.parts[0], Person("", ""), entry.parts[-1]
+        if identity is None:
+            skipped[entry.parts[0]] = (
                 "is no submission of Canvas or Moodle: its name says no student; put it into a "
                 "folder with the student's name"
             )
             continue
-        system = found[0] or system
-        _, student, person, name = found
-        home = folder / (_as_folder(student) or "student")
-        people[home.name] = person
-        home.mkdir(exist_ok=True)
-        place = (
-            home / _as_folder(entry.parts[-2]) if not found[0] and len(entry.parts) > 2 else home
+        system = identity[0] or system
+        _, student, person, name = identity
+        students_folder = folder / (_as_folder(student) or "student")
+        people[students_folder.name] = person
+        students_folder.mkdir(exist_ok=True)
+        target = (
+            students_folder / _as_folder(entry.parts[-2])
+            if not identity[0] and len(entry.parts) > 2
+            else students_folder
         )
-        dated = not found[0] and name == TIMESTAMP
-        if not (dated or name.lower().endswith(".ipynb")):
-            others.setdefault(home.name, []).append(repr(name)[:140])
+        is_timestamp = not identity[0] and name == TIMESTAMP
+        if not (is_timestamp or name.lower().endswith(".ipynb")):
+            other_files.setdefault(students_folder.name, []).append(repr(name)[:140])
             continue
         try:
             content = entry.read()
         except _UNPACKING as error:
-            packed = (
+            damage = (
                 "is encrypted"
                 if "encrypted" in str(error)
                 else "is damaged, or packed as is not known here"
             )
-            why = (
+            reason = (
                 f"cannot be read ({strerror})"
                 if (strerror := getattr(error, "strerror", ""))
-                else packed
+                else damage
             )
-            others.setdefault(home.name, []).append(f"{name!r:.140}, which {why},")
+            other_files.setdefault(students_folder.name, []).append(
+                f"{name!r:.140}, which {reason},"
+            )
             continue
-        if dated:
-            stamps[place / TIMESTAMP] = content[:_LONGEST_NAME]
+        if is_timestamp:
+            timestamps[target / TIMESTAMP] = content[:_LONGEST_NAME]
             continue
         written_bytes += len(content)
         if written_bytes > MOST_BYTES:
             raise GradingError(
                 f"the download holds more than {MOST_BYTES / 2**30:.0f} GiB; grade it in parts"
             )
-        place.mkdir(exist_ok=True)
-        _free_name(place, name).write_bytes(content)
-    for path, content in stamps.items():
+        target.mkdir(exist_ok=True)
+        _free_name(target, name).write_bytes(content)
+    for path, content in timestamps.items():
         if path.parent.is_dir() and any(path.parent.iterdir()):
             path.write_bytes(content)
-    for student, names in others.items():
+    for student, names in other_files.items():
         if not any((folder / student).iterdir()):
-            strange[student] = f"handed in {', '.join(names[:3])} and no notebook"
+            skipped[student] = f"handed in {', '.join(names[:3])} and no notebook"
             (folder / student).rmdir()
-    return Download(folder, system, people if system else {}, strange)
+    return Download(folder, system, people if system else {}, skipped)
 
 
 def _as_folder(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.@-]+", "_", name).lstrip("_.@-")[:100]
 
 
-def _free_name(home: Path, name: str) -> Path:
+def _free_name(folder: Path, name: str) -> Path:
     """Return a path for a file that is not there yet; a second one of a name stands beside the
     first.
     """
-    plain = re.sub(r"[\x00-\x1f/\\]", "_", name).lstrip(".")
-    stem, suffix = plain[: -len(".ipynb")][:_LONGEST_NAME], plain[-len(".ipynb") :]
-    path, number = home / f"{stem}{suffix}", 1
+    clean_name = re.sub(r"[\x00-\x1f/\\]", "_", name).lstrip(".")
+    stem, suffix = clean_name[: -len(".ipynb")][:_LONGEST_NAME], clean_name[-len(".ipynb") :]
+    path, number = folder / f"{stem}{suffix}", 1
     while path.exists():
-        path, number = home / f"{stem} ({number}){suffix}", number + 1
+        path, number = folder / f"{stem} ({number}){suffix}", number + 1
     return path

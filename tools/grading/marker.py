@@ -77,28 +77,28 @@ def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
     Raises SandboxError where none can start.
     """
     try:
-        given_in = intake.handed(sheet, submission.path)
+        restored = intake.restore(sheet, submission.path)
     except intake.IntakeError as error:
-        nothing = tuple(Mark(name, 0.0, _points(sheet, name), "", ()) for name in sheet.exercises)
-        return Marks(submission.student, submission.assignment, nothing, problem=str(error))
-    steps = list(_steps(sheet, given_in.notebook))
+        no_marks = tuple(Mark(name, 0.0, _points(sheet, name), "", ()) for name in sheet.exercises)
+        return Marks(submission.student, submission.assignment, no_marks, problem=str(error))
+    steps = list(_steps(sheet, restored.notebook))
     outputs: dict[str, list[dict[str, Any]]] = {}
     lost: dict[int, str] = {}
-    given: dict[int, Mark] = {}
+    marks_by_step: dict[int, Mark] = {}
     deadline = time.monotonic() + limits.total_s
-    while len(given) < len(sheet.exercises):
-        at = _go_through(sheet, steps, given, lost, outputs, limits, deadline)
-        if at is None:
+    while len(marks_by_step) < len(sheet.exercises):
+        last_index = _run_steps(sheet, steps, marks_by_step, lost, outputs, limits, deadline)
+        if last_index is None:
             break
-    marks = tuple(given[place] for place in sorted(given))
-    disturbed = any(_MACHINE in why for why in lost.values())
-    ended = [
-        f"a cell was stopped: {why}"
-        for place, why in lost.items()
-        if place >= 0 and not steps[place].exercise
+    marks = tuple(marks_by_step[index] for index in sorted(marks_by_step))
+    disturbed = any(_MACHINE in reason for reason in lost.values())
+    stopped_cells = [
+        f"a cell was stopped: {reason}"
+        for index, reason in lost.items()
+        if index >= 0 and not steps[index].exercise
     ]
-    named = [f"handed in as {submission.came_as!r}"] if submission.came_as else []
-    notes = (*named, *given_in.notes, *dict.fromkeys(ended))
+    name_notes = [f"handed in as {submission.came_as!r}"] if submission.came_as else []
+    notes = (*name_notes, *restored.notes, *dict.fromkeys(stopped_cells))
     return Marks(submission.student, submission.assignment, marks, "", disturbed, notes, outputs)
 
 
@@ -128,10 +128,10 @@ def _steps(sheet: Sheet, notebook: Any) -> Iterator[_Step]:
             )
 
 
-def _go_through(
+def _run_steps(
     sheet: Sheet,
     steps: list[_Step],
-    given: dict[int, Mark],
+    marks_by_step: dict[int, Mark],
     lost: dict[int, str],
     outputs: dict[str, list[dict[str, Any]]],
     limits: Limits,
@@ -140,93 +140,117 @@ def _go_through(
     """Run the steps in a fresh sandbox, without those that ended an earlier one; return the step
     that ends this one.
 
-    Marks are written to ``given``, why a step was lost to ``lost``, what cells showed to
+    Marks are written to ``marks_by_step``, why a step was lost to ``lost``, what cells showed to
     ``outputs``. None when the last step is done.
     """
-    remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
-    place = -1
+    checks_to_run = [
+        index for index, step in enumerate(steps) if step.exercise and index not in marks_by_step
+    ]
+    index = -1
     raised: list[str] = []
-    broken: dict[str, str] = {}
+    raised_in_answers: dict[str, str] = {}
     try:
-        with sandbox.started(limits) as shut:
-            session = Session(shut, limits, deadline)
-            for place in range(remaining[-1] + 1):
-                step = steps[place]
-                if place in given:
+        with sandbox.start(limits) as fresh_sandbox:
+            session = Session(fresh_sandbox, limits, deadline)
+            for index in range(checks_to_run[-1] + 1):
+                step = steps[index]
+                if index in marks_by_step:
                     raised = []  # the mark that is given says so
-                elif place in lost:
-                    raised.append(f"was stopped: {lost[place]}")
-                if place in lost or place in given:
+                elif index in lost:
+                    raised.append(f"was stopped: {lost[index]}")
+                if index in lost or index in marks_by_step:
                     continue
                 if step.exercise:
-                    given[place] = _checked(
-                        sheet, step.exercise, session, raised, broken.get(step.exercise, "")
+                    marks_by_step[index] = _run_checks(
+                        sheet,
+                        step.exercise,
+                        session,
+                        raised,
+                        raised_in_answers.get(step.exercise, ""),
                     )
                     raised = []
                     continue
                 if error := session.run(step.source):
                     raised.append(f"raised {error}")
-                    broken[step.answers] = f"its cell raised {error.partition(chr(10))[0]}"
+                    raised_in_answers[step.answers] = (
+                        f"its cell raised {error.partition(chr(10))[0]}"
+                    )
                 if step.shows:
                     outputs[step.shows] = session.shown
     except Lost as error:
-        why = str(error)
-        over = time.monotonic() >= deadline
-        lost[place] = why
-        for other in remaining:
-            if other not in given and (other == place or over or place < 0):
-                given[other] = _nothing(sheet, steps[other].exercise, why)
-        return place
+        reason = str(error)
+        is_over = time.monotonic() >= deadline
+        lost[index] = reason
+        for checks_index in checks_to_run:
+            if checks_index not in marks_by_step and (
+                checks_index == index or is_over or index < 0
+            ):
+                marks_by_step[checks_index] = _no_points(
+                    sheet, steps[checks_index].exercise, reason
+                )
+        return index
     return None
 
 
-def _nothing(sheet: Sheet, exercise: str, why: str) -> Mark:
-    said = f"Your notebook was stopped here: {why}."
-    return Mark(exercise, 0.0, _points(sheet, exercise), said, (), note=said)
+def _no_points(sheet: Sheet, exercise: str, reason: str) -> Mark:
+    message = f"Your notebook was stopped here: {reason}."
+    return Mark(exercise, 0.0, _points(sheet, exercise), message, (), note=message)
 
 
 def _points(sheet: Sheet, exercise: str) -> int:
     return sheet.cell("checks", exercise).metadata["points"]
 
 
-def _checked(
-    sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = (), broken: str = ""
+def _run_checks(
+    sheet: Sheet,
+    exercise: str,
+    session: Session,
+    raised: Sequence[str] = (),
+    raised_in_answer: str = "",
 ) -> Mark:
     """Return the mark of an exercise, whose checks run here; ``raised`` says what the student's
     cells above it did.
 
-    ``broken`` says so of the answer's own cell. Raises Lost when the submission ends meanwhile.
+    ``raised_in_answer`` says so of the answer's own cell. Raises Lost when the submission ends
+    meanwhile.
     """
     session.step()
     source, points = sheet.cell("checks", exercise).source, _points(sheet, exercise)
     with redirect_stdout(io.StringIO()):
         names = names_for(sheet, exercise, session.function)
-    with redirect_stdout(said := io.StringIO()):
+    with redirect_stdout(report := io.StringIO()):
         errors = scoring.run(source, names)
-    missed = _left_out(sheet, exercise, names["check"]) if errors else set()
+    missed = _missed_goals(sheet, exercise, names["check"]) if errors else set()
     problems = names["check"]._problems()
     goals = [*problems, *sorted(missed - set(problems))]
     reached = tuple((goal, goal not in missed and not problems[goal]) for goal in goals)
-    cells = "".join(f"A cell above {one}\n" for one in raised)
-    ended = (
+    events = "".join(f"A cell above {event}\n" for event in raised)
+    abort_note = (
         f"the checks ended with {type(errors[0]).__name__[:60]} at what your function gave"
         if missed
         else ""
     )
-    left_out = "".join(f"Not all of {goal!r} was checked: {ended}.\n" for goal in sorted(missed))
-    text = cells + left_out + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, said.getvalue())
+    unchecked = "".join(
+        f"Not all of {goal!r} was checked: {abort_note}.\n" for goal in sorted(missed)
+    )
+    text = events + unchecked + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, report.getvalue())
     score = float(sum(is_reached for _, is_reached in reached))
     return Mark(
-        exercise, score, points, text[:_MOST_SAID], reached, note=printable(broken or ended)
+        exercise,
+        score,
+        points,
+        text[:_MOST_SAID],
+        reached,
+        note=printable(raised_in_answer or abort_note),
     )
 
 
-def _left_out(sheet: Sheet, exercise: str, checks: Checks) -> set[str]:
+def _missed_goals(sheet: Sheet, exercise: str, checks: Checks) -> set[str]:
     """Return the goals of which fewer checks were made than of the course's own answer."""
     with redirect_stdout(io.StringIO()):
-        own = proof.answered(sheet, exercise, sheet.cell("answer", exercise).source)
-        scoring.run(sheet.cell("checks", exercise).source, own)
-    return set(scoring.checked(own["check"]) - scoring.checked(checks))
+        solved_names = proof.run_answer(sheet, exercise, sheet.cell("answer", exercise).source)
+        scoring.run(sheet.cell("checks", exercise).source, solved_names)
+    return set(scoring.count_checks(solved_names["check"]) - scoring.count_checks(checks))
 
 
 def names_for(
@@ -237,21 +261,25 @@ def names_for(
 
     ``function`` gives, by its name, what stands for a function of the answer.
     """
-    beginning, *sections = sections_of(sheet.lesson.cells)
-    own = next(
+    introduction, *sections = sections_of(sheet.lesson.cells)
+    section = next(
         cells
         for cells in sections
         if any(cell.metadata.get("answer") == exercise for cell in cells)
     )
     names: dict[str, Any] = {"__name__": "__main__"}
-    for cell in (*beginning, *own):
+    for cell in (*introduction, *section):
         if cell.metadata.get("answer") == exercise:
-            names.update((name, function(name)) for name in defined(cell))
+            names.update((name, function(name)) for name in function_names(cell))
         elif cell.kind == "code" and not {"checks", "answer"} & set(cell.metadata):
             exec(compile(cell.source, "<given>", "exec"), names)
     return names
 
 
-def defined(cell: Cell) -> list[str]:
+def function_names(cell: Cell) -> list[str]:
     """Return the names of the functions that an answer's cell defines."""
-    return [one.name for one in ast.parse(cell.source).body if isinstance(one, ast.FunctionDef)]
+    return [
+        statement.name
+        for statement in ast.parse(cell.source).body
+        if isinstance(statement, ast.FunctionDef)
+    ]

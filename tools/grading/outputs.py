@@ -53,25 +53,29 @@ def printable(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
 
 
-def safe(sent: object) -> list[dict[str, Any]]:
+def safe(raw_outputs: object) -> list[dict[str, Any]]:
     """Return as a notebook's outputs what a submission sent of a cell; what is not as it shall be
     is left out.
     """
-    made: list[dict[str, Any]] = []
-    for one in sent[:MOST_OF_A_CELL] if isinstance(sent, list) else []:
-        if isinstance(one, dict) and isinstance(one.get("printed"), str):
-            made.append({"output_type": "stream", "name": "stdout", "text": _text(one["printed"])})
-        elif isinstance(one, dict):
-            data = _data(one)
-            made += [{"output_type": "display_data", "data": data, "metadata": {}}] if data else []
-    return made
+    outputs: list[dict[str, Any]] = []
+    for output in raw_outputs[:MOST_OF_A_CELL] if isinstance(raw_outputs, list) else []:
+        if isinstance(output, dict) and isinstance(output.get("printed"), str):
+            outputs.append(
+                {"output_type": "stream", "name": "stdout", "text": _text(output["printed"])}
+            )
+        elif isinstance(output, dict):
+            data = _data(output)
+            outputs += (
+                [{"output_type": "display_data", "data": data, "metadata": {}}] if data else []
+            )
+    return outputs
 
 
-def _data(one: dict[str, Any]) -> dict[str, str]:
-    data = {"text/plain": _text(one["text"])} if isinstance(one.get("text"), str) else {}
-    if isinstance(one.get("png"), str) and (picture := _picture(one["png"])):
+def _data(output: dict[str, Any]) -> dict[str, str]:
+    data = {"text/plain": _text(output["text"])} if isinstance(output.get("text"), str) else {}
+    if isinstance(output.get("png"), str) and (picture := _picture(output["png"])):
         data["image/png"] = picture
-    elif isinstance(one.get("html"), str) and (rows := table(one["html"])):
+    elif isinstance(output.get("html"), str) and (rows := table(output["html"])):
         data["text/html"] = rows
     return data
 
@@ -117,17 +121,17 @@ class _Rows:
     def start(self, tag: str) -> None:
         """Open an element of a table, and close before what may not hold it."""
         if (tag == "table") != ("table" in self._open):
-            for over in _OVER.get(tag, ()):
-                self.end(over)
+            for outer in _OVER.get(tag, ()):
+                self.end(outer)
             self._open.append(tag)
             self.parts.append(f"<{tag}>")
 
     def end(self, tag: str) -> None:
         """Close an element, and what is open in it."""
         while tag in self._open:
-            last = self._open.pop()
-            self.parts.append(f"</{last}>")
-            if last == tag:
+            innermost = self._open.pop()
+            self.parts.append(f"</{innermost}>")
+            if innermost == tag:
                 break
 
     def text(self, text: str) -> None:
@@ -148,32 +152,34 @@ def table(text: str) -> str:
         return ""
     rows, silent = _Rows(), ""
     pieces = _ELEMENT.split(_without_comments(text))
-    for said, ends, name in zip(pieces[::3], [*pieces[1::3], ""], [*pieces[2::3], ""], strict=True):
+    for cell_text, is_end, name in zip(
+        pieces[::3], [*pieces[1::3], ""], [*pieces[2::3], ""], strict=True
+    ):
         if not silent:
-            rows.text(said)
+            rows.text(cell_text)
         tag = name.lower()
         if tag in _SILENT:
-            silent = ("" if tag == silent else silent) if ends else silent or tag
+            silent = ("" if tag == silent else silent) if is_end else silent or tag
         elif tag in _ROWS and not silent:
-            (rows.end if ends else rows.start)(tag)
+            (rows.end if is_end else rows.start)(tag)
     rows.end("table")
     return "".join(rows.parts)
 
 
 def _without_comments(text: str) -> str:
-    kept, at = [], 0
-    while (begin := text.find("<!--", at)) >= 0 and (end := text.find("-->", begin + 4)) >= 0:
-        kept.append(text[at:begin])
-        at = end + 3
-    return "".join([*kept, text[at:]])
+    parts, position = [], 0
+    while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        parts.append(text[position:start])
+        position = end + 3
+    return "".join([*parts, text[position:]])
 
 
 @functools.cache
-def _built(name: str) -> dict[str, list[dict[str, Any]]]:
+def _built_outputs(name: str) -> dict[str, list[dict[str, Any]]]:
     path = HERE.folder / "exercises" / f"{name}.ipynb"
     cells = nbformat.read(path, as_version=4).cells if path.is_file() else []
     return {
-        cell.id: safe([_as_sent(one) for one in cell.outputs])
+        cell.id: safe([_as_sent(output) for output in cell.outputs])
         for cell in cells
         if cell.cell_type == "code"
     }
@@ -188,34 +194,36 @@ def _as_sent(output: dict[str, Any]) -> dict[str, str]:
 
 
 def of_given(sheet: Sheet) -> dict[str, list[dict[str, Any]]]:
-    """Return what the given cells of the exercises show, by their ids, as the released notebook has
-    it.
+    """Return the outputs of the given cells of the exercises by their ids, as the released notebook
+    has them.
     """
-    return _built(sheet.lesson.name)
+    return _built_outputs(sheet.lesson.name)
 
 
-def cut(source: str, most: int) -> str:
+def cut(source: str, limit: int) -> str:
     """Return a source as it is shown: what nobody reads is named in its place, so that it takes
     nobody's time.
 
     To colour Python takes the square of a run of blank lines.
     """
-    short = re.sub(rf"\s{{{_LONGEST_BLANK},}}", lambda one: f"\n# [{len(one[0])} blanks]\n", source)
+    shortened = re.sub(
+        rf"\s{{{_LONGEST_BLANK},}}", lambda match: f"\n# [{len(match[0])} blanks]\n", source
+    )
     return printable(
-        short
-        if len(short) <= most
-        else f"{short[:most]}\n# [{len(short) - most:,} characters more]"
+        shortened
+        if len(shortened) <= limit
+        else f"{shortened[:limit]}\n# [{len(shortened) - limit:,} characters more]"
     )
 
 
-def cut_code(source: str, most: int) -> str:
+def cut_code(source: str, limit: int) -> str:
     """Return Python as :func:`cut` does, without the ends of long lines: to colour it takes the
     square of a line.
     """
     return re.sub(
         rf"[^\n]{{{_LONGEST_LINE + 1},}}",
-        lambda one: (
-            f"{one[0][:_LONGEST_LINE]}  # [{len(one[0]) - _LONGEST_LINE:,} characters more]"
+        lambda match: (
+            f"{match[0][:_LONGEST_LINE]}  # [{len(match[0]) - _LONGEST_LINE:,} characters more]"
         ),
-        cut(source, most),
+        cut(source, limit),
     )

@@ -33,33 +33,35 @@ class _Grades(preprocessors.GetGrades):
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
         nb, resources = super().preprocess(nb, resources)
-        heading, waiting_points = "", 0.0
+        heading, awaited_points = "", 0.0
         for cell in nb.cells:
             mark = cell.metadata.get("nbgrader", {})
             if cell.cell_type == "markdown" and mark.get("locked"):
                 heading = [heading, *_HEADING.findall(cell.source)][-1]
             if mark.get("grade"):
                 mark.title = heading
-                waiting_points += mark.points if mark.waits else 0
-        waiting = [
+                awaited_points += mark.points if mark.waits else 0
+        awaited_titles = [
             cell.metadata.nbgrader.title
             for cell in nb.cells
             if cell.metadata.get("nbgrader", {}).get("waits")
         ]
-        resources["nbgrader"].update(waiting_points=waiting_points, waiting=waiting)
-        given = next(cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("locked"))
-        resources["title"] = next(
-            iter(_HEADING.findall(given.source)), resources["nbgrader"]["notebook"]
+        resources["nbgrader"].update(waiting_points=awaited_points, waiting=awaited_titles)
+        first_locked = next(
+            cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("locked")
         )
-        given.source = _HEADING.sub("", given.source, count=1)  # it heads the page
+        resources["title"] = next(
+            iter(_HEADING.findall(first_locked.source)), resources["nbgrader"]["notebook"]
+        )
+        first_locked.source = _HEADING.sub("", first_locked.source, count=1)  # it heads the page
         return nb, resources
 
     def _get_comment(self, cell: Any, _resources: Any) -> None:
         """Take a person's comment; nbgrader's own, "No response.", says what the points say."""
-        one = self.gradebook.find_comment(
+        comment = self.gradebook.find_comment(
             cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id
         )
-        cell.metadata.nbgrader.comment = one.manual_comment
+        cell.metadata.nbgrader.comment = comment.manual_comment
 
     def _get_score(self, cell: Any, resources: Any) -> None:
         super()._get_score(cell, resources)
@@ -150,7 +152,7 @@ def sources() -> list[bytes]:
     return [
         Path(__file__).read_bytes(),
         Path(outputs.__file__).read_bytes(),
-        *(one.read_bytes() for one in sorted(TEMPLATES.rglob("*")) if one.is_file()),
+        *(path.read_bytes() for path in sorted(TEMPLATES.rglob("*")) if path.is_file()),
     ]
 
 

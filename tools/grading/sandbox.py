@@ -115,8 +115,8 @@ class Sandbox:
     def _watch(self) -> None:
         while not self._over.wait(_POLL_S):
             family = _family(self._process.pid)
-            self._used_s = max(self._used_s, sum(_processor_s(one) for one in family))
-            self.why = _too_much(family, self._limits)
+            self._used_s = max(self._used_s, sum(_processor_s(process) for process in family))
+            self.why = _exceeded_limit(family, self._limits)
             if self._used_s > self._allowed_s:
                 self.why = f"it ran for more than {self._limits.step_s:.3g} s"
             if self.why:
@@ -124,77 +124,82 @@ class Sandbox:
                 return
 
 
-def _processor_s(one: psutil.Process) -> float:
+def _processor_s(process: psutil.Process) -> float:
     try:
-        used = one.cpu_times()
+        times = process.cpu_times()
     except psutil.Error:
         return 0.0
-    return used.user + used.system + used.children_user + used.children_system
+    return times.user + times.system + times.children_user + times.children_system
 
 
-def _family(process: int) -> list[psutil.Process]:
+def _family(pid: int) -> list[psutil.Process]:
     try:
-        return psutil.Process(process).children(recursive=True)
+        return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
 
-def _too_much(family: Sequence[psutil.Process], limits: Limits) -> str:
+def _exceeded_limit(family: Sequence[psutil.Process], limits: Limits) -> str:
     if len(family) > limits.processes:
         return f"it ran more than {limits.processes} processes at once"
-    held = sum(_resident(one) for one in family)
-    if held > limits.memory_bytes and sum(_own_share(one) for one in family) > limits.memory_bytes:
+    resident_bytes = sum(_resident_bytes(process) for process in family)
+    if (
+        resident_bytes > limits.memory_bytes
+        and sum(_proportional_bytes(process) for process in family) > limits.memory_bytes
+    ):
         return f"it took more than {limits.memory_bytes / 2**30:.3g} GiB of memory"
-    free = psutil.virtual_memory()
+    memory = psutil.virtual_memory()
     return (
-        "the machine ran out of memory" if free.available < _MACHINE_MUST_KEEP * free.total else ""
+        "the machine ran out of memory"
+        if memory.available < _MACHINE_MUST_KEEP * memory.total
+        else ""
     )
 
 
-def _resident(one: psutil.Process) -> int:
+def _resident_bytes(process: psutil.Process) -> int:
     try:
-        return one.memory_info().rss
+        return process.memory_info().rss
     except psutil.Error:
         return 0
 
 
-def _own_share(one: psutil.Process) -> int:
+def _proportional_bytes(process: psutil.Process) -> int:
     """Return the bytes of a process, pages that several share divided among them; without leave to
     look, all.
     """
     try:
-        return one.memory_full_info().pss
+        return process.memory_full_info().pss
     except (psutil.Error, AttributeError):
-        return _resident(one)
+        return _resident_bytes(process)
 
 
 @contextlib.contextmanager
-def started(limits: Limits) -> Iterator[Sandbox]:
+def start(limits: Limits) -> Iterator[Sandbox]:
     """Start a sandbox with the student's side in it; at the end all its processes are gone."""
     with cgroup.limited(limits.processes + _OF_BUBBLEWRAP) as in_group:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            os.set_inheritable(theirs.fileno(), True)
-            inside = [
+        grader_end, student_end = socket.socketpair()
+        with student_end:
+            os.set_inheritable(student_end.fileno(), True)
+            student_command = [
                 sys.executable,
                 "-I",
                 "-c",
                 _START,
-                str(theirs.fileno()),
+                str(student_end.fileno()),
                 str(limits.memory_bytes),
                 str(limits.processes),
             ]
             process = subprocess.Popen(
-                [*in_group, *command(), *inside],
+                [*in_group, *command(), *student_command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[student_end.fileno()],
                 env=_environment(),
                 cwd="/",
                 start_new_session=True,
             )
-        sandbox = Sandbox(process, ours, limits)
+        sandbox = Sandbox(process, grader_end, limits)
         try:
             yield sandbox
         finally:
@@ -215,11 +220,11 @@ def leave_keys() -> None:
         )
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    done = call(
+    status = call(
         ctypes.c_long(_KEYCTL[machine]), ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_void_p()
     )
     # there are none, or nobody may ask for one
-    if done < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+    if status < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
         raise SandboxError(
             f"no keyring could be made for a submission: {os.strerror(ctypes.get_errno())}"
         )
@@ -227,13 +232,13 @@ def leave_keys() -> None:
 
 def bubblewrap() -> str:
     """Return the path of bubblewrap. Raises SandboxError where it is not installed."""
-    found = shutil.which("bwrap")
-    if found is None:
+    path = shutil.which("bwrap")
+    if path is None:
         raise SandboxError(
             "bubblewrap is not installed, and without it submissions would run with your rights; "
             "install it: sudo apt-get install bubblewrap"
         )
-    return found
+    return path
 
 
 def command() -> list[str]:
@@ -278,7 +283,7 @@ def command() -> list[str]:
     for path in _OF_THE_SYSTEM:
         if path.is_symlink():
             options += ["--symlink", os.readlink(path), str(path)]
-    for folder in visible():
+    for folder in visible_folders():
         options += ["--ro-bind", str(folder), str(folder)]
     options += [
         "--ro-bind-try",
@@ -305,45 +310,46 @@ def command() -> list[str]:
     return options
 
 
-def visible() -> list[Path]:
+def visible_folders() -> list[Path]:
     """Return the folders of this machine that a submission may read, under their own names: Python
     and the library.
     """
-    named = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/usr"}
-    named |= {str(one) for one in _OF_THE_SYSTEM if not one.is_symlink()}
-    folders = {Path(os.path.realpath(one)) for one in named} | {Path(one) for one in named}
+    paths = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/usr"}
+    paths |= {str(path) for path in _OF_THE_SYSTEM if not path.is_symlink()}
+    folders = {Path(os.path.realpath(path)) for path in paths} | {Path(path) for path in paths}
     folders |= {HERE.root / "helpers", HERE.folder / "scripts"}
-    kept = [
-        one
-        for one in folders
-        if one.is_dir() and not any(one != up and one.is_relative_to(up) for up in folders)
+    outermost = [
+        folder
+        for folder in folders
+        if folder.is_dir()
+        and not any(folder != parent and folder.is_relative_to(parent) for parent in folders)
     ]
-    return sorted(kept)
+    return sorted(outermost)
 
 
 @functools.cache
 def _folders() -> re.Pattern[str]:
-    """Return what matches, also in JSON, the folders a sandbox sees and those above, whose names
+    """Return a pattern of, also in JSON, the folders a sandbox sees and those above, whose names
     are this machine's.
 
     A folder right below the root, such as /home, tells nothing.
     """
-    named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root, _fonts()}
-    named |= {one.resolve() for one in named}
-    own = {
-        str(up)
-        for one in named
-        if not one.is_relative_to("/usr")
-        for up in (one, *one.parents[:-2])
+    folders = {Path(sys.prefix), Path(sys.base_prefix), HERE.root, _fonts()}
+    folders |= {folder.resolve() for folder in folders}
+    names = {
+        str(parent)
+        for folder in folders
+        if not folder.is_relative_to("/usr")
+        for parent in (folder, *folder.parents[:-2])
     }
-    own |= {json.dumps(one)[1:-1] for one in own}
+    names |= {json.dumps(name)[1:-1] for name in names}
     return re.compile(
-        rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])"
+        rf"(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?![\w.-])"
     )
 
 
 def without_folders(text: str) -> str:
-    """Return what a submission says with "..." in place of the folders in which Python and the
+    """Return the text of a submission with "..." in place of the folders in which Python and the
     course lie here.
     """
     return _folders().sub("...", text)
@@ -379,7 +385,7 @@ def refuse_unless_working() -> None:
         "socket.create_connection(('127.0.0.1', 9), 1)"
     )
     with tempfile.TemporaryFile() as output:
-        done = subprocess.run(
+        completed = subprocess.run(
             [*command(), sys.executable, "-I", "-c", probe],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -390,11 +396,11 @@ def refuse_unless_working() -> None:
             timeout=60,
         )
         output.seek(0)
-        said = output.read().decode(errors="replace")
-    if "'grader'" not in said or (
-        "ConnectionRefusedError" not in said and "Network is unreachable" not in said
+        printed = output.read().decode(errors="replace")
+    if "'grader'" not in printed or (
+        "ConnectionRefusedError" not in printed and "Network is unreachable" not in printed
     ):
-        last = said.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        last = printed.strip().splitlines()[-1:] or [f"exit code {completed.returncode}"]
         raise SandboxError(
             f"bubblewrap is installed but does not work here ({last[0]}); it needs unprivileged "
             "user namespaces: on Ubuntu 24.04 run sudo sysctl -w "

@@ -28,13 +28,13 @@ def run(source: str, names: dict[str, Any]) -> list[Exception]:
             exec(compile(guarded, "<checks>", "exec"), names)
         except Exception as error:
             errors.append(error)
-            for name in _named(statement):
+            for name in _assigned_names(statement):
                 names.pop(name, None)
     return errors
 
 
-def checked(checks: Checks) -> Counter[str]:
-    """Return how many checks were made of each goal."""
+def count_checks(checks: Checks) -> Counter[str]:
+    """Return the number of checks that were made of each goal."""
     return Counter(outcome.goal for outcome in checks._outcomes)
 
 
@@ -44,7 +44,12 @@ class _Rounds(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
         node.body = [
-            _guarded([_guarded([one]) if isinstance(one, ast.Expr) else one for one in node.body])
+            _guard(
+                [
+                    _guard([statement]) if isinstance(statement, ast.Expr) else statement
+                    for statement in node.body
+                ]
+            )
         ]
         return node
 
@@ -52,15 +57,15 @@ class _Rounds(ast.NodeTransformer):
         return node  # what it raises ends the statement that calls it
 
 
-def _guarded(body: list[ast.stmt]) -> ast.Try:
+def _guard(body: list[ast.stmt]) -> ast.Try:
     [guard] = ast.parse(f"try: pass\nexcept Exception as _error: {_KEEP}(_error)").body
     assert isinstance(guard, ast.Try)
     return ast.Try(body, guard.handlers, [], [])
 
 
-def _named(statement: ast.stmt) -> set[str]:
+def _assigned_names(statement: ast.stmt) -> set[str]:
     return {
-        one.id
-        for one in ast.walk(statement)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }

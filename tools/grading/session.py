@@ -63,7 +63,7 @@ _ALLOWED: tuple[tuple[type[Any], tuple[str, ...], tuple[str, ...], bool], ...] =
 
 
 def _place(reported: object) -> gpu_execution.ReportedPlace:
-    """Return where a submission says that it is in its kernel.
+    """Return the place in its kernel that a submission reports.
 
     Raises ValueError for what is no place.
     """
@@ -78,19 +78,19 @@ def _place(reported: object) -> gpu_execution.ReportedPlace:
     return gpu_execution.ReportedPlace(reported)
 
 
-def _load(kept: Any, index: Any, place: object) -> Any:
+def _load(target: Any, index: Any, place: object) -> Any:
     return (
-        kept.load_at(index, _place(place))
-        if isinstance(kept, gpu_execution.DeviceArray)
-        else kept[index]
+        target.load_at(index, _place(place))
+        if isinstance(target, gpu_execution.DeviceArray)
+        else target[index]
     )
 
 
-def _store(kept: Any, index: Any, value: Any, place: object) -> None:
-    if isinstance(kept, gpu_execution.DeviceArray):
-        kept.store_at(index, value, _place(place))
+def _store(target: Any, index: Any, value: Any, place: object) -> None:
+    if isinstance(target, gpu_execution.DeviceArray):
+        target.store_at(index, value, _place(place))
     else:
-        kept[index] = value
+        target[index] = value
 
 
 class Lost(BaseException):
@@ -140,10 +140,10 @@ class Session:
 
         def call(*arguments: Any) -> Any:
             is_kernel = any(isinstance(argument, gpu_execution.Thread) for argument in arguments)
-            given = wire.encode(list(arguments), self._keep)
-            answer = self._request({"call": name, "with": given, "follow": is_kernel})
+            encoded = wire.encode(list(arguments), self._encode_object)
+            answer = self._request({"call": name, "with": encoded, "follow": is_kernel})
             if "changed" in answer:
-                _take_over(list(arguments), self._value(answer["changed"]))
+                _copy_back(list(arguments), self._value(answer["changed"]))
             return self._value(answer.get("value"))
 
         call.__name__ = name
@@ -154,22 +154,22 @@ class Session:
         """Send a request and serve what is asked meanwhile, until its answer comes."""
         self._send(message)
         while "do" in (answer := self._receive()):
-            self._send(self._done(answer))
+            self._send(self._serve(answer))
         if "raised" in answer:
             raise self._exception(
                 str(answer["raised"]), str(answer.get("said", "")), str(answer.get("line", ""))
             )
         return answer
 
-    def _done(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what a submission asks of an object that is kept here, and return the answer."""
-        arguments = self._value(asked.get("with"))
+        arguments = self._value(request.get("with"))
         if type(arguments) is not list:
             raise Lost("it sent what is no request")
         try:
             return {
                 "value": wire.encode(
-                    self._do(asked.get("do"), asked.get("to"), arguments), self._keep
+                    self._do(request.get("do"), request.get("to"), arguments), self._encode_object
                 )
             }
         except Exception as error:
@@ -179,24 +179,24 @@ class Session:
     def _do(self, verb: object, number: object, arguments: Sequence[Any]) -> Any:
         if type(number) is not int or not 0 <= number < len(self._objects):
             raise ValueError("there is no such object")
-        kept = self._objects[number]
-        if verb == "call" and type(kept).__name__ in _FUNCTIONS:
-            return kept(*arguments)
+        target = self._objects[number]
+        if verb == "call" and type(target).__name__ in _FUNCTIONS:
+            return target(*arguments)
         for kind, _, methods, has_elements in _ALLOWED:
-            if isinstance(kept, kind):
+            if isinstance(target, kind):
                 if verb == "get" and arguments[0] in methods:
-                    return getattr(kept, arguments[0])
+                    return getattr(target, arguments[0])
                 if verb == "len":
-                    return len(kept)
+                    return len(target)
                 if verb == "item" and has_elements:
-                    return _load(kept, *arguments)
+                    return _load(target, *arguments)
                 if verb == "put" and has_elements:
-                    return _store(kept, *arguments)
+                    return _store(target, *arguments)
         raise AttributeError(
-            f"{type(kept).__name__!r} has no {arguments[0] if arguments else verb!r}"
+            f"{type(target).__name__!r} has no {arguments[0] if arguments else verb!r}"
         )
 
-    def _keep(self, value: Any) -> Any:
+    def _encode_object(self, value: Any) -> Any:
         """Return the JSON of an argument that is no data.
 
         Raises TypeError for one that no exercise has handed out.
@@ -205,12 +205,14 @@ class Session:
             value, simulators.Thread | gpu_execution.Thread | type
         ):
             fields = {
-                one.name: wire.encode(getattr(value, one.name), self._keep)
-                for one in dataclasses.fields(value)
+                field.name: wire.encode(getattr(value, field.name), self._encode_object)
+                for field in dataclasses.fields(value)
             }
             return {"c": [type(value).__module__, type(value).__qualname__, fields]}
-        sent = next((names for kind, names, _, _ in _ALLOWED if isinstance(value, kind)), None)
-        if sent is None and type(value).__name__ not in _FUNCTIONS:
+        attributes = next(
+            (names for kind, names, _, _ in _ALLOWED if isinstance(value, kind)), None
+        )
+        if attributes is None and type(value).__name__ not in _FUNCTIONS:
             raise TypeError(
                 f"a check hands out {value!r:.80}; say in tools/grading/session.py what it allows"
             )
@@ -219,18 +221,21 @@ class Session:
                 raise Lost(f"it asked for more than {_MOST_KEPT} objects")
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)  # kept, so that its id stays its own
-        names = {name: wire.encode(getattr(value, name), self._keep) for name in sent or ()}
+        names = {
+            name: wire.encode(getattr(value, name), self._encode_object)
+            for name in attributes or ()
+        }
         return {
             "o": [self._numbers[id(value)], getattr(value, "__name__", type(value).__name__), names]
         }
 
     def _value(self, data: Any) -> Any:
         try:
-            return wire.decode(data, self._kept)
+            return wire.decode(data, self._decode_object)
         except wire.Broken as error:
             raise Lost(f"its answer was {error}") from error
 
-    def _kept(self, tag: str, body: Any) -> Any:
+    def _decode_object(self, tag: str, body: Any) -> Any:
         if tag == "y":
             return exercises.not_yet
         if tag == "g" and type(body) is int:
@@ -247,36 +252,36 @@ class Session:
         while (answer := self._request({"next": number})).get("more") is True:
             yield _place(answer.get("place"))
 
-    def _exception(self, name: str, said: str, line: str) -> Exception:
+    def _exception(self, name: str, message: str, line: str) -> Exception:
         """Return an exception of the submission: the one that was raised here and went through it,
         or one like it.
         """
         for error in reversed(self._raised):
-            if type(error).__name__ == name and str(error)[:2000] == said:
+            if type(error).__name__ == name and str(error)[:2000] == message:
                 return error
         kind = type(name if name.isidentifier() else "Exception", (Exception,), {})
-        return kind(_with_line(said, line))
+        return kind(_with_line(message, line))
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._timed(wire.send, message)
+        self._with_deadline(wire.send, message)
 
     def _receive(self) -> dict[str, Any]:
-        return self._timed(wire.receive, sandbox.without_folders)
+        return self._with_deadline(wire.receive, sandbox.without_folders)
 
-    def _timed(self, work: Callable[..., Any], *message: Any) -> Any:
+    def _with_deadline(self, work: Callable[..., Any], *message: Any) -> Any:
         try:
             return work(_Until(self._sandbox.channel, self._ends), *message)
         except TimeoutError:
-            over = self._ends >= self._deadline
+            is_over = self._ends >= self._deadline
             step_s = self._limits.patience * self._limits.step_s
-            most = f"{self._limits.total_s:.3g} s in all" if over else f"{step_s:.3g} s"
-            raise Lost(f"it ran for more than {most}") from None
+            limit = f"{self._limits.total_s:.3g} s in all" if is_over else f"{step_s:.3g} s"
+            raise Lost(f"it ran for more than {limit}") from None
         except wire.Broken as error:
             raise Lost(self._sandbox.ended() or str(error)) from None
 
 
-def _with_line(said: str, line: str) -> str:
-    return f"{said}\n{YOUR_LINE}{' '.join(line.split())[:200]}" if line else said
+def _with_line(message: str, line: str) -> str:
+    return f"{message}\n{YOUR_LINE}{' '.join(line.split())[:200]}" if line else message
 
 
 class _Until:
@@ -286,10 +291,10 @@ class _Until:
         self._channel, self._ends = channel, ends
 
     def _wait(self) -> None:
-        left_s = self._ends - time.monotonic()
-        if left_s <= 0:
+        remaining_s = self._ends - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError
-        self._channel.settimeout(left_s)
+        self._channel.settimeout(remaining_s)
 
     def recv(self, count: int) -> bytes:
         self._wait()
@@ -300,31 +305,31 @@ class _Until:
         self._channel.sendall(data)
 
 
-def _take_over(mine: Any, theirs: Any) -> Any:
+def _copy_back(original: Any, copy: Any) -> Any:
     """Make lists, dicts and arrays of the caller hold what the submission left in its copies;
     return the new value.
     """
-    if theirs is wire.SAME:
-        return mine
-    if type(mine) is list and type(theirs) is list:
-        mine[:] = [_take_over(*pair) for pair in zip(mine, theirs, strict=False)] + theirs[
-            len(mine) :
+    if copy is wire.SAME:
+        return original
+    if type(original) is list and type(copy) is list:
+        original[:] = [_copy_back(*pair) for pair in zip(original, copy, strict=False)] + copy[
+            len(original) :
         ]
-        return mine
-    if type(mine) is dict and type(theirs) is dict:
-        new = {
-            key: _take_over(mine[key], value) if key in mine else value
-            for key, value in theirs.items()
+        return original
+    if type(original) is dict and type(copy) is dict:
+        merged = {
+            key: _copy_back(original[key], value) if key in original else value
+            for key, value in copy.items()
         }
-        mine.clear()
-        mine.update(new)
-        return mine
+        original.clear()
+        original.update(merged)
+        return original
     if (
-        hasattr(mine, "dtype")
-        and hasattr(theirs, "dtype")
-        and mine.shape == theirs.shape
-        and mine.dtype == theirs.dtype
+        hasattr(original, "dtype")
+        and hasattr(copy, "dtype")
+        and original.shape == copy.shape
+        and original.dtype == copy.dtype
     ):
-        mine[...] = theirs
-        return mine
-    return theirs
+        original[...] = copy
+        return original
+    return copy

@@ -68,12 +68,12 @@ class Roster:
                 f"ROSTER={path} cannot be read ({error}); save it as CSV in UTF-8"
             ) from None
         header = tuple(cell.strip() for cell in lines[0]) if lines else ()
-        plain = [cell.casefold() for cell in header]
+        lower_names = [cell.casefold() for cell in header]
         if header[:1] == ("Student",) and "ID" in header and "Section" in header:
             system = CANVAS
         elif {"Identifier", "Full name", "Grade"} <= set(header):
             system = MOODLE
-        elif "name" in plain and "id" in plain:
+        elif "name" in lower_names and "id" in lower_names:
             system = ""
         else:
             raise GradingError(
@@ -81,16 +81,14 @@ class Roster:
                 "gradebook (Student, ID, ..., Section), Moodle's grading worksheet in English "
                 "(Identifier, Full name, ..., Grade), or a table with the columns name and id"
             )
-        padded = [tuple((*one, *[""] * len(header))[: len(header)]) for one in lines[1:]]
+        rows = [tuple((*row, *[""] * len(header))[: len(header)]) for row in lines[1:]]
         if system == CANVAS:
-            padded = [
-                one
-                for one in padded
-                if any(one[:2]) and one[0].strip().casefold() not in _NO_STUDENT
+            rows = [
+                row for row in rows if any(row[:2]) and row[0].strip().casefold() not in _NO_STUDENT
             ]
-        made = cls(path, system, header, tuple(dict.fromkeys(padded)))
-        made._refuse_doubles()
-        return made
+        roster = cls(path, system, header, tuple(dict.fromkeys(rows)))
+        roster._refuse_doubles()
+        return roster
 
     def _refuse_doubles(self) -> None:
         """Raise GradingError where there is no student, or where nobody knows whose row is
@@ -114,14 +112,14 @@ class Roster:
         return self._cell(row, "student", "full name", "name")
 
     def key(self, row: Sequence[str]) -> str:
-        """Return by what grades.csv calls a student who handed nothing in."""
+        """Return the name in grades.csv of a student who handed nothing in."""
         return self._cell(row, "sis login id", "username", "id", "identifier") or self.name(row)
 
     def _cell(self, row: Sequence[str], *columns: str) -> str:
         by_column = {
             name.casefold(): cell.strip() for name, cell in zip(self.header, row, strict=True)
         }
-        return next((by_column[one] for one in columns if by_column.get(one)), "")
+        return next((by_column[column] for column in columns if by_column.get(column)), "")
 
     def identity(self) -> range:
         """Return the columns that say who a student is; the others may hold any number."""
@@ -132,11 +130,11 @@ class Roster:
         """Return the number of a student's row, None where there is not exactly one."""
         ids = {student.casefold()} | ({person.lms_id} if person and person.lms_id else set())
         names = {folded(student)} | ({folded(person.name)} if person else set())
-        found = [number for number, row in enumerate(self.rows) if ids & self._ids(row)]
-        found = found or [
-            number for number, row in enumerate(self.rows) if names & self._spellings(row)
+        matches = [index for index, row in enumerate(self.rows) if ids & self._ids(row)]
+        matches = matches or [
+            index for index, row in enumerate(self.rows) if names & self._spellings(row)
         ]
-        return found[0] if len(found) == 1 else None
+        return matches[0] if len(matches) == 1 else None
 
     def _ids(self, row: Sequence[str]) -> set[str]:
         cells = {row[column].strip().casefold() for column in self.identity()} - {""}
@@ -157,7 +155,7 @@ def _lines(text: str) -> list[list[str]]:
     text = re.sub(r"\Asep=.\n", "", text)  # Excel's own line
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     rows = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
-    return [one for one in rows if any(cell.strip() for cell in one)]
+    return [row for row in rows if any(cell.strip() for cell in row)]
 
 
 class People:
@@ -167,72 +165,78 @@ class People:
         self._download, self._roster = download, roster
         self.system = (roster.system if roster else "") or download.system
         self._row = (
-            {one: roster.find(one, download.people.get(one)) for one in students} if roster else {}
+            {student: roster.find(student, download.people.get(student)) for student in students}
+            if roster
+            else {}
         )
 
     def names(self) -> dict[str, str]:
         """Return the names that are known, by student."""
-        known = {student: one.name for student, one in self._download.people.items() if one.name}
-        listed = {
+        names_in_download = {
+            student: person.name for student, person in self._download.people.items() if person.name
+        }
+        names_on_roster = {
             student: self._roster.name(self._roster.rows[row])
             for student, row in self._row.items()
             if row is not None and self._roster
         }
-        return known | listed
+        return names_in_download | names_on_roster
 
-    def completed(
+    def complete(
         self,
         rows: Sequence[dict[str, Any]],
-        strange: Mapping[str, str],
+        skipped: Mapping[str, str],
         sheets: Mapping[str, Sheet],
     ) -> list[dict[str, Any]]:
         """Return the rows with names and, by assignment and place on the list, one for each who
         handed nothing in.
         """
         names = self.names()
-        late = {student for student, one in self._download.people.items() if one.late}
-        made = [
+        late_students = {
+            student for student, person in self._download.people.items() if person.late
+        }
+        completed_rows = [
             {
                 **row,
                 "name": names.get(row["student"], ""),
-                "note": self._note(row, row["student"] in late),
+                "note": self._note(row, row["student"] in late_students),
             }
             for row in rows
         ]
         if self._roster is None:
-            return made
-        why = {
-            row: strange[student]
+            return completed_rows
+        reasons = {
+            row: skipped[student]
             for student, row in self._row.items()
-            if student in strange and row is not None
+            if student in skipped and row is not None
         }
         for assignment in sorted({str(row["assignment"]) for row in rows}):
-            here = {
+            indices = {
                 self._row.get(str(row["student"]))
                 for row in rows
                 if row["assignment"] == assignment
             }
-            for number, row in enumerate(self._roster.rows):
-                if number not in here:
-                    made.append(
+            for index, row in enumerate(self._roster.rows):
+                if index not in indices:
+                    completed_rows.append(
                         {
                             "student": self._roster.key(row),
                             "name": self._roster.name(row),
                             "assignment": assignment,
                             "max_score": float(sum(points_of(sheets[assignment]).values())),
-                            "note": f"not marked: {why.get(number, 'handed nothing in')}",
+                            "note": f"not marked: {reasons.get(index, 'handed nothing in')}",
                         }
                     )
-        return made
+        return completed_rows
 
-    def _note(self, row: Mapping[str, Any], late: bool) -> str:
-        missing = self._roster is not None and self._row.get(row["student"]) is None
+    def _note(self, row: Mapping[str, Any], is_late: bool) -> str:
+        is_missing = self._roster is not None and self._row.get(row["student"]) is None
         notes = (
-            "not on the roster" if missing else "",
-            f"late, says {self.system}" if late else "",
+            "not on the roster" if is_missing else "",
+            f"late, says {self.system}" if is_late else "",
             row["note"],
         )
-        return "; ".join(one for one in notes if one)
+        return "; ".join(note for note in notes if note)
 
     def write_imports(
         self, folder: Path, rows: Sequence[Mapping[str, Any]], unread: set[tuple[str, str]]
@@ -248,62 +252,66 @@ class People:
             for row in rows
             if row.get("answers_to_mark") == 0 and (row["student"], row["assignment"]) not in unread
         }
-        most = {str(row["assignment"]): float(row["max_score"]) for row in rows}
+        max_scores = {str(row["assignment"]): float(row["max_score"]) for row in rows}
         if self.system == CANVAS:
-            return [self._canvas(folder / "grades_for_canvas.csv", most, final)]
+            return [self._canvas(folder / "grades_for_canvas.csv", max_scores, final)]
         if self.system == MOODLE:
             return [
-                self._moodle(folder / f"grades_for_moodle_{one}.csv", one, most, final)
-                for one in most
+                self._moodle(
+                    folder / f"grades_for_moodle_{assignment}.csv", assignment, max_scores, final
+                )
+                for assignment in max_scores
             ]
         return []
 
-    def _listed(self, system: str) -> list[tuple[tuple[str, ...] | None, str]]:
-        """Return of each student the row of the system's own list, if that was given, and the
-        student's folder.
-        """
+    def _listed_students(self, system: str) -> list[tuple[tuple[str, ...] | None, str]]:
+        """Return each student's row of the system's own list, if that was given, and folder."""
         if self._roster and self._roster.system == system:
             folders = {row: student for student, row in self._row.items() if row is not None}
-            return [(row, folders.get(number, "")) for number, row in enumerate(self._roster.rows)]
-        return [(None, student) for student, one in self._download.people.items() if one.lms_id]
+            return [(row, folders.get(index, "")) for index, row in enumerate(self._roster.rows)]
+        return [
+            (None, student) for student, person in self._download.people.items() if person.lms_id
+        ]
 
     def _canvas(
-        self, path: Path, most: Mapping[str, float], final: Mapping[tuple[str, str], float]
+        self, path: Path, max_scores: Mapping[str, float], final: Mapping[tuple[str, str], float]
     ) -> str:
         roster = self._roster if self._roster and self._roster.system == CANVAS else None
         header = roster.header if roster else _CANVAS_HEADER
         identity = header[: header.index("Section") + 1]
         columns = {
-            one: next((name for name in header[len(identity) :] if one in name), one)
-            for one in most
+            assignment: next(
+                (name for name in header[len(identity) :] if assignment in name), assignment
+            )
+            for assignment in max_scores
         }
         points = [
             _CANVAS_POINTS,
             *[""] * (len(identity) - 1),
-            *(f"{most[one]:g}" for one in columns),
+            *(f"{max_scores[assignment]:g}" for assignment in columns),
         ]
         lines, filled = [[*identity, *columns.values()], points], 0
-        for row, student in self._listed(CANVAS):
+        for row, student in self._listed_students(CANVAS):
             person = self._download.people.get(student)
-            who = (
+            identity_cells = (
                 row[: len(identity)]
                 if row
                 else (person.name, person.lms_id, "", "")
                 if person
                 else ()
             )
-            old = [
+            old_cells = [
                 row[header.index(name)] if row and name in header else ""
                 for name in columns.values()
             ]
-            new = [final.get((student, one)) for one in columns]
-            filled += sum(one is not None for one in new)
+            grades = [final.get((student, assignment)) for assignment in columns]
+            filled += sum(grade is not None for grade in grades)
             lines.append(
                 [
-                    *who,
+                    *identity_cells,
                     *(
-                        before if now is None else f"{now:g}"
-                        for before, now in zip(old, new, strict=True)
+                        old_cell if grade is None else f"{grade:g}"
+                        for old_cell, grade in zip(old_cells, grades, strict=True)
                     ),
                 ]
             )
@@ -317,35 +325,35 @@ class People:
         self,
         path: Path,
         assignment: str,
-        most: Mapping[str, float],
+        max_scores: Mapping[str, float],
         final: Mapping[tuple[str, str], float],
     ) -> str:
         roster = self._roster if self._roster and self._roster.system == MOODLE else None
-        if roster and len(most) > 1:
+        if roster and len(max_scores) > 1:
             return (
-                f"no file for Moodle: a worksheet is of one assignment, and these are {len(most)}; "
-                "grade each alone"
+                "no file for Moodle: a worksheet is of one assignment, and these are "
+                f"{len(max_scores)}; grade each alone"
             )
         header = roster.header if roster else _MOODLE_HEADER
         lines, filled = [[*header]], 0
-        for row, student in self._listed(MOODLE):
+        for row, student in self._listed_students(MOODLE):
             grade, person = final.get((student, assignment)), self._download.people.get(student)
             values = dict(zip(header, row, strict=True)) if row else dict.fromkeys(header, "")
             if not row and person:
                 values |= {
                     "Identifier": f"{_PARTICIPANT}{person.lms_id}",
                     "Full name": person.name,
-                    "Maximum Grade": f"{most[assignment]:.2f}",
+                    "Maximum Grade": f"{max_scores[assignment]:.2f}",
                     "Grade can be changed": "Yes",
                     "Last modified (submission)": "-",
                     "Last modified (grade)": "-",
                 }
-            theirs = _number(values.get("Maximum Grade", ""))
-            if theirs is not None and theirs != most[assignment]:
+            max_grade = _number(values.get("Maximum Grade", ""))
+            if max_grade is not None and max_grade != max_scores[assignment]:
                 return (
-                    f"no file for Moodle: there the maximum grade is {theirs:g}, and {assignment} "
-                    f"has {most[assignment]:g} points; set it in the assignment's settings, and "
-                    "download the worksheet again"
+                    f"no file for Moodle: there the maximum grade is {max_grade:g}, and "
+                    f"{assignment} has {max_scores[assignment]:g} points; set it in the "
+                    "assignment's settings, and download the worksheet again"
                 )
             if grade is not None:
                 values["Grade"], filled = f"{grade:.2f}", filled + 1
@@ -357,15 +365,17 @@ class People:
         )
 
 
-def waiting(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> tuple[str, ...]:
+def awaiting_marks(
+    rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]
+) -> tuple[str, ...]:
     """Return a line on each written answer that some students gave and no person has marked."""
     lines = []
     for assignment in sorted({str(row["assignment"]) for row in rows}):
-        here = [
+        rows_awaiting = [
             row for row in rows if row["assignment"] == assignment and row.get("answers_to_mark")
         ]
         for question in sheets[assignment].written:
-            count = sum(row[question] == "" for row in here)
+            count = sum(row[question] == "" for row in rows_awaiting)
             if count:
                 lines.append(
                     f"{assignment}, {question}: {count} "
@@ -375,13 +385,13 @@ def waiting(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> t
 
 
 def _number(text: str) -> float | None:
-    found = re.fullmatch(r"\s*(\d+)(?:[.,](\d+))?\s*", text)
-    return float(f"{found[1]}.{found[2] or 0}") if found else None
+    match = re.fullmatch(r"\s*(\d+)(?:[.,](\d+))?\s*", text)
+    return float(f"{match[1]}.{match[2] or 0}") if match else None
 
 
 def _write(path: Path, lines: Sequence[Sequence[str]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(map(_harmless, line) for line in lines)
+    csv.writer(text, lineterminator="\n").writerows(map(_disarm, line) for line in lines)
     storage.write_atomically(path, text.getvalue())
 
 
@@ -389,20 +399,22 @@ def as_csv(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> st
     """Return grades.csv; a column an exercise, in the order of the notebooks, and ``name`` where
     one is known.
     """
-    known = [name for name in FIXED if name != "name" or any(row.get("name") for row in rows)]
+    fixed = [name for name in FIXED if name != "name" or any(row.get("name") for row in rows)]
     assignments = sorted({str(row["assignment"]) for row in rows})
     columns = [
-        *known,
-        *dict.fromkeys(name for one in assignments for name in points_of(sheets[one])),
+        *fixed,
+        *dict.fromkeys(
+            name for assignment in assignments for name in points_of(sheets[assignment])
+        ),
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _disarm(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 
-def _harmless(value: object) -> object:
+def _disarm(value: object) -> object:
     """Return a cell that no spreadsheet takes for a formula; a number, and Moodle's "-" for none,
     stay as they are.
     """

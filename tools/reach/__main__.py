@@ -19,8 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for path in address.fill(HERE, options.address):
                 print(f"wrote {path.relative_to(HERE.root).as_posix()}")
         else:
-            written = colab.write(HERE, HERE.root / "_build" / "colab")
-            print(f"wrote {written.relative_to(HERE.root).as_posix()}")
+            folder = colab.write(HERE, HERE.root / "_build" / "colab")
+            print(f"wrote {folder.relative_to(HERE.root).as_posix()}")
     except AuthoringError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -32,10 +32,10 @@ def _options() -> argparse.ArgumentParser:
         prog="python -m tools.reach", description=__doc__.partition(":")[0]
     )
     commands = parser.add_subparsers(required=True, dest="command", metavar="command")
-    one = commands.add_parser(
+    command = commands.add_parser(
         "address", help="write the repository's address to all that names it ('' takes it out)"
     )
-    one.add_argument("address", metavar="https://github.com/OWNER/NAME")
+    command.add_argument("address", metavar="https://github.com/OWNER/NAME")
     commands.add_parser("colab", help="write _build/colab, the branch that Colab opens")
     return parser
 

@@ -39,7 +39,7 @@ def fill(course: Course, address: str) -> list[Path]:
         raise AuthoringError(
             f"{address} is not https://github.com/OWNER/NAME, without .git or a / at the end"
         )
-    project, cited, readme = (
+    project, citation, readme = (
         course.root / "pyproject.toml",
         course.root / "CITATION.cff",
         course.readme,
@@ -47,7 +47,7 @@ def fill(course: Course, address: str) -> list[Path]:
     page = _with_block(readme.read_text(encoding="utf-8"), address)
     texts = {
         project: _with_field(project.read_text(encoding="utf-8"), address),
-        cited: _CITED.sub("", cited.read_text(encoding="utf-8"))
+        citation: _CITED.sub("", citation.read_text(encoding="utf-8"))
         + (f"repository-code: {address}\n" if address else ""),
         readme: pages.with_table(page, course.lessons(), address=address),
     }

@@ -27,48 +27,56 @@ def _options() -> argparse.ArgumentParser:
         prog="python -m tools.server", description=__doc__.partition(":")[0]
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    one = commands.add_parser("install", help="set this server up for a class")
-    one.add_argument("--lecturer", required=True, help="the local user who hands out and grades")
-    one.add_argument(
+    command = commands.add_parser("install", help="set this server up for a class")
+    command.add_argument(
+        "--lecturer", required=True, help="the local user who hands out and grades"
+    )
+    command.add_argument(
         "--place", type=Path, default=Path("/srv/course"), help="what students use (%(default)s)"
     )
-    one.add_argument(
+    command.add_argument(
         "--exchange",
         type=Path,
         default=Path("/srv/nbgrader/exchange"),
         help="where work changes hands",
     )
-    one.add_argument(
+    command.add_argument(
         "--tree", type=Path, default=install.ROOT / "_build" / "student", help="the students' tree"
     )
-    one.add_argument(
+    command.add_argument(
         "--python", default="/usr/bin/python3", help="the Python of the environment that is made"
     )
-    one.add_argument(
+    command.add_argument(
         "--environment", type=Path, help="an environment that is there already, with all packages"
     )
-    one.set_defaults(command=_install)
-    one = commands.add_parser("add", help="make local users for students and print their passwords")
-    one.add_argument("names", nargs="+", metavar="NAME")
-    one.add_argument("--homes", type=Path, help="the folder of their homes (default: the system's)")
-    one.set_defaults(command=_add)
-    one = commands.add_parser(
+    command.set_defaults(command=_install)
+    command = commands.add_parser(
+        "add", help="make local users for students and print their passwords"
+    )
+    command.add_argument("names", nargs="+", metavar="NAME")
+    command.add_argument(
+        "--homes", type=Path, help="the folder of their homes (default: the system's)"
+    )
+    command.set_defaults(command=_add)
+    command = commands.add_parser(
         "exchange", help="make the exchange alone, for a hub that is there already"
     )
-    one.add_argument("--lecturer", required=True, help="the local user who hands out and grades")
-    one.add_argument(
+    command.add_argument(
+        "--lecturer", required=True, help="the local user who hands out and grades"
+    )
+    command.add_argument(
         "--exchange",
         type=Path,
         default=Path("/srv/nbgrader/exchange"),
         help="where work changes hands",
     )
-    one.add_argument(
+    command.add_argument(
         "--prefix", default="", help="what stands before a student's name in the local user's"
     )
-    one.set_defaults(command=_exchange)
-    one = commands.add_parser("proxy", help="put the hub's proxy into an environment")
-    one.add_argument("environment", type=Path)
-    one.set_defaults(command=lambda options: install.proxy(options.environment))
+    command.set_defaults(command=_exchange)
+    command = commands.add_parser("proxy", help="put the hub's proxy into an environment")
+    command.add_argument("environment", type=Path)
+    command.set_defaults(command=lambda options: install.proxy(options.environment))
     return parser
 
 

@@ -68,9 +68,9 @@ class Collect(ExchangeCollect):
                 "filename": os.path.basename(path),
                 "timestamp": datetime.datetime.min,
             }
-        why = _not_theirs(information, self.owner_prefix + record["username"])
-        if why:
-            self.log.warning("left out %s: %s", path, why)
+        reason = _not_theirs(information, self.owner_prefix + record["username"])
+        if reason:
+            self.log.warning("left out %s: %s", path, reason)
             return record | {"username": ""}
         changed = datetime.datetime.fromtimestamp(information.st_ctime, datetime.UTC).replace(
             tzinfo=None
@@ -124,10 +124,10 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
     """
 
     def copy_files(self) -> None:
-        away = {name for name in self.coursedir.student_id_exclude.split(",") if name}
+        excluded = {name for name in self.coursedir.student_id_exclude.split(",") if name}
         for page in glob.glob(os.path.join(self.src_path, "*.html")):
-            home = Path(page).parent
-            student = home.parent.name
+            folder = Path(page).parent
+            student = folder.parent.name
             submitted = Path(
                 self.coursedir.format_path(
                     self.coursedir.submitted_directory, student, self.coursedir.assignment_id
@@ -135,13 +135,13 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
             )
             if all((submitted / name).is_file() for name in (SECRET, TIMESTAMP)):
                 for name in (SECRET, TIMESTAMP):
-                    (home / name).write_text((submitted / name).read_text())
+                    (folder / name).write_text((submitted / name).read_text())
             else:
                 self.log.warning(
                     "%s did not hand in through the exchange: give them %s yourself", student, page
                 )
-                away.add(student)
-        self.coursedir.student_id_exclude = ",".join(sorted(away))
+                excluded.add(student)
+        self.coursedir.student_id_exclude = ",".join(sorted(excluded))
         super().copy_files()
 
 
@@ -156,15 +156,15 @@ def _not_theirs(information: os.stat_result, username: str) -> str:
     return "" if owner == username else f"it is in the name of {username} and belongs to {owner}"
 
 
-def _read(folder: int, name: str, owner: int, most: int) -> bytes:
-    """Return the first ``most`` bytes of a plain file of ``owner`` in an open folder; links and
+def _read(folder: int, name: str, owner: int, limit: int) -> bytes:
+    """Return the first ``limit`` bytes of a plain file of ``owner`` in an open folder; links and
     pipes are refused.
     """
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(file, "rb") as opened:
+    with os.fdopen(file, "rb") as stream:
         information = os.fstat(file)
         if not stat.S_ISREG(information.st_mode):
             raise Refused("it is no plain file")
         if information.st_uid != owner:
             raise Refused("it belongs to another user")
-        return opened.read(most)
+        return stream.read(limit)

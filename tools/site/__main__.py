@@ -11,7 +11,7 @@ from pathlib import Path
 from sphinx.cmd.build import build_main
 
 from slides import build, lecture
-from slides.cells import SlideError
+from slides.rules import SlideError
 from tools.authoring.cells import AuthoringError
 from tools.authoring.course import Course
 from tools.site import staging
@@ -39,7 +39,7 @@ def main(
         shutil.rmtree(folder, ignore_errors=True)
     try:
         staging.write(Course(root), pages, numbers=numbers)
-        failed = _with_sphinx(pages, site)
+        exit_code = _run_sphinx(pages, site)
         for notebook in build.find_lessons(numbers, course=root / "course"):
             build.build(notebook, folder=site / staging.DECKS)
         if not numbers:
@@ -48,11 +48,11 @@ def main(
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"the site: {site / 'index.html'}")
-    return failed
+    return exit_code
 
 
-def _with_sphinx(pages: Path, site: Path) -> int:
-    own = f"html_static_path={pages / staging.OWN}"
+def _run_sphinx(pages: Path, site: Path) -> int:
+    static_path = f"html_static_path={pages / staging.OWN}"
     return build_main(
         [
             "-q",
@@ -65,7 +65,7 @@ def _with_sphinx(pages: Path, site: Path) -> int:
             "-c",
             str(HERE),
             "-D",
-            own,
+            static_path,
             "-d",
             str(pages / ".doctrees"),
             str(pages),

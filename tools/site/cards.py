@@ -52,11 +52,11 @@ def picture(lesson: NotebookNode) -> Picture | None:
 
 
 def _of_player(output: NotebookNode) -> Picture | None:
-    held = players.held(output)
-    if held is None:
+    player = players.read_player(output)
+    if player is None:
         return None
-    frame = held["frames"][len(held["frames"]) // 2]
-    return Picture(frame.encode(), "svg", held["alt"])
+    frame = player["frames"][len(player["frames"]) // 2]
+    return Picture(frame.encode(), "svg", player["alt"])
 
 
 def _of_figure(output: NotebookNode) -> Picture:
@@ -89,21 +89,21 @@ def markdown(
     return "\n\n".join(blocks)
 
 
-def path(lesson: str, shown: Picture) -> str:
+def path(lesson: str, picture: Picture) -> str:
     """Return the path of a card's picture from the first page."""
-    return f"{FOLDER}/{lesson}.{shown.suffix}"
+    return f"{FOLDER}/{lesson}.{picture.suffix}"
 
 
 def _card(
-    lesson: Lesson, files: Mapping[str, str], shown: Picture | None, address: str
+    lesson: Lesson, files: Mapping[str, str], picture: Picture | None, address: str
 ) -> Iterator[str]:
     yield '<div class="lesson-card">'
-    if shown:
-        words = re.sub(r"([\\\[\]])", r"\\\1", " ".join(shown.alt.split()))
-        yield f"![{words}]({path(lesson.name, shown)})"
+    if picture:
+        words = re.sub(r"([\\\[\]])", r"\\\1", " ".join(picture.alt.split()))
+        yield f"![{words}]({path(lesson.name, picture)})"
     yield f"**[{lesson.number} {lesson.title}]({lesson.notebook_name})**"
     if lesson.way:
         yield lesson.way.question
-    more = f" {pages.badges(lesson, address, pictures=False)}." if address else ""
-    yield f"{lesson.minutes} minutes, needs {pages.needs(lesson, files)}.{more}"
+    badges = f" {pages.badges(lesson, address, pictures=False)}." if address else ""
+    yield f"{lesson.minutes} minutes, needs {pages.needs(lesson, files)}.{badges}"
     yield "</div>"

@@ -19,7 +19,7 @@ _UNSHOWN = (nodes.literal_block, nodes.math_block, nodes.Invisible, nodes.raw)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.connect("html-page-context", _onto_the_search)
+    app.connect("html-page-context", _add_search_scripts)
     app.connect("build-finished", _write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -40,7 +40,7 @@ def _parts(node: nodes.Element) -> Iterator[str]:
             yield html.escape(" ".join(child.astext().split()), quote=False)
 
 
-def _onto_the_search(app: Sphinx, page: str, *_: object) -> None:
+def _add_search_scripts(app: Sphinx, page: str, *_: object) -> None:
     if page == "search":
         app.add_js_file(TEXTS)
         app.add_js_file("excerpts.js")

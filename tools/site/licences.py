@@ -34,7 +34,8 @@ def page(root: Path) -> str:
         *(_part(name, (root / name).read_text(encoding="utf-8")) for name in OWN),
     ]
     parts += [
-        _part(f"{what[0].upper()}{what[1:]}", _installed(*where)) for what, where in CARRIED.items()
+        _part(f"{name[0].upper()}{name[1:]}", _read_installed(*source))
+        for name, source in CARRIED.items()
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -43,7 +44,7 @@ def _part(title: str, text: str) -> str:
     return f"## {title}\n\n````text\n{text.strip()}\n````"
 
 
-def _installed(package: str, ending: str) -> str:
+def _read_installed(package: str, ending: str) -> str:
     files = importlib.metadata.distribution(package).files or ()
     texts = [file.read_text(encoding="utf-8") for file in files if ending in file.name.lower()]
     if not texts:

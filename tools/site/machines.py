@@ -17,12 +17,12 @@ def page(course: Course) -> str:
     AuthoringError for a GPU's file that is not sound, as it may be a stranger's.
     """
     folder = course.folder / "recorded"
-    there = [
+    recorded_lessons = [
         lesson for lesson in sorted(recorded.RECORDERS) if (folder / f"{lesson}.json").is_file()
     ]
-    runs = [recorded.load(lesson, folder=folder) for lesson in there]
+    runs = [recorded.load(lesson, folder=folder) for lesson in recorded_lessons]
     try:
-        runs += [run for sent in sending.gpus(folder=folder / "gpu") for run in sent.recordings]
+        runs += [run for gpu in sending.gpus(folder=folder / "gpu") for run in gpu.recordings]
     except ValueError as error:
         raise AuthoringError(str(error)) from error
     command = (

@@ -64,22 +64,22 @@ def of(course: Course, lessons: Sequence[Lesson]) -> Reference:
 
     Raises AuthoringError where a task of the index names what the package does not have.
     """
-    known = functions.uses(course, lessons)
+    uses = functions.uses(course, lessons)
     files = {lesson.number: f"../{lesson.notebook_name}" for lesson in lessons}
     by_face: dict[str, list[functions.FunctionEntry]] = {}
     paths = {}
-    for entry in functions.entries(course, known.keys):
+    for entry in functions.entries(course, uses.keys):
         face = functions.face(*entry.key)
         by_face.setdefault(face, []).append(entry)
         paths[entry.call] = f"{face}.{entry.key[1]}"
-    pages = {f"{FOLDER}/{course.package}.md": _handed_on(course.package, paths)}
+    pages = {f"{FOLDER}/{course.package}.md": _page_of_names(course.package, paths)}
     for face, entries in by_face.items():
         ordered = sorted(entries, key=lambda entry: (not entry.is_function, entry.key[1].lower()))
         texts = []
         for entry in ordered:
-            used = [number for number in files if entry.key in known.lessons[number]]
-            also = entry.call if entry.call.startswith(f"{course.package}.") else None
-            texts.append(_entry(f"{face}.{entry.key[1]}", entry, also, used, files))
+            lessons_using = [number for number in files if entry.key in uses.lessons[number]]
+            short_name = entry.call if entry.call.startswith(f"{course.package}.") else None
+            texts.append(_entry(f"{face}.{entry.key[1]}", entry, short_name, lessons_using, files))
         pages[f"{FOLDER}/{face}.md"] = _page(face, ordered, texts)
     index = _index(course.package, [course.package, *sorted(by_face)], frozenset(paths.values()))
     return Reference({f"{FOLDER}/index.md": index, **pages}, paths)
@@ -88,17 +88,24 @@ def of(course: Course, lessons: Sequence[Lesson]) -> Reference:
 def _entry(
     path: str,
     entry: functions.FunctionEntry,
-    also: str | None,
-    used: Sequence[str],
+    short_name: str | None,
+    lessons_using: Sequence[str],
     files: Mapping[str, str],
 ) -> str:
-    links = ", ".join(f"[{number}]({files[number]})" for number in used)
+    links = ", ".join(f"[{number}]({files[number]})" for number in lessons_using)
     directive = "autofunction" if entry.is_function else "autoclass"
     members = "" if entry.is_function else "\n   :members:"
-    said = [f"Import it as `{also}` too."] if also else []
-    said += [f"Used in {'lesson' if len(used) == 1 else 'lessons'} {links}."] if used else []
+    notes = [f"Import it as `{short_name}` too."] if short_name else []
+    notes += (
+        [f"Used in {'lesson' if len(lessons_using) == 1 else 'lessons'} {links}."]
+        if lessons_using
+        else []
+    )
     return "\n\n".join(
-        [f"```{{eval-rst}}\n.. {directive}:: {path}{members}\n```", *filter(None, [" ".join(said)])]
+        [
+            f"```{{eval-rst}}\n.. {directive}:: {path}{members}\n```",
+            *filter(None, [" ".join(notes)]),
+        ]
     )
 
 
@@ -106,18 +113,18 @@ def _page(face: str, entries: Sequence[functions.FunctionEntry], texts: Sequence
     """Return the page of a package: what it is for, its functions, and the classes that they take
     or return.
     """
-    parts = [f"# {face}", _said(face)]
+    parts = [f"# {face}", _docstring_directive(face)]
     for title, is_function in (("Functions", True), ("Classes", False)):
-        own = [
+        texts_of_kind = [
             text
             for entry, text in zip(entries, texts, strict=True)
             if entry.is_function is is_function
         ]
-        parts += [f"## {title}", *own] if own else []
+        parts += [f"## {title}", *texts_of_kind] if texts_of_kind else []
     return "\n\n".join(parts) + "\n"
 
 
-def _handed_on(package: str, paths: Mapping[str, str]) -> str:
+def _page_of_names(package: str, paths: Mapping[str, str]) -> str:
     """Return the page of the course's package, which lists the names that it hands on and describes
     none of them.
     """
@@ -126,7 +133,10 @@ def _handed_on(package: str, paths: Mapping[str, str]) -> str:
         for call, path in paths.items()
         if call.startswith(f"{package}.")
     ]
-    return "\n\n".join([f"# {package}", _said(package), "## Names", "\n".join(names)]) + "\n"
+    return (
+        "\n\n".join([f"# {package}", _docstring_directive(package), "## Names", "\n".join(names)])
+        + "\n"
+    )
 
 
 def _index(package: str, faces: Sequence[str], paths: frozenset[str]) -> str:
@@ -140,7 +150,7 @@ def _index(package: str, faces: Sequence[str], paths: frozenset[str]) -> str:
     for_lessons = [
         face for face in faces if face.split(".")[1:2] and face.split(".")[1] in _FOR_LESSONS
     ]
-    own = [face for face in faces if face not in for_lessons]
+    for_programs = [face for face in faces if face not in for_lessons]
     tasks = [
         f"| {task} | {', '.join(_link(f'{package}.{name}') for name in names)} |"
         for task, names in TASKS.items()
@@ -156,13 +166,13 @@ def _index(package: str, faces: Sequence[str], paths: frozenset[str]) -> str:
         "",
         "## Packages for your own programs",
         "",
-        *map(_row, own),
+        *map(_row, for_programs),
         "",
         "## Packages that serve the lessons",
         "",
         *map(_row, for_lessons),
         "",
-        ":::{toctree}\n:hidden:\n\n" + "\n".join([*own, *for_lessons]) + "\n:::",
+        ":::{toctree}\n:hidden:\n\n" + "\n".join([*for_programs, *for_lessons]) + "\n:::",
     ]
     return "\n".join(lines) + "\n"
 
@@ -172,12 +182,12 @@ def _link(path: str) -> str:
 
 
 def _row(face: str) -> str:
-    return f"- [{face}]({face}.md): {functions.plain(_documented(face).partition(chr(10))[0])}"
+    return f"- [{face}]({face}.md): {functions.plain(_docstring(face).partition(chr(10))[0])}"
 
 
-def _said(face: str) -> str:
-    return f"```{{eval-rst}}\n{_documented(face)}\n```"
+def _docstring_directive(face: str) -> str:
+    return f"```{{eval-rst}}\n{_docstring(face)}\n```"
 
 
-def _documented(face: str) -> str:
+def _docstring(face: str) -> str:
     return inspect.getdoc(importlib.import_module(face)) or ""

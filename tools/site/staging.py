@@ -63,40 +63,40 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
     api = reference.of(course, lessons)
     names = [path.relative_to(course.folder) for path in _sources(course, lessons)]
     texts = {name.as_posix(): course.folder / name for name in names}
-    made = {
+    pages = {
         "decks.md": _decks(course, lessons, whole=not numbers),
         "recorded_machines.md": machines.page(course),
         "licences.md": licences.page(course.root),
         **api.pages,
     }
-    known = {*texts, *made, "index.md"}
+    page_names = {*texts, *pages, "index.md"}
     terms = {
         f"glossary.md#{entry.anchor}": entry.meaning for entry in glossary.read(course.glossary)
     }
     pictures = {}
     for name, path in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        links = _Links(name, known, terms, api.paths)
+        links = _Links(name, page_names, terms, api.paths)
         if path.suffix == ".md":
-            text = links.mended(path.read_text(encoding="utf-8"))
+            text = links.mend(path.read_text(encoding="utf-8"))
             (folder / name).write_text(
                 text if "\n## " in text else text.replace("\n### ", "\n## "), encoding="utf-8"
             )
         else:
             built = _page(_read(path), links)
             _retitle(built, name)
-            _lead_on(built, name, known)
+            _lead_on(built, name, page_names)
             if "/" not in name and (picture := cards.picture(built)):
                 pictures[path.stem] = picture
             nbformat.write(built, folder / name)
     for lesson, picture in pictures.items():
-        shown = folder / cards.path(lesson, picture)
-        shown.parent.mkdir(exist_ok=True)
-        shown.write_bytes(picture.content)
-    made["index.md"] = _index(
-        course, lessons, names, pictures, _Links("index.md", known, terms, api.paths)
+        picture_path = folder / cards.path(lesson, picture)
+        picture_path.parent.mkdir(exist_ok=True)
+        picture_path.write_bytes(picture.content)
+    pages["index.md"] = _index(
+        course, lessons, names, pictures, _Links("index.md", page_names, terms, api.paths)
     )
-    for name, text in made.items():
+    for name, text in pages.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     if course.course_map.is_file():
@@ -118,7 +118,7 @@ class _Links:
     terms: Mapping[str, str]
     paths: Mapping[str, str]
 
-    def mended(self, text: str) -> str:
+    def mend(self, text: str) -> str:
         return _LINK.sub(self._link, text)
 
     def _link(self, link: re.Match[str]) -> str:
@@ -126,12 +126,12 @@ class _Links:
         if picture or target.startswith(("#", "http:", "https:", "attachment:")):
             return link[0]
         file, _, fragment = target.partition("#")
-        whole = posixpath.normpath(posixpath.join(posixpath.dirname(self.page), file))
-        if meaning := self.terms.get(f"{whole}#{fragment}"):
+        full_path = posixpath.normpath(posixpath.join(posixpath.dirname(self.page), file))
+        if meaning := self.terms.get(f"{full_path}#{fragment}"):
             return f'[{words}]({target} "{meaning.replace(chr(34), chr(39))}")'
-        if whole in self.known:
+        if full_path in self.known:
             return link[0]
-        path = self.paths.get(words.strip("`")) if whole.startswith("../helpers/") else None
+        path = self.paths.get(words.strip("`")) if full_path.startswith("../helpers/") else None
         return f"{{py:obj}}`{words.strip('`')} <{path}>`" if path else words
 
 
@@ -149,10 +149,10 @@ def _index(
     too, hidden.
     """
     readme = course.readme.read_text(encoding="utf-8")
-    first = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
+    introduction = _COMMENT.sub("", readme.partition("\n## ")[0]).replace("](course/", "](")
     # that section is the README's alone
-    first = first.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")
-    story, turn, bet = first.partition("**Your turn.**")
+    introduction = introduction.replace("](#for-engineers)", f"]({reference.FOLDER}/index.md)")
+    story, turn, bet = introduction.partition("**Your turn.**")
     bet = bet.replace(
         "<details>", f'<details class="bet" data-unit="times as long" data-page="{_BET}">'
     ).strip()
@@ -167,24 +167,24 @@ def _index(
         "To look up": [name for name in names if name.suffix == ".md"],
     }
     titles = {lesson.number: f"{lesson.number} {lesson.title}" for lesson in lessons}
-    lists = {title: [_listed(name, titles) for name in found] for title, found in groups.items()}
+    lists = {title: [_toc_entry(name, titles) for name in group] for title, group in groups.items()}
     lists["To look up"] += ["decks", "recorded_machines", "api/index", "licences"]
     contents = [
         f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n"
-        + "\n".join(found)
+        + "\n".join(pages)
         + "\n:::"
-        for title, found in lists.items()
+        for title, pages in lists.items()
     ]
-    shown = [links.mended(story).rstrip(), _box("try-it", links.mended(f"{turn} {bet}"))]
-    shown += [
-        _box("entries", links.mended(_ENTRIES)),
-        *(links.mended(_section(readme, title)) for title in _SECTIONS),
+    blocks = [links.mend(story).rstrip(), _box("try-it", links.mend(f"{turn} {bet}"))]
+    blocks += [
+        _box("entries", links.mend(_ENTRIES)),
+        *(links.mend(_section(readme, title)) for title in _SECTIONS),
     ]
-    shown.append("## Lessons")
-    shown.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
+    blocks.append("## Lessons")
+    blocks.append(cards.markdown(lessons, course.acts, pictures, address=course.address))
     if course.course_map.is_file():
-        shown.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
-    return "\n\n".join([*shown, *contents]) + "\n"
+        blocks.append(f"![{machine_map.COURSE}](map/{course.course_map.name})")
+    return "\n\n".join([*blocks, *contents]) + "\n"
 
 
 def _section(readme: str, title: str) -> str:
@@ -197,7 +197,7 @@ def _box(name: str, text: str) -> str:
     return f'<div class="{name}">\n\n{text}\n\n</div>'
 
 
-def _listed(name: Path, titles: Mapping[str, str]) -> str:
+def _toc_entry(name: Path, titles: Mapping[str, str]) -> str:
     path = name.with_suffix("").as_posix()
     title = titles.get(name.name[:2]) if name.suffix == ".ipynb" and len(name.parts) == 1 else None
     return f"{title} <{path}>" if title else path
@@ -239,10 +239,10 @@ def _deck(name: str, title: str) -> str:
 def _sources(course: Course, lessons: Sequence[Lesson]) -> list[Path]:
     parts = ("{}_*.ipynb", f"{APPENDIX}/{{}}_*.ipynb", "exercises/{}_*.ipynb")
     notebooks = [
-        found
+        path
         for part in parts
-        for one in lessons
-        for found in course.folder.glob(part.format(one.number))
+        for lesson in lessons
+        for path in course.folder.glob(part.format(lesson.number))
     ]
     return [*notebooks, *sorted(course.folder.glob("*.md"))]
 
@@ -258,10 +258,10 @@ def _read(path: Path) -> nbformat.NotebookNode:
 
 def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
     for question in form.questions(built):
-        last, _ = form.revealed(built, question)
+        last, _ = form.find_reveal(built, question)
         if last is not None:
-            _tag(built.cells[question.asked], f"asks-{question.name}")
-            for cell in _answer(built.cells[question.asked + 1 : last + 1]):
+            _tag(built.cells[question.cell_index], f"asks-{question.name}")
+            for cell in _answer(built.cells[question.cell_index + 1 : last + 1]):
                 _fold(
                     cell,
                     "output",
@@ -276,7 +276,7 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
         elif "checks" in cell.metadata or _FOLDED & {*cell.metadata.get("tags", [])}:
             _tag(cell, "hide-input")
         if cell.cell_type == "markdown":
-            cell.source = links.mended(cell.source)
+            cell.source = links.mend(cell.source)
         else:
             _say_pictures(cell)
             cell.outputs = [
@@ -294,20 +294,20 @@ def _retitle(built: nbformat.NotebookNode, name: str) -> None:
     """
     folder, _, file = name.rpartition("/")
     kind = {"": "Lesson", APPENDIX: "Appendix", "exercises": "Exercises"}[folder]
-    title, line_end, rest = built.cells[0].source.partition("\n")
+    title, line_end, text = built.cells[0].source.partition("\n")
     words = title.removeprefix("# ").removesuffix(": exercises")
-    built.cells[0].source = f"# {kind} {file[:2]}: {words}{line_end}{rest}"
+    built.cells[0].source = f"# {kind} {file[:2]}: {words}{line_end}{text}"
 
 
 def _say_pictures(cell: nbformat.NotebookNode) -> None:
     """Give the cell's pictures the alt text that stands beside them in the notebook."""
-    shown = [output.data for output in cell.outputs if "image/png" in output.get("data", {})]
-    if shown:
-        alt = " ".join(data["text/plain"] for data in shown)
+    shown_data = [output.data for output in cell.outputs if "image/png" in output.get("data", {})]
+    if shown_data:
+        alt = " ".join(data["text/plain"] for data in shown_data)
         cell.metadata.setdefault("mystnb", {})["image"] = {"alt": alt}
 
 
-def _lead_on(built: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
+def _lead_on(built: nbformat.NotebookNode, name: str, page_names: Collection[str]) -> None:
     """Say below the page's title how one writes and runs it, and below a lesson's what stands
     beside it.
 
@@ -315,34 +315,40 @@ def _lead_on(built: nbformat.NotebookNode, name: str, known: Collection[str]) ->
     README.
     """
     folder, _, file = name.rpartition("/")
-    what, them = {
+    kind, pronoun = {
         "": ("lesson", "it"),
         APPENDIX: ("appendix", "it"),
         "exercises": ("exercises", "them"),
     }[folder]
-    this = "these" if them == "them" else "this"
+    demonstrative = "these" if pronoun == "them" else "this"
     begin = f"{'../' if folder else ''}index.html#{_COMMANDS}"
     line = (
-        f'You are reading {this} {what}. To write and run {them}, <a href="{begin}">get the '
-        "course</a>."
+        f"You are reading {demonstrative} {kind}. To write and run {pronoun}, "
+        f'<a href="{begin}">get the course</a>.'
     )
     if not folder:
         lesson = file.removesuffix(".ipynb")
-        there = {
+        targets = {
             "exercises": f"exercises/{lesson}_exercises.ipynb",
             "appendix": f"{APPENDIX}/{file}",
         }
         links = [f'<a href="{DECKS}/{lesson}.html">slides</a>']
-        links += [f"[{words}]({target})" for words, target in there.items() if target in known]
+        links += [
+            f"[{words}]({target})" for words, target in targets.items() if target in page_names
+        ]
         line += f" Beside it: {', '.join(links)}."
-    title, _, rest = built.cells[0].source.partition("\n\n")
-    built.cells[0].source = "\n\n".join([title, _box("reading", line), rest])
+    title, _, text = built.cells[0].source.partition("\n\n")
+    built.cells[0].source = "\n\n".join([title, _box("reading", line), text])
 
 
 def _answer(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """Return the cells with outputs that end in the reveal and that no text parts from it."""
-    run = list(takewhile(lambda cell: cell.cell_type == "code", reversed(cells)))
-    return [cell for cell in run if cell.outputs and "predict" not in cell.metadata.get("tags", [])]
+    code_cells = list(takewhile(lambda cell: cell.cell_type == "code", reversed(cells)))
+    return [
+        cell
+        for cell in code_cells
+        if cell.outputs and "predict" not in cell.metadata.get("tags", [])
+    ]
 
 
 def _fold(cell: nbformat.NotebookNode, part: str, prompt: str, *tags: str) -> None:
@@ -351,5 +357,5 @@ def _fold(cell: nbformat.NotebookNode, part: str, prompt: str, *tags: str) -> No
 
 
 def _tag(cell: nbformat.NotebookNode, *tags: str) -> None:
-    own = cell.metadata.setdefault("tags", [])
-    own.extend(tag for tag in tags if tag not in own)
+    cell_tags = cell.metadata.setdefault("tags", [])
+    cell_tags.extend(tag for tag in tags if tag not in cell_tags)

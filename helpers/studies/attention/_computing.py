@@ -34,24 +34,28 @@ def in_tiles(
     boolean("causal", causal)
     rows, columns = _check(query, key, value, causal, rows, columns)
     outputs, log_sums = [], []
-    for top in range(0, query.shape[-2], rows):
-        own = query[..., top : top + rows, :] * query.shape[-1] ** -0.5
-        largest = own.new_full((*own.shape[:-1], 1), _FORBIDDEN)
+    for q_start in range(0, query.shape[-2], rows):
+        # (..., rows, width)
+        q_tile = query[..., q_start : q_start + rows, :] * query.shape[-1] ** -0.5
+        running_max = q_tile.new_full((*q_tile.shape[:-1], 1), _FORBIDDEN)
+        # (..., rows, 1), and (..., rows, width of the values)
         total, output = (
-            torch.zeros_like(largest),
-            torch.zeros_like(own @ key[..., :0, :].mT @ value[..., :0, :]),
+            torch.zeros_like(running_max),
+            torch.zeros_like(q_tile @ key[..., :0, :].mT @ value[..., :0, :]),
         )
-        for left in _lefts(key, columns, top + own.shape[-2] if causal else None):
-            scores = own @ key[..., left : left + columns, :].mT
+        for kv_start in _kv_starts(key, columns, q_start + q_tile.shape[-2] if causal else None):
+            # (..., rows, columns), and so are the weights
+            scores = q_tile @ key[..., kv_start : kv_start + columns, :].mT
             if causal:
-                scores = scores.masked_fill(_later(scores, top, left), _FORBIDDEN)
-            new = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
-            shrink, weights = (largest - new).exp(), (scores - new).exp()
-            total = shrink * total + weights.sum(dim=-1, keepdim=True)
-            output = shrink * output + weights @ value[..., left : left + columns, :]
-            largest = new
+                scores = scores.masked_fill(_later_mask(scores, q_start, kv_start), _FORBIDDEN)
+            # (..., rows, 1), and so is the factor that rescales
+            row_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))
+            rescale, weights = (running_max - row_max).exp(), (scores - row_max).exp()
+            total = rescale * total + weights.sum(dim=-1, keepdim=True)
+            output = rescale * output + weights @ value[..., kv_start : kv_start + columns, :]
+            running_max = row_max
         outputs.append(output / total)
-        log_sums.append(largest + total.log())
+        log_sums.append(running_max + total.log())
     return torch.cat(outputs, dim=-2), torch.cat(log_sums, dim=-2)
 
 
@@ -63,34 +67,34 @@ def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -
     """
     accepted = "a function of tensors, such as nn.functional.scaled_dot_product_attention"
     checks.function("function", function, accepted)
-    for place, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         one_of(
-            f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function"
+            f"tensors[{index}]", tensor, torch.Tensor, "a tensor for each argument of the function"
         )
         if not (tensor.is_floating_point() or tensor.is_complex()):
             raise TypeError(
-                f"tensors[{place}] holds {tensor.dtype}, which has no gradient; give floats"
+                f"tensors[{index}] holds {tensor.dtype}, which has no gradient; give floats"
             )
-    kept = {}
+    saved = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         # alive, so that no other takes its place
-        kept[storage.data_ptr()] = tensor, storage.nbytes()
+        saved[storage.data_ptr()] = tensor, storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         function(*(tensor.detach().requires_grad_() for tensor in tensors))
-    return sum(size for _, size in kept.values())
+    return sum(size for _, size in saved.values())
 
 
-def _later(scores: torch.Tensor, top: int, left: int) -> torch.Tensor:
-    """Return where in a tile the key is later than the query."""
+def _later_mask(scores: torch.Tensor, q_start: int, kv_start: int) -> torch.Tensor:
+    """Return the mask (rows, columns) of the keys in a tile that are later than their query."""
     rows, columns = (torch.arange(side, device=scores.device) for side in scores.shape[-2:])
-    return left + columns > top + rows[:, None]
+    return kv_start + columns > q_start + rows[:, None]
 
 
-def _lefts(key: torch.Tensor, columns: int, end: int | None) -> range:
+def _kv_starts(key: torch.Tensor, columns: int, end: int | None) -> range:
     return range(0, key.shape[-2] if end is None else min(end, key.shape[-2]), columns)
 
 

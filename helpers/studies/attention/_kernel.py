@@ -39,15 +39,15 @@ def interpret(
     :func:`in_tiles`. Raises MissingToolError where Triton is not installed. Lesson 21.
     """
     boolean("causal", causal)
-    _checked(query, key, value, rows, columns)
+    _check(query, key, value, rows, columns)
     _triton.load()
-    how = {"rows": rows, "columns": columns, "causal": causal}
+    options = {"rows": rows, "columns": columns, "causal": causal}
     return run_limited(
         attend,
         query,
         key,
         value,
-        how,
+        options,
         timeout_s=_LIMIT_S,
         variables={"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
     ).unwrap()
@@ -59,12 +59,12 @@ def kernel_source() -> str:
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: dict
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the kernel: on CUDA, or where ``TRITON_INTERPRET`` is 1."""
     global tl  # Triton looks for the names of a kernel among the globals of its module
-    rows, columns = how["rows"], how["columns"]
-    heads, tokens, width = _checked(query, key, value, rows, columns)
+    rows, columns = options["rows"], options["columns"]
+    heads, tokens, width = _check(query, key, value, rows, columns)
     if query.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
             "Triton's kernels run on CUDA; on a CPU call interpret, which runs them in its "
@@ -84,7 +84,7 @@ def attend(
         WIDTH=width,
         ROWS=rows,
         COLUMNS=columns,
-        CAUSAL=bool(how["causal"]),
+        CAUSAL=bool(options["causal"]),
     )
     return output, log_sum
 
@@ -129,13 +129,13 @@ def attention_kernel(
     tl.store(log_sum + head * tokens + row, largest + tl.log(total), mask=row < tokens)
 
 
-def _checked(
+def _check(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: int, columns: int
 ) -> torch.Size:
     shape = query.shape
     if any(
-        each.shape != shape or each.dtype != torch.float32 or each.dim() != 3
-        for each in (query, key, value)
+        tensor.shape != shape or tensor.dtype != torch.float32 or tensor.dim() != 3
+        for tensor in (query, key, value)
     ):
         raise ValueError(
             "query, key and value are (heads, tokens, width) in float32, all of one shape"

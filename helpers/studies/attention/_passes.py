@@ -1,5 +1,4 @@
-"""How often a program reads and writes the whole matrix of scores, one PyTorch operator after the
-other.
+"""Passes of a program over the whole matrix of scores, one PyTorch operator after the other.
 
 Lesson 21.
 """
@@ -18,7 +17,7 @@ from helpers.results import Record
 
 
 class OperatorPasses(Record):
-    """How many whole score matrices an operator reads and how many it writes. Lesson 21."""
+    """The number of whole score matrices that an operator reads, and that it writes. Lesson 21."""
 
     operator: str
     reads: int
@@ -28,7 +27,7 @@ class OperatorPasses(Record):
 def count_passes(
     function: Callable[..., object], *tensors: torch.Tensor, scores: int
 ) -> tuple[OperatorPasses, ...]:
-    """Return what each operator of ``function(*tensors)`` reads and writes of tensors with
+    """Return the reads and writes of each operator of ``function(*tensors)`` of tensors with
     ``scores`` elements.
 
     A tensor counts by its number of elements, so the sizes are chosen such that no other tensor has
@@ -50,15 +49,15 @@ def count_passes(
 
 
 class _Watch(TorchDispatchMode):
-    """Notes each operator with the sizes of what it reads and makes."""
+    """Notes each operator with the number of score matrices that it reads and writes."""
 
     def __init__(self, scores: int) -> None:
         super().__init__()
         self.scores, self.rows = scores, list[OperatorPasses]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        read, written = _tensors((args, kwargs)), _tensors(made)
+        result = func(*args, **(kwargs or {}))
+        read, written = _tensors((args, kwargs)), _tensors(result)
         memory = {tensor.untyped_storage().data_ptr() for tensor in read}
         if func._schema.is_mutable or any(
             tensor.untyped_storage().data_ptr() not in memory for tensor in written
@@ -67,7 +66,7 @@ class _Watch(TorchDispatchMode):
                 sum(tensor.numel() == self.scores for tensor in side) for side in (read, written)
             )
             self.rows.append(OperatorPasses(str(func).split(".")[1], *counts))
-        return made
+        return result
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

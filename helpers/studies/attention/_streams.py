@@ -1,4 +1,4 @@
-"""What attention reads and writes in four orders: addresses for a cache, and formulas of their
+"""Attention's reads and writes in four orders: addresses for a cache, and formulas of their
 bytes.
 
 Lesson 21.
@@ -42,20 +42,20 @@ def tiles_of(
     """
     boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
-    tokens, rows, columns = _checked(tokens, rows, columns)
+    tokens, rows, columns = _check(tokens, rows, columns)
     count = (tokens // rows) * (tokens // columns)
     if count > _MOST_TILES:
         raise ValueError(
             f"{short(tokens)} tokens have {short(count)} tiles of {rows} x {columns}, above "
             f"{_MOST_TILES:,}; give fewer tokens or larger tiles"
         )
-    own, other = range(tokens // rows), range(tokens // columns)
-    found = (
-        [(i, j) for i in own for j in other]
+    q_blocks, kv_blocks = range(tokens // rows), range(tokens // columns)
+    tiles = (
+        [(i, j) for i in q_blocks for j in kv_blocks]
         if order == ORDERS[2]
-        else [(i, j) for j in other for i in own]
+        else [(i, j) for j in kv_blocks for i in q_blocks]
     )
-    return tuple((i, j) for i, j in found if not causal or j * columns < (i + 1) * rows)
+    return tuple((i, j) for i, j in tiles if not causal or j * columns < (i + 1) * rows)
 
 
 def stream(
@@ -72,7 +72,7 @@ def stream(
     lines, and tiles that do not divide the tokens.
     """
     order = choice("order", order, ORDERS)
-    tokens, rows, columns = _checked(tokens, rows, columns)
+    tokens, rows, columns = _check(tokens, rows, columns)
     if whole_number("width", width) * _NUMBER % _LINE or tokens * _NUMBER % _LINE:
         raise ValueError(
             f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give "
@@ -100,8 +100,8 @@ def count_bytes(
     columns: int = 64,
     cache_bytes: int = 65_536,
 ) -> Moved:
-    """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before
-    and after.
+    """Return the bytes of :func:`stream` that reach memory through a cache of ``cache_bytes``,
+    empty before and after.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is
     fully associative, replaces the least recently used line and reads a line before it writes to
@@ -121,18 +121,21 @@ def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns:
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`.
     """
     order = choice("order", order, ORDERS)
-    tokens, rows, columns = _checked(tokens, rows, columns)
-    own, table = tokens * whole_number("width", width) * _NUMBER, tokens**2 * _NUMBER
+    tokens, rows, columns = _check(tokens, rows, columns)
+    matrix_bytes, table_bytes = tokens * whole_number("width", width) * _NUMBER, tokens**2 * _NUMBER
     reads, writes, tables = {
         "row by row": (2 * tokens + 2, 1, True),
         "products in tiles": (2 * tokens // rows + 2, 1, True),
         "queries outside": (2 * tokens // rows + 2, 1, False),
         "keys outside": (2 * tokens // columns + 2, tokens // columns, False),
     }[order]
-    return Moved(reads * own + 4 * tables * table, writes * own + 3 * tables * table)
+    return Moved(
+        reads * matrix_bytes + 4 * tables * table_bytes,
+        writes * matrix_bytes + 3 * tables * table_bytes,
+    )
 
 
-def _checked(tokens: int, rows: int, columns: int) -> tuple[int, int, int]:
+def _check(tokens: int, rows: int, columns: int) -> tuple[int, int, int]:
     tokens = whole_number("tokens", tokens)
     for name, side in {"rows": rows, "columns": columns}.items():
         if tokens % whole_number(name, side):
@@ -144,10 +147,10 @@ _Part = tuple[np.ndarray, bool]
 
 
 class _Touches:
-    """Where Q, K, V, O and the table lie, in lines, and who touches them."""
+    """The lines in which Q, K, V, O and the table lie, and those that an order touches."""
 
     def __init__(self, tokens: int, width: int) -> None:
-        self.tokens, self.own, self.across = (
+        self.tokens, self.row_lines, self.table_row_lines = (
             tokens,
             width * _NUMBER // _LINE,
             tokens * _NUMBER // _LINE,
@@ -155,14 +158,14 @@ class _Touches:
 
     def block(self, matrix: int, number: int, rows: int) -> np.ndarray:
         """Return the lines of a block of rows of Q (0), K (1), V (2) or O (3)."""
-        first = (matrix * self.tokens + number * rows) * self.own
-        return np.arange(first, first + rows * self.own)
+        first = (matrix * self.tokens + number * rows) * self.row_lines
+        return np.arange(first, first + rows * self.row_lines)
 
     def tile(self, row: int, column: int, rows: int, columns: int) -> np.ndarray:
         """Return the lines of a tile of the table, which lies behind all others."""
-        first = 4 * self.tokens * self.own + row * rows * self.across
+        first = 4 * self.tokens * self.row_lines + row * rows * self.table_row_lines
         return (
-            first + self.across * np.arange(rows)[:, None] + self.columns(column, columns)
+            first + self.table_row_lines * np.arange(rows)[:, None] + self.columns(column, columns)
         ).ravel()
 
     @staticmethod

@@ -52,31 +52,31 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     that is not there. Lesson 21.
     """
     tiles = [
-        tuple(whole_number(f"order[{place}]", side, at_least=0, at_most=_MOST - 1) for side in tile)
-        for place, tile in enumerate(members("order", order, "tiles, each its row and column"))
+        tuple(whole_number(f"order[{index}]", side, at_least=0, at_most=_MOST - 1) for side in tile)
+        for index, tile in enumerate(members("order", order, "tiles, each its row and column"))
     ]
     if not tiles or len(set(tiles)) < len(tiles) or any(len(tile) != 2 for tile in tiles):
         raise ValueError("order is tiles, each once and as (row, column), such as [(0, 0), (0, 1)]")
     step = whole_number("step", step, at_least=0, at_most=len(tiles) - 1)
     rows, columns = (max(sides) + 1 for sides in zip(*tiles, strict=True))
     cell_in = _CELL_IN if max(rows, columns) <= 6 else _SMALL_IN
-    now, made = tiles[step], set(tiles[:step])
+    now, computed = tiles[step], set(tiles[:step])
     downwards, across = zip(*tiles, strict=True)
     q_reads, k_reads = (_runs([*side[: step + 1], None]) for side in (downwards, across))
     o_writes = _runs([*downwards, None][: step + 2])
-    named = {
+    legend = {
         "in the cache": (DATA, INK),
         "left the cache": (tint(DATA, 0.65), _EDGE),
         "computed": (COMPUTING, INK),
     }
-    named |= {"done": (tint(COMPUTING, 0.65), _EDGE), "to come": (EMPTY, _EDGE)}
+    legend |= {"done": (tint(COMPUTING, 0.65), _EDGE), "to come": (EMPTY, _EDGE)}
     if len(tiles) < rows * columns:
-        named["never"] = ("white", _EDGE)
+        legend["never"] = ("white", _EDGE)
     top, left = _TOP_IN + _BAR_IN + _GAP_IN, _LEFT_IN + _BAR_IN + _GAP_IN
     right, low = left + columns * cell_in, top + rows * cell_in
-    drawn, axes = paper(
+    figure, axes = paper(
         right + _GAP_IN + _BAR_IN + 2.5,
-        max(low, top + 0.34 * len(named) + 0.25) + 0.15,
+        max(low, top + 0.34 * len(legend) + 0.25) + 0.15,
         title=title,
     )
 
@@ -114,20 +114,34 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
             y,
             _BAR_IN,
             cell_in,
-            _held(row, now[0], q_reads),
+            _cache_colour(row, now[0], q_reads),
             marked=row == now[0],
             times=q_reads[row],
         )
-        own = [tile for tile in tiles if tile[0] == row]
-        begun = (
-            COMPUTING if row == now[0] else tint(COMPUTING, 0.65) if made.issuperset(own) else EMPTY
+        row_tiles = [tile for tile in tiles if tile[0] == row]
+        o_colour = (
+            COMPUTING
+            if row == now[0]
+            else tint(COMPUTING, 0.65)
+            if computed.issuperset(row_tiles)
+            else EMPTY
         )
-        if begun == EMPTY and made.intersection(own):
-            begun = tint(COMPUTING, 0.88)
-        cell(right + _GAP_IN, y, _BAR_IN, cell_in, begun, marked=row == now[0], times=o_writes[row])
+        if o_colour == EMPTY and computed.intersection(row_tiles):
+            o_colour = tint(COMPUTING, 0.88)
+        cell(
+            right + _GAP_IN,
+            y,
+            _BAR_IN,
+            cell_in,
+            o_colour,
+            marked=row == now[0],
+            times=o_writes[row],
+        )
         for column in range(columns):
             tile = (row, column)
-            colour = COMPUTING if tile == now else tint(COMPUTING, 0.65) if tile in made else EMPTY
+            colour = (
+                COMPUTING if tile == now else tint(COMPUTING, 0.65) if tile in computed else EMPTY
+            )
             cell(
                 left + column * cell_in,
                 y,
@@ -142,17 +156,22 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
             _TOP_IN,
             cell_in,
             _BAR_IN,
-            _held(column, now[1], k_reads),
+            _cache_colour(column, now[1], k_reads),
             marked=column == now[1],
             times=k_reads[column],
         )
-    key = right + _GAP_IN + _BAR_IN + 0.4
-    for place, (name, colours) in enumerate(named.items()):
-        keys(axes, key, top + 0.34 * place, {name: colours})
+    key_left = right + _GAP_IN + _BAR_IN + 0.4
+    for index, (name, colours) in enumerate(legend.items()):
+        keys(axes, key_left, top + 0.34 * index, {name: colours})
     write(
-        axes, key, top + 0.34 * len(named) + 0.12, "2  times read (O: written)", size=10, ha="left"
+        axes,
+        key_left,
+        top + 0.34 * len(legend) + 0.12,
+        "2  times read (O: written)",
+        size=10,
+        ha="left",
     )
-    return drawn
+    return figure
 
 
 def draw_units(
@@ -164,7 +183,7 @@ def draw_units(
     A unit is the bytes of Q of one head; ``modelled`` and ``simulated`` have one number for each of
     ``rows``, and ``title`` stands above the drawing. Lesson 21.
     """
-    drawn, axes = plotting.figure(title=title, height_in=3.6)
+    figure, axes = plotting.figure(title=title, height_in=3.6)
     axes.loglog(
         rows,
         modelled,
@@ -174,8 +193,8 @@ def draw_units(
         label="2 n / rows + 2 (modelled)",
     )
     axes.loglog(rows, simulated, "o-", color=plotting.MEASURED, label="cache of 64 KiB (simulated)")
-    for place, (row, units) in enumerate(zip(rows, simulated, strict=True)):
-        last = place == len(rows) - 1
+    for index, (row, units) in enumerate(zip(rows, simulated, strict=True)):
+        last = index == len(rows) - 1
         axes.annotate(
             f"{units:.0f}",
             (row, units),
@@ -188,7 +207,7 @@ def draw_units(
     axes.minorticks_off()
     axes.set(xlabel="rows of a tile of 32 columns", ylabel="units read", ylim=(12, 420))
     axes.legend(loc="upper right")
-    return drawn
+    return figure
 
 
 _PRODUCTS = (
@@ -208,7 +227,7 @@ def draw_backward_tile() -> Figure:
     """
     blocks, row, column = 4, 1, 2
     left, top, side = 1.75, 1.15, 0.5
-    drawn, axes = paper(left + blocks * side + 5.6, max(3.6, top + blocks * side + 0.45), title="")
+    figure, axes = paper(left + blocks * side + 5.6, max(3.6, top + blocks * side + 0.45), title="")
     middle_x, middle_y = left + (column + 0.5) * side, top + (row + 0.5) * side
     for i in range(blocks):
         for j in range(blocks):
@@ -253,9 +272,9 @@ def draw_backward_tile() -> Figure:
     arrow(axes, (left + column * side, middle_y), (1.47, middle_y), colour=INK, thick=1.4)
     arrow(axes, (middle_x, top + row * side), (middle_x, 1.0), colour=INK, thick=1.4)
     words = left + blocks * side + 0.8
-    for place, (name, formula, meaning) in enumerate(_PRODUCTS):
-        y = top + 0.12 + 0.42 * place
-        box(axes, words, y - 0.16, 0.34, 0.34, str(place + 1), colour=COMPUTING, bold=True)
+    for index, (name, formula, meaning) in enumerate(_PRODUCTS):
+        y = top + 0.12 + 0.42 * index
+        box(axes, words, y - 0.16, 0.34, 0.34, str(index + 1), colour=COMPUTING, bold=True)
         write(axes, words + 0.45, y, f"{name} {formula}", size=12, bold=True, ha="left")
         write(axes, words + 2.12, y, meaning, size=11, colour=QUIET, ha="left")
     write(
@@ -266,17 +285,19 @@ def draw_backward_tile() -> Figure:
         size=11,
         ha="left",
     )
-    named = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
-    keys(axes, words, 0.2, named)
-    return drawn
+    legend = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
+    keys(axes, words, 0.2, legend)
+    return figure
 
 
 def _runs(side: Sequence[int | None]) -> Counter[int]:
-    """Return how many runs of each number have ended."""
+    """Return the number of runs of each block that have ended."""
     return Counter(
-        one for one, after in itertools.pairwise(side) if one is not None and one != after
+        block
+        for block, following in itertools.pairwise(side)
+        if block is not None and block != following
     )
 
 
-def _held(block: int, now: int, reads: Counter[int]) -> str:
+def _cache_colour(block: int, now: int, reads: Counter[int]) -> str:
     return DATA if block == now else tint(DATA, 0.65) if reads[block] else EMPTY

@@ -86,7 +86,7 @@ def sweep_layers(
     Raises ValueError for no counts, or a count outside of 1 to 64. Lesson 12.
     """
     counts = [
-        whole_number(f"counts[{place}]", count, at_most=64) for place, count in enumerate(counts)
+        whole_number(f"counts[{index}]", count, at_most=64) for index, count in enumerate(counts)
     ]
     if not counts:
         raise ValueError("counts is empty; give numbers of layers, such as range(1, 25)")
@@ -122,13 +122,13 @@ def _uses(count: int, kind: str) -> np.ndarray:
     """Return the numbers of the layers in the order of their uses, whole passes and at least
     ``_USES``.
     """
-    there = list(range(count))
-    passes = there + (there[::-1] if kind == "by turns" else there)
+    layers = list(range(count))
+    passes = layers + (layers[::-1] if kind == "by turns" else layers)
     return np.array(passes * math.ceil(_USES / len(passes)), dtype=np.int32)
 
 
 def _engine(weights: np.ndarray) -> tuple[Callable[[np.ndarray], object], str]:
-    """Return a function that takes layers in an order, and what it is made of."""
+    """Return a function that takes layers in an order, and the name of its engine."""
     _, rows, columns = weights.shape
     x = np.ones(columns, dtype=np.float32)
     try:

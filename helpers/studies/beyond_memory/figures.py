@@ -35,7 +35,7 @@ def draw_turns(sweep: TurnSweep) -> Figure:
 
     A line marks the number that the L2 cache holds, where its size is known. Lesson 12.
     """
-    drawn, axes = plotting.figure(title="One layer's time, by the layers in its loop")
+    figure, axes = plotting.figure(title="One layer's time, by the layers in its loop")
     layers = [row.layers for row in sweep.rows]
     for label, colour, times in (
         ("forward only", COLOURS["sending"], [row.forward_s for row in sweep.rows]),
@@ -54,10 +54,10 @@ def draw_turns(sweep: TurnSweep) -> Figure:
             label=label,
         )
     if sweep.cache_bytes:
-        held = sweep.cache_bytes / sweep.layer_bytes
-        axes.axvline(held, color=QUIET, linestyle="--", linewidth=1.2)
+        layers_in_cache = sweep.cache_bytes / sweep.layer_bytes
+        axes.axvline(layers_in_cache, color=QUIET, linestyle="--", linewidth=1.2)
         axes.text(
-            held + 0.15,
+            layers_in_cache + 0.15,
             0.02,
             "the L2 cache is full",
             transform=axes.get_xaxis_transform(),
@@ -67,7 +67,7 @@ def draw_turns(sweep: TurnSweep) -> Figure:
     axes.set(xlabel="layers in the loop", ylabel="time of a layer, us (measured)", ylim=(0, None))
     axes.set_xlim(0, max(layers) + 1)
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def draw_shared_batches(
@@ -90,7 +90,7 @@ def draw_shared_batches(
         raise ValueError(f"{len(batches)} batches cannot be drawn; give 1 to 6")
     room = number("room", room, above=0)
     right = _LEFT_IN + max(len(batches), math.ceil(room)) * _BATCH_IN
-    drawn, axes = paper(right + 0.3, 2.75, title=title)
+    figure, axes = paper(right + 0.3, 2.75, title=title)
     processes = [("trainer", _LEFT_IN + _PROCESS_IN / 2, COMPUTING, -0.12)]
     if worker:
         processes.append((worker, right - _PROCESS_IN / 2, SENDING, 0.12))
@@ -99,8 +99,8 @@ def draw_shared_batches(
     write(axes, _LEFT_IN - 0.15, 0.45, "processes", ha="right", bold=True)
     write(axes, _LEFT_IN - 0.15, 2.02, "/dev/shm", ha="right", bold=True)
     box(axes, _LEFT_IN - 0.06, 1.68, room * _BATCH_IN + 0.12, 0.7, colour="none", edge=INK)
-    for place, (name, *held) in enumerate(batches):
-        left, fits = _LEFT_IN + place * _BATCH_IN, place + 1 <= room
+    for index, (name, *holders) in enumerate(batches):
+        left, fits = _LEFT_IN + index * _BATCH_IN, index + 1 <= room
         box(
             axes,
             left + 0.05,
@@ -116,12 +116,12 @@ def draw_shared_batches(
         if not fits:
             write(axes, left + _BATCH_IN / 2, 2.55, "no room", size=10, bold=True)
         # a worker may be left out
-        for (_, x, colour, aside), holds in zip(processes, held, strict=False):
+        for (_, x, colour, offset), holds in zip(processes, holders, strict=False):
             if holds:
                 arrow(
-                    axes, (x, 0.74), (left + _BATCH_IN / 2 + aside, 1.72), thick=1.6, colour=colour
+                    axes, (x, 0.74), (left + _BATCH_IN / 2 + offset, 1.72), thick=1.6, colour=colour
                 )
-    return drawn
+    return figure
 
 
 def explore_segments() -> None:

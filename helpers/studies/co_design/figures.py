@@ -40,20 +40,20 @@ def draw_packed_tile(channels: int, *, side: int) -> Figure:
         )
     strips = side // KERNEL
     second = _LEFT_IN + _TILE_IN + _BETWEEN_IN
-    drawn, axes = paper(second + _TILE_IN + 0.35, _TOP_IN + _TILE_IN + 0.55, title="One tile each")
+    figure, axes = paper(second + _TILE_IN + 0.35, _TOP_IN + _TILE_IN + 0.55, title="One tile each")
     scale = _TILE_IN / side
     for left, name in ((_LEFT_IN, "depthwise 3 x 3, packed"), (second, "ordinary 3 x 3")):
         write(axes, left + _TILE_IN / 2, 0.25, name, bold=True)
         box(axes, left, _TOP_IN, _TILE_IN, _TILE_IN, colour=EMPTY, edge=QUIET)
     for strip in range(strips):
-        place = (_LEFT_IN + strip * scale, _TOP_IN + KERNEL * strip * scale)
-        _fill(axes, *place, max(scale, 0.02), KERNEL * scale)
+        corner = (_LEFT_IN + strip * scale, _TOP_IN + KERNEL * strip * scale)
+        _fill(axes, *corner, max(scale, 0.02), KERNEL * scale)
     _fill(axes, second, _TOP_IN, _TILE_IN, KERNEL * channels * scale)
-    below = _TOP_IN + _TILE_IN + 0.25
+    text_y = _TOP_IN + _TILE_IN + 0.25
     for left, weights in ((_LEFT_IN, KERNEL * strips), (second, KERNEL * channels * side)):
         text = f"{weights:,} of {side**2:,} places hold a weight"
-        write(axes, left + _TILE_IN / 2, below, text, size=10, colour=INK)
-    return drawn
+        write(axes, left + _TILE_IN / 2, text_y, text, size=10, colour=INK)
+    return figure
 
 
 def _fill(axes: Axes, left: float, top: float, width: float, height: float) -> None:
@@ -72,19 +72,23 @@ def draw_border(groups: Sequence[int], *, sides: Sequence[int] = (128, 256)) -> 
     sides = [whole_number("sides", side) for side in sides]
     if not sides:
         raise ValueError("sides is empty; give the side of an array, such as 256")
-    drawn, axes = plotting.figure(title="From which channels on does a depthwise step save tiles?")
+    figure, axes = plotting.figure(title="From which channels on does a depthwise step save tiles?")
     channels = np.arange(8, 513)
     for side, style in zip(sides, ("-", "--", ":", "-."), strict=False):
         ratio = KERNEL * channels / (channels + KERNEL * side)
         axes.plot(channels, ratio, style, color=COLOURS["modelled"], label=f"array of side {side}")
-        border = KERNEL * side / 8
+        equal_channels = KERNEL * side / 8
         axes.annotate(
-            f"{border:.0f}", (border, 1), (0, -16), textcoords="offset points", ha="center"
+            f"{equal_channels:.0f}",
+            (equal_channels, 1),
+            (0, -16),
+            textcoords="offset points",
+            ha="center",
         )
-    marked = np.array([whole_number("groups", group) for group in groups])
+    marked_channels = np.array([whole_number("groups", group) for group in groups])
     axes.plot(
-        marked,
-        KERNEL * marked / (marked + KERNEL * sides[0]),
+        marked_channels,
+        KERNEL * marked_channels / (marked_channels + KERNEL * sides[0]),
         "o",
         color=OTHERS[1],
         label=f"groups of EfficientNet-B4, side {sides[0]}",
@@ -99,12 +103,11 @@ def draw_border(groups: Sequence[int], *, sides: Sequence[int] = (128, 256)) -> 
         ylim=(0, None),
     )
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
-    """Return what each of several layers costs in several units, relative to the first layer, as
-    lines.
+    """Return the costs of several layers in several units, relative to the first layer, as lines.
 
     ``costs`` has a mapping of units and costs for each layer, all with the same units. Lines that
     cross are layers that change places. Raises ValueError for no layers, more than six, other
@@ -123,7 +126,7 @@ def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figur
         for unit, cost in by_unit.items():
             number(f"costs[{layer!r}][{unit!r}]", cost, above=0)
     first = next(iter(costs.values()))
-    drawn, axes = plotting.figure(title=title, height_in=4.2)
+    figure, axes = plotting.figure(title=title, height_in=4.2)
     for colour, style, (layer, by_unit) in zip(
         ("#555555", *OTHERS), ("-", "--", "-.", ":", "-", "--"), costs.items(), strict=False
     ):
@@ -136,7 +139,7 @@ def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figur
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set(ylabel=f"relative to {next(iter(costs))}", xlim=(-0.25, len(units) - 0.75))
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def _channels_of_the_curve() -> list[int]:

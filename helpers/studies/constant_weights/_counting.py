@@ -147,7 +147,7 @@ class PlacementCounts(Record):
 
 
 def census(built: Any) -> WeightCensus | CppCensus:
-    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a
+    """Return the census of a program from :func:`build`: a WeightCensus of a CUDA program, a
     CppCensus of a C++ one.
 
     Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``,
@@ -190,14 +190,16 @@ def cuda_census(program: CudaProgram) -> WeightCensus:
     return _weight_census(native.census(program.cubin, function="evaluate"), program.cubin.compiler)
 
 
-def _weight_census(found: native.Census, compiler: str) -> WeightCensus:
-    constant = [row for row in found.accesses if (row.access, row.space) == ("load", "constant")]
-    halves = [row for row in found.kinds if row.kind == "HFMA2"]
+def _weight_census(kernel_census: native.Census, compiler: str) -> WeightCensus:
+    constant = [
+        row for row in kernel_census.accesses if (row.access, row.space) == ("load", "constant")
+    ]
+    halves = [row for row in kernel_census.kinds if row.kind == "HFMA2"]
     return derived(
         WeightCensus,
-        found,
+        kernel_census,
         compiler=compiler,
-        total=found.total - found.padding,
+        total=kernel_census.total - kernel_census.padding,
         constant_load_bytes=sum(row.count * (row.width_bits or 0) // 8 for row in constant),
         fp16_multiply_adds=sum(row.count for row in halves),
         fp16_immediate=sum(row.immediate for row in halves),
@@ -219,31 +221,35 @@ def count_placements(
     weight is loaded. ``precision`` and ``prune`` are those of :func:`generate`. Raises as
     :func:`generate`, :func:`build` and :func:`census` do.
     """
-    for name, given in (("architectures", architectures), ("placements", placements)):
-        if isinstance(given, str) or not given:
+    for name, names in (("architectures", architectures), ("placements", placements)):
+        if isinstance(names, str) or not names:
             raise TypeError(
-                f"{name} is a list of at least one name, such as [{given or 'sm_90'!r}]"
+                f"{name} is a list of at least one name, such as [{names or 'sm_90'!r}]"
             )
     network = pruned(network_of(model), prune)
-    chosen = [
+    cases = [
         (placement, architecture) for architecture in architectures for placement in placements
     ]
     rows, compiler = [], ""
-    for placement, architecture in console.track(chosen, "compiling"):
+    for placement, architecture in console.track(cases, "compiling"):
         source = cuda_source(network, placement=placement, precision=precision)
-        found = cuda_census(build_cuda(source, architecture=architecture))
-        compiler = found.compiler
-        rows.append(placement_count(found, placement, precision))
+        weight_census = cuda_census(build_cuda(source, architecture=architecture))
+        compiler = weight_census.compiler
+        rows.append(placement_count(weight_census, placement, precision))
     return PlacementCounts(
         compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows)
     )
 
 
-def placement_count(found: WeightCensus, placement: str, precision: str) -> PlacementCount:
+def placement_count(weight_census: WeightCensus, placement: str, precision: str) -> PlacementCount:
     """Return a kernel's census as a row of a table of placements. Lesson 17."""
     candidates = candidates_per_thread(precision)
     return derived(
-        PlacementCount, found, placement=placement, precision=precision, candidates=candidates
+        PlacementCount,
+        weight_census,
+        placement=placement,
+        precision=precision,
+        candidates=candidates,
     )
 
 
@@ -267,7 +273,7 @@ def recorded_counts(*, current: bool = False) -> PlacementCounts:
 
 
 def recorded_file(architectures: Sequence[str]) -> Path:
-    """Return where the census for ``architectures`` is recorded.
+    """Return the file in which the census for ``architectures`` is recorded.
 
     Raises FileNotFoundError outside a course.
     """

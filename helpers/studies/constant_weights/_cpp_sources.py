@@ -94,12 +94,12 @@ def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -
 
 
 def _check_size(network: Network, placement: str) -> None:
-    kept = network.nonzero_weights
-    if placement == "pruned" and kept > _MOST_STRAIGHT_LINES:
+    nonzero_weights = network.nonzero_weights
+    if placement == "pruned" and nonzero_weights > _MOST_STRAIGHT_LINES:
         raise ValueError(
-            f"straight-line code of {kept:,} weights is too long for the compiler and the "
-            f"instruction cache; up to {_MOST_STRAIGHT_LINES:,} are written: prune more, or take "
-            "'lanes'"
+            f"straight-line code of {nonzero_weights:,} weights is too long for the compiler and "
+            f"the instruction cache; up to {_MOST_STRAIGHT_LINES:,} are written: prune more, or "
+            "take 'lanes'"
         )
     widest = sum(sorted(network.widths)[-2:])
     if widest * 64 > _MOST_STACK_FLOATS:
@@ -119,17 +119,17 @@ def _heading(network: Network, placement: str) -> str:
 
 
 def context_of(network: Network, placement: str) -> tuple[object, ...]:
-    """Return what ``evaluate`` is told as its context, first, and then what that points to; keep
-    all of it alive.
+    """Return the context of ``evaluate``, first, and then all that it points to; keep all of it
+    alive.
 
     A ctypes structure for "runtime_sizes", the packed numbers for a pointer placement, nothing for
     the others.
     """
     if placement in BY_POINTER:
-        return (packed(network),)
+        return (pack(network),)
     if placement != "runtime_sizes":
         return ()
-    numbers, widths = packed(network), np.array(network.widths, np.int64)
+    numbers, widths = pack(network), np.array(network.widths, np.int64)
     kinds = np.array([ACTIVATIONS.index(layer.activation) for layer in network.layers], np.int64)
     sizes = RuntimeSizes(
         len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers))
@@ -146,7 +146,7 @@ class RuntimeSizes(ctypes.Structure):
     )  # fmt: skip
 
 
-def packed(network: Network) -> np.ndarray:
+def pack(network: Network) -> np.ndarray:
     """Return the network's numbers as a pointer placement reads them, flat float32, in the order of
     the layers.
 
@@ -192,10 +192,10 @@ def _numbers(values: np.ndarray) -> Iterator[str]:
 
 def _offsets(network: Network) -> Iterator[tuple[int, Dense, int, int]]:
     """Yield of each layer its number, the layer, and where its biases and its weights begin."""
-    place = 0
+    offset = 0
     for number, layer in enumerate(network.layers, start=1):
-        yield number, layer, place, place + layer.outputs
-        place += layer.outputs + layer.weights.size
+        yield number, layer, offset, offset + layer.outputs
+        offset += layer.outputs + layer.weights.size
 
 
 def _evaluate_one(network: Network, placement: str) -> str:
@@ -327,7 +327,7 @@ class _Exchange(ctypes.Structure):
 
 
 class _Owner(int):
-    """The address that the built-in function is bound to, and what must live as long as it."""
+    """The address that the built-in function is bound to, and all that must live as long as it."""
 
     kept: tuple[object, ...]
 
@@ -421,16 +421,16 @@ def check_tensors(
     and without gradient, and they share no memory. Raises TypeError or ValueError with what was
     given and what to do. Lesson 17.
     """
-    given = _plain("x", x, inputs, device)
+    rows = _plain("x", x, inputs, device)
     if out is None:
-        return torch.empty((given.shape[0], outputs), dtype=torch.float32, device=given.device)
+        return torch.empty((rows.shape[0], outputs), dtype=torch.float32, device=rows.device)
     target = _plain("out", out, outputs, device)
-    if target.shape[0] != given.shape[0]:
+    if target.shape[0] != rows.shape[0]:
         raise ValueError(
-            f"x has {given.shape[0]:,} candidates and out {target.shape[0]:,}; they must be equal"
+            f"x has {rows.shape[0]:,} candidates and out {target.shape[0]:,}; they must be equal"
         )
     begin, end = target.data_ptr(), target.data_ptr() + 4 * target.numel()
-    if given.data_ptr() < end and begin < given.data_ptr() + 4 * given.numel():
+    if rows.data_ptr() < end and begin < rows.data_ptr() + 4 * rows.numel():
         raise ValueError(
             "out shares memory with x, which is still read while out is written; give another "
             "tensor"
@@ -453,10 +453,10 @@ def _plain(name: str, value: object, width: int, device: str) -> torch.Tensor:
             f"{name} is on {value.device}, and the network on {device}; give {name}.to({device!r})"
         )
     if value.dim() != 2 or value.shape[1] != width:
-        what = "numbers" if width > 1 else "number"
+        unit = "numbers" if width > 1 else "number"
         raise ValueError(
             f"{name} has the shape {tuple(value.shape)}; it is (candidates, {width}), {width} "
-            f"{what} each"
+            f"{unit} each"
         )
     if not value.is_contiguous() or value.is_neg():
         raise ValueError(

@@ -56,7 +56,7 @@ _ROW_NUMBERS = 6
 
 
 class _Numbers(NamedTuple):
-    """How a precision is written: what is stored, what is computed with, and the pieces of a
+    """A precision in CUDA C++: the types that are stored and computed with, and the pieces of a
     multiply-add.
     """
 
@@ -120,8 +120,8 @@ def cuda_source(
         _layer(layer, number, placement, numbers)
         for number, layer in enumerate(network.layers, start=1)
     ]
-    copy = _filled("cuda/copy.cu", kind=numbers.stored) + "\n" if placement == "shared" else ""
-    return _filled(
+    copy = _fill("cuda/copy.cu", kind=numbers.stored) + "\n" if placement == "shared" else ""
+    return _fill(
         numbers.kernel,
         before="\n\n".join(filter(None, parts)),
         copy=copy,
@@ -152,8 +152,8 @@ def cuda_declaration(placement: str) -> str:
 
 
 def candidates_per_thread(precision: str) -> int:
-    """Return how many candidates a thread evaluates: 1, and 2 in the halves of its registers with
-    "fp16".
+    """Return the number of candidates that a thread evaluates: 1, and 2 in the halves of its
+    registers with "fp16".
     """
     return len(_NUMBERS[precision].candidates)
 
@@ -195,9 +195,9 @@ def float_literal(value: float) -> str:
     Lesson 17.
     """
     mantissa, _, exponent = float(value).hex().partition("p")
-    whole, _, digits = mantissa.partition(".")
+    integer_part, _, digits = mantissa.partition(".")
     digits = digits.rstrip("0")
-    return f"{whole}{'.' + digits if digits else ''}p{exponent}f"
+    return f"{integer_part}{'.' + digits if digits else ''}p{exponent}f"
 
 
 def _check(network: Network, placement: str, precision: str, layout: str) -> None:
@@ -253,10 +253,10 @@ def _functions(network: Network, precision: str) -> str:
     if precision == "fp32":
         return "\n\n".join(single.values())
     halves = _functions_of("cuda/activations_halves.cu")
-    made = [halves.pop("both")]
+    functions = [halves.pop("both")]
     for name in (name for name in halves if name in used):
-        made += [halves[name]] if name == "relu" else [single[name], halves[name]]
-    return "\n\n".join(made)
+        functions += [halves[name]] if name == "relu" else [single[name], halves[name]]
+    return "\n\n".join(functions)
 
 
 def _functions_of(file: str) -> dict[str, str]:
@@ -328,7 +328,7 @@ def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
     bias, weight = f"{prefix}bias_{number}[j]", f"{prefix}weights_{number}[i][j]"
     condition = f"if ({numbers.is_not_zero.format(weight)}) " if placement in KNOWN_VALUES else ""
     product = f"h{number - 1}[i], {numbers.weight.format(weight)}"
-    text = _filled(
+    text = _fill(
         "cuda/layer.cu",
         number=number,
         inputs=layer.inputs,
@@ -349,5 +349,5 @@ def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
     return text.removesuffix("\n")
 
 
-def _filled(file: str, **values: object) -> str:
+def _fill(file: str, **values: object) -> str:
     return string.Template(native.read_source(__package__, file)).substitute(values)

@@ -113,10 +113,10 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
     no row comes back, and a note. Raises RuntimeError when a program is wrong.
     """
     if not torch.cuda.is_available():
-        return _nothing(standard_network())
+        return _empty_times(standard_network())
     network = standard_network()
     notes: list[str] = []
-    count = _fitting(candidates, network, notes)
+    count = _count_fitting(candidates, network, notes)
     rows = _random_rows(count, network.inputs)
     kernels = {
         f"{name} {precision}" if precision == "fp16" else name: (name, precision, "columns")
@@ -130,7 +130,7 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
             network, placement=placement, precision=precision, layout=layout
         )
     others = {"from a file, rows": _from_a_file(network, rows), **_peers(network, rows, notes)}
-    return _measured(network, functions, rows, others, notes, baseline="pointer", budget_s=budget_s)
+    return _measure(network, functions, rows, others, notes, baseline="pointer", budget_s=budget_s)
 
 
 def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> CudaTimes:
@@ -142,24 +142,24 @@ def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> Cu
     no row comes back.
     """
     if not torch.cuda.is_available():
-        return _nothing(standard_network())
+        return _empty_times(standard_network())
     notes: list[str] = []
     networks = {
         f"width {width}": random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
         for width in GROWING_WIDTHS
     }
     first = next(iter(networks.values()))
-    count = _fitting(candidates, first, notes)
+    count = _count_fitting(candidates, first, notes)
     rows = _random_rows(count, first.inputs)
     functions = {}
     for name, network in console.track(list(networks.items()), "compiling"):
         functions[name] = cuda_function(network, layout="columns")
-    return _measured(
+    return _measure(
         first, functions, rows, {}, notes, baseline=next(iter(functions)), budget_s=budget_s
     )
 
 
-def _nothing(network: Network) -> CudaTimes:
+def _empty_times(network: Network) -> CudaTimes:
     return CudaTimes("no GPU", None, None, 0, network.widths, (_NO_GPU,), (), None)
 
 
@@ -169,13 +169,13 @@ def _random_rows(candidates: int, inputs: int) -> torch.Tensor:
     )
 
 
-def _fitting(candidates: int, network: Network, notes: list[str]) -> int:
-    """Return how many candidates fit: PyTorch keeps inputs, copies of them and the activations of
-    two layers.
+def _count_fitting(candidates: int, network: Network, notes: list[str]) -> int:
+    """Return the number of candidates that fit: PyTorch keeps inputs, copies of them and the
+    activations of two layers.
     """
-    bytes_each = 4 * (2 * network.inputs + 4 * max(network.widths))
+    candidate_bytes = 4 * (2 * network.inputs + 4 * max(network.widths))
     free, _ = torch.cuda.mem_get_info()
-    fitting = int(free * _SHARE_OF_MEMORY * 2 / bytes_each)
+    fitting = int(free * _SHARE_OF_MEMORY * 2 / candidate_bytes)
     if fitting < candidates:
         notes.append(f"the GPU's free memory holds {fitting:,} candidates, not {candidates:,}")
     return min(candidates, fitting)
@@ -204,7 +204,7 @@ def _peers(
             return module(rows)
 
     peers = {"torch eager": eager}
-    for name, make in (("torch.compile", _compiled), ("torch CUDA graph", _graph)):
+    for name, make in (("torch.compile", _make_compiled), ("torch CUDA graph", _graph)):
         try:
             peers[name] = make(module, rows)
         except Exception as error:
@@ -217,7 +217,7 @@ def _peers(
     return peers
 
 
-def _compiled(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
+def _make_compiled(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
     compiled = torch.compile(module)
 
     def evaluate() -> torch.Tensor:
@@ -248,7 +248,7 @@ def _graph(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch.Te
     return replay
 
 
-def _measured(
+def _measure(
     network: Network,
     functions: Mapping[str, CudaFunction],
     rows: torch.Tensor,
@@ -274,22 +274,22 @@ def _measured(
         )
     comparison = timing.compare(runs, baseline=baseline, device="cuda", budget_s=budget_s)
     bandwidth = _bandwidth(card)
-    made = []
+    times = []
     for row in comparison.candidates:
-        own = functions.get(row.name)
-        found = cuda_census(own.program) if own is not None else None
+        timed_function = functions.get(row.name)
+        weight_census = cuda_census(timed_function.program) if timed_function is not None else None
         models = (
-            _models(found, own, gpu, len(rows), bandwidth)
-            if own is not None and found
+            _models(weight_census, timed_function, gpu, len(rows), bandwidth)
+            if timed_function is not None and weight_census
             else (None,) * 4
         )
         known = [value for value in models if value is not None]
-        made.append(
+        times.append(
             CudaTime(
                 row.name,
-                own.layout if own else "rows",
-                found.total if found else None,
-                found.total * INSTRUCTION_BYTES if found else None,
+                timed_function.layout if timed_function else "rows",
+                weight_census.total if weight_census else None,
+                weight_census.total * INSTRUCTION_BYTES if weight_census else None,
                 row.median_s,
                 row.median_s * 1e9 / len(rows),
                 1 / row.time_ratio,
@@ -305,7 +305,7 @@ def _measured(
         len(rows),
         network.widths,
         tuple(notes),
-        tuple(made),
+        tuple(times),
         comparison,
     )
 
@@ -324,15 +324,15 @@ def _share(
     by_rows = outputs if function is None or function.layout == "rows" else outputs.T
     half = min(_CHECKED, len(rows))
     inputs = torch.cat([rows[:half], rows[-half:]]).cpu()
-    found = torch.cat([by_rows[:half], by_rows[-half:]]).cpu().double()
-    shares = (found - exact_outputs(network, inputs)).abs() / error_bound(
+    actual = torch.cat([by_rows[:half], by_rows[-half:]]).cpu().double()
+    shares = (actual - exact_outputs(network, inputs)).abs() / error_bound(
         network, inputs, precision=precision
     )
     return math.inf if shares.isnan().any() else float(shares.max())
 
 
 def _models(
-    found: WeightCensus,
+    weight_census: WeightCensus,
     function: CudaFunction,
     gpu: hardware.Gpu | None,
     candidates: int,
@@ -345,15 +345,15 @@ def _models(
     warps = candidates / candidates_per_thread(function.precision) / _WARP
     # cycles of all multiprocessors a second, for each warp
     warps_per_s = gpu.multiprocessors * gpu.clock_hz / warps
-    issue_s = found.total / _SCHEDULERS / warps_per_s
-    load_s = (found.global_loads + found.shared_loads) / _WARP_LOADS / warps_per_s
+    issue_s = weight_census.total / _SCHEDULERS / warps_per_s
+    load_s = (weight_census.global_loads + weight_census.shared_loads) / _WARP_LOADS / warps_per_s
     rates = _RATES.get(gpu.capability or "")
     if rates is None:
         return issue_s, None, load_s, memory_s
     single, half = rates
-    halves = found.fp16_multiply_adds
+    halves = weight_census.fp16_multiply_adds
     multiply_add_s = (
-        (found.multiply_adds - halves) * _WARP / single + halves * 2 * _WARP / half
+        (weight_census.multiply_adds - halves) * _WARP / single + halves * 2 * _WARP / half
     ) / warps_per_s
     return issue_s, multiply_add_s, load_s, memory_s
 

@@ -158,15 +158,16 @@ def _read(name: str, content: bytes) -> Network:
     table = [
         _LAYER.unpack_from(content, _START.size + index * _LAYER.size) for index in range(count)
     ]
-    wanted = (
+    expected_bytes = (
         begin
         + sum(_numbers(inputs, outputs) * _FLOAT_BYTES for inputs, outputs, _ in table)
         + _CHECKSUM_BYTES
     )
-    if len(content) != wanted:
-        what = "cut off or damaged" if len(content) < wanted else "too long or damaged"
+    if len(content) != expected_bytes:
+        fault = "cut off or damaged" if len(content) < expected_bytes else "too long or damaged"
         raise ValueError(
-            f"{name} is {what}: its header tells of {wanted:,} bytes, and it has {len(content):,}"
+            f"{name} is {fault}: its header tells of {expected_bytes:,} bytes, and it has "
+            f"{len(content):,}"
         )
     if hashlib.sha256(content[:-_CHECKSUM_BYTES]).digest() != content[-_CHECKSUM_BYTES:]:
         raise ValueError(
@@ -190,48 +191,48 @@ def _read(name: str, content: bytes) -> Network:
 def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -> Network:
     """Read the story's layer format, whose only marks are the layers' numbers and sizes."""
     head, begin = struct.Struct("<III"), 0
-    found: list[tuple[np.ndarray, np.ndarray]] = []
-    while begin < len(content) or not found:
-        rest = len(content) - begin
+    layers: list[tuple[np.ndarray, np.ndarray]] = []
+    while begin < len(content) or not layers:
+        remaining = len(content) - begin
         number, inputs, outputs = (
-            head.unpack_from(content, begin) if rest >= head.size else (0, 0, 0)
+            head.unpack_from(content, begin) if remaining >= head.size else (0, 0, 0)
         )
-        if not found and (number != 1 or not inputs or not outputs):
+        if not layers and (number != 1 or not inputs or not outputs):
             raise ValueError(
                 f"{name} is no network's file: it begins with neither this library's mark nor "
                 "layer 1"
             )
-        if len(found) == _MOST_LAYERS:
+        if len(layers) == _MOST_LAYERS:
             raise ValueError(f"{name} goes on after {_MOST_LAYERS:,} layers; no network has more")
-        if rest < head.size or number != len(found) + 1 or not inputs or not outputs:
+        if remaining < head.size or number != len(layers) + 1 or not inputs or not outputs:
             raise ValueError(
-                f"{name} is damaged or cut off: after layer {len(found)} come {rest:,} bytes that "
-                f"do not begin layer {len(found) + 1}"
+                f"{name} is damaged or cut off: after layer {len(layers)} come {remaining:,} bytes "
+                f"that do not begin layer {len(layers) + 1}"
             )
         size = _numbers(inputs, outputs) * _FLOAT_BYTES
-        if rest - head.size < size:
+        if remaining - head.size < size:
             raise ValueError(
                 f"{name} is cut off, or no network's file: layer {number} of {inputs:,} inputs and "
-                f"{outputs:,} outputs has {size:,} bytes, and {rest - head.size:,} are left"
+                f"{outputs:,} outputs has {size:,} bytes, and {remaining - head.size:,} are left"
             )
         bias = np.frombuffer(content, "<f4", outputs, begin + head.size)
         weights = np.frombuffer(content, "<f4", inputs * outputs, begin + head.size + bias.nbytes)
-        found.append((weights.reshape(inputs, outputs), bias))
+        layers.append((weights.reshape(inputs, outputs), bias))
         begin += head.size + size
     if activations is None:
-        example = repr((*["relu"] * (len(found) - 1), "sigmoid"))
+        example = repr((*["relu"] * (len(layers) - 1), "sigmoid"))
         raise ValueError(
-            f"{name} has {len(found)} layers and does not say which activations they have; name "
+            f"{name} has {len(layers)} layers and does not say which activations they have; name "
             f"one for each: activations={example}"
         )
-    if isinstance(activations, str) or len(activations) != len(found):
+    if isinstance(activations, str) or len(activations) != len(layers):
         raise ValueError(
-            f"{name} has {len(found)} layers; activations names one for each, not "
+            f"{name} has {len(layers)} layers; activations names one for each, not "
             f"{activations!r:.60}"
         )
     return _network(
         name,
-        [(weights, bias, kind) for (weights, bias), kind in zip(found, activations, strict=True)],
+        [(weights, bias, kind) for (weights, bias), kind in zip(layers, activations, strict=True)],
     )
 
 
@@ -248,10 +249,10 @@ def _numbers(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
 
 
-def _require(name: str, content: bytes, size: int, what: str) -> None:
+def _require(name: str, content: bytes, size: int, part: str) -> None:
     if len(content) < size:
         raise ValueError(
-            f"{name} is cut off: {what} takes {size:,} bytes, and the file has {len(content):,}"
+            f"{name} is cut off: {part} takes {size:,} bytes, and the file has {len(content):,}"
         )
 
 
@@ -262,7 +263,7 @@ _MOST_BLOCKS = 2**31 - 1
 
 
 class Serving(Record):
-    """What a :class:`Specialised` computes with at the moment.
+    """The program with which a :class:`Specialised` computes at the moment.
 
     ``weights_are`` is "behind a pointer" while the compiler runs, "constants" afterwards.
     ``compile_s`` is what the compiler took for the constants, 0 when the program was in the cache,
@@ -340,11 +341,11 @@ class Specialised:
 
     @property
     def serving(self) -> Serving:
-        """What answers at the moment."""
+        """The program that answers at the moment."""
         return self._serving
 
     def wait(self, timeout_s: float | None = None) -> Serving:
-        """Wait until the constants are compiled and serve; return what serves then.
+        """Wait until the constants are compiled and serve; return the program that serves then.
 
         Raises TimeoutError when that takes longer than ``timeout_s`` (it goes on in the
         background), and what the compiler raised when it failed (then the pointer program goes on
@@ -368,9 +369,9 @@ class Specialised:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         if out is not None:
-            done = self._quick(x, out)
-            if done is not None:
-                return done
+            result = self._quick(x, out)
+            if result is not None:
+                return result
         return self._program(x, out=out)
 
     def _specialise(self, constants: Callable[[], tuple[Any, bool, float]]) -> None:

@@ -51,7 +51,7 @@ def layer_source(placement: str) -> str:
     "constant". Raises ValueError for another one. Lesson 17.
     """
     words = WORDS[choice("placement", placement, WORDS)]
-    return _filled("cuda/one_layer.cu", weights=_array(f"{words} weights[4][4]", layer_weights()))
+    return _fill("cuda/one_layer.cu", weights=_array(f"{words} weights[4][4]", layer_weights()))
 
 
 def reference_source(array: str) -> str:
@@ -83,7 +83,7 @@ def reference_source(array: str) -> str:
     if "*memory" in declared:
         parameter = _FILLED_LATER.format("__restrict__ " if array.endswith("__restrict__") else "")
     calls = [f"add_up({name}, inputs + 4 * threadIdx.x, h);" for name in declared]
-    return _filled(
+    return _fill(
         "cuda/by_reference.cu",
         weights="\n".join(declared.values()),
         calls=" ".join(calls),
@@ -98,5 +98,5 @@ def _array(declaration: str, values: np.ndarray, *, braces: int = 1) -> str:
     return f"{declaration} = {'{' * braces}\n    {lines}{'}' * braces};"
 
 
-def _filled(file: str, **values: str) -> str:
+def _fill(file: str, **values: str) -> str:
     return string.Template(native.read_source(__package__, file)).substitute(values)

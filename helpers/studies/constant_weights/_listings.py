@@ -33,8 +33,8 @@ _NUMBER_AT = slice(4, 8)  # of an instruction's 16 bytes, those of a 32-bit imme
 
 
 def missing_gpu_tools() -> native.MissingToolError | None:
-    """Return what says which tool for a GPU's programs is missing here and how to get it, None
-    where none is.
+    """Return the error that names the tool for a GPU's programs that is missing here and how to
+    get it, None where none is.
 
     Another version of the compiler than the lesson's is a missing tool too, because its programs
     have other counts. Lesson 17.
@@ -61,7 +61,7 @@ def listing(source: str, *, architecture: str = "sm_90") -> list[str]:
     the course's record, and another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
-        return list(_recorded(source, architecture, "lines"))
+        return list(_read_record(source, architecture, "lines"))
     program = build_cuda(source, architecture=architecture)
     return [_NOISE.sub("", line) for line in _LINE.findall(native.disassemble(program.cubin))]
 
@@ -74,7 +74,7 @@ def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCen
     record; another one raises MissingToolError with what to install. Lesson 17.
     """
     if missing_gpu_tools():
-        return from_dict(WeightCensus, _recorded(source, architecture, "census"))
+        return from_dict(WeightCensus, _read_record(source, architecture, "census"))
     return cuda_census(build_cuda(source, architecture=architecture))
 
 
@@ -87,7 +87,7 @@ def instruction_with(weight: float, source: str, *, architecture: str = "sm_90")
     """
     number = np.float32(weight).tobytes()
     if missing_gpu_tools():
-        codes = [bytes.fromhex(text) for text in _recorded(source, architecture, "codes")]
+        codes = [bytes.fromhex(text) for text in _read_record(source, architecture, "codes")]
     else:
         codes = instruction_codes(source, architecture=architecture)
     for code in codes:
@@ -115,8 +115,8 @@ def instruction_codes(source: str, *, architecture: str) -> list[bytes]:
 
 
 def parameters_in(lines: Sequence[str], network: Network) -> int:
-    """Return how many parameters of ``network`` are numbers in the FFMA and MOV instructions of
-    ``lines``.
+    """Return the number of parameters of ``network`` that are numbers in the FFMA and MOV
+    instructions of ``lines``.
 
     A weight may stand there without its minus, because an operand can be subtracted, so signs do
     not count. Lesson 17.
@@ -126,11 +126,11 @@ def parameters_in(lines: Sequence[str], network: Network) -> int:
     0
     """
     one_of("network", network, Network, "a network such as standard_network()")
-    own = np.concatenate(
+    parameters = np.concatenate(
         [part.ravel() for layer in network.layers for part in (layer.weights, layer.bias)]
     )
     carried = {number for line in lines for number in _numbers(line)}
-    return sum(abs(float(value)) in carried for value in own)
+    return sum(abs(float(value)) in carried for value in parameters)
 
 
 def _numbers(line: str) -> list[float]:
@@ -149,7 +149,7 @@ def _numbers(line: str) -> list[float]:
 
 
 def record_key(source: str, architecture: str) -> str:
-    """Return under which name a program is recorded, which changes with its text."""
+    """Return the name under which a program is recorded, which changes with its text."""
     return f"{architecture} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
@@ -163,14 +163,14 @@ def _programs(path: Path) -> Mapping[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))["programs"]
 
 
-def _recorded(source: str, architecture: str, what: str) -> Any:
-    """Return ``what`` is recorded of a program. Raises MissingToolError where nothing is."""
-    held = _programs(record_path()).get(record_key(source, architecture), {})
+def _read_record(source: str, architecture: str, kind: str) -> Any:
+    """Return the record of ``kind`` of a program. Raises MissingToolError where nothing is."""
+    record = _programs(record_path()).get(record_key(source, architecture), {})
     missing = missing_gpu_tools()
-    if what not in held and missing:
+    if kind not in record and missing:
         raise native.MissingToolError(
             f"This program for {architecture} is none of those that the course has recorded, "
             f"and it cannot be compiled here. {missing.problem}",
             missing.remedy,
         )
-    return held[what]
+    return record[kind]

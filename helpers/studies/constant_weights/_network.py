@@ -88,12 +88,12 @@ class Dense:
 
     @property
     def inputs(self) -> int:
-        """How many numbers go in."""
+        """Numbers that go in."""
         return int(self.weights.shape[0])
 
     @property
     def outputs(self) -> int:
-        """How many numbers come out."""
+        """Numbers that come out."""
         return int(self.weights.shape[1])
 
 
@@ -122,12 +122,12 @@ class Network:
 
     @property
     def inputs(self) -> int:
-        """How many numbers a candidate has."""
+        """Numbers of a candidate."""
         return self.layers[0].inputs
 
     @property
     def outputs(self) -> int:
-        """How many numbers come out for a candidate."""
+        """Numbers that come out for a candidate."""
         return self.layers[-1].outputs
 
     @property
@@ -142,9 +142,7 @@ class Network:
 
     @property
     def nonzero_weights(self) -> int:
-        """How many of the weights are not zero, biases apart: the multiply-adds that cannot be left
-        out.
-        """
+        """Weights that are not zero, biases apart: the multiply-adds that cannot be left out."""
         return sum(int(np.count_nonzero(layer.weights)) for layer in self.layers)
 
     @property
@@ -156,44 +154,47 @@ class Network:
         """Return the same network as PyTorch modules in evaluation mode, float32, on the CPU, its
         weights copied.
         """
-        made: list[nn.Module] = []
+        modules: list[nn.Module] = []
         for layer in self.layers:
             # draws no random numbers
             linear = nn.utils.skip_init(nn.Linear, layer.inputs, layer.outputs)
             with torch.no_grad():
                 linear.weight.copy_(torch.from_numpy(layer.weights.T.copy()))
                 linear.bias.copy_(torch.from_numpy(layer.bias.copy()))
-            made.append(linear)
+            modules.append(linear)
             kind = next((kind for kind, name in _MODULES.items() if name == layer.activation), None)
             if kind is not None:
-                made.append(nn.Softmax(dim=-1) if kind is nn.Softmax else kind())
-        return nn.Sequential(*made).eval()
+                modules.append(nn.Softmax(dim=-1) if kind is nn.Softmax else kind())
+        return nn.Sequential(*modules).eval()
 
 
 def _float32(values: Any, name: str, dimensions: int) -> np.ndarray:
     if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64):
-        given = f"{values.dtype} array" if isinstance(values, np.ndarray) else type(values).__name__
-        raise TypeError(f"{name} is a NumPy array of float32 or float64, not {given}")
+        type_name = (
+            f"{values.dtype} array" if isinstance(values, np.ndarray) else type(values).__name__
+        )
+        raise TypeError(f"{name} is a NumPy array of float32 or float64, not {type_name}")
     if values.ndim != dimensions:
-        wanted = {1: "(outputs,)", 2: "(inputs, outputs)"}[dimensions]
-        raise ValueError(f"{name} has the shape {wanted}, not {values.shape}")
+        expected_shape = {1: "(outputs,)", 2: "(inputs, outputs)"}[dimensions]
+        raise ValueError(f"{name} has the shape {expected_shape}, not {values.shape}")
     bad = np.argwhere(~np.isfinite(values))
     if bad.size:
-        place = ", ".join(map(str, bad[0]))
+        position = ", ".join(map(str, bad[0]))
         raise ValueError(
-            f"{name}[{place}] is {values[tuple(bad[0])]}; every number of a network must be finite"
+            f"{name}[{position}] is {values[tuple(bad[0])]}; every number of a network must be "
+            "finite"
         )
     with np.errstate(over="ignore", under="ignore"):
-        kept = np.array(values, dtype=np.float32, order="C")
-    changed = np.argwhere(kept != values)
+        array = np.array(values, dtype=np.float32, order="C")
+    changed = np.argwhere(array != values)
     if changed.size:
-        place, exact = ", ".join(map(str, changed[0])), values[tuple(changed[0])]
+        position, exact = ", ".join(map(str, changed[0])), values[tuple(changed[0])]
         raise ValueError(
-            f"{name}[{place}] is {exact!r}, which float32 does not hold; round it yourself if you "
-            "mean it: .astype(np.float32)"
+            f"{name}[{position}] is {exact!r}, which float32 does not hold; round it yourself if "
+            "you mean it: .astype(np.float32)"
         )
-    kept.setflags(write=False)
-    return kept
+    array.setflags(write=False)
+    return array
 
 
 def network_of(model: nn.Module | Network) -> Network:
@@ -219,8 +220,8 @@ def network_of(model: nn.Module | Network) -> Network:
             layers.append(_dense(step))
             activated = False
         elif activated:
-            what = "follows another activation" if layers else "comes before the first nn.Linear"
-            raise ValueError(f"{name} ({step}) {what}; accepted is {_ACCEPTED}")
+            reason = "follows another activation" if layers else "comes before the first nn.Linear"
+            raise ValueError(f"{name} ({step}) {reason}; accepted is {_ACCEPTED}")
         else:
             last = layers[-1]
             layers[-1] = Dense(last.weights, last.bias, step)
@@ -282,9 +283,9 @@ def _steps(model: nn.Module) -> Iterator[tuple[str, nn.Linear | str]]:
                     f"{_words(node)} does not take the step before it alone; accepted is "
                     f"{_ACCEPTED}"
                 )
-            found = _step(node, modules)
-            if found is not None:
-                yield _words(node), found
+            operation = _step(node, modules)
+            if operation is not None:
+                yield _words(node), operation
         before = node
 
 
@@ -329,15 +330,15 @@ def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str
             return None
         kind = _MODULES.get(type(module))
         dimension = module.dim if isinstance(module, nn.Softmax) else None
-        what = type(module).__name__
+        operation = type(module).__name__
     else:
         kind = _FUNCTIONS.get(node.target) if node.op == "call_function" else None
         if node.op == "call_method" and node.target in _METHODS:
             kind = str(node.target)
         dimension = named["dim"] if len(node.args) < 2 else node.args[1]
-        what = getattr(node.target, "__name__", str(node.target))
+        operation = getattr(node.target, "__name__", str(node.target))
     if kind is None:
-        raise ValueError(f"{_words(node)} is {what}; accepted is {_ACCEPTED}")
+        raise ValueError(f"{_words(node)} is {operation}; accepted is {_ACCEPTED}")
     if kind == "softmax" and dimension not in (-1, 1):
         raise ValueError(
             f"{_words(node)} is a softmax over dim={dimension}; over each candidate's outputs it "
@@ -365,11 +366,13 @@ def pruned(network: Network, share: float) -> Network:
             f"{share!r:.40}"
         )
     return (
-        Network(tuple(_pruned(layer, removed) for layer in network.layers)) if removed else network
+        Network(tuple(_prune_layer(layer, removed) for layer in network.layers))
+        if removed
+        else network
     )
 
 
-def _pruned(layer: Dense, share: float) -> Dense:
+def _prune_layer(layer: Dense, share: float) -> Dense:
     weights = layer.weights.copy()
     order = np.argsort(np.abs(weights), axis=None, kind="stable")
     weights.reshape(-1)[order[: round(share * weights.size)]] = 0.0
@@ -398,8 +401,8 @@ def random_network(
     Lesson 17.
     """
     members("activations", activations, f"{', '.join(ACTIVATIONS)}", kind=str)
-    for place, width in enumerate(members("widths", widths, "whole numbers")):
-        whole_number(f"widths[{place}]", width)
+    for index, width in enumerate(members("widths", widths, "whole numbers")):
+        whole_number(f"widths[{index}]", width)
     if len(widths) != len(activations) + 1:
         raise ValueError(
             f"{len(activations)} activations need {len(activations) + 1} widths of at least 1, not "
@@ -417,7 +420,7 @@ def random_network(
 
 
 def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs).
+    """Return the outputs of PyTorch in float64 for ``inputs`` (N, inputs): float64 (N, outputs).
 
     Raises ValueError for inputs of another shape. Lesson 17.
     """
@@ -427,8 +430,8 @@ def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp32") -> torch.Tensor:
-    """Return how far the outputs of a right program may be from :func:`exact_outputs`, float64 (N,
-    outputs).
+    """Return the distance that a right program's outputs may have from :func:`exact_outputs`,
+    float64 (N, outputs).
 
     A sum of k products of numbers of unit roundoff u is off by at most k u / (1 - k u) times the
     sum of their absolute values, in any order (Higham, Accuracy and Stability of Numerical
@@ -445,7 +448,7 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
     values = inputs.detach().cpu().double()
     errors = torch.zeros_like(values) if precision == "fp32" else values.abs() * roundoff + smallest
     for layer in network.layers:
-        values, errors = _through(layer, values, errors, roundoff, smallest)
+        values, errors = _propagate(layer, values, errors, roundoff, smallest)
     return errors
 
 
@@ -459,7 +462,7 @@ def _require_rows(network: Network, inputs: torch.Tensor) -> None:
         )
 
 
-def _through(
+def _propagate(
     layer: Dense, values: torch.Tensor, errors: torch.Tensor, roundoff: float, smallest: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     weights, bias = (

@@ -42,7 +42,7 @@ RAW = {
     "straight line, 20 % of the weights": ("pruned", 0.8),
     "straight line, 10 % of the weights": ("pruned", 0.9),
 }
-CONSTEXPR, SIZES, TENTH = (list(RAW)[place] for place in (4, 0, 7))
+CONSTEXPR, SIZES, TENTH = (list(RAW)[index] for index in (4, 0, 7))
 _PRECISION = 0.05  # the ways lie further apart
 # PyTorch's and ONNX Runtime's difference from float64 that passes; ours has its own bound
 _ENOUGH = 1e-5
@@ -120,14 +120,16 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
         for batch in BATCHES:
             x, out = _tensors(network, batch)
             ways: dict[str, Way | Specialised] = {OURS: ours, **_peers(network, x, out, absent)}
-            compared = timing.compare(
-                {name: _bound(way, x, out) for name, way in ways.items()},
+            comparison = timing.compare(
+                {name: _bind(way, x, out) for name, way in ways.items()},
                 budget_s=budget_s,
                 device="cpu",
                 precision=_PRECISION,
             )
-            times += _rows(compared, f"from Python, {batch:,} at once", batch)
-            unstable.update({f"batch of {batch:,}": compared.reason} if not compared.stable else {})
+            times += _rows(comparison, f"from Python, {batch:,} at once", batch)
+            unstable.update(
+                {f"batch of {batch:,}": comparison.reason} if not comparison.stable else {}
+            )
         before = _peak(), _product()
         raw = _compare_raw(network, ours, budget_s)
         peak_flops_per_s, product_flops_per_s = map(max, before, (_peak(), _product()))
@@ -142,13 +144,13 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
         peak_flops_per_s=peak_flops_per_s,
         product_flops_per_s=product_flops_per_s,
         reached_flops_per_s=2 * network.macs / fastest_s,
-        absent=_listed(absent),
-        unstable=_listed(unstable),
+        absent=_list_reasons(absent),
+        unstable=_list_reasons(unstable),
         times=tuple(times),
     )
 
 
-def _listed(reasons: Mapping[str, str]) -> str:
+def _list_reasons(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "nothing"
 
 
@@ -157,7 +159,7 @@ def _tensors(network: Network, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, network.inputs, generator=random), torch.empty(batch, network.outputs)
 
 
-def _bound(way: Way | Specialised, x: torch.Tensor, out: torch.Tensor) -> Callable[[], Any]:
+def _bind(way: Way | Specialised, x: torch.Tensor, out: torch.Tensor) -> Callable[[], Any]:
     if isinstance(way, Specialised | CppProgram):
         return lambda: way(x, out=out)
     return lambda: way(x, out)
@@ -169,42 +171,44 @@ def _peers(
     """Return the peers that work here, each checked on ``x``; what does not is named in
     ``absent``.
     """
-    makers = {EAGER: _eager, COMPILED: _compiled, FROZEN: _frozen, ONNX: _onnx}
+    makers = {EAGER: _make_eager, COMPILED: _make_compiled, FROZEN: _make_frozen, ONNX: _make_onnx}
     exact = exact_outputs(network, x)
     ways = {}
     for name, make in makers.items():
         try:
             way = make(network)
-            found = way(x, out)
+            output = way(x, out)
         except Exception as error:  # a peer that fails is a result
             absent[name] = frameworks.first_line(error)
             continue
-        off = float((torch.as_tensor(found).double() - exact).abs().max())
-        if not off <= _ENOUGH:
-            raise AssertionError(f"{name} is {off:.2g} from float64, more than {_ENOUGH:g}")
+        largest_error = float((torch.as_tensor(output).double() - exact).abs().max())
+        if not largest_error <= _ENOUGH:
+            raise AssertionError(
+                f"{name} is {largest_error:.2g} from float64, more than {_ENOUGH:g}"
+            )
         ways[name] = way
     return ways
 
 
-def _eager(network: Network) -> Way:
+def _make_eager(network: Network) -> Way:
     module = network.module()
     first, last = module[:-1], module[-1]
-    in_place = {torch.nn.Sigmoid: torch.sigmoid, torch.nn.Tanh: torch.tanh}.get(type(last))
-    if in_place is None:
+    function = {torch.nn.Sigmoid: torch.sigmoid, torch.nn.Tanh: torch.tanh}.get(type(last))
+    if function is None:
         return lambda x, out: out.copy_(module(x))
-    return lambda x, out: in_place(first(x), out=out)
+    return lambda x, out: function(first(x), out=out)
 
 
-def _compiled(network: Network) -> Way:
+def _make_compiled(network: Network) -> Way:
     module = network.module()
     return torch.compile(lambda x, out: out.copy_(module(x)), dynamic=False)
 
 
-def _frozen(network: Network) -> Way:
-    return frameworks.frozen(_compiled(network))
+def _make_frozen(network: Network) -> Way:
+    return frameworks.freeze(_make_compiled(network))
 
 
-def _onnx(network: Network) -> Way:
+def _make_onnx(network: Network) -> Way:
     run = frameworks.onnx_runtime(lambda: onnx_model(network))
     return lambda x, _: run("x", x)
 
@@ -250,11 +254,14 @@ def _compare_raw(network: Network, ours: Specialised, budget_s: float) -> timing
     x, out = _tensors(network, BATCHES[-1])
     programs = {OURS: cpp_program(ours.network, ours.serving.placement)}
     programs.update(
-        {name: cpp_program(network, place, prune=share) for name, (place, share) in RAW.items()}
+        {
+            name: cpp_program(network, placement, prune=share)
+            for name, (placement, share) in RAW.items()
+        }
     )
     for name, program in programs.items():
-        off = (program(x, out=out) - exact_outputs(program.network, x)).abs()
-        if not (off <= error_bound(program.network, x)).all():
+        errors = (program(x, out=out) - exact_outputs(program.network, x)).abs()
+        if not (errors <= error_bound(program.network, x)).all():
             raise AssertionError(f"{name} leaves its error bound")
     arguments = (x.data_ptr(), out.data_ptr(), BATCHES[-1])
     calls = {name: _raw_call(program, arguments) for name, program in programs.items()}

@@ -83,8 +83,8 @@ class CudaProgram:
 
 
 def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.Library:
-    """Return what the compiler makes of a generated ``source``; a kernel in it (``__global__``)
-    says that it is CUDA.
+    """Return the program that the compiler makes of a generated ``source``; a kernel in it
+    (``__global__``) says that it is CUDA.
 
     CUDA C++ gives a :class:`CudaProgram` for ``architecture``, and needs no GPU; C++ a loaded
     :class:`helpers.native.Library` for this processor, of which :func:`cpp_program` makes a
@@ -140,9 +140,9 @@ class CppProgram:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         if out is not None:
-            done = self.quick(x, out)
-            if done is not None:
-                return done
+            result = self.quick(x, out)
+            if result is not None:
+                return result
         out = cpp_sources.check_tensors(
             x, out, inputs=self.network.inputs, outputs=self.network.outputs
         )
@@ -163,11 +163,11 @@ def cpp_program(
     network = pruned(network_of(model), prune)
     library = native.compile_cpp(cpp_source(network, placement))
     evaluate = library.function(cpp_sources.EVALUATE).raw
-    kept = context_of(network, placement)
+    context = context_of(network, placement)
     quick = cpp_sources.caller(
-        evaluate, kept, inputs=network.inputs, outputs=network.outputs, macs=network.macs
+        evaluate, context, inputs=network.inputs, outputs=network.outputs, macs=network.macs
     )
-    return CppProgram(network, placement, library, evaluate, kept, quick)
+    return CppProgram(network, placement, library, evaluate, context, quick)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class CudaFunction:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is a tensor, not {type(tensor).__name__}")
         many = "N" if candidates is None else f"{candidates:,}"
-        wanted = f"({many}, {width})" if self.layout == "rows" else f"({width}, {many})"
+        expected_shape = f"({many}, {width})" if self.layout == "rows" else f"({width}, {many})"
         axis = 1 if self.layout == "rows" else 0
         fits = (
             tensor.dim() == 2
@@ -235,7 +235,7 @@ class CudaFunction:
         ):
             kind = "contiguous" if tensor.is_contiguous() else "not contiguous"
             raise ValueError(
-                f"{name} is a contiguous float32 tensor {wanted} on {self.device}; this is "
+                f"{name} is a contiguous float32 tensor {expected_shape} on {self.device}; this is "
                 f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, {kind}"
             )
 

@@ -79,8 +79,8 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
     source that the compiler refuses.
     """
     network = standard_network() if network is None else network
-    library = nvrtc._library(_found(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
-    nvdisasm = str(_found(folder, "triton/backends/nvidia/bin/nvdisasm"))
+    library = nvrtc._library(_find_file(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
+    nvdisasm = str(_find_file(folder, "triton/backends/nvidia/bin/nvdisasm"))
     rows = []
     for architecture in OLD_ARCHITECTURES:
         for placement in CUDA_PLACEMENTS:
@@ -88,7 +88,9 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
                 continue
             source = cuda_source(network, placement=placement)
             image, _ = nvrtc._compile(library, source, (f"--gpu-architecture={architecture}",))
-            rows.append(_counted(_kernel(image, nvdisasm, architecture), placement, architecture))
+            rows.append(
+                _count_kernel(_kernel(image, nvdisasm, architecture), placement, architecture)
+            )
     note = (
         f"Recorded on {datetime.date.today()} by python -m "
         f"helpers.studies.constant_weights._recording, with {_version(nvdisasm)}. CUDA 13 no "
@@ -101,7 +103,7 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
     )
 
 
-def _found(folder: Path, name: str) -> Path:
+def _find_file(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.exists():
         raise FileNotFoundError(
@@ -124,15 +126,15 @@ def _version(nvdisasm: str) -> str:
 
 
 def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.GpuFunction:
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place, "program.cubin")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "program.cubin")
         path.write_bytes(image)
-        done = tools.run_tool([nvdisasm, "-c", str(path)], limit_s=_LIMIT_S)
-    if done.returncode != 0:
+        process = tools.run_tool([nvdisasm, "-c", str(path)], limit_s=_LIMIT_S)
+    if process.returncode != 0:
         raise tools.NativeError(
-            f"nvdisasm cannot read the program: {done.stderr.strip():.200}", "take triton==3.3.1"
+            f"nvdisasm cannot read the program: {process.stderr.strip():.200}", "take triton==3.3.1"
         )
-    kernel = cubin.parse(as_of_today(done.stdout))["evaluate"]
+    kernel = cubin.parse(as_of_today(process.stdout))["evaluate"]
     size, listed = len(cubin.read(image).sections[".text.evaluate"]), len(kernel.instructions)
     if listed * _BYTES[architecture] != size:
         raise tools.NativeError(
@@ -153,12 +155,16 @@ def as_of_today(listing: str) -> str:
     return re.sub(r"\bFFMA32I\b", "FFMA", plain)
 
 
-def _counted(kernel: cubin.GpuFunction, placement: str, architecture: str) -> PlacementCount:
-    fed = Counter(one.operand_kind for one in kernel.instructions if one.multiplies_and_adds)
+def _count_kernel(kernel: cubin.GpuFunction, placement: str, architecture: str) -> PlacementCount:
+    fed = Counter(
+        instruction.operand_kind
+        for instruction in kernel.instructions
+        if instruction.multiplies_and_adds
+    )
     loads = Counter(
         space
-        for one in kernel.instructions
-        for access, space, _ in one.accesses
+        for instruction in kernel.instructions
+        for access, space, _ in instruction.accesses
         if access == "load"
     )
     return PlacementCount(
@@ -217,7 +223,7 @@ def counted_programs() -> Iterator[tuple[str, str]]:
         (cuda_source(network, placement=name, precision="fp16"), newest)
         for name in ("const", "device")
     )
-    yield from ((cuda_source(pruned(network, 1 - kept)), newest) for kept in PRUNED_SHARES)
+    yield from ((cuda_source(pruned(network, 1 - share)), newest) for share in PRUNED_SHARES)
     for width in GROWN_WIDTHS:
         yield (
             cuda_source(random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))),
@@ -226,7 +232,8 @@ def counted_programs() -> Iterator[tuple[str, str]]:
 
 
 def record_programs() -> dict[str, Any]:
-    """Return what the compiler here makes of the lesson's programs, by :func:`listings.record_key`.
+    """Return the records of the lesson's programs from the compiler here, by
+    :func:`listings.record_key`.
 
     Raises MissingToolError without the tools.
     """
@@ -235,16 +242,16 @@ def record_programs() -> dict[str, Any]:
         raise missing
     programs: dict[str, dict[str, Any]] = {}
     for source, name in small_programs():
-        held = programs.setdefault(record_key(source, name), {})
-        held["lines"] = listing(source, architecture=name)
+        record = programs.setdefault(record_key(source, name), {})
+        record["lines"] = listing(source, architecture=name)
     constants, newest = layer_source("const"), CURRENT_ARCHITECTURES[-1]
     codes = instruction_codes(constants, architecture=newest)
     programs[record_key(constants, newest)]["codes"] = [code.hex() for code in codes]
     compiler = ""
     for source, name in counted_programs():
-        found = count_instructions(source, architecture=name)
-        programs.setdefault(record_key(source, name), {})["census"] = found.to_dict()
-        compiler = found.compiler
+        weight_census = count_instructions(source, architecture=name)
+        programs.setdefault(record_key(source, name), {})["census"] = weight_census.to_dict()
+        compiler = weight_census.compiler
     note = (
         f"{compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}: the programs of "
         "the lesson"
@@ -257,10 +264,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="where the two wheels are unpacked")
     folder = parser.parse_args().folder
-    found = count_old(folder) if folder else count_current()
+    counts = count_old(folder) if folder else count_current()
     path = recorded_file(OLD_ARCHITECTURES if folder else CURRENT_ARCHITECTURES)
-    storage.write_atomically(path, found.to_json() + "\n")
-    print(found)
+    storage.write_atomically(path, counts.to_json() + "\n")
+    print(counts)
     if not folder:
         storage.write_atomically(record_path(), json.dumps(record_programs(), indent=1) + "\n")
 

@@ -60,31 +60,31 @@ def draw_instruction(code: bytes, line: str, *, title: str) -> Figure:
     """
     registers = re.findall(r"\bR(\d+|Z)\b", line)
     coded = [
-        "Z" if code[place] == 255 else str(code[place])
-        for place in _REGISTER_BYTES
-        if place < len(code)
+        "Z" if code[index] == 255 else str(code[index])
+        for index in _REGISTER_BYTES
+        if index < len(code)
     ]
     if len(code) != INSTRUCTION_BYTES or registers != coded:
         raise ValueError(
             f"{len(code)} bytes with registers {coded} are not the instruction {line!r}; give the "
             "16 bytes of an FFMA with an immediate, and its own line"
         )
-    drawn, axes = paper(0.4 + INSTRUCTION_BYTES * _BYTE_IN, 1.9, title=title)
+    figure, axes = paper(0.4 + INSTRUCTION_BYTES * _BYTE_IN, 1.9, title=title)
     write(axes, 0.2, 0.2, line, ha="left", bold=True)
-    for place, byte in enumerate(code):
-        left, is_number = 0.2 + place * _BYTE_IN, place in _NUMBER_BYTES
+    for index, byte in enumerate(code):
+        left, is_number = 0.2 + index * _BYTE_IN, index in _NUMBER_BYTES
         axes.add_patch(
             Rectangle(
                 (left + 0.02, 0.62), _BYTE_IN - 0.04, 0.4, facecolor=DATA if is_number else EMPTY
             )
         )
         write(axes, left + _BYTE_IN / 2, 0.82, f"{byte:02x}")
-        write(axes, left + _BYTE_IN / 2, 0.5, str(place), size=9, colour=QUIET)
+        write(axes, left + _BYTE_IN / 2, 0.5, str(index), size=9, colour=QUIET)
     names = {0: "FFMA"} | {
-        place: f"R{name}" for place, name in zip(_REGISTER_BYTES, coded, strict=True)
+        index: f"R{name}" for index, name in zip(_REGISTER_BYTES, coded, strict=True)
     }
-    for place, name in names.items():
-        write(axes, 0.2 + (place + 0.5) * _BYTE_IN, 1.2, name, size=10, colour=QUIET)
+    for index, name in names.items():
+        write(axes, 0.2 + (index + 0.5) * _BYTE_IN, 1.2, name, size=10, colour=QUIET)
     number = np.frombuffer(code, "<f4", 1, _NUMBER_BYTES.start)[0]
     backward = code[_NUMBER_BYTES.start : _NUMBER_BYTES.stop][::-1].hex(" ")
     middle = 0.2 + _BYTE_IN * (_NUMBER_BYTES.start + _NUMBER_BYTES.stop) / 2
@@ -95,7 +95,7 @@ def draw_instruction(code: bytes, line: str, *, title: str) -> Figure:
         f"read from the last byte to the first: {backward}, the float32 {number:.8f}",
         size=10,
     )
-    return drawn
+    return figure
 
 
 def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
@@ -106,21 +106,21 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
     instruction, and a black arrow is an operand of the FFMA. ``title`` stands above. Raises
     ValueError for no way, TypeError for what is none. Lesson 17.
     """
-    given = named("ways", ways, "ways of a weight")
-    members("ways", given.values(), "ways of a weight, as WeightWay has them", kind=WeightWay)
-    if not given:
+    weight_ways = named("ways", ways, "ways of a weight")
+    members("ways", weight_ways.values(), "ways of a weight, as WeightWay has them", kind=WeightWay)
+    if not weight_ways:
         raise ValueError("no ways; give at least one WeightWay, with the name of its program")
     gap = 1.15
-    left_of_ffma = 0.15 + 2 * (_STOP_IN + gap)
-    drawn, axes = paper(left_of_ffma + _FFMA_IN + 0.15, 0.5 + _WAY_IN * len(given), title=title)
-    for row, (name, way) in enumerate(given.items()):
+    ffma_left = 0.15 + 2 * (_STOP_IN + gap)
+    figure, axes = paper(ffma_left + _FFMA_IN + 0.15, 0.5 + _WAY_IN * len(weight_ways), title=title)
+    for row, (name, way) in enumerate(weight_ways.items()):
         top = 0.05 + _WAY_IN * row
         write(axes, 0.15, top + 0.11, name, ha="left", bold=True)
         lefts = [
-            left_of_ffma - (_STOP_IN + gap) * (len(way.stops) - place)
-            for place in range(len(way.stops))
+            ffma_left - (_STOP_IN + gap) * (len(way.stops) - index)
+            for index in range(len(way.stops))
         ]
-        for place, (left, stop) in enumerate(zip(lefts, way.stops, strict=True)):
+        for index, (left, stop) in enumerate(zip(lefts, way.stops, strict=True)):
             box(
                 axes,
                 left,
@@ -128,11 +128,11 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
                 _STOP_IN,
                 0.34,
                 stop,
-                colour=EMPTY if place else DATA,
+                colour=EMPTY if index else DATA,
                 size=10,
             )
-            end = lefts[place + 1] if place + 1 < len(lefts) else left_of_ffma
-            is_load = place + 1 < len(lefts)
+            end = lefts[index + 1] if index + 1 < len(lefts) else ffma_left
+            is_load = index + 1 < len(lefts)
             arrow(
                 axes,
                 (left + _STOP_IN, top + 0.42),
@@ -143,7 +143,7 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
                 write(axes, (left + _STOP_IN + end) / 2, top + 0.72, way.load, size=9, colour=QUIET)
         box(
             axes,
-            left_of_ffma,
+            ffma_left,
             top + 0.25,
             _FFMA_IN,
             0.34,
@@ -152,8 +152,8 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
             size=10,
         )
     meanings = {"the weight is stored here": (DATA, DATA), "a load brings it": (SENDING, SENDING)}
-    keys(axes, 0.15, 0.12 + _WAY_IN * len(given), meanings)
-    return drawn
+    keys(axes, 0.15, 0.12 + _WAY_IN * len(weight_ways), meanings)
+    return figure
 
 
 def draw_cycles(programs: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
@@ -164,17 +164,17 @@ def draw_cycles(programs: Mapping[str, Mapping[str, float]], *, title: str) -> F
     bar of a program is the time that it needs, and is blue; the others are grey. ``title`` stands
     above. Raises ValueError for no program, or one without units. Lesson 17.
     """
-    given = named("programs", programs, "cycles by the name of a unit")
-    if not given or not all(given.values()):
+    units_by_program = named("programs", programs, "cycles by the name of a unit")
+    if not units_by_program or not all(units_by_program.values()):
         raise ValueError("no cycles to draw; give each program the cycles of at least one unit")
-    rows = sum(len(units) for units in given.values())
-    most = max(cycles for units in given.values() for cycles in units.values())
+    rows = sum(len(units) for units in units_by_program.values())
+    most = max(cycles for units in units_by_program.values() for cycles in units.values())
     left = 2.1
-    drawn, axes = paper(
-        left + _CYCLES_IN + 0.9, 0.15 + _BAR_IN * rows + 0.42 * len(given), title=title
+    figure, axes = paper(
+        left + _CYCLES_IN + 0.9, 0.15 + _BAR_IN * rows + 0.42 * len(units_by_program), title=title
     )
     top = 0.05
-    for name, units in given.items():
+    for name, units in units_by_program.items():
         write(axes, 0.15, top + 0.16, name, ha="left", bold=True)
         top += 0.34
         longest = max(units.values())
@@ -188,7 +188,7 @@ def draw_cycles(programs: Mapping[str, Mapping[str, float]], *, title: str) -> F
             )
             top += _BAR_IN
         top += 0.08
-    return drawn
+    return figure
 
 
 def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: str) -> Figure:
@@ -199,10 +199,10 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
     the multiply-adds, in which the place that feeds them is written, the loads, and the others.
     ``title`` stands above. Raises ValueError for no counts, TypeError for others. Lesson 17.
     """
-    given = named("counts", counts, "counts of a place of the weights")
+    groups = named("counts", counts, "counts of a place of the weights")
     rows = [
         row
-        for name, group in given.items()
+        for name, group in groups.items()
         for row in members(
             f"counts[{name!r}]", group, "counts, as recorded_counts() has them", kind=PlacementCount
         )
@@ -211,10 +211,10 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
         raise ValueError(
             "no counts; give at least one group of them, as recorded_counts() has them"
         )
-    drawn, axes = plotting.figure(title=title, height_in=4.8)
+    figure, axes = plotting.figure(title=title, height_in=4.8)
     x, start = np.empty(len(rows)), 0
-    for place, (name, group) in enumerate(given.items()):
-        x[start : start + len(group)] = np.arange(start, start + len(group)) + place
+    for index, (name, group) in enumerate(groups.items()):
+        x[start : start + len(group)] = np.arange(start, start + len(group)) + index
         axes.text(
             x[start : start + len(group)].mean(), 4500, name, ha="center", weight="bold", size=11
         )
@@ -230,19 +230,21 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
     ):
         axes.bar(x, heights, bottom=bottom, label=label, color=colour, edgecolor=INK, linewidth=0.5)
         bottom += heights
-    for at, row, top in zip(x, rows, bottom, strict=True):
-        axes.text(at, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9.5)
-        axes.text(at, top + 60, f"{top:,.0f}", ha="center", size=8)
+    for position, row, top in zip(x, rows, bottom, strict=True):
+        axes.text(
+            position, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9.5
+        )
+        axes.text(position, top + 60, f"{top:,.0f}", ha="center", size=8)
     axes.set_xticks(x, [row.architecture.removeprefix("sm_") for row in rows])
     axes.set(
         ylim=(0, 5600), ylabel="instructions of a thread (counted)", xlabel="instruction set, sm_"
     )
     axes.legend(loc="upper center", ncols=3, fontsize=9)
-    return drawn
+    return figure
 
 
 def _fed_by(row: PlacementCount) -> str:
-    """Return in words what feeds most of the multiply-adds."""
+    """Return the words for the operand that feeds most of the multiply-adds."""
     kinds = {"immediate": row.immediate, "constant memory": row.constant_bank,
              "uniform register": row.uniform_register, "register": row.register}  # fmt: skip
     return max(kinds, key=kinds.__getitem__)

@@ -1,4 +1,4 @@
-"""How long a convolution takes on one thread, from its shape alone, by each of eight algorithms.
+"""The time of a convolution on one thread, from its shape alone, by each of eight algorithms.
 
 ``network_shapes`` and ``random_shapes`` say what is computed, ``ALGORITHMS`` compute it,
 ``collect`` times them. ``count_terms`` counts what an algorithm does, ``predict_times`` fits a cost

@@ -57,7 +57,7 @@ _NNPACK_LARGEST_KERNEL = 16
 
 
 class AlgorithmWork(Record):
-    """What one program computes and moves for one shape.
+    """The arithmetic and the traffic of one program for one shape.
 
     ``products`` multiply a number made of the input alone with one made of the weights alone (a
     complex product is four); ``macs`` are all multiply-accumulates of matrix products and
@@ -121,9 +121,9 @@ def fft(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
     size = (shape.height + 2 * shape.padding, shape.width + 2 * shape.padding)
     spectrum = torch.fft.rfft2(F.pad(x, [shape.padding] * 4))
     filters = torch.fft.rfft2(weight, s=size).conj()
-    whole = torch.fft.irfft2(torch.einsum("ncij,ocij->noij", spectrum, filters), s=size)
+    correlation = torch.fft.irfft2(torch.einsum("ncij,ocij->noij", spectrum, filters), s=size)
     ends = (size[0] - shape.kernel + 1, size[1] - shape.kernel + 1)
-    return whole[:, :, : ends[0] : shape.stride, : ends[1] : shape.stride]
+    return correlation[:, :, : ends[0] : shape.stride, : ends[1] : shape.stride]
 
 
 def winograd_2(x: Tensor, weight: Tensor, shape: ConvolutionShape) -> Tensor:
@@ -172,7 +172,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def why_not(algorithm: str, shape: ConvolutionShape) -> str:
-    """Return why ``algorithm`` does not serve ``shape`` here, "" where it does.
+    """Return the reason why ``algorithm`` does not serve ``shape`` here, "" where it does.
 
     Raises ValueError for an unknown algorithm.
     """
@@ -216,16 +216,20 @@ def _check(algorithm: str, x: Tensor, weight: Tensor, shape: ConvolutionShape) -
     """Raise ValueError for a shape that the algorithm does not serve, and for tensors of another
     shape.
     """
-    why = why_not(algorithm, shape)
-    if why:
+    reason = why_not(algorithm, shape)
+    if reason:
         raise ValueError(
-            f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}"
+            f"{algorithm} does not serve this shape: {reason}; take one of "
+            f"{', '.join(serving(shape))}"
         )
-    for name, tensor, wanted in (("x", x, shape.input_size), ("weight", weight, shape.weight_size)):
-        if tuple(one_of(name, tensor, Tensor, "a tensor").shape) != wanted:
+    for name, tensor, expected in (
+        ("x", x, shape.input_size),
+        ("weight", weight, shape.weight_size),
+    ):
+        if tuple(one_of(name, tensor, Tensor, "a tensor").shape) != expected:
             raise ValueError(
                 f"{name} has the shape {tuple(tensor.shape)}, and the ConvolutionShape says "
-                f"{wanted}; give the one that fits the other"
+                f"{expected}; give the one that fits the other"
             )
 
 
@@ -240,27 +244,28 @@ class _Program(nn.Module):
 
 
 def count_work(algorithm: str, shape: ConvolutionShape) -> AlgorithmWork:
-    """Return the products of ``algorithm`` for ``shape``, and what its operators multiply and move,
-    run on meta.
+    """Return the products of ``algorithm`` for ``shape``, and the multiply-adds and bytes of its
+    operators, run on meta.
 
     What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for
     an unknown algorithm, or a shape that it does not serve. Lesson 20.
     """
-    why = why_not(algorithm, shape)
+    reason = why_not(algorithm, shape)
     if algorithm == "nnpack":
         return AlgorithmWork(algorithm, None, None, None)
-    if why:
+    if reason:
         raise ValueError(
-            f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}"
+            f"{algorithm} does not serve this shape: {reason}; take one of "
+            f"{', '.join(serving(shape))}"
         )
     # its operands are stored so, and not copied
     run = "direct" if algorithm == "channels_last" else algorithm
-    counted = profile_ops(_Program(run, shape), shape.input_size)
+    profile = profile_ops(_Program(run, shape), shape.input_size)
     return AlgorithmWork(
         algorithm=algorithm,
         products=_products(algorithm, shape),
-        macs=counted.forward_macs,
-        moved_bytes=counted.forward_read_bytes + counted.forward_written_bytes,
+        macs=profile.forward_macs,
+        moved_bytes=profile.forward_read_bytes + profile.forward_written_bytes,
     )
 
 

@@ -94,7 +94,7 @@ class ConvolutionTimes(Record):
     def network_shapes(self) -> dict[str, list[ConvolutionShape]]:
         """The convolutions of each network, in the order of their calls."""
         return {
-            network.name: [self.shapes[place] for place in network.places]
+            network.name: [self.shapes[index] for index in network.places]
             for network in self.networks
         }
 
@@ -155,39 +155,41 @@ def collect(
     Raises TypeError or ValueError for a bad argument, TimeoutError after ``limit_s`` in all,
     RuntimeError for a program that gives another result. Lesson 20.
     """
-    given = shapes_of(shapes)
-    if len(set(given)) < len(given):
+    shape_list = shapes_of(shapes)
+    if len(set(shape_list)) < len(shape_list):
         raise ValueError(
-            f"of the {len(given)} shapes {len(given) - len(set(given))} stand there twice; give "
-            "each once"
+            f"of the {len(shape_list)} shapes {len(shape_list) - len(set(shape_list))} stand there "
+            "twice; give each once"
         )
-    asked = members("algorithms", algorithms, "names")
-    names = tuple(dict.fromkeys(choice("algorithms", name, ALGORITHMS) for name in asked))
-    if all(why_not(name, shape) for name in names for shape in given):
+    algorithm_names = members("algorithms", algorithms, "names")
+    names = tuple(dict.fromkeys(choice("algorithms", name, ALGORITHMS) for name in algorithm_names))
+    if all(why_not(name, shape) for name in names for shape in shape_list):
         raise ValueError(
             f"algorithms={list(names)} serve none of the shapes; give some of "
             f"{', '.join(ALGORITHMS)}"
         )
-    owned = _places(given, {} if networks is None else named("networks", networks, "their shapes"))
+    places = _locate_networks(
+        shape_list, {} if networks is None else named("networks", networks, "their shapes")
+    )
     number("limit_s", limit_s, above=0)
-    chunks = [given[start : start + _CHUNK] for start in range(0, len(given), _CHUNK)]
+    chunks = [shape_list[start : start + _CHUNK] for start in range(0, len(shape_list), _CHUNK)]
     tasks = [(is_first, chunk) for is_first in (True, False) for chunk in chunks]
     begin_s = time.monotonic()
     times: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     logs = []
-    for done, (is_first, chunk) in enumerate(
+    for part, (is_first, chunk) in enumerate(
         console.track(tasks, "timing convolutions", unit="part")
     ):
-        left_s = max(limit_s - (time.monotonic() - begin_s), 1e-3)
-        outcome = isolation.run_limited(_time_shapes, chunk, names, is_first, timeout_s=left_s)
+        remaining_s = max(limit_s - (time.monotonic() - begin_s), 1e-3)
+        outcome = isolation.run_limited(_time_shapes, chunk, names, is_first, timeout_s=remaining_s)
         if outcome.status == "timed_out":
             raise TimeoutError(
-                f"after limit_s={limit_s:g} {done} of {len(tasks)} parts were timed; give fewer "
+                f"after limit_s={limit_s:g} {part} of {len(tasks)} parts were timed; give fewer "
                 "shapes or algorithms, or a larger limit_s"
             )
         times[is_first] += outcome.unwrap()
         logs.append(outcome.output)
-    programs, instruction_set = _read_programs(logs[: len(chunks)], given)
+    programs, instruction_set = _read_programs(logs[: len(chunks)], shape_list)
     pairs = [
         [(first[name], second[name]) if name in first else None for name in names]
         for first, second in zip(times[True], times[False], strict=True)
@@ -199,8 +201,8 @@ def collect(
         elapsed_s=time.monotonic() - begin_s,
         instruction_set=instruction_set,
         noise=errors(*zip(*timed, strict=True)),
-        networks=owned,
-        rows=tuple(map(_row, given, pairs, programs)),
+        networks=places,
+        rows=tuple(map(_row, shape_list, pairs, programs)),
     )
 
 
@@ -249,20 +251,20 @@ def recorded_shapes() -> tuple[list[ConvolutionShape], dict[str, list[Convolutio
     return list(dict.fromkeys(drawn))[:_RECORDED_SHAPES], networks
 
 
-def _places(
+def _locate_networks(
     shapes: Sequence[ConvolutionShape], networks: Mapping[str, Sequence[ConvolutionShape]]
 ) -> tuple[NetworkPlaces, ...]:
-    place_of = {shape: place for place, shape in enumerate(shapes)}
-    for name, owned in networks.items():
-        missing = [shape for shape in shapes_of(owned) if shape not in place_of]
+    index_of = {shape: index for index, shape in enumerate(shapes)}
+    for name, shapes_of_network in networks.items():
+        missing = [shape for shape in shapes_of(shapes_of_network) if shape not in index_of]
         if missing:
             raise ValueError(
                 f"{len(missing)} convolutions of {name} are not among the shapes; add them to "
                 "shapes"
             )
     return tuple(
-        NetworkPlaces(name, tuple(place_of[shape] for shape in owned))
-        for name, owned in networks.items()
+        NetworkPlaces(name, tuple(index_of[shape] for shape in shapes_of_network))
+        for name, shapes_of_network in networks.items()
     )
 
 
@@ -278,18 +280,18 @@ def _time_shapes(
     timing.steady_allocator()
     torch.set_num_threads(1)
     gc.disable()
-    found = []
+    times = []
     with torch.inference_mode():
-        for place, shape in enumerate(shapes):
+        for index, shape in enumerate(shapes):
             served = [name for name in algorithms if not why_not(name, shape)]
             calls = _calls(shape, served)
             if is_first:
                 _refuse_wrong(shape, calls)
-                _log_programs(place, shape)
-            found.append(
+                _log_programs(index, shape)
+            times.append(
                 {name: _least_s(calls[name]) for name in (served if is_first else served[::-1])}
             )
-    return found
+    return times
 
 
 def _operands(shape: ConvolutionShape, algorithm: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -303,9 +305,9 @@ def _operands(shape: ConvolutionShape, algorithm: str) -> tuple[torch.Tensor, to
 
 def _calls(shape: ConvolutionShape, names: Iterable[str]) -> dict[str, Callable[[], torch.Tensor]]:
     contiguous = _operands(shape, "direct")
-    given = {"channels_last": _operands(shape, "channels_last")}
+    operands = {"channels_last": _operands(shape, "channels_last")}
     return {
-        name: functools.partial(ALGORITHMS[name], *given.get(name, contiguous), shape)
+        name: functools.partial(ALGORITHMS[name], *operands.get(name, contiguous), shape)
         for name in names
     }
 
@@ -321,23 +323,24 @@ def _least_s(call: Callable[[], object]) -> float:
 
 
 def _refuse_wrong(shape: ConvolutionShape, calls: Mapping[str, Callable[[], torch.Tensor]]) -> None:
-    wanted = ALGORITHMS["direct"](*_operands(shape, "direct"), shape)
+    expected = ALGORITHMS["direct"](*_operands(shape, "direct"), shape)
     for name, call in calls.items():
-        off = float((call() - wanted).abs().max() / wanted.abs().max())
-        if not off <= _FARTHEST:
+        relative_error = float((call() - expected).abs().max() / expected.abs().max())
+        if not relative_error <= _FARTHEST:
             raise RuntimeError(
-                f"{name} is {off:.2g} of the largest output from the direct call on {shape!r}; "
+                f"{name} is {relative_error:.2g} of the largest output from the direct call on "
+                f"{shape!r}; "
                 "nothing was timed: leave it out of algorithms, and report it"
             )
 
 
-def _log_programs(place: int, shape: ConvolutionShape) -> None:
+def _log_programs(index: int, shape: ConvolutionShape) -> None:
     """Print oneDNN's log of one call of each of LOGGED, each under a line of its own."""
     if not torch.backends.mkldnn.is_available():
         return
     for name in LOGGED:
         operands = _operands(shape, name)
-        print(f"\nconvolution_time {place} {name}", flush=True)
+        print(f"\nconvolution_time {index} {name}", flush=True)
         with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
             ALGORITHMS[name](*operands, shape)
 
@@ -351,20 +354,20 @@ def _read_programs(
     """Return the programs of LOGGED for each of ``shapes``, and the instruction set, from the
     processes' logs.
     """
-    found: list[list[str]] = []
+    programs: list[list[str]] = []
     instruction_set = _UNKNOWN
     for log in logs:
         stated = "\n".join(line for line in log.splitlines() if ",info," in line)
         _, *parts = _MARK.split(log)
         bodies = {
-            (int(place), name): body for place, name, body in zip(*[iter(parts)] * 3, strict=True)
+            (int(index), name): body for index, name, body in zip(*[iter(parts)] * 3, strict=True)
         }
-        for place in range(min(_CHUNK, len(shapes) - len(found))):
-            shape = shapes[len(found)]
-            found.append([_program(shape, stated, bodies.get((place, name))) for name in LOGGED])
+        for index in range(min(_CHUNK, len(shapes) - len(programs))):
+            shape = shapes[len(programs)]
+            programs.append([_program(shape, stated, bodies.get((index, name))) for name in LOGGED])
         match = re.search(r"cpu,isa:(.+)", stated)
         instruction_set = match[1].strip() if match else instruction_set
-    return found, instruction_set
+    return programs, instruction_set
 
 
 def _program(shape: ConvolutionShape, stated: str, body: str | None) -> str:

@@ -40,7 +40,7 @@ _LARGE_TILE_GAIN = 4  # NNPACK takes tiles of 16 if they are fewer than a fourth
 
 
 class TimePart(Record):
-    """What one count adds to a modelled time: ``amount`` units of ``cost_s`` seconds each.
+    """The part of one count in a modelled time: ``amount`` units of ``cost_s`` seconds each.
 
     Lesson 20.
     """
@@ -149,9 +149,9 @@ def explain_time(
     measured_s = times.times_s(algorithm)
     fitted = [index for index in split.train if np.isfinite(measured_s[index])]
     costs = _costs(times, algorithm, counting, fitted, fit_costs)
-    mine = costs.get(_group(algorithm, counting, shape), costs[""])
+    group_costs = costs.get(_group(algorithm, counting, shape), costs[""])
     counts = count_terms(algorithm, shape, counting=counting)
-    return [TimePart(name, counts[name], cost) for name, cost in mine.items()]
+    return [TimePart(name, counts[name], cost) for name, cost in group_costs.items()]
 
 
 def _costs(
@@ -185,13 +185,13 @@ def _costs(
 def _time_s(
     costs: Mapping[str, Mapping[str, float]], algorithm: str, counting: str, shape: ConvolutionShape
 ) -> float:
-    mine = costs.get(_group(algorithm, counting, shape), costs[""])
+    group_costs = costs.get(_group(algorithm, counting, shape), costs[""])
     terms = _terms(algorithm, counting)
-    return sum(cost * terms[name](shape) for name, cost in mine.items())
+    return sum(cost * terms[name](shape) for name, cost in group_costs.items())
 
 
 def _group(algorithm: str, counting: str, shape: ConvolutionShape) -> str:
-    """Return whose costs ``shape`` has, "" for those of all shapes together."""
+    """Return the implementation whose costs ``shape`` has, "" for those of all shapes together."""
     if counting == "FLOP only":
         return ""
     return program_of(shape) if counting == "all counts" else implementation_of(algorithm, shape)

@@ -1,4 +1,4 @@
-"""How good are predictions and choices, and on which data: errors, hits, regret, splits.
+"""The quality of predictions and choices, and the data for it: errors, hits, regret, splits.
 
 Lesson 20.
 """
@@ -76,20 +76,20 @@ def hold_out_networks(
     ValueError for other arguments, and for a network of which ``shapes`` has all or none. Lesson
     20.
     """
-    given = shapes_of(shapes)
+    shape_list = shapes_of(shapes)
     splits = []
     if not named("networks", networks, "their shapes"):
         raise ValueError("networks is empty; give at least one name and its shapes")
-    for name, owned in networks.items():
-        own = set(shapes_of(owned))
-        test = [place for place, shape in enumerate(given) if shape in own]
-        if not 0 < len(test) < len(given):
+    for name, network_shapes in networks.items():
+        own_shapes = set(shapes_of(network_shapes))
+        test = [index for index, shape in enumerate(shape_list) if shape in own_shapes]
+        if not 0 < len(test) < len(shape_list):
             raise ValueError(
-                f"of the {len(given)} shapes, {len(test)} are of {name}; give shapes of it and of "
-                "others"
+                f"of the {len(shape_list)} shapes, {len(test)} are of {name}; give shapes of it "
+                "and of others"
             )
-        train = [place for place, shape in enumerate(given) if shape not in own]
-        splits.append(Split(name, _leaked(given, train, test), train, test))
+        train = [index for index, shape in enumerate(shape_list) if shape not in own_shapes]
+        splits.append(Split(name, _count_leaked(shape_list, train, test), train, test))
     return tuple(splits)
 
 
@@ -103,18 +103,20 @@ def random_split(
     it may be on both sides: ``leaked`` counts those. Raises TypeError or ValueError for other
     arguments, or where a side is empty. Lesson 20.
     """
-    given = shapes_of(shapes)
-    count = round(number("test_share", test_share, above=0) * len(given))
-    if not 0 < count < len(given):
+    shape_list = shapes_of(shapes)
+    count = round(number("test_share", test_share, above=0) * len(shape_list))
+    if not 0 < count < len(shape_list):
         raise ValueError(
-            f"test_share={test_share} puts {count} of {len(given)} shapes aside; leave some on "
-            "both sides"
+            f"test_share={test_share} puts {count} of {len(shape_list)} shapes aside; leave some "
+            "on both sides"
         )
-    places = random.Random(random_seed(seed)).sample(range(len(given)), len(given))
-    train, test = sorted(places[count:]), sorted(places[:count])
-    return Split(f"{count} at random", _leaked(given, train, test), train, test)
+    indices = random.Random(random_seed(seed)).sample(range(len(shape_list)), len(shape_list))
+    train, test = sorted(indices[count:]), sorted(indices[:count])
+    return Split(f"{count} at random", _count_leaked(shape_list, train, test), train, test)
 
 
-def _leaked(shapes: Sequence[ConvolutionShape], train: Sequence[int], test: Sequence[int]) -> int:
-    fitted = {shapes[place] for place in train}
-    return sum(shapes[place] in fitted for place in test)
+def _count_leaked(
+    shapes: Sequence[ConvolutionShape], train: Sequence[int], test: Sequence[int]
+) -> int:
+    fitted = {shapes[index] for index in train}
+    return sum(shapes[index] in fitted for index in test)

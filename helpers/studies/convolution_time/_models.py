@@ -56,7 +56,7 @@ Predict = Callable[[Sequence[ConvolutionShape], Sequence[str]], np.ndarray]
 
 
 class ProgramFit(Record):
-    """What was fitted to one program's shapes: the seconds of one unit of each term.
+    """The fit to one program's shapes: the seconds of one unit of each term.
 
     A term that is not named costs nothing. Lesson 20.
     """
@@ -84,12 +84,12 @@ class Model(Record):
         :func:`program_of`, or where the model was fitted with programs, that of the nearest shape
         fitted. Raises as :func:`fit`. Lesson 20.
         """
-        given = shapes_of(shapes)
-        return self._predict(given, _programs(programs, given, self._program_of))
+        shape_list = shapes_of(shapes)
+        return self._predict(shape_list, _programs(programs, shape_list, self._program_of))
 
 
 def program_of(shape: ConvolutionShape) -> str:
-    """Return which program PyTorch's call runs on one thread of x86, as PyTorch 2.13 chooses.
+    """Return the program that PyTorch's call runs on one thread of x86, as PyTorch 2.13 chooses.
 
     oneDNN's "blocked" one is not asked for 1 x 1 with stride 1 below a batch of 16, nor for one
     small image (20,480 numbers) with a kernel up to 3 (ConvParams::use_mkldnn). Then PyTorch's own
@@ -97,14 +97,14 @@ def program_of(shape: ConvolutionShape) -> str:
     "im2col and product".
     """
     one_shape(shape)
-    asked = shape.stride > 1 or shape.batch >= _ONEDNN_BATCH or shape.kernel > 1
+    is_candidate = shape.stride > 1 or shape.batch >= _ONEDNN_BATCH or shape.kernel > 1
     elements = shape.batch * shape.in_channels * shape.height * shape.width
     large = shape.kernel > _ONEDNN_KERNEL or shape.batch > 1 or elements > _ONEDNN_ELEMENTS
-    return BLOCKED if asked and large else own_program_of(shape)
+    return BLOCKED if is_candidate and large else own_program_of(shape)
 
 
 def own_program_of(shape: ConvolutionShape) -> str:
-    """Return which of PyTorch's own programs runs where oneDNN does not."""
+    """Return the program of PyTorch's own that runs where oneDNN does not."""
     return MATRIX_PRODUCT if (shape.kernel, shape.stride, shape.padding) == (1, 1, 0) else PATCHES
 
 
@@ -128,17 +128,21 @@ def fit(
     shapes, and fewer than 2 shapes.
     """
     choice("name", name, MODELS)
-    given = shapes_of(shapes)
+    shape_list = shapes_of(shapes)
     times = np.array(numbers("times_s", times_s, above=0))
-    if len(times) != len(given) or len(given) < 2:
+    if len(times) != len(shape_list) or len(shape_list) < 2:
         raise ValueError(
-            f"{len(given)} shapes and {len(times)} times_s are given; give one time a shape, 2 or "
-            "more"
+            f"{len(shape_list)} shapes and {len(times)} times_s are given; give one time a shape, "
+            "2 or more"
         )
-    ran = _programs(programs, given, program_of)
-    predict, fits = _FITS[name](given, times, ran)
+    ran = _programs(programs, shape_list, program_of)
+    predict, fits = _FITS[name](shape_list, times, ran)
     return Model(
-        name, len(given), fits, predict, program_of if programs is None else _nearest(given, ran)
+        name,
+        len(shape_list),
+        fits,
+        predict,
+        program_of if programs is None else _nearest(shape_list, ran),
     )
 
 
@@ -214,18 +218,18 @@ def _fit_terms(
 ) -> tuple[Predict, tuple[ProgramFit, ...]]:
     columns, ran = _columns(shapes, terms), np.array(programs)
     rows = {
-        program: mine
+        program: mask
         for program in sorted(set(programs))
-        if (mine := ran == program).sum() >= _FEWEST_SHAPES
+        if (mask := ran == program).sum() >= _FEWEST_SHAPES
     }
     rows = {_ALL: np.ones(len(ran), dtype=bool)} | rows
     fitted = {
-        program: least_relative_error(columns[mine], times[mine]) for program, mine in rows.items()
+        program: least_relative_error(columns[mask], times[mask]) for program, mask in rows.items()
     }
 
-    def predict(new: Sequence[ConvolutionShape], programs: Sequence[str]) -> np.ndarray:
+    def predict(new_shapes: Sequence[ConvolutionShape], programs: Sequence[str]) -> np.ndarray:
         coefficients = np.array([fitted.get(program, fitted[_ALL]) for program in programs])
-        return (_columns(new, terms) * coefficients).sum(axis=1)
+        return (_columns(new_shapes, terms) * coefficients).sum(axis=1)
 
     fits = tuple(
         ProgramFit(program, int(rows[program].sum()), _named_costs(terms, costs))

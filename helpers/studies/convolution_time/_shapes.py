@@ -1,4 +1,4 @@
-"""What of a convolution decides its time: eight sizes, and what is counted from them. Lesson 20."""
+"""The eight sizes of a convolution that decide its time, and the counts from them. Lesson 20."""
 
 from __future__ import annotations
 
@@ -157,22 +157,22 @@ def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShap
     ForwardError where the forward cannot run on shapes.
     """
     steps.check_model(model)
-    given = steps.arguments_of(model, inputs)
-    called: list[tuple[str, nn.Conv2d, tuple[int, ...]]] = []
+    arguments = steps.arguments_of(model, inputs)
+    calls: list[tuple[str, nn.Conv2d, tuple[int, ...]]] = []
     names = {module: name or type(module).__name__ for name, module in model.named_modules()}
 
     def note(layer: nn.Conv2d, args: tuple[Any, ...]) -> None:
-        called.append((names[layer], layer, tuple(args[0].shape)))
+        calls.append((names[layer], layer, tuple(args[0].shape)))
 
     with torch.inference_mode(False), steps.preserved(model):
         for layer in (module for module in names if isinstance(module, nn.Conv2d)):
             layer.register_forward_pre_hook(note)
-        _run_on_meta(model, given)
-    if not called:
+        _run_on_meta(model, arguments)
+    if not calls:
         raise ValueError(f"{type(model).__name__} calls no nn.Conv2d; give a network that does")
-    reasons = {name: why for name, layer, _ in called if (why := _other_kind(layer))}
+    reasons = {name: why for name, layer, _ in calls if (why := _other_kind(layer))}
     layers = tuple(
-        LayerShape(name, _shape(layer, size)) for name, layer, size in called if name not in reasons
+        LayerShape(name, _shape(layer, size)) for name, layer, size in calls if name not in reasons
     )
     return NetworkShapes(
         network=type(model).__name__,
@@ -182,11 +182,11 @@ def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShap
     )
 
 
-def _run_on_meta(model: nn.Module, given: steps.Arguments) -> None:
+def _run_on_meta(model: nn.Module, inputs: steps.Arguments) -> None:
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     stand_ins = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
     dtype = steps.dtype_of(model)
-    arguments = given.replaced(
+    arguments = inputs.replaced(
         lambda leaf: torch.empty(leaf.shape, dtype=getattr(leaf, "dtype", dtype), device="meta")
     )
     try:
@@ -239,8 +239,8 @@ def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
     def between(low: int, high: int) -> int:
         return round(math.exp(draw.uniform(math.log(low), math.log(high))))
 
-    found: dict[ConvolutionShape, None] = {}
-    while len(found) < count:
+    shapes: dict[ConvolutionShape, None] = {}
+    while len(shapes) < count:
         batch, side, kernel = (
             draw.choice((1, 1, 2, 4)),
             between(7, 112),
@@ -257,8 +257,8 @@ def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
             kernel // 2,
         )
         if _FEWEST_MACS <= shape.macs <= _MOST_MACS:
-            found[shape] = None
-    return list(found)
+            shapes[shape] = None
+    return list(shapes)
 
 
 def shapes_of(shapes: Any) -> list[ConvolutionShape]:
@@ -267,10 +267,10 @@ def shapes_of(shapes: Any) -> list[ConvolutionShape]:
     """
     if isinstance(shapes, ConvolutionShape):
         raise TypeError("shapes is one ConvolutionShape; give a list of them, such as [shape]")
-    found = members("shapes", shapes, "ConvolutionShape", kind=ConvolutionShape)
-    if not found:
+    shape_list = members("shapes", shapes, "ConvolutionShape", kind=ConvolutionShape)
+    if not shape_list:
         raise ValueError("shapes is empty; give at least one ConvolutionShape")
-    return found
+    return shape_list
 
 
 def one_shape(shape: Any) -> ConvolutionShape:

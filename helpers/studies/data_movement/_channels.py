@@ -114,8 +114,8 @@ def model_channels(
     ``interleave_bytes``. Lesson 01.
     """
     starts = [
-        whole_number(f"starts[{place}]", start, at_least=0)
-        for place, start in enumerate(members("starts", starts, "addresses"))
+        whole_number(f"starts[{index}]", start, at_least=0)
+        for index, start in enumerate(members("starts", starts, "addresses"))
     ]
     if not starts:
         raise ValueError("starts is empty; give the address at which each thread starts")
@@ -135,22 +135,22 @@ def model_channels(
         raise ValueError(
             f"each thread must start at a multiple of the unit of {interleave_bytes:,} bytes"
         )
-    each = -(-bytes_each // interleave_bytes)
+    units_each = -(-bytes_each // interleave_bytes)
     total: Counter[int] = Counter()
     steps = 0
-    for first in range(0, each, units_in_flight):
-        asked = Counter(
+    for first in range(0, units_each, units_in_flight):
+        requests = Counter(
             channel_of(
                 start + unit * interleave_bytes,
                 channels=channels,
                 interleave_bytes=interleave_bytes,
             )
             for start in starts
-            for unit in range(first, min(first + units_in_flight, each))
+            for unit in range(first, min(first + units_in_flight, units_each))
         )
-        steps += max(asked.values())
-        total += asked
-    units = each * len(starts)
+        steps += max(requests.values())
+        total += requests
+    units = units_each * len(starts)
     return ChannelUse(
         channels=channels,
         threads=len(starts),
@@ -213,9 +213,9 @@ def sweep_threads(
             )
             for layout, count in cases
         }
-        timed = compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
-    passes_s = {case: timed.candidate(f"{case[0]} {case[1]}").minimum_s for case in cases}
-    line_bytes, first = line_size_bytes(card), passes_s[cases[0]]
+        comparison = compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
+    passes_s = {case: comparison.candidate(f"{case[0]} {case[1]}").minimum_s for case in cases}
+    line_bytes, first_pass_s = line_size_bytes(card), passes_s[cases[0]]
     rows = []
     for (layout, count), pass_s in passes_s.items():
         bandwidth = data.nbytes / pass_s
@@ -230,7 +230,7 @@ def sweep_threads(
                 threads=count,
                 pass_s=pass_s,
                 bandwidth_bytes_per_s=bandwidth,
-                speedup=first / pass_s,
+                speedup=first_pass_s / pass_s,
                 lines_in_flight=flight,
             )
         )
@@ -238,8 +238,8 @@ def sweep_threads(
         engine=loops.engine,
         buffer_bytes=data.nbytes,
         chunk_bytes=CHUNK_BYTES,
-        stable=timed.stable,
-        reason=timed.reason,
+        stable=comparison.stable,
+        reason=comparison.reason,
         rows=tuple(rows),
     )
 
@@ -276,9 +276,13 @@ def _reader(
         chunks_of(thread, threads=threads, chunks=chunks, layout=layout)
         for thread in range(threads)
     ]
-    wanted = CHUNK_BYTES // data.itemsize
+    chunk_elements = CHUNK_BYTES // data.itemsize
     return lambda: (
-        sum(pool.map(lambda part: read(data, wanted, part.start, part.step, len(part)), parts))
+        sum(
+            pool.map(
+                lambda part: read(data, chunk_elements, part.start, part.step, len(part)), parts
+            )
+        )
         % 2**32
     )
 

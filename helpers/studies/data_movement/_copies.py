@@ -95,7 +95,7 @@ class CopyRow(Record):
 
 
 class CopyCosts(Record):
-    """What moving bytes costs a core, copied by the core itself or fetched by the device (DMA).
+    """The cost to a core of moving bytes, copied by the core itself or fetched by the device (DMA).
 
     Lesson 01.
     """
@@ -158,7 +158,7 @@ def simd_width() -> tuple[str, int | None]:
 def measure_copy_costs(
     folder: str | os.PathLike[str] | None = None, *, moved_bytes: int = 64 * 2**20, passes: int = 5
 ) -> CopyCosts:
-    """Return what part of a core each way of moving ``moved_bytes`` takes: why devices write to
+    """Return the part of a core that each way of moving ``moved_bytes`` takes: why devices write to
     memory themselves.
 
     A core copies between two places in memory, and from the page cache when a file (in ``folder``,
@@ -197,7 +197,7 @@ def measure_copy_costs(
         finally:
             os.close(descriptor)
         drop_from_page_cache(path)
-        with disk.opened_past_cache(path) as (descriptor, bypass):
+        with disk.open_past_cache(path) as (descriptor, bypass):
             if bypass != disk.NOT_BYPASSED:
                 directly = functools.partial(
                     disk.read_rate, descriptor, moved_bytes, chunk_bytes=_DMA_BYTES
@@ -278,18 +278,20 @@ def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[Measur
     reads = disk.measure_disk(folder, file_bytes=file_bytes)
     size = f"{file_bytes // 2**20} MiB, 1 MiB at a time; one read of 4 KiB"
     if reads.bypass == disk.NOT_BYPASSED:
-        note = f"{disk.NOT_BYPASSED}: this is memory, not a disk"
+        disk_note = f"{disk.NOT_BYPASSED}: this is memory, not a disk"
     else:
-        note = (
+        disk_note = (
             "a virtual disk may answer from its host's memory"
             if reads.bypass == disk.DIRECT
             else reads.bypass
         )
     file, again = f"a file, {size} ({reads.bypass})", f"the file again, {size}"
-    copied = "memory, and a system call for each read"
+    cache_note = "memory, and a system call for each read"
     return [
-        MeasuredLink("disk", reads.sequential_bytes_per_s, reads.random_read_s, file, note),
-        MeasuredLink("page cache", reads.cached_bytes_per_s, reads.cached_read_s, again, copied),
+        MeasuredLink("disk", reads.sequential_bytes_per_s, reads.random_read_s, file, disk_note),
+        MeasuredLink(
+            "page cache", reads.cached_bytes_per_s, reads.cached_read_s, again, cache_note
+        ),
     ]
 
 
@@ -299,14 +301,14 @@ def _host_copies(budget_s: float) -> list[MeasuredLink]:
     links = []
     for threads in dict.fromkeys((1, torch.get_num_threads())):
         with fixed_threads(threads):
-            timed = measure(lambda: target.copy_(source), budget_s=budget_s, device="cpu")
+            measurement = measure(lambda: target.copy_(source), budget_s=budget_s, device="cpu")
         name = (
             "memory to memory, 1 thread" if threads == 1 else f"memory to memory, {threads} threads"
         )
         links.append(
             MeasuredLink(
                 name,
-                COPY_BYTES / timed.minimum_s,
+                COPY_BYTES / measurement.minimum_s,
                 None,
                 "a copy of 64 MiB, pageable",
                 "each byte is read and written: twice this moves",
@@ -316,18 +318,18 @@ def _host_copies(budget_s: float) -> list[MeasuredLink]:
 
 
 def _device_copies(budget_s: float) -> list[MeasuredLink]:
-    ways = [
-        (f"{way}, {kind}", way, kind)
-        for way in ("host to device", "device to host")
+    cases = [
+        (f"{direction}, {kind}", direction, kind)
+        for direction in ("host to device", "device to host")
         for kind in ("pinned", "pageable")
     ]
     if not torch.cuda.is_available():
-        names = [name for name, _, _ in ways] + ["device to device"]
+        names = [name for name, _, _ in cases] + ["device to device"]
         return [MeasuredLink(name, None, None, "not measured", _NO_CUDA) for name in names]
     links = []
-    for name, way, kind in ways:
+    for name, direction, kind in cases:
         times = [
-            _bus_seconds(way, size, kind == "pinned", budget_s)
+            _bus_seconds(direction, size, kind == "pinned", budget_s)
             for size in (COPY_BYTES, _SMALL_BYTES)
         ]
         links.append(
@@ -354,10 +356,10 @@ def _device_copies(budget_s: float) -> list[MeasuredLink]:
     return links
 
 
-def _bus_seconds(way: str, size: int, is_pinned: bool, budget_s: float) -> float:
+def _bus_seconds(direction: str, size: int, is_pinned: bool, budget_s: float) -> float:
     host = torch.zeros(size, dtype=torch.uint8, pin_memory=is_pinned)
     device = torch.zeros(size, dtype=torch.uint8, device="cuda")
-    source, target = (host, device) if way == "host to device" else (device, host)
+    source, target = (host, device) if direction == "host to device" else (device, host)
 
     def copy() -> None:
         target.copy_(source, non_blocking=True)

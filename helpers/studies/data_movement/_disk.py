@@ -106,13 +106,13 @@ def measure_disk(
     with temporary_file(file_bytes, folder) as path:
         drop_from_page_cache(path)
         share = cached_share(path)
-        with opened_past_cache(path) as (descriptor, bypass):
+        with open_past_cache(path) as (descriptor, bypass):
             sequential = read_rate(descriptor, file_bytes)
             drop_from_page_cache(path)
             random_read_s = random_read_seconds(descriptor, file_bytes)
-        with _opened(path, os.O_RDONLY) as descriptor:
+        with _open_descriptor(path, os.O_RDONLY) as descriptor:
             read_rate(descriptor, file_bytes)
-            cached = read_rate(descriptor, file_bytes)
+            cached_bytes_per_s = read_rate(descriptor, file_bytes)
             cached_read_s = random_read_seconds(descriptor, file_bytes)
     return DiskReads(
         file_bytes=file_bytes,
@@ -120,7 +120,7 @@ def measure_disk(
         cached_share=share,
         sequential_bytes_per_s=sequential,
         random_read_s=random_read_s,
-        cached_bytes_per_s=cached,
+        cached_bytes_per_s=cached_bytes_per_s,
         cached_read_s=cached_read_s,
     )
 
@@ -156,7 +156,7 @@ def sweep_disk_cache(
     rows = []
     with temporary_file(file_bytes, folder) as path:
         drop_from_page_cache(path)
-        with opened_past_cache(path) as (descriptor, bypass):
+        with open_past_cache(path) as (descriptor, bypass):
             for size in region_bytes:
                 passes = []
                 for _ in range(repeats):
@@ -179,8 +179,8 @@ def revolution_s(revolutions_per_minute: float) -> float:
 def ring_bytes(
     radius_m: float, bits_per_square_inch: float, *, bits_per_track_width: float = 1.0
 ) -> float:
-    """Return what one ring of a disk at ``radius_m`` holds: its length times the bits along an inch
-    of it.
+    """Return the bytes on one ring of a disk at ``radius_m``: its length times the bits along an
+    inch of it.
 
     ``bits_per_track_width`` is how many bits, laid along the ring, are as long as a track is wide
     (1: square bits); an inch of track then holds the square root of ``bits_per_square_inch`` times
@@ -218,18 +218,18 @@ def temporary_file(
             f"file_bytes is {file_bytes!r}; give a whole number from {LEAST_FILE_BYTES:,} to "
             f"{MOST_FILE_BYTES:,}"
         )
-    place = Path(tempfile.gettempdir() if folder is None else folder)
-    if not place.is_dir():
+    directory = Path(tempfile.gettempdir() if folder is None else folder)
+    if not directory.is_dir():
         problem = "there is no such folder for the temporary file; make it, or give another"
-        raise FileNotFoundError(errno.ENOENT, problem, str(place))
-    free = shutil.disk_usage(place).free
+        raise FileNotFoundError(errno.ENOENT, problem, str(directory))
+    free = shutil.disk_usage(directory).free
     if free < file_bytes + _SPARE_BYTES:
         problem = (
             f"{free:,} bytes are free and {file_bytes + _SPARE_BYTES:,} are wanted (the file, and "
             "a reserve for others); give a smaller file_bytes or another folder"
         )
-        raise OSError(errno.ENOSPC, problem, str(place))
-    with tempfile.TemporaryDirectory(prefix="links-", dir=place) as name:
+        raise OSError(errno.ENOSPC, problem, str(directory))
+    with tempfile.TemporaryDirectory(prefix="links-", dir=directory) as name:
         path = Path(name) / "data"
         make = content or np.random.default_rng().bytes
         with open(path, "wb") as file:
@@ -254,10 +254,10 @@ def cached_share(path: Path) -> float | None:
     pages = -(-size // mmap.PAGESIZE)
     with (
         open(path, "r+b") as file,
-        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE) as mapped,
+        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE) as memory_map,
     ):
         seen = (ctypes.c_ubyte * pages)()
-        view = ctypes.c_char.from_buffer(mapped)
+        view = ctypes.c_char.from_buffer(memory_map)
         try:
             failed = library.mincore(ctypes.addressof(view), size, ctypes.addressof(seen))
         finally:
@@ -272,7 +272,7 @@ def cached_share(path: Path) -> float | None:
 
 
 @contextlib.contextmanager
-def opened_past_cache(path: Path) -> Iterator[tuple[int, str]]:
+def open_past_cache(path: Path) -> Iterator[tuple[int, str]]:
     """Give a descriptor that reads past the page cache, and how; or an ordinary one and
     ``NOT_BYPASSED``.
     """
@@ -290,7 +290,7 @@ def opened_past_cache(path: Path) -> Iterator[tuple[int, str]]:
             finally:
                 os.close(descriptor)
             return
-    with _opened(path, os.O_RDONLY) as descriptor:
+    with _open_descriptor(path, os.O_RDONLY) as descriptor:
         if sys.platform == "darwin":
             import fcntl
 
@@ -308,26 +308,26 @@ def read_rate(
     """
     with mmap.mmap(-1, chunk_bytes) as buffer:  # page-aligned, as a direct read needs it
         buffer.write(bytes(chunk_bytes))
-        begun, done = time.perf_counter(), 0
-        while done < size and time.perf_counter() - begun < _READ_LIMIT_S:
-            got = _read_at(descriptor, buffer, first + done)
+        start_s, read_bytes = time.perf_counter(), 0
+        while read_bytes < size and time.perf_counter() - start_s < _READ_LIMIT_S:
+            got = _read_at(descriptor, buffer, first + read_bytes)
             if got == 0:
                 break
-            done += got
-        elapsed_s = time.perf_counter() - begun
-    if done == 0:
+            read_bytes += got
+        elapsed_s = time.perf_counter() - start_s
+    if read_bytes == 0:
         raise OSError(
             errno.EIO,
             "the temporary file ended before anything was read; something else changed it",
         )
-    return done / elapsed_s
+    return read_bytes / elapsed_s
 
 
 def random_read_seconds(descriptor: int, size: int) -> float:
     """Return the median seconds of one read of 4 KiB at a random place: up to 300 reads, for 2 s at
     most.
     """
-    places = random.Random(0).sample(
+    blocks = random.Random(0).sample(
         range(size // BLOCK_BYTES), min(_RANDOM_READS, size // BLOCK_BYTES)
     )
     if hasattr(os, "posix_fadvise"):
@@ -336,9 +336,9 @@ def random_read_seconds(descriptor: int, size: int) -> float:
     with mmap.mmap(-1, BLOCK_BYTES) as buffer:
         buffer.write(bytes(BLOCK_BYTES))
         end = time.perf_counter() + _RANDOM_LIMIT_S
-        for place in places:
+        for block in blocks:
             seconds.append(
-                _timed(functools.partial(_read_at, descriptor, buffer, place * BLOCK_BYTES))
+                _time_call(functools.partial(_read_at, descriptor, buffer, block * BLOCK_BYTES))
             )
             if time.perf_counter() > end:
                 break
@@ -347,10 +347,10 @@ def random_read_seconds(descriptor: int, size: int) -> float:
     return statistics.median(seconds)
 
 
-def _timed(function: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+def _time_call(function: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
     function()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_s
 
 
 def _read_at(descriptor: int, buffer: mmap.mmap, offset: int) -> int:
@@ -363,7 +363,7 @@ def _read_at(descriptor: int, buffer: mmap.mmap, offset: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
+def _open_descriptor(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
         yield descriptor

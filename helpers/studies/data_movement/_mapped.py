@@ -104,7 +104,7 @@ def measure_mapped_weights(
     by_turns: bool = False,
     staying: int = 0,
 ) -> MappedWeights:
-    """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped
+    """Return the time of a layer of 1024 x 1024 float32 weights (4 MiB), by the size of the mapped
     file and the limit.
 
     The sizes are ``file_bytes``; the file is in ``folder``, by default that for temporary files. A
@@ -147,7 +147,7 @@ def measure_mapped_weights(
         sizes[-1], folder, content=lambda size: _weights(size, generator)
     ) as path:
         drop_from_page_cache(path)
-        with disk.opened_past_cache(path) as (descriptor, bypass):
+        with disk.open_past_cache(path) as (descriptor, bypass):
             if bypass == disk.NOT_BYPASSED or disk.cached_share(path) == 1:
                 raise ValueError(
                     "the folder of the temporary file is itself in memory, or keeps its own copy "
@@ -163,8 +163,8 @@ def measure_mapped_weights(
             memory_bytes=_ROOM_BYTES + 2 * limit_bytes,
             timeout_s=_LIMIT_S,
         )
-        resident_s, counted = outcome.unwrap()
-    rows = tuple(_row(one, limit_bytes, resident_s, disk_bytes_per_s) for one in counted)
+        resident_s, pass_counts = outcome.unwrap()
+    rows = tuple(_row(counts, limit_bytes, resident_s, disk_bytes_per_s) for counts in pass_counts)
     return MappedWeights(
         method=METHOD,
         limit_bytes=limit_bytes,
@@ -192,9 +192,9 @@ class Window:
         present = layer in self._resident
         if not present:
             while len(self._resident) >= self._capacity:
-                goes = next(each for each in self._resident if each >= self._staying)
-                del self._resident[goes]
-                self._evict(goes)
+                victim = next(resident for resident in self._resident if resident >= self._staying)
+                del self._resident[victim]
+                self._evict(victim)
             self._resident[layer] = None
         self._resident.move_to_end(layer)
         return present
@@ -213,7 +213,7 @@ class _Order:
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _PassCounts:
     file_bytes: int
     layer_s: float
     missed_share: float
@@ -223,28 +223,30 @@ class _Counted:
 
 def _run_sizes(
     path: str, sizes: tuple[int, ...], limit_bytes: int, order: _Order
-) -> tuple[float, list[_Counted]]:
+) -> tuple[float, list[_PassCounts]]:
     with fixed_threads(1), open(path, "r+b") as file:
         resident_s = _resident_layer_s(limit_bytes // LAYER_BYTES)
-        with mmap.mmap(file.fileno(), sizes[-1]) as mapped:
-            counted = [_run_size(mapped, file.fileno(), size, limit_bytes, order) for size in sizes]
-            return resident_s, counted
+        with mmap.mmap(file.fileno(), sizes[-1]) as memory_map:
+            pass_counts = [
+                _run_size(memory_map, file.fileno(), size, limit_bytes, order) for size in sizes
+            ]
+            return resident_s, pass_counts
 
 
 def _run_size(
-    mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, order: _Order
-) -> _Counted:
+    memory_map: mmap.mmap, descriptor: int, size: int, limit_bytes: int, order: _Order
+) -> _PassCounts:
     # The tensors hold on to the map, which can be closed only when they are gone: they live in this
     # function alone.
     layers = [
-        torch.frombuffer(mapped, dtype=torch.float32, count=WIDTH * WIDTH, offset=start).view(
+        torch.frombuffer(memory_map, dtype=torch.float32, count=WIDTH * WIDTH, offset=start).view(
             WIDTH, WIDTH
         )
         for start in range(0, size, LAYER_BYTES)
     ]
 
     def evict(layer: int) -> None:
-        mapped.madvise(mmap.MADV_DONTNEED, layer * LAYER_BYTES, LAYER_BYTES)
+        memory_map.madvise(mmap.MADV_DONTNEED, layer * LAYER_BYTES, LAYER_BYTES)
         os.posix_fadvise(descriptor, layer * LAYER_BYTES, LAYER_BYTES, os.POSIX_FADV_DONTNEED)
 
     for layer in range(len(layers)):
@@ -252,23 +254,23 @@ def _run_size(
     window = Window(limit_bytes // LAYER_BYTES, evict, staying=order.staying)
     _pass(layers, window)
     seconds: list[float] = []
-    missed = 0
+    total_misses = 0
 
     def run_passes() -> None:
-        nonlocal missed
+        nonlocal total_misses
         for number in range(order.passes):
             spent_s, misses = _pass(layers, window, backward=order.by_turns and number % 2 == 0)
             seconds.append(spent_s / len(layers))
-            missed += misses
+            total_misses += misses
 
     read_before = _read_bytes()
     faults = count_faults(run_passes).major
     read_after = _read_bytes()
     window.clear()
-    return _Counted(
+    return _PassCounts(
         file_bytes=size,
         layer_s=statistics.median(seconds),
-        missed_share=missed / (order.passes * len(layers)),
+        missed_share=total_misses / (order.passes * len(layers)),
         major_faults=None if faults is None else faults / order.passes,
         read_bytes=None
         if read_before is None or read_after is None
@@ -282,17 +284,17 @@ def _pass(
     """Return the seconds of the layers, without those of evicting, and how many were not in
     memory.
     """
-    x, spent_s, missed = torch.ones(WIDTH), 0.0, 0
+    x, spent_s, misses = torch.ones(WIDTH), 0.0, 0
     for index in reversed(range(len(layers))) if backward else range(len(layers)):
-        missed += not window.touch(index)
-        begun_s = time.perf_counter()
+        misses += not window.touch(index)
+        start_s = time.perf_counter()
         x = torch.mv(layers[index], x)
-        spent_s += time.perf_counter() - begun_s
+        spent_s += time.perf_counter() - start_s
     if not bool(torch.isfinite(x).all()):
         raise RuntimeError(
             "the pass over the mapped weights gave no finite number: the file was changed meanwhile"
         )
-    return spent_s, missed
+    return spent_s, misses
 
 
 def _resident_layer_s(layers: int) -> float:
@@ -320,8 +322,8 @@ def _weights(size: int, generator: np.random.Generator) -> bytes:
 
 
 def _read_bytes() -> int | None:
-    """Return what the system has read from disks for this process (/proc/self/io, proc(5)); None
-    where it tells not.
+    """Return the bytes that the system has read from disks for this process (/proc/self/io,
+    proc(5)); None where it tells not.
     """
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")
@@ -332,13 +334,17 @@ def _read_bytes() -> int | None:
     )
 
 
-def _row(one: _Counted, limit_bytes: int, resident_s: float, disk_bytes_per_s: float) -> MappedRow:
-    over = max(0, one.file_bytes - limit_bytes)
-    modelled = model_layer_s(
+def _row(
+    counts: _PassCounts, limit_bytes: int, resident_s: float, disk_bytes_per_s: float
+) -> MappedRow:
+    over = max(0, counts.file_bytes - limit_bytes)
+    modelled_s = model_layer_s(
         resident_s=resident_s,
         layer_bytes=LAYER_BYTES,
-        missed_share=one.missed_share,
+        missed_share=counts.missed_share,
         disk_bytes_per_s=disk_bytes_per_s,
     )
-    layers = one.file_bytes // LAYER_BYTES
-    return derived(MappedRow, one, over_limit_bytes=over, layers=layers, modelled_layer_s=modelled)
+    layers = counts.file_bytes // LAYER_BYTES
+    return derived(
+        MappedRow, counts, over_limit_bytes=over, layers=layers, modelled_layer_s=modelled_s
+    )

@@ -107,8 +107,8 @@ def packet_overhead(
     ip_version: int = 4,
     option_bytes: int = 0,
 ) -> PacketOverhead:
-    """Return what sending ``payload_bytes`` over Ethernet takes, computed from the standards'
-    header sizes.
+    """Return the packets and overhead of ``payload_bytes`` over Ethernet, computed from the
+    standards' header sizes.
 
     ``protocol`` is "TCP" or "UDP", ``ip_version`` 4 or 6, and ``mtu_bytes`` the most that a frame
     carries, headers of IP included. TCP cuts the message into segments that fit the MTU, each with
@@ -183,16 +183,18 @@ def measure_loopback(
         for size in sizes:
             trips["UDP", size] = functools.partial(_udp_trip, port, size)
             trips["TCP", size] = functools.partial(_tcp_trip, connection, size)
-        timed = compare(
+        comparison = compare(
             {f"{name} {size}": trip for (name, size), trip in trips.items()},
             budget_s=budget_s,
             device="cpu",
             precision=_PRECISION,
         )
-        counted = {size: _segments_per_message(connection, trips["TCP", size]) for size in sizes}
+        segment_counts = {
+            size: _segments_per_message(connection, trips["TCP", size]) for size in sizes
+        }
         option = _option_bytes(connection)
-    rows = tuple(_row(timed, name, size, counted[size], option) for name, size in trips)
-    return RoundTrips(stable=timed.stable, reason=timed.reason, rows=rows)
+    rows = tuple(_row(comparison, name, size, segment_counts[size], option) for name, size in trips)
+    return RoundTrips(stable=comparison.stable, reason=comparison.reason, rows=rows)
 
 
 def loopback_rate(*, stream_bytes: int = STREAM_BYTES) -> float:
@@ -214,17 +216,17 @@ def loopback_rate(*, stream_bytes: int = STREAM_BYTES) -> float:
                     far.sendall(part[: stream_bytes - start])
 
         sender = threading.Thread(target=send, daemon=True)
-        store, left = bytearray(_STREAM_PART_BYTES), stream_bytes
-        begun_s = time.perf_counter()
+        store, remaining = bytearray(_STREAM_PART_BYTES), stream_bytes
+        start_s = time.perf_counter()
         sender.start()
-        while left:
+        while remaining:
             got = near.recv_into(store)
             if got == 0:
                 raise ConnectionError(
                     "the sending end of the loopback's connection closed too early"
                 )
-            left -= got
-        elapsed_s = time.perf_counter() - begun_s
+            remaining -= got
+        elapsed_s = time.perf_counter() - start_s
         sender.join(_WAIT_S)
     return stream_bytes / elapsed_s
 
@@ -251,8 +253,8 @@ def tcp_echo() -> Iterator[socket.socket]:
         near.settimeout(_WAIT_S)
         near.connect(listener.getsockname())
         far, _ = listener.accept()
-        for each in (near, far):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for endpoint in (near, far):
+            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def answer() -> None:
             with far, contextlib.suppress(ConnectionError):
@@ -277,12 +279,12 @@ def udp_echo() -> Iterator[socket.socket]:
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far,
     ):
-        for each in (near, far):
+        for endpoint in (near, far):
             # macOS sends no datagram larger than this buffer, which has 9,216 bytes there if
             # nothing is said.
-            if each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < _LARGEST_UDP_BYTES:
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_UDP_BYTES)
-            each.bind(("127.0.0.1", 0))
+            if endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < _LARGEST_UDP_BYTES:
+                endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_UDP_BYTES)
+            endpoint.bind(("127.0.0.1", 0))
         near.connect(far.getsockname())
         far.connect(near.getsockname())
         near.settimeout(_WAIT_S)
@@ -329,12 +331,12 @@ def _udp_trip(near: socket.socket, size: int) -> None:
 
 def _tcp_trip(near: socket.socket, size: int) -> None:
     near.sendall(bytes(size))
-    left = size
-    while left:
-        got = len(near.recv(left))
+    remaining = size
+    while remaining:
+        got = len(near.recv(remaining))
         if got == 0:
             raise ConnectionError("the other end of the loopback's connection closed")
-        left -= got
+        remaining -= got
 
 
 def _segments(connection: socket.socket) -> int | None:
@@ -343,10 +345,10 @@ def _segments(connection: socket.socket) -> int | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    if len(told) < _TCP_SEGMENTS_AT + 4:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    if len(info) < _TCP_SEGMENTS_AT + 4:
         return None
-    return struct.unpack_from("=I", told, _TCP_SEGMENTS_AT)[0]
+    return struct.unpack_from("=I", info, _TCP_SEGMENTS_AT)[0]
 
 
 def _segments_per_message(
@@ -362,25 +364,25 @@ def _segments_per_message(
 def _option_bytes(connection: socket.socket) -> int:
     if not sys.platform.startswith("linux"):
         return 0
-    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    return TCP_TIMESTAMP_BYTES if told[_TCP_OPTIONS_AT] & _TCP_HAS_TIMESTAMPS else 0
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return TCP_TIMESTAMP_BYTES if info[_TCP_OPTIONS_AT] & _TCP_HAS_TIMESTAMPS else 0
 
 
 def _row(
-    timed: Comparison, protocol: str, size: int, segments: float | None, option_bytes: int
+    comparison: Comparison, protocol: str, size: int, segments: float | None, option_bytes: int
 ) -> RoundTrip:
-    each = timed.candidate(f"{protocol} {size}")
-    counted = segments if protocol == "TCP" else None
+    candidate = comparison.candidate(f"{protocol} {size}")
+    segment_count = segments if protocol == "TCP" else None
     option = option_bytes if protocol == "TCP" else 0
-    header = (1 if counted is None else counted) * (
+    header = (1 if segment_count is None else segment_count) * (
         TRANSPORT_HEADER_BYTES[protocol] + IP_HEADER_BYTES[4] + option
     )
     return RoundTrip(
         protocol=protocol,
         payload_bytes=size,
-        round_trip_s=each.minimum_s,
-        median_s=each.median_s,
-        payload_bytes_per_s=2 * size / each.minimum_s,
-        segments_per_message=counted,
+        round_trip_s=candidate.minimum_s,
+        median_s=candidate.median_s,
+        payload_bytes_per_s=2 * size / candidate.minimum_s,
+        segments_per_message=segment_count,
         header_bytes=header,
     )

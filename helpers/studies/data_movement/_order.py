@@ -81,8 +81,8 @@ def beyond_caches_bytes(card: MachineCard | None = None) -> int:
     hits the cache. Lesson 01.
     """
     sizes = [cache.size_bytes or 0 for cache in (card or machine_card()).caches or ()]
-    wanted = 2 * max(sizes, default=0)
-    return min(_MOST_BYTES, max(_LEAST_BYTES, 2 ** math.ceil(math.log2(max(wanted, 1)))))
+    target_bytes = 2 * max(sizes, default=0)
+    return min(_MOST_BYTES, max(_LEAST_BYTES, 2 ** math.ceil(math.log2(max(target_bytes, 1)))))
 
 
 def line_size_bytes(card: MachineCard | None = None) -> int:
@@ -125,17 +125,17 @@ def lines_touched(
     # After so many elements the places stand within their lines as before, so each further round
     # adds as many lines.
     around = line_bytes // math.gcd(line_bytes, step_bytes)
-    rounds, rest = divmod(elements - 1, around)
+    rounds, remainder = divmod(elements - 1, around)
 
     def lines(count: int) -> int:
         starts = offset_bytes + np.arange(count, dtype=np.int64) * step_bytes
-        first, last = starts // line_bytes, (starts + element_bytes - 1) // line_bytes
+        first_lines, last_lines = starts // line_bytes, (starts + element_bytes - 1) // line_bytes
         # Both rows ascend, so a line is counted where it is new: past the last line of the element
         # before.
-        before = np.concatenate(([-1], last[:-1]))
-        return int(np.maximum(last - np.maximum(first, before + 1) + 1, 0).sum())
+        before = np.concatenate(([-1], last_lines[:-1]))
+        return int(np.maximum(last_lines - np.maximum(first_lines, before + 1) + 1, 0).sum())
 
-    return lines(rest + 1) + rounds * (lines(rest + 1 + around) - lines(rest + 1))
+    return lines(remainder + 1) + rounds * (lines(remainder + 1 + around) - lines(remainder + 1))
 
 
 def compare_order(
@@ -154,9 +154,9 @@ def compare_order(
     """
     data = _buffer(buffer_bytes, engine)
     if engine == "torch":
-        tensor, places = _as_tensor(data), torch.arange(len(data))
-        shuffled = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-        return _take({"in sequence": places, "random": shuffled}, tensor, budget_s)
+        tensor, indices = _as_tensor(data), torch.arange(len(data))
+        shuffled_indices = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+        return _take({"in sequence": indices, "random": shuffled_indices}, tensor, budget_s)
     loops, mask = kernels(), len(data) - 1
     return compare(
         {
@@ -181,8 +181,10 @@ def compare_direction(
     data = _buffer(buffer_bytes, engine)
     count = len(data)
     if engine == "torch":
-        places = torch.arange(count)
-        return _take({"forwards": places, "backwards": places.flip(0)}, _as_tensor(data), budget_s)
+        indices = torch.arange(count)
+        return _take(
+            {"forwards": indices, "backwards": indices.flip(0)}, _as_tensor(data), budget_s
+        )
     loops = kernels()
     return compare(
         {
@@ -203,7 +205,7 @@ def sweep_stride(
     budget_s: float = 3.0,
     card: MachineCard | None = None,
 ) -> StrideSweep:
-    """Return what a pass over one buffer costs when only each ``stride``-th element of 4 bytes is
+    """Return the time of a pass over one buffer when only each ``stride``-th element of 4 bytes is
     read.
 
     Up to the line's size fewer elements are read and the same lines move, so the time of an element
@@ -231,23 +233,23 @@ def sweep_stride(
         walks = {
             str(s): functools.partial(torch.take, tensor, indexes[s], out=out[s]) for s in counts
         }
-        used = "torch"
+        engine_name = "torch"
     else:
         loops = kernels()
         walks = {str(s): functools.partial(loops.walk, data, 0, s, counts[s]) for s in counts}
-        used = loops.engine
-    timed = compare(walks, budget_s=budget_s, device="cpu", precision=_PRECISION)
+        engine_name = loops.engine
+    comparison = compare(walks, budget_s=budget_s, device="cpu", precision=_PRECISION)
     rows = tuple(
-        stride_row(stride, counts[stride], timed.candidate(str(stride)).minimum_s, line_bytes)
+        stride_row(stride, counts[stride], comparison.candidate(str(stride)).minimum_s, line_bytes)
         for stride in counts
     )
     return StrideSweep(
-        engine=used,
+        engine=engine_name,
         buffer_bytes=data.nbytes,
         element_bytes=ELEMENT_BYTES,
         line_bytes=line_bytes,
-        stable=timed.stable,
-        reason=timed.reason,
+        stable=comparison.stable,
+        reason=comparison.reason,
         rows=rows,
     )
 
@@ -289,7 +291,7 @@ def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
             "loads at odd addresses need C++, and no compiler works here", "install g++ or clang++"
         )
     data, line = _aligned_bytes(8 * _PAGE_BYTES, _PAGE_BYTES), line_size_bytes()
-    places = {
+    positions = {
         "aligned": (0, line),
         "misaligned": (4, line),
         "across lines": (line - 4, line),
@@ -299,7 +301,7 @@ def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
     load, rounds = loops.load_four, _LOADS // 4
     runs = {
         name: lambda o=offset, s=step: load(data, o, s, rounds)
-        for name, (offset, step) in places.items()
+        for name, (offset, step) in positions.items()
     }
     return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
 
@@ -307,8 +309,8 @@ def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
 def _take(indexes: dict[str, torch.Tensor], tensor: torch.Tensor, budget_s: float) -> Comparison:
     out = torch.empty_like(tensor)
     runs = {
-        name: lambda places=places: torch.take(tensor, places, out=out)
-        for name, places in indexes.items()
+        name: lambda index=index: torch.take(tensor, index, out=out)
+        for name, index in indexes.items()
     }
     return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
 
@@ -392,8 +394,8 @@ def kernels() -> Kernels:
                 f"({missing.problem.splitlines()[0]})"
             )
             raise MissingToolError(problem, f"{missing.remedy}; or install numba") from absent
-    declared = (library.function(text) for text in (_WALK, _HOP, _CHUNKS, _LOAD))
-    return Kernels("C++", *declared)
+    functions = (library.function(text) for text in (_WALK, _HOP, _CHUNKS, _LOAD))
+    return Kernels("C++", *functions)
 
 
 @functools.cache
@@ -410,10 +412,10 @@ def numba_kernels() -> Kernels:
 
     @numba.njit("uint32(uint32[::1], int64, uint64, uint64)", nogil=True)
     def hop(data, mask, factor, addend):
-        total, place = np.uint32(0), np.uint64(0)
+        total, index = np.uint32(0), np.uint64(0)
         for _ in range(mask + np.int64(1)):
-            place = (place * factor + addend) & np.uint64(mask)
-            total += data[place]
+            index = (index * factor + addend) & np.uint64(mask)
+            total += data[index]
         return np.uint32(total)
 
     @numba.njit("uint32(uint32[::1], int64, int64, int64, int64)", nogil=True)

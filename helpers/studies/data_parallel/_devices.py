@@ -56,7 +56,7 @@ class SleepingLayer(nn.Module):
 
     @property
     def cost(self) -> costs.LayerCost:
-        """What the layer costs, for ``costs.ddp_step``. Lesson 05."""
+        """The cost of the layer, for ``costs.ddp_step``. Lesson 05."""
         return costs.LayerCost(
             self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size()
         )
@@ -68,7 +68,7 @@ class SleepingLayer(nn.Module):
             self.recorder.add(self.lane, start_s, time.perf_counter(), kind=kind, label=self.name)
 
     def extra_repr(self) -> str:
-        """Return what ``print`` shows between the brackets."""
+        """Return the text that ``print`` shows between the brackets."""
         return (
             f"forward_s={self.forward_s}, backward_s={self.backward_s}, "
             f"parameters={self.weight.numel()}"
@@ -121,46 +121,48 @@ class SlowReducer:
         Lesson 05.
         """
         buffer = bucket.buffer()
-        sent = buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
+        wire_tensor = (
+            buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
+        )
         world_size = dist.get_world_size(self.group)
-        sent.div_(world_size)
-        self.bucket_bytes.append(sent.nbytes)
-        work = dist.all_reduce(sent, group=self.group, async_op=True)
+        wire_tensor.div_(world_size)
+        self.bucket_bytes.append(wire_tensor.nbytes)
+        work = dist.all_reduce(wire_tensor, group=self.group, async_op=True)
         devices = [buffer.device] if buffer.is_cuda else None
-        done: torch.futures.Future = torch.futures.Future(devices=devices)
+        future: torch.futures.Future = torch.futures.Future(devices=devices)
         label = f"bucket {bucket.index()}"
         self._thread.submit(
-            self._carry, work, sent, buffer, done, label, world_size, time.perf_counter()
+            self._carry, work, wire_tensor, buffer, future, label, world_size, time.perf_counter()
         )
-        return done
+        return future
 
     def _carry(
         self,
         work: dist.Work,
-        sent: torch.Tensor,
+        wire_tensor: torch.Tensor,
         buffer: torch.Tensor,
-        done: torch.futures.Future,
+        future: torch.futures.Future,
         label: str,
         world_size: int,
         called_s: float,
     ) -> None:
         try:
             work.wait()
-            if sent.is_cuda:
-                torch.cuda.current_stream(sent.device).synchronize()
+            if wire_tensor.is_cuda:
+                torch.cuda.current_stream(wire_tensor.device).synchronize()
             waiting_s, start_s = max(called_s, self._free_s), max(time.perf_counter(), self._free_s)
-            size_bytes = sent.nbytes
+            size_bytes = wire_tensor.nbytes
             self._free_s = start_s + self.all_reduce_s(world_size, size_bytes, link=self.link)
             sleep_until(self._free_s)
             if self.recorder is not None:
                 self.recorder.add(self.lane, waiting_s, start_s, kind="waiting")
                 self.recorder.add(self.lane, start_s, self._free_s, kind="all-reduce", label=label)
-            if sent is not buffer:
-                buffer.copy_(sent)
+            if wire_tensor is not buffer:
+                buffer.copy_(wire_tensor)
         except Exception as error:  # DDP waits for the future: it must hear of everything
-            done.set_exception(error)
+            future.set_exception(error)
         else:
-            done.set_result(buffer)
+            future.set_result(buffer)
 
 
 def slow_link(
@@ -226,10 +228,12 @@ def fastest_step_s(times_s: list[list[float]]) -> float:
     ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 08.
     """
     ranks = members("times_s", times_s, "lists of seconds, one a rank")
-    given = [numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)]
-    if len({len(times) for times in given}) != 1 or not given[0]:
+    rank_times = [
+        numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)
+    ]
+    if len({len(times) for times in rank_times}) != 1 or not rank_times[0]:
         raise ValueError(
             "times_s has no times, or ranks of unlike many; give one list a rank, all of the same "
             "steps"
         )
-    return min(max(together) for together in zip(*given, strict=True))
+    return min(max(together) for together in zip(*rank_times, strict=True))

@@ -23,7 +23,7 @@ _WARM_UPS = 3
 
 
 class RankPool(Protocol):
-    """What is needed of ``helpers.ranks.Ranks``."""
+    """The part of ``helpers.ranks.Ranks`` that is needed."""
 
     world_size: int
 
@@ -67,13 +67,13 @@ def execute(
     if tensor.element_size() != planned.element_bytes:
         has = tensor.element_size()
         raise ValueError(
-            f"the collective counts {planned.element_bytes} bytes an element, and a {tensor.dtype} "
-            f"has {has}; give collective(..., element_bytes={has})"
+            f"the collective counts {planned.element_bytes} bytes an element, and a "
+            f"{tensor.dtype} has {has}; give collective(..., element_bytes={has})"
         )
     buffer = tensor.new_zeros(planned.length)
     buffer[slice(*collectives.input_bounds(planned, rank))] = tensor.detach()
     ports = None if link is None else (Port(link), Port(link))
-    for messages in _mine(planned, rank):
+    for messages in _messages_of(planned, rank):
         _step(buffer, messages, rank=rank, ports=ports, recorder=recorder, group=group)
     return buffer[slice(*collectives.result_bounds(planned, rank))].clone()
 
@@ -86,9 +86,9 @@ def rank_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
-def _mine(planned: collectives.Collective, rank: int) -> list[list[collectives.Message]]:
+def _messages_of(collective: collectives.Collective, rank: int) -> list[list[collectives.Message]]:
     steps: dict[int, list[collectives.Message]] = {}
-    for message in planned.messages:
+    for message in collective.messages:
         if rank in (message.source, message.target):
             steps.setdefault(message.step, []).append(message)
     return [steps[step] for step in sorted(steps)]
@@ -104,30 +104,30 @@ def _step(
     group: dist.ProcessGroup | None,
 ) -> None:
     posted_s = time.perf_counter()
-    operations, arrived = [], []
+    operations, received = [], []
     for message in messages:
         values = buffer[message.start : message.stop]
         sends = message.source == rank
         # A received message is kept apart, for the same elements may be on their way out in this
         # step.
-        place = values.contiguous() if sends else torch.empty_like(values)
+        chunk = values.contiguous() if sends else torch.empty_like(values)
         peer = message.target if sends else message.source
         peer = peer if group is None else dist.get_global_rank(group, peer)
-        operations.append(dist.P2POp(dist.isend if sends else dist.irecv, place, peer, group))
+        operations.append(dist.P2POp(dist.isend if sends else dist.irecv, chunk, peer, group))
         if not sends:
-            arrived.append((message, place))
+            received.append((message, chunk))
     requests = dist.batch_isend_irecv(operations)
     for request in requests:
         request.wait()
     if buffer.is_cuda:
         torch.cuda.current_stream(buffer.device).synchronize()
     handed_over_s = time.perf_counter()
-    for message, values in arrived:
-        place = buffer[message.start : message.stop]
+    for message, values in received:
+        chunk = buffer[message.start : message.stop]
         if message.action == "reduce":
-            place += values
+            chunk += values
         else:
-            place.copy_(values)
+            chunk.copy_(values)
     spans = []
     for message in messages:
         out = message.source == rank
@@ -147,8 +147,8 @@ def _step(
 
 
 class MessageOverhead(Record):
-    """What a message costs on this machine without any link: software, copies, the loopback, waking
-    the other rank.
+    """The cost of a message on this machine without any link: software, copies, the loopback,
+    waking the other rank.
 
     A message of n bytes takes ``per_message_s`` + n ``per_byte_s``, both from the fastest of
     ``repeats`` exchanges between ``world_size`` ranks; ``typical_message_s`` is a small message's
@@ -173,8 +173,8 @@ class MessageOverhead(Record):
 
 
 def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOverhead:
-    """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send
-    at once.
+    """Return the cost of a message between ``ranks`` by itself, measured in a ring in which all
+    send at once.
 
     The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank
     counts, of the fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1
@@ -206,10 +206,12 @@ def _exchange_times(
     device = rank_device()
     times = []
     for elements in chunk_elements:
-        planned = collectives.collective(
+        collective = collectives.collective(
             "all_gather", "ring", world_size=world_size, length=elements * world_size
         )
         values = torch.full((elements,), float(rank), device=device)
-        taken_s = step_times(partial(execute, planned, values), repeats=repeats, warm_ups=_WARM_UPS)
+        taken_s = step_times(
+            partial(execute, collective, values), repeats=repeats, warm_ups=_WARM_UPS
+        )
         times.append([step_s / (world_size - 1) for step_s in taken_s])
     return times

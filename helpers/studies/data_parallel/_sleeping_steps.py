@@ -73,7 +73,7 @@ def record_steps(
     for layer in layers:
         layer.recorder, layer.lane = recorder, "device"
     inputs = torch.ones(2, device=layers[0].weight.device)
-    recorded: list[tuple[Activity, ...]] = []
+    recorded_steps: list[tuple[Activity, ...]] = []
 
     def step() -> None:
         recorder.activities.clear()
@@ -81,13 +81,13 @@ def record_steps(
             with recorder.activity("device", kind="late"):
                 sleep_for(late_s)
         ddp(inputs).sum().backward()
-        recorded.append(tuple(map(partial(_of_rank, rank), recorder.activities)))
+        recorded_steps.append(tuple(map(partial(_label_rank, rank), recorder.activities)))
 
     times_s = step_times(step, repeats=repeats)
-    return RankSteps(tuple(times_s), tuple(recorded[-repeats:]))
+    return RankSteps(tuple(times_s), tuple(recorded_steps[-repeats:]))
 
 
-def _of_rank(rank: int, activity: Activity) -> Activity:
+def _label_rank(rank: int, activity: Activity) -> Activity:
     """Return an activity in the lane of its rank."""
     lane = f"rank {rank} {activity.lane}"
     return Activity(lane, activity.start_s, activity.end_s, activity.kind, activity.label)
@@ -104,13 +104,17 @@ def fastest_step(ranks: Sequence[RankSteps]) -> SimulatedStep:
 
     Raises ValueError for no rank, and for ranks with unlike many steps. Lesson 05.
     """
-    given = members("ranks", ranks, "RankSteps, one per rank", kind=RankSteps)
-    if not given or len({len(rank.step_s) for rank in given}) != 1 or not given[0].step_s:
+    rank_steps = members("ranks", ranks, "RankSteps, one per rank", kind=RankSteps)
+    if (
+        not rank_steps
+        or len({len(rank.step_s) for rank in rank_steps}) != 1
+        or not rank_steps[0].step_s
+    ):
         raise ValueError(
             "ranks has no steps, or ranks of unlike many; give what record_steps returned on every "
             "rank"
         )
-    together_s = [max(times) for times in zip(*(rank.step_s for rank in given), strict=True)]
+    together_s = [max(times) for times in zip(*(rank.step_s for rank in rank_steps), strict=True)]
     fastest = together_s.index(min(together_s))
-    activities = [activity for rank in given for activity in rank.activities[fastest]]
+    activities = [activity for rank in rank_steps for activity in rank.activities[fastest]]
     return SimulatedStep(together_s[fastest], join_activities(activities))

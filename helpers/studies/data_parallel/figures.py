@@ -28,8 +28,8 @@ def draw_step(step: SimulatedStep, *, ranks: Sequence[int], title: str) -> Figur
     spans = []
     for rank in ranks:
         lanes = [f"rank {rank} device", f"rank {rank} link"]
-        own = [activity for activity in step.timeline.activities if activity.lane in lanes]
-        if not own:
+        activities = [activity for activity in step.timeline.activities if activity.lane in lanes]
+        if not activities:
             raise ValueError(f"rank {rank} is not in this step; give ranks that were recorded")
         spans += [
             Span(
@@ -39,7 +39,9 @@ def draw_step(step: SimulatedStep, *, ranks: Sequence[int], title: str) -> Figur
                 _KINDS.get(activity.kind, activity.kind),
                 activity.label,
             )
-            for activity in sorted(own, key=lambda activity: (activity.lane, activity.start_s))
+            for activity in sorted(
+                activities, key=lambda activity: (activity.lane, activity.start_s)
+            )
         ]
     return plotting.gantt(spans, title=title)
 

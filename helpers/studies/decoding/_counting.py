@@ -1,4 +1,4 @@
-"""What a step of decoding reads and computes, counted from a model's shapes. Lesson 22."""
+"""Bytes and FLOPs of a step of decoding, counted from a model's shapes. Lesson 22."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Config(Record):
 
 
 class StepCount(Record):
-    """What one step reads and computes for a batch of texts, each with as many tokens in its cache.
+    """Bytes and FLOPs of one step for a batch of texts, each with as many tokens in its cache.
 
     Lesson 22.
     """
@@ -140,10 +140,10 @@ def read_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
     bits, gpus = choice("bits", bits, _BITS), whole_number("gpus", gpus)
     matrices = [(config.vocabulary, config.width, 1)]
     for outputs, inputs, by_outputs in config.products:
-        cut = (outputs // gpus, inputs) if by_outputs else (outputs, inputs // gpus)
-        if cut[0] * cut[1] * gpus != outputs * inputs:
+        part = (outputs // gpus, inputs) if by_outputs else (outputs, inputs // gpus)
+        if part[0] * part[1] * gpus != outputs * inputs:
             raise ValueError(f"{gpus} GPUs do not divide a matrix of {outputs:,} x {inputs:,}")
-        matrices.append((*cut, config.layers))
+        matrices.append((*part, config.layers))
     stored = sum(times * _matrix_bytes(rows, columns, bits) for rows, columns, times in matrices)
     return stored + max(2, bits // 8) * config.norm_weights
 
@@ -161,7 +161,7 @@ def count_step(
     bits: int = 16,
     cache_number_bytes: int | None = None,
 ) -> StepCount:
-    """Return what a step reads and computes that adds one token to each of ``batch`` texts of
+    """Return the bytes and FLOPs of a step that adds one token to each of ``batch`` texts of
     ``tokens`` tokens.
 
     The net is ``config``, its weights have ``bits`` as in :func:`stored_bytes`. A number of the
@@ -190,12 +190,12 @@ def count_step(
     )
 
 
-def _by_name(*configs: Config) -> Mapping[str, Config]:
+def _configs_by_name(*configs: Config) -> Mapping[str, Config]:
     return MappingProxyType({config.name: config for config in configs})
 
 
 # Shapes as the models' config.json files have them (meta-llama on huggingface.co).
-CONFIGS = _by_name(
+CONFIGS = _configs_by_name(
     Config("Llama 2 7B", 32, 4096, 32, 32, 11_008, 32_000),
     Config("Llama 2 13B", 40, 5120, 40, 40, 13_824, 32_000),
     Config("Llama 2 70B", 80, 8192, 64, 8, 28_672, 32_000),

@@ -62,24 +62,25 @@ def generate(
     with torch.inference_mode():
         for step in range(count):
             start = len(text) - 1 if cached and step else 0
-            new = torch.tensor([text[start:]], device=model.head.weight.device)
-            logits = model(new, cache, start)[0, -1] if cached else model(new)[0, -1]
-            through += new.shape[1]
+            new_tokens = torch.tensor([text[start:]], device=model.head.weight.device)
+            # (vocabulary,), the last position of (1, tokens, vocabulary)
+            logits = model(new_tokens, cache, start)[0, -1] if cached else model(new_tokens)[0, -1]
+            through += new_tokens.shape[1]
             text.append(_draw(_distribution(logits, temperature), generator))
     return Generated(tuple(text[-count:]), through, (1,) * count)
 
 
 def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return with which probability each guessed token is kept, and what is drawn from in place of
-    one that is not.
+    """Return the probability with which each guessed token is kept, and the distribution that
+    replaces one that is not.
 
     Both are distributions over the vocabulary (Leviathan and others, Fast Inference from
     Transformers via Speculative Decoding, 2023, algorithm 1): keep with min(1, target / draft),
     else draw from max(0, target - draft), normalised. What comes out is distributed as ``target``.
     Raises ValueError for distributions of unlike lengths and for NaN.
     """
-    for name, given in (("target", target), ("draft", draft)):
-        one_of(name, given, torch.Tensor, "a tensor with a probability for each token")
+    for name, distribution in (("target", target), ("draft", draft)):
+        one_of(name, distribution, torch.Tensor, "a tensor with a probability for each token")
     if target.shape != draft.shape or target.dim() != 1:
         raise ValueError(
             f"target and draft have the shapes {tuple(target.shape)} and {tuple(draft.shape)}; "
@@ -89,8 +90,8 @@ def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, tor
         raise ValueError(
             "target or draft holds NaN; give probabilities, such as logits.softmax(-1)"
         )
-    rest = (target - draft).clamp(min=0)
-    return (target / draft).clamp(max=1), rest / rest.sum()
+    residual = (target - draft).clamp(min=0)
+    return (target / draft).clamp(max=1), residual / residual.sum()
 
 
 def speculate(
@@ -114,16 +115,16 @@ def speculate(
     the text fewer tokens are guessed. Lesson 22.
     """
     one_of("model", model, Decoder, "a helpers.models.Decoder")
-    for name, given in (("draft", draft), ("verify", verify)):
+    for name, argument in (("draft", draft), ("verify", verify)):
         checks.function(
-            name, given, "a function of distributions, as the lesson's NGram and verify are"
+            name, argument, "a function of distributions, as the lesson's NGram and verify are"
         )
     count, ahead = whole_number("count", count), whole_number("ahead", ahead, at_least=0)
     temperature = number("temperature", temperature, at_least=0)
     generator = torch.Generator().manual_seed(random_seed(seed))
     # known: tokens whose keys are in the cache
     text, cache, known = _text("prompt", prompt), model.new_cache(), 0
-    end, through, written, guessed, kept = len(text) + count, 0, [], 0, 0
+    end, through, written, guessed_count, accepted_count = len(text) + count, 0, [], 0, 0
     with torch.inference_mode():
         while len(text) < end:
             guesses: list[int] = []
@@ -131,30 +132,31 @@ def speculate(
             for _ in range(min(ahead, end - len(text) - 1)):
                 drafts.append(draft([*text, *guesses]).double())
                 guesses.append(_draw(drafts[-1], generator))
-            new = torch.tensor([[*text[known:], *guesses]], device=model.head.weight.device)
-            logits = model(new, cache, known)[0, -len(guesses) - 1 :]
-            through += new.shape[1]
-            targets = [_distribution(each, temperature) for each in logits]
-            taken, following = _judged(targets, drafts, guesses, verify, generator)
-            known = len(text) + taken
-            text += [*guesses[:taken], following]
-            written.append(taken + 1)
-            guessed, kept = guessed + len(guesses), kept + taken
-    return Generated(tuple(text[-count:]), through, tuple(written), guessed, kept)
+            new_tokens = torch.tensor([[*text[known:], *guesses]], device=model.head.weight.device)
+            # (guesses + 1, vocabulary)
+            logits = model(new_tokens, cache, known)[0, -len(guesses) - 1 :]
+            through += new_tokens.shape[1]
+            targets = [_distribution(row, temperature) for row in logits]
+            accepted, following = _accept_guesses(targets, drafts, guesses, verify, generator)
+            known = len(text) + accepted
+            text += [*guesses[:accepted], following]
+            written.append(accepted + 1)
+            guessed_count, accepted_count = guessed_count + len(guesses), accepted_count + accepted
+    return Generated(tuple(text[-count:]), through, tuple(written), guessed_count, accepted_count)
 
 
-def _judged(
+def _accept_guesses(
     targets: list[torch.Tensor],
     drafts: list[torch.Tensor],
     guesses: list[int],
     verify: Verify,
     generator: torch.Generator,
 ) -> tuple[int, int]:
-    """Return how many guesses are kept, and the token that the model adds."""
-    for place, (target, draft, guess) in enumerate(zip(targets, drafts, guesses, strict=False)):
-        keep, rest = verify(target, draft)
-        if torch.rand((), generator=generator, dtype=torch.float64) >= keep[guess]:
-            return place, _draw(rest, generator)
+    """Return the number of guesses that are kept, and the token that the model adds."""
+    for index, (target, draft, guess) in enumerate(zip(targets, drafts, guesses, strict=False)):
+        accept_probability, residual = verify(target, draft)
+        if torch.rand((), generator=generator, dtype=torch.float64) >= accept_probability[guess]:
+            return index, _draw(residual, generator)
     return len(guesses), _draw(targets[-1], generator)
 
 
@@ -187,10 +189,10 @@ class NGram:
         return counts / counts.sum()
 
 
-def _text(name: str, given: Sequence[int]) -> list[int]:
+def _text(name: str, tokens: Sequence[int]) -> list[int]:
     text = [
         whole_number("token", token, at_least=0)
-        for token in members(name, given, "tokens, as whole numbers")
+        for token in members(name, tokens, "tokens, as whole numbers")
     ]
     if not text:
         raise ValueError(f"{name} is empty; give at least one token, such as [0]")
@@ -198,7 +200,7 @@ def _text(name: str, given: Sequence[int]) -> list[int]:
 
 
 def _distribution(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    logits = logits.double().cpu()
+    logits = logits.double().cpu()  # (vocabulary,)
     if temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
     return (logits / temperature).softmax(0)

@@ -19,7 +19,7 @@ class DecodingRate(Record):
 
 
 class CacheUse(Record):
-    """What of the memory for keys and values was in use: shares of it, as far as the figure prints
+    """The memory for keys and values that was in use: shares of it, as far as the figure prints
     them.
     """
 

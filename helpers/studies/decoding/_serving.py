@@ -51,8 +51,8 @@ def count_pages(lengths: Sequence[int], page_tokens: int) -> Pages:
 
 
 def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
-    """Return when texts of ``lengths`` tokens are written, in their order, one token a step in each
-    of ``places``.
+    """Return the steps in which texts of ``lengths`` tokens are written, in their order, one token
+    a step in each of ``places``.
 
     With the ``policy`` "static" texts start together, ``places`` of them, and the next ones when
     the longest is done. With "continuous" a text starts in a place as soon as one is free (Yu and
@@ -75,8 +75,10 @@ def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
 
 
 def _lengths(lengths: Sequence[int]) -> list[int]:
-    given = members("lengths", lengths, "whole numbers")
-    found = [whole_number(f"lengths[{place}]", length) for place, length in enumerate(given)]
-    if not found:
+    entries = members("lengths", lengths, "whole numbers")
+    token_counts = [
+        whole_number(f"lengths[{index}]", length) for index, length in enumerate(entries)
+    ]
+    if not token_counts:
         raise ValueError("lengths is empty; give the tokens of at least one text")
-    return found
+    return token_counts

@@ -58,14 +58,14 @@ def draw_batches(
 
     ``modelled`` and ``measured`` have a ratio for each number of sequences. Lesson 22.
     """
-    drawn, axes = plotting.figure(title="Time of a step, relative to a step for one sequence")
+    figure, axes = plotting.figure(title="Time of a step, relative to a step for one sequence")
     axes.plot(sequences, modelled, color=plotting.MODELLED, label="modelled: bytes / bandwidth")
     axes.plot(sequences, measured, "o", color=plotting.MEASURED, label="measured")
     axes.set_xscale("log", base=2)
     axes.set_xticks(sequences, [f"{count}" for count in sequences])
     axes.set(xlabel="sequences in the step", ylabel="time relative to one sequence", ylim=(0, None))
     axes.legend()
-    return drawn
+    return figure
 
 
 def draw_rows(rows: Sequence[int], *, measured: Sequence[float]) -> Figure:
@@ -74,7 +74,7 @@ def draw_rows(rows: Sequence[int], *, measured: Sequence[float]) -> Figure:
 
     Lesson 22.
     """
-    drawn, axes = plotting.figure(title="Time of one matrix product, relative to a single row")
+    figure, axes = plotting.figure(title="Time of one matrix product, relative to a single row")
     axes.axhline(1, color=plotting.MODELLED, label="modelled: the bytes of the matrix, read once")
     axes.plot(rows, measured, "o", color=plotting.MEASURED, label="measured")
     axes.set(
@@ -83,14 +83,14 @@ def draw_rows(rows: Sequence[int], *, measured: Sequence[float]) -> Figure:
         ylim=(0, 1.3 * max(measured)),
     )
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def draw_acceptance(
     model: torch.Tensor, draft: torch.Tensor, accept: torch.Tensor, resample: torch.Tensor
 ) -> Figure:
-    """Return bars of what a draft proposes and of what is written, each a distribution over the
-    same few tokens.
+    """Return bars of the tokens that a draft proposes and of those written, each a distribution
+    over the same few tokens.
 
     ``model`` and ``draft`` (tokens,) are the two distributions, ``accept`` and ``resample`` what a
     rule makes of them. Lesson 22.
@@ -99,7 +99,7 @@ def draw_acceptance(
     resampled = (1 - accepted.sum()) * resample
     tokens = np.arange(len(model))
     left, right = tokens - 0.2, tokens + 0.2
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="What the draft proposes (left), and what is written (right)"
     )
     axes.bar(left, accepted, 0.36, color="#882255", label="proposed and accepted")
@@ -117,7 +117,7 @@ def draw_acceptance(
     axes.set_xticks(tokens, [f"token {chr(97 + token)}" for token in tokens])
     axes.set(ylabel="probability", ylim=(0, 0.68))
     axes.legend(ncols=2)
-    return drawn
+    return figure
 
 
 def explore_step() -> None:
@@ -175,7 +175,7 @@ def explore_step() -> None:
 
 
 def _shape(config: Config) -> dict[str, float]:
-    """Return what a step of a model depends on: the weights that it reads, and the cached elements
-    per token.
+    """Return the numbers that decide a model's step: the weights that it reads, and the cached
+    elements per token.
     """
     return {"weights": read_bytes(config) / 2, "elements": config.cache_bytes() / 2}

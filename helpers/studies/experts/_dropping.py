@@ -30,10 +30,12 @@ def expect_dropped(tokens: int, probability: float, *, capacity: int) -> float:
     logarithms = math.log(probability), math.log1p(-probability)
 
     def chance(choosing: int) -> float:
-        ways = (
+        log_binomial = (
             math.lgamma(tokens + 1) - math.lgamma(choosing + 1) - math.lgamma(tokens - choosing + 1)
         )
-        return math.exp(ways + choosing * logarithms[0] + (tokens - choosing) * logarithms[1])
+        return math.exp(
+            log_binomial + choosing * logarithms[0] + (tokens - choosing) * logarithms[1]
+        )
 
     return math.fsum(
         (choosing - capacity) * chance(choosing) for choosing in range(capacity + 1, tokens + 1)

@@ -46,8 +46,8 @@ class RouterRun(Record):
 
         Lesson 09.
         """
-        places = (1 + spare) / len(self.shares)
-        return sum(max(0.0, share - places) for share in self.shares)
+        capacity = (1 + spare) / len(self.shares)
+        return sum(max(0.0, share - capacity) for share in self.shares)
 
 
 def train_routers(
@@ -69,15 +69,15 @@ def train_routers(
     begin with the same parameters and see the same batches. No digit is dropped. Raises ValueError
     for a weight below 0, and for one above 0 without a ``balance_loss``. Lesson 09.
     """
-    given = numbers("weights", weights, at_least=0)
-    if balance_loss is None and any(given):
+    balance_weights = numbers("weights", weights, at_least=0)
+    if balance_loss is None and any(balance_weights):
         raise ValueError(
-            f"weights={given} are those of a balance loss, and there is none; give balance_loss as "
-            "well"
+            f"weights={balance_weights} are those of a balance loss, and there is none; give "
+            "balance_loss as well"
         )
     experts = whole_number("experts", experts, at_least=2)
     seeds, steps = whole_number("seeds", seeds), whole_number("steps", steps)
-    networks = [(weight, seed) for weight in given for seed in range(seeds)]
+    networks = [(weight, seed) for weight in balance_weights for seed in range(seeds)]
     digits = {split: _digits(split) for split in ("train", "test")}
     parameters = _initialise([seed for _, seed in networks], experts)
     adam = torch.optim.Adam(parameters.values(), lr=_LEARNING_RATE, fused=True)
@@ -89,9 +89,9 @@ def train_routers(
         loss = cross_entropy(logits.flatten(0, 1), labels[batch].repeat(len(networks))) * len(
             networks
         )
-        for place, (weight, _) in enumerate(networks):
+        for index, (weight, _) in enumerate(networks):
             if weight and balance_loss:
-                loss = loss + weight * balance_loss(probabilities[place], chosen[place])
+                loss = loss + weight * balance_loss(probabilities[index], chosen[index])
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -102,10 +102,10 @@ def train_routers(
         RouterRun(
             weight,
             seed,
-            tuple((torch.bincount(chosen[place], minlength=experts) / len(images)).tolist()),
-            float((logits[place].argmax(-1) == labels).float().mean()),
+            tuple((torch.bincount(chosen[index], minlength=experts) / len(images)).tolist()),
+            float((logits[index].argmax(-1) == labels).float().mean()),
         )
-        for place, (weight, seed) in enumerate(networks)
+        for index, (weight, seed) in enumerate(networks)
     )
 
 
@@ -128,7 +128,7 @@ def _initialise(seeds: Sequence[int], experts: int) -> dict[str, torch.Tensor]:
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return {
         name: torch.stack(
-            [std * torch.randn(shape, generator=each) for each in generators]
+            [std * torch.randn(shape, generator=generator) for generator in generators]
         ).requires_grad_()
         for name, (shape, std) in shapes.items()
     }
@@ -141,10 +141,11 @@ def _forward(
     N).
     """
     hidden = torch.relu(images @ parameters["inputs"])  # (networks, N, width)
-    probabilities = (hidden @ parameters["router"]).softmax(-1)
+    probabilities = (hidden @ parameters["router"]).softmax(-1)  # (networks, N, experts)
     gate, chosen = probabilities.max(-1)  # (networks, N) each
     # (networks, experts, N, width)
     every = torch.relu(hidden[:, None] @ parameters["up"]) @ parameters["down"]
+    # (networks, 1, N, width)
     index = chosen[:, None, :, None].expand(-1, 1, -1, every.shape[-1])
     of_chosen = every.gather(1, index)[:, 0]  # (networks, N, width)
     return (hidden + gate[..., None] * of_chosen) @ parameters["output"], probabilities, chosen

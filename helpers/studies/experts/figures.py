@@ -34,18 +34,18 @@ def draw_shares(shares: Mapping[str, Sequence[float]], *, title: str) -> Figure:
     [experts] = sizes
     width = 0.8 / len(rows)
     drawn, axes = plotting.figure(title=title)
-    places = np.arange(experts)
-    for place, ((label, row), colour) in enumerate(zip(rows.items(), _SHADES, strict=False)):
+    positions = np.arange(experts)
+    for index, ((label, row), colour) in enumerate(zip(rows.items(), _SHADES, strict=False)):
         heights = experts * np.sort(row)[::-1]
         axes.bar(
-            places + (place - (len(rows) - 1) / 2) * width,
+            positions + (index - (len(rows) - 1) / 2) * width,
             heights,
             width,
             color=colour,
             label=label,
         )
     axes.axhline(1, color="#222222", linewidth=1.2, linestyle="--", label="a fair share")
-    axes.set_xticks(places, [f"{place + 1}" for place in places])
+    axes.set_xticks(positions, [f"{index + 1}" for index in positions])
     axes.set(xlabel="experts, the fullest first", ylabel="tokens / fair share", ylim=(0, None))
     axes.legend()
     return drawn

@@ -74,7 +74,12 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
         raise ValueError(f"batch is a whole number of at least 1, not {batch!r}")
     net = convnet.Convnet("separate").eval()
     images = torch.rand(batch, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    makers = {EAGER: lambda net: net, COMPILED: _compiled, FROZEN: _frozen, ONNX: _onnx}
+    makers = {
+        EAGER: lambda net: net,
+        COMPILED: _make_compiled,
+        FROZEN: _make_frozen,
+        ONNX: _make_onnx,
+    }
     ways: dict[str, Way] = {}
     prepared_s, absent = {}, []
     with timing.fixed_threads(1), torch.no_grad(), fresh_cache():
@@ -90,14 +95,14 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
                 absent.append(f"{name}: {frameworks.first_line(error)}")
                 continue
             prepared_s[name] = time.perf_counter() - begin_s
-            off = float((output.double() - expected).abs().max() / expected.abs().max())
-            if not off <= _AGREE:
+            relative_error = float((output.double() - expected).abs().max() / expected.abs().max())
+            if not relative_error <= _AGREE:
                 raise RuntimeError(
-                    f"{name} is off by {off:.2g} of the largest logit, more than {_AGREE:g}; not "
-                    "timed"
+                    f"{name} is off by {relative_error:.2g} of the largest logit, more than "
+                    f"{_AGREE:g}; not timed"
                 )
             ways[name] = way
-        compared = timing.compare(
+        comparison = timing.compare(
             {name: functools.partial(way, images) for name, way in ways.items()},
             device="cpu",
             budget_s=budget_s,
@@ -113,23 +118,23 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
             1 / row.high_ratio,
             1 / row.low_ratio if row.low_ratio else float("inf"),
         )
-        for row in compared.candidates
+        for row in comparison.candidates
     )
     return CompilerTimes(
-        batch, "cpu", 1, "; ".join(absent) or "nothing", compared.stable, compared.reason, rows
+        batch, "cpu", 1, "; ".join(absent) or "nothing", comparison.stable, comparison.reason, rows
     )
 
 
-def _compiled(net: convnet.Convnet) -> Way:
+def _make_compiled(net: convnet.Convnet) -> Way:
     torch.compiler.reset()
     return torch.compile(net, dynamic=False)
 
 
-def _frozen(net: convnet.Convnet) -> Way:
-    return frameworks.frozen(_compiled(net))
+def _make_frozen(net: convnet.Convnet) -> Way:
+    return frameworks.freeze(_make_compiled(net))
 
 
-def _onnx(net: convnet.Convnet) -> Way:
+def _make_onnx(net: convnet.Convnet) -> Way:
     run = frameworks.onnx_runtime(lambda: onnx_model(net))
     return lambda images: run("images", images)
 

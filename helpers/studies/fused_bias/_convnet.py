@@ -38,14 +38,12 @@ class Rung:
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
-def _pooled_after(
-    variant: str,
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+def _pool_after(variant: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
     layer = variants.layer(variant)
     return lambda x, weight, bias: functional.max_pool2d(layer(x, weight, bias), 2)
 
 
-def _pooled_within(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _pool_within(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return operators.bias_relu_pool(functional.conv2d(x, weight, padding=1), bias)
 
 
@@ -64,16 +62,16 @@ def _best_kernel(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
 
 
 _RUNGS = {
-    "separate": Rung(_pooled_after("separate"), False),
-    "broadcast": Rung(_pooled_after("broadcast"), False),
-    "native": Rung(_pooled_after("native"), False),
-    "post-op": Rung(_pooled_after("post-op"), False),
-    "one-pass": Rung(_pooled_after("one-pass"), False),
-    "compiled": Rung(_pooled_after("compiled"), False),
-    "channels-last": Rung(_pooled_after("native"), True),
-    "channels-last, post-op": Rung(_pooled_after("post-op"), True),
-    "one-pass with pooling": Rung(_pooled_within, False, ("cpu",)),
-    "channels-last, one-pass with pooling": Rung(_pooled_within, True, ("cpu",)),
+    "separate": Rung(_pool_after("separate"), False),
+    "broadcast": Rung(_pool_after("broadcast"), False),
+    "native": Rung(_pool_after("native"), False),
+    "post-op": Rung(_pool_after("post-op"), False),
+    "one-pass": Rung(_pool_after("one-pass"), False),
+    "compiled": Rung(_pool_after("compiled"), False),
+    "channels-last": Rung(_pool_after("native"), True),
+    "channels-last, post-op": Rung(_pool_after("post-op"), True),
+    "one-pass with pooling": Rung(_pool_within, False, ("cpu",)),
+    "channels-last, one-pass with pooling": Rung(_pool_within, True, ("cpu",)),
     "one kernel a layer": Rung(_one_kernel("direct"), True, ("cpu",)),
     "one kernel a layer, Winograd": Rung(_best_kernel, True, ("cpu",)),
 }

@@ -55,7 +55,8 @@ _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
 
 
 class KernelTraffic(Record):
-    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both.
+    """The bytes that one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of
+    both.
 
     Lesson 18.
     """
@@ -86,17 +87,17 @@ class VariantTraffic(Record):
 
     @property
     def read_bytes(self) -> int:
-        """What all kernels read."""
+        """Bytes that all kernels read."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """What all kernels write."""
+        """Bytes that all kernels write."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def moved_bytes(self) -> int:
-        """What all kernels read and write."""
+        """Bytes that all kernels read and write."""
         return self.read_bytes + self.written_bytes
 
     @property
@@ -140,8 +141,8 @@ def traffic(
     *,
     phase: str = "forward",
 ) -> VariantTraffic:
-    """Return what the bias and the ReLU of ``variant`` read and write for an activation of
-    ``shape`` (N, C, ...).
+    """Return the bytes that the bias and the ReLU of ``variant`` read and write for an activation
+    of ``shape`` (N, C, ...).
 
     Counted is what the program names: each kernel reads its operands once and writes its result
     once; the line that a cache fetches before a write is left out, as in STREAM. The convolution is
@@ -162,23 +163,25 @@ def traffic(
             f"the compiler decides what {variant!r} moves in the {phase} pass; see "
             "profiling.kernel_table"
         )
-    given = members("shape", shape, "sizes, (N, C, ...)")
+    entries = members("shape", shape, "sizes, (N, C, ...)")
     sizes = tuple(
-        whole_number(f"shape[{place}]", size, at_least=0) for place, size in enumerate(given)
+        whole_number(f"shape[{index}]", size, at_least=0) for index, size in enumerate(entries)
     )
     if len(sizes) < 2:
         raise ValueError(f"shape is (N, C, ...), of two sizes or more; got {sizes}")
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}")
-    whole, bias = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize
-    kernels = tuple(_counted(step, whole, bias) for step in _STEPS[variant, phase])
+    activation_bytes, bias_bytes = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize
+    kernels = tuple(
+        _count_step(step, activation_bytes, bias_bytes) for step in _STEPS[variant, phase]
+    )
     return VariantTraffic(variant, phase, sizes, str(dtype).removeprefix("torch."), kernels)
 
 
-def _counted(step: _Step, whole: int, bias: int) -> KernelTraffic:
+def _count_step(step: _Step, activation_bytes: int, bias_bytes: int) -> KernelTraffic:
     read, written = (
-        step.reads * whole + step.bias_reads * bias,
-        step.writes * whole + step.bias_writes * bias,
+        step.reads * activation_bytes + step.bias_reads * bias_bytes,
+        step.writes * activation_bytes + step.bias_writes * bias_bytes,
     )
     return KernelTraffic(step.kernel, read, written, read if step.in_place else read + written)
 
@@ -210,13 +213,15 @@ def model_time(counted: VariantTraffic, limits: MachineLimits) -> TrafficModel:
             "these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)"
         )
     kernels = tuple(
-        _modelled(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels
+        _model_kernel(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels
     )
     total_s = sum(kernel.modelled_s for kernel in kernels)
     return TrafficModel(counted.variant, counted.phase, limits.device, total_s, kernels)
 
 
-def _modelled(kernel: KernelTraffic, limits: MachineLimits, working_set_bytes: int) -> KernelModel:
+def _model_kernel(
+    kernel: KernelTraffic, limits: MachineLimits, working_set_bytes: int
+) -> KernelModel:
     by = _probe_kernel(kernel)
     bandwidth = bandwidth_at(limits, working_set_bytes, by=by)
     memory_s, overhead_s = kernel.moved_bytes / bandwidth, limits.call_overhead_s

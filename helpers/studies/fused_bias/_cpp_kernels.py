@@ -149,7 +149,7 @@ def _run(
 
 
 @functools.cache
-def compiled(dtype: str = "float32", program: str = "passes") -> native.Library:
+def compile_program(dtype: str = "float32", program: str = "passes") -> native.Library:
     """Return a compiled program for ``dtype``: "passes", those with max pooling ("pool"), or the
     "convolution".
 
@@ -160,13 +160,13 @@ def compiled(dtype: str = "float32", program: str = "passes") -> native.Library:
 
 
 def source(program: str) -> str:
-    """Return the text of a program of :func:`compiled`, for the type that ``-DKIND=...`` names."""
+    """Return the text of a program of :func:`compile_program`, for the type of ``-DKIND=...``."""
     return native.read_source(__package__, f"cpp/{program}.cpp")
 
 
 @functools.cache
 def _function(name: str, dtype: str) -> Callable[..., None]:
-    return function_of(compiled(dtype, _FUNCTIONS[name][0]), name)
+    return function_of(compile_program(dtype, _FUNCTIONS[name][0]), name)
 
 
 def function_of(library: native.Library, name: str) -> Callable[..., None]:
@@ -175,7 +175,7 @@ def function_of(library: native.Library, name: str) -> Callable[..., None]:
 
 
 def _sums(grad: torch.Tensor) -> torch.Tensor:
-    """Return where a kernel writes the sums of each channel of ``grad``; of nothing they are
+    """Return the tensor for a kernel's sums of each channel of ``grad``; of nothing they are
     zeros.
     """
     return grad.new_empty(grad.shape[1]) if grad.numel() else grad.new_zeros(grad.shape[1])

@@ -1,5 +1,5 @@
-"""How a tensor (N, C, ...) lies in memory: the order of its elements, and what a kernel needs to
-know of it.
+"""The layout of a tensor (N, C, ...) in memory: the order of its elements, and the sizes that a
+kernel needs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
     Lesson 18.
     """
-    wanted = _CHANNELS_LAST.get(x.dim())
-    return wanted is not None and not x.is_contiguous() and x.is_contiguous(memory_format=wanted)
+    channels_last_format = _CHANNELS_LAST.get(x.dim())
+    return (
+        channels_last_format is not None
+        and not x.is_contiguous()
+        and x.is_contiguous(memory_format=channels_last_format)
+    )
 
 
 def is_dense(x: torch.Tensor) -> bool:
@@ -75,17 +79,17 @@ def check_bias(bias: torch.Tensor, x: torch.Tensor, *, channels: int) -> None:
         )
 
 
-def check_values(x: torch.Tensor, what: str) -> None:
+def check_values(x: torch.Tensor, name: str) -> None:
     """Raise TypeError or ValueError unless ``x`` is a floating-point tensor (N, C, ...)."""
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{what} is a tensor (N, C, ...), not {type(x).__name__}")
+        raise TypeError(f"{name} is a tensor (N, C, ...), not {type(x).__name__}")
     if x.layout != torch.strided:
-        raise TypeError(f"{what} is stored as {x.layout}; give {what}.to_dense()")
+        raise TypeError(f"{name} is stored as {x.layout}; give {name}.to_dense()")
     if not x.is_floating_point():
-        raise TypeError(f"{what} is {x.dtype}; give floating-point values, such as {what}.float()")
+        raise TypeError(f"{name} is {x.dtype}; give floating-point values, such as {name}.float()")
     if x.dim() < 2:
         raise ValueError(
-            f"{what} has the shape (N, C, ...), two dimensions or more; this is {tuple(x.shape)}"
+            f"{name} has the shape (N, C, ...), two dimensions or more; this is {tuple(x.shape)}"
         )
 
 

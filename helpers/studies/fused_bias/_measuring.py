@@ -30,7 +30,7 @@ _BIAS = 1e-3  # so small that a value which it is added to many thousand times s
 
 
 class KernelComparison(Record):
-    """What follows the convolution, by one variant: the bytes counted, the time modelled and
+    """The kernels after the convolution, by one variant: the bytes counted, the time modelled and
     measured.
 
     ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over
@@ -102,8 +102,8 @@ def measure_kernels(
     budget_s: float = 5.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> KernelComparisons:
-    """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N,
-    C, H, W).
+    """Return the times of the kernels after the convolution, forward and backward, for an
+    activation of ``shape`` (N, C, H, W).
 
     float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns
     with ``y.mul_(1)``, each in its own caches as the limits were, for ``budget_s`` seconds on
@@ -147,21 +147,21 @@ def measure_kernels(
     rows = []
     for variant, phase in work:
         if f"{variant}, {phase}" in runs:
-            measured, counted = (
+            candidate, counts = (
                 comparison.candidate(f"{variant}, {phase}"),
                 traffic(variant, shape, phase=phase),
             )
-            modelled_s = model_time(counted, limits).modelled_s
+            modelled_s = model_time(counts, limits).modelled_s
             rows.append(
                 KernelComparison(
                     variant=variant,
                     phase=phase,
-                    moved_bytes=counted.moved_bytes,
+                    moved_bytes=counts.moved_bytes,
                     modelled_s=modelled_s,
-                    measured_s=measured.median_s,
-                    model_ratio=modelled_s / measured.median_s,
-                    bandwidth_bytes_per_s=counted.moved_bytes / measured.median_s,
-                    scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
+                    measured_s=candidate.median_s,
+                    model_ratio=modelled_s / candidate.median_s,
+                    bandwidth_bytes_per_s=counts.moved_bytes / candidate.median_s,
+                    scale_share=counts.moved_bytes / scale_rate / candidate.time_ratio,
                 )
             )
     return KernelComparisons(
@@ -292,7 +292,7 @@ def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
 
     def layers(variant: str) -> Callable[[], object]:
         layer = variants.layer(variant)
-        return lambda: [layer(*each) for each in inputs]
+        return lambda: [layer(*layer_inputs) for layer_inputs in inputs]
 
     with torch.no_grad():
         pair = timing.compare(
@@ -315,12 +315,12 @@ def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
         for channels, pixels in zip(convnet.CHANNELS[1:], convnet.PIXELS, strict=True)
     ]
 
-    def each(fn: Callable[[torch.Tensor], object]) -> float:
+    def time_over_gradients(fn: Callable[[torch.Tensor], object]) -> float:
         return _busy_s(lambda: [fn(grad) for grad in gradients], device)
 
-    sums_s = each(lambda grad: grad.sum((0, 2, 3)))
-    masks_s = each(lambda grad: torch.ops.aten.threshold_backward(grad, grad, 0))
-    fused_s = each(lambda grad: operators.relu_bias_backward(grad, grad))
+    sums_s = time_over_gradients(lambda grad: grad.sum((0, 2, 3)))
+    masks_s = time_over_gradients(lambda grad: torch.ops.aten.threshold_backward(grad, grad, 0))
+    fused_s = time_over_gradients(lambda grad: operators.relu_bias_backward(grad, grad))
     return StoryRow(
         batch=batch,
         layers_ratio=pair.candidate("broadcast").time_ratio,

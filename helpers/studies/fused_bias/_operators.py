@@ -182,8 +182,10 @@ def conv_bias_relu_pool(
             "conv_bias_relu_pool is a C++ kernel for the CPU; take another rung on CUDA"
         )
     _refuse_tangents(x, weight, bias)
-    wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, weight, bias))
-    return _conv_bias_relu_pool(x, weight, bias, algorithm == "Winograd", wanted)[0]
+    needs_grad = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (x, weight, bias)
+    )
+    return _conv_bias_relu_pool(x, weight, bias, algorithm == "Winograd", needs_grad)[0]
 
 
 def _refuse_tangents(*tensors: torch.Tensor) -> None:
@@ -225,8 +227,8 @@ def _refuse_as_autograd_will(x: torch.Tensor) -> None:
     # a compiler's graph changes nothing in place
     if x._base is None or torch.compiler.is_compiling():
         return
-    made = torch._C._autograd
-    if made._get_creation_meta(x) != made.CreationMeta.DEFAULT:
+    autograd = torch._C._autograd
+    if autograd._get_creation_meta(x) != autograd.CreationMeta.DEFAULT:
         raise RuntimeError(
             "x is one of several views that one call has returned (split, unbind), or was made "
             "under no_grad, and autograd cannot follow a change of it in place; use bias_relu"
@@ -429,12 +431,13 @@ def _backward_of_pool_backward(
     (place,) = ctx.saved_tensors
     rows, columns = place.shape[2:]
     both = grad_x[:, :, : 2 * rows, : 2 * columns] + _per_channel(grad_bias, grad_x)
+    # 4 x (N, C, H // 2, W // 2), one for each place in a window
     four = [both[:, :, row::2, column::2] for row in range(2) for column in range(2)]
     four.append(torch.zeros_like(four[0]))  # place 4: nothing passes the ReLU
     return torch.stack(four).gather(0, place.long().unsqueeze(0)).squeeze(0), None, None, None
 
 
-def _keep_given_place(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
+def _keep_input_place(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
     ctx.save_for_backward(inputs[1])
 
 
@@ -465,7 +468,7 @@ _GRADIENTS: dict[str, tuple[Callable[..., object], Callable[..., None]]] = {
     "relu_bias_backward": (_backward_of_backward, _keep_y),
     "bias_gradient": (_backward_of_bias_gradient, _keep_shape),
     "bias_relu_pool": (_backward_of_pool, _keep_place),
-    "bias_relu_pool_backward": (_backward_of_pool_backward, _keep_given_place),
+    "bias_relu_pool_backward": (_backward_of_pool_backward, _keep_input_place),
     "conv_bias_relu_pool": (_backward_of_layer, _keep_layer),
 }
 for _name, (_backward, _setup) in _GRADIENTS.items():

@@ -82,19 +82,19 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
 
 
 def parts_of(outer: int, channels: int, inner: int) -> int:
-    """Return among how many programs the sum of a channel (or block of channels) is divided, at
+    """Return the number of programs that share the sum of a channel (or block of channels), at
     most :data:`PROGRAMS`.
 
     About :data:`PROGRAMS` programs in all, and none without a block to read.
     """
     if inner > 1:
-        wanted, blocks = PROGRAMS // channels, math.ceil(outer * inner / BLOCK)
+        parts, blocks = PROGRAMS // channels, math.ceil(outer * inner / BLOCK)
     else:
-        wanted, blocks = (
+        parts, blocks = (
             PROGRAMS // math.ceil(channels / CHANNELS),
             math.ceil(outer / (BLOCK // CHANNELS)),
         )
-    return max(1, min(wanted, blocks))
+    return max(1, min(parts, blocks))
 
 
 def _check_device(x: torch.Tensor) -> None:

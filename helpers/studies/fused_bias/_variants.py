@@ -69,12 +69,12 @@ def layer(variant: str) -> Layer:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
     compute = _FUNCTIONS[variant]
 
-    def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def checked_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         layouts.check_layer(x, weight, bias)
         return compute(x, weight, bias)
 
-    checked.__name__ = checked.__qualname__ = variant
-    return checked
+    checked_layer.__name__ = checked_layer.__qualname__ = variant
+    return checked_layer
 
 
 def gradients(
@@ -120,19 +120,19 @@ def reduction(name: str) -> Reduction:
         raise ValueError(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")
     compute = _REDUCTIONS[name]
 
-    def checked(grad: torch.Tensor) -> torch.Tensor:
+    def checked_reduction(grad: torch.Tensor) -> torch.Tensor:
         layouts.check_values(grad, "grad")
         if grad.dim() != 4:
             raise ValueError(f"grad is (N, C, H, W), not of the shape {tuple(grad.shape)}")
         return compute(grad)
 
-    checked.__name__ = checked.__qualname__ = name
-    return checked
+    checked_reduction.__name__ = checked_reduction.__qualname__ = name
+    return checked_reduction
 
 
 def missing(variant: str, device: str | torch.device = "cpu") -> str:
-    """Return why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no cuDNN, no
-    compiler, no Triton.
+    """Return the reason why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no
+    cuDNN, no compiler, no Triton.
 
     For the C++ compiler this compiles the kernels, which takes seconds once: one that is there may
     be broken. Raises ValueError for an unknown variant. Lesson 18.
@@ -150,7 +150,7 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
         try:
             if on_cpu:
                 tools.find_compiler()
-                cpp_kernels.compiled()
+                cpp_kernels.compile_program()
             else:
                 from helpers.studies.fused_bias import _triton_kernels as triton_kernels
 
@@ -212,30 +212,30 @@ class _PostOp(torch.autograd.Function):
         ctx: Any, grad: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         x, weight, y = ctx.saved_tensors
-        passed = torch.ops.aten.threshold_backward(grad, y, 0)
+        masked_grad = torch.ops.aten.threshold_backward(grad, y, 0)
         pad, ones, mask = [_PAD, _PAD], [1, 1], [ctx.needs_input_grad[0], True, True]
         return torch.ops.aten.convolution_backward(
-            passed, x, weight, [len(weight)], ones, pad, ones, False, [0, 0], 1, mask
+            masked_grad, x, weight, [len(weight)], ones, pad, ones, False, [0, 0], 1, mask
         )
 
 
 @functools.lru_cache(maxsize=1)
-def _compiled() -> Layer:
+def _compile_separate() -> Layer:
     return torch.compile(_separate, dynamic=False)
 
 
 def _per_image(grad: torch.Tensor) -> torch.Tensor:
     total = grad.new_zeros(grad.shape[1])
     for image in grad:
-        total += image.sum((1, 2))
+        total += image.sum((1, 2))  # (C,), of (C, H, W)
     return total
 
 
 def _with_ones(grad: torch.Tensor) -> torch.Tensor:
     if layouts.is_channels_last(grad):
-        rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1])
+        rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1])  # (N H W, C)
         return grad.new_ones(len(rows)) @ rows
-    planes = grad.flatten(0, 1).flatten(1)
+    planes = grad.flatten(0, 1).flatten(1)  # (N C, H W)
     return (planes @ grad.new_ones(planes.shape[1])).view(grad.shape[:2]).sum(0)
 
 
@@ -247,7 +247,7 @@ _FUNCTIONS: dict[str, Layer] = {
     ),
     "native": lambda x, weight, bias: _convolution(x, weight, bias).relu_(),
     "post-op": _post_op,
-    "compiled": lambda x, weight, bias: _compiled()(x, weight, bias),
+    "compiled": lambda x, weight, bias: _compile_separate()(x, weight, bias),
     "one-pass": _one_pass,
 }
 VARIANTS = tuple(_FUNCTIONS)

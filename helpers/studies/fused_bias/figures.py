@@ -67,15 +67,15 @@ def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -
     those that its own kernels touch. Its heading has the sum of its bytes. Raises ValueError if
     there is no program, or one without a kernel. Lesson 18.
     """
-    checked = {
+    kernels_by_program = {
         name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
         for name, kernels in named("programs", programs, "lists of Kernels").items()
     }
-    if not checked or not all(checked.values()):
+    if not kernels_by_program or not all(kernels_by_program.values()):
         raise ValueError("nothing to draw: give at least one program, and each at least one Kernel")
     touched = [
         [tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes)]
-        for kernels in checked.values()
+        for kernels in kernels_by_program.values()
     ]
     tensors = dict.fromkeys(itertools.chain.from_iterable(touched))
     rooms = {
@@ -83,10 +83,14 @@ def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -
         for tensor in tensors
     }
     drawing = _Program(rooms)
-    width_in = 0.24 + len(checked) * drawing.width_in + (len(checked) - 1) * _PANEL_GAP_IN
-    rows = max(len(drawing.rows(kernels)) for kernels in checked.values())
+    width_in = (
+        0.24
+        + len(kernels_by_program) * drawing.width_in
+        + (len(kernels_by_program) - 1) * _PANEL_GAP_IN
+    )
+    rows = max(len(drawing.rows(kernels)) for kernels in kernels_by_program.values())
     figure, axes = paper(width_in, 2.75 + _KERNEL_IN * rows, title=title)
-    for panel, (name, kernels) in enumerate(checked.items()):
+    for panel, (name, kernels) in enumerate(kernels_by_program.items()):
         left = 0.12 + panel * (drawing.width_in + _PANEL_GAP_IN)
         moved = units.text(sum(kernel.moved_bytes for kernel in kernels), "B")
         write(axes, left, 0.25, f"{name}: {moved} moved", ha="left", bold=True, size=12)
@@ -144,7 +148,9 @@ class _Program:
             free = (
                 row
                 for row in rows
-                if all(end < spans[other][0] or spans[other][1] < begin for other in row)
+                if all(
+                    end < spans[neighbour][0] or spans[neighbour][1] < begin for neighbour in row
+                )
             )
             row = next(free, None)
             if row is None:
@@ -206,8 +212,8 @@ def _draw_passes(count: int, visits: int) -> Figure:
     colours = ["white", COLOURS["data"], COLOURS["computing"]]
     for lane, rounds in enumerate(_ROUNDS.values()):
         for element in range(count):
-            passes_done = sum(visits > element + count * number for number in range(rounds))
-            state = passes_done if rounds == 2 else 2 * passes_done
+            passes = sum(visits > element + count * number for number in range(rounds))
+            state = passes if rounds == 2 else 2 * passes
             axes.barh(lane, 0.92, 0.7, element, color=colours[state], edgecolor="#666666")
             axes.text(element + 0.46, lane, _STATES[state], ha="center", va="center")
     axes.set_yticks(range(len(_ROUNDS)), list(_ROUNDS))

@@ -21,7 +21,7 @@ ThreadNumber = tuple[int, int, int, int]  # block x, block y, thread x, thread y
 _SEVERAL: ThreadNumber = (-1, -1, -1, -1)
 
 
-def named(thread: ThreadNumber) -> str:
+def thread_name(thread: ThreadNumber) -> str:
     """Return a thread in words."""
     return (
         "more than one thread"
@@ -78,8 +78,8 @@ class DeviceArray:
 
     def __iter__(self) -> Iterator[float]:
         raise KernelError(
-            f"{named(self._running.thread)} goes through all of {self.name}, but a thread must "
-            f"load one element at a time; use {self._element(0)} with its own index"
+            f"{thread_name(self._running.thread)} goes through all of {self.name}, but a thread "
+            f"must load one element at a time; use {self._element(0)} with its own index"
         )
 
     def __getitem__(self, index: object) -> float:
@@ -107,7 +107,7 @@ class DeviceArray:
             self.values[element] = value
         except (TypeError, OverflowError):
             raise KernelError(
-                f"{named(self._running.thread)} stores {value!r:.40} into "
+                f"{thread_name(self._running.thread)} stores {value!r:.40} into "
                 f"{self._element(element)}, but an element must be one number of its array's type"
             ) from None
 
@@ -132,27 +132,27 @@ class DeviceArray:
     def _number(self, index: object) -> int:
         if type(index) is int and len(self.shape) == 1 and 0 <= index < self.shape[0]:
             return index
-        given = index if isinstance(index, tuple) else (index,)
+        indices = index if isinstance(index, tuple) else (index,)
         try:
-            numbers = tuple(map(operator.index, given))
+            integers = tuple(map(operator.index, indices))
         except TypeError:
-            numbers = ()
-        if len(numbers) != len(self.shape):
+            integers = ()
+        if len(integers) != len(self.shape):
             form = (
                 "x[i] with one integer"
                 if len(self.shape) == 1
                 else "x[row, column] with two integers"
             )
             raise KernelError(
-                f"{named(self._running.thread)} uses {self.name}[{index!r}], but an element must "
-                f"be written {form.replace('x', self.name, 1)}"
+                f"{thread_name(self._running.thread)} uses {self.name}[{index!r}], but an element "
+                f"must be written {form.replace('x', self.name, 1)}"
             )
         element = 0
-        for number, size in zip(numbers, self.shape, strict=True):
+        for number, size in zip(integers, self.shape, strict=True):
             if not 0 <= number < size:
                 raise KernelError(
-                    f"{named(self._running.thread)} uses "
-                    f"{self.name}[{', '.join(map(str, numbers))}], but {self.name} has "
+                    f"{thread_name(self._running.thread)} uses "
+                    f"{self.name}[{', '.join(map(str, integers))}], but {self.name} has "
                     f"{self._sizes()}; guard the access with an if"
                 )
             element = element * size + number
@@ -169,16 +169,17 @@ class DeviceArray:
         return f"{self.name}[{', '.join(map(str, indices))}]"
 
     def _race(
-        self, element: int, other: ThreadNumber, *, stores: bool, stored: bool
+        self, element: int, other_thread: ThreadNumber, *, stores: bool, stored: bool
     ) -> KernelError:
-        cure = (
+        remedy = (
             "let one thread store it, or put a yield between the two"
             if stores and stored
             else "put a yield between the two, as the barrier"
         )
         return KernelError(
-            f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, which "
-            f"{named(other)} {_verb(stored)} with no barrier in between; {cure}"
+            f"race: {thread_name(self._running.thread)} {_verb(stores)} {self._element(element)}, "
+            f"which {thread_name(other_thread)} {_verb(stored)} with no barrier in between; "
+            f"{remedy}"
         )
 
     def _check_load(self, element: int) -> None:
@@ -224,14 +225,14 @@ class GlobalArray(DeviceArray):
         self.is_stored = True
 
     def _check_blocks(
-        self, element: int, other: tuple[int, int], *, stores: bool, stored: bool
+        self, element: int, other_block: tuple[int, int], *, stores: bool, stored: bool
     ) -> None:
-        if other != self._running.thread[:2]:
-            whom = "another block" if other == _SEVERAL[:2] else f"block {other}"
+        if other_block != self._running.thread[:2]:
+            whom = "another block" if other_block == _SEVERAL[:2] else f"block {other_block}"
             raise KernelError(
-                f"race: {named(self._running.thread)} {_verb(stores)} {self._element(element)}, "
-                f"which {whom} {_verb(stored)} as well, and no barrier orders two blocks; let one "
-                "block use every element that is stored"
+                f"race: {thread_name(self._running.thread)} {_verb(stores)} "
+                f"{self._element(element)}, which {whom} {_verb(stored)} as well, and no barrier "
+                "orders two blocks; let one block use every element that is stored"
             )
 
 
@@ -246,8 +247,9 @@ class SharedArray(DeviceArray):
     def _check_load(self, element: int) -> None:
         if not self._filled[element]:
             raise KernelError(
-                f"{named(self._running.thread)} loads {self._element(element)}, which no thread "
-                "has stored yet; store it first, with a yield in between if another thread does"
+                f"{thread_name(self._running.thread)} loads {self._element(element)}, which no "
+                "thread has stored yet; store it first, with a yield in between if another thread "
+                "does"
             )
 
     def _note_store(self, element: int) -> None:

@@ -31,7 +31,7 @@ from helpers.studies.gpu_execution._arrays import (
     RunningThread,
     SharedArray,
     ThreadNumber,
-    named,
+    thread_name,
 )
 from helpers.studies.gpu_execution._occupancy import MOST_THREADS
 from helpers.studies.gpu_execution._places import Place, ReportedPlace
@@ -102,8 +102,8 @@ class ArrayCounts(Record):
 
 
 class Launch(Record):
-    """A kernel that ran on simulated warps: what it is made of, and a row of ``counts`` for each
-    array and access.
+    """A kernel that ran on simulated warps: its parts, and a row of ``counts`` for each array and
+    access.
 
     ``barriers`` and ``shared_bytes`` are those of the block that has most. ``requests`` are all of
     them, in the order in which the warps made them. Lesson 03.
@@ -226,20 +226,20 @@ class _Block:
                 f"shared array {name!r} has the shape {shape}, but it must have one or two sizes, "
                 "each a whole number above 0"
             )
-        made = self.arrays.get(name)
-        if made is None:
-            made = self.arrays[name] = SharedArray(name, shape, self.running)
-        if made.shape != shape:
+        array = self.arrays.get(name)
+        if array is None:
+            array = self.arrays[name] = SharedArray(name, shape, self.running)
+        if array.shape != shape:
             raise KernelError(
-                f"{named(self.running.thread)} takes shared array {name!r} with the shape {shape}, "
-                f"but another thread took it with {made.shape}; give it one shape"
+                f"{thread_name(self.running.thread)} takes shared array {name!r} with the shape "
+                f"{shape}, but another thread took it with {array.shape}; give it one shape"
             )
-        return made
+        return array
 
     @property
     def shared_bytes(self) -> int:
         """The shared memory of the block."""
-        return WORD_BYTES * sum(math.prod(made.shape) for made in self.arrays.values())
+        return WORD_BYTES * sum(math.prod(array.shape) for array in self.arrays.values())
 
 
 @dataclass(eq=False)
@@ -261,10 +261,10 @@ class _Lane:
         self.accesses = running.accesses
         with running.follower.of(self.frames):
             if self.rest is None:
-                started = self.start()
-                if not isinstance(started, GeneratorType):
+                generator = self.start()
+                if not isinstance(generator, GeneratorType):
                     return False
-                self.rest = started
+                self.rest = generator
             try:
                 reached = next(self.rest)
             except StopIteration:
@@ -319,44 +319,44 @@ def launch(
             f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts"
         )
     running = RunningThread()
-    values, arrays = _placed(kernel, arguments, running)
+    values, arrays = _place_arguments(kernel, arguments, running)
     requests: list[Request] = []
     barriers = shared_bytes = 0
-    places = [(x, y) for y in range(rows) for x in range(columns)]
-    for number, (x, y) in enumerate(console.track(places, "running thread blocks")):
-        made = _Block(running)
+    block_indices = [(x, y) for y in range(rows) for x in range(columns)]
+    for number, (x, y) in enumerate(console.track(block_indices, "running thread blocks")):
+        current_block = _Block(running)
         lanes = [
-            _lane(kernel, values, Thread(x, y, i % width, i // width, width, height, made))
+            _lane(kernel, values, Thread(x, y, i % width, i // width, width, height, current_block))
             for i in range(width * height)
         ]
         first_warp = number * -(-len(lanes) // WARP_LANES)
         barriers = max(
             barriers, _run_block(lanes, running, first_warp=first_warp, requests=requests)
         )
-        shared_bytes = max(shared_bytes, made.shared_bytes)
-    for given, placed in arrays:
-        if placed.is_stored:
-            given[...] = np.array(placed.values, dtype=given.dtype).reshape(given.shape)
+        shared_bytes = max(shared_bytes, current_block.shared_bytes)
+    for argument, array in arrays:
+        if array.is_stored:
+            argument[...] = np.array(array.values, dtype=argument.dtype).reshape(argument.shape)
     return Launch(
-        blocks=len(places),
-        threads=len(places) * width * height,
-        warps=len(places) * -(-width * height // WARP_LANES),
+        blocks=len(block_indices),
+        threads=len(block_indices) * width * height,
+        warps=len(block_indices) * -(-width * height // WARP_LANES),
         barriers=barriers,
         shared_bytes=shared_bytes,
-        counts=_counted(requests),
+        counts=_count_requests(requests),
         requests=tuple(requests),
     )
 
 
-def _sizes(name: str, given: object) -> tuple[int, int]:
-    sizes = given if isinstance(given, tuple) else (given, 1)
+def _sizes(name: str, value: object) -> tuple[int, int]:
+    sizes = value if isinstance(value, tuple) else (value, 1)
     if len(sizes) != 2:
-        raise ValueError(f"{name}={given!r} must be a whole number, or two as (x, y)")
+        raise ValueError(f"{name}={value!r} must be a whole number, or two as (x, y)")
     x, y = (whole_number(name, size) for size in sizes)
     return x, y
 
 
-def _placed(
+def _place_arguments(
     kernel: Callable[..., Any], arguments: Sequence[Any], running: RunningThread
 ) -> tuple[list[Any], list[tuple[np.ndarray, GlobalArray]]]:
     """Return the kernel's arguments with arrays of the simulated GPU in place of NumPy's, and the
@@ -366,16 +366,16 @@ def _placed(
     values: list[Any] = []
     arrays: list[tuple[np.ndarray, GlobalArray]] = []
     address = 0
-    for name, given in zip(names, arguments, strict=True):
-        if not isinstance(given, list) and not getattr(given, "shape", ()):
-            values.append(given)
+    for name, argument in zip(names, arguments, strict=True):
+        if not isinstance(argument, list) and not getattr(argument, "shape", ()):
+            values.append(argument)
             continue
-        _check_array(name, given, [(placed.name, other) for other, placed in arrays])
-        elements = words(_CODES[given.dtype.name], given.ravel().tolist())
-        placed = GlobalArray(name, given.shape, running, values=elements, address=address)
-        values.append(placed)
-        arrays.append((given, placed))
-        address += -(-given.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        _check_array(name, argument, [(array.name, argument) for argument, array in arrays])
+        elements = words(_CODES[argument.dtype.name], argument.ravel().tolist())
+        array = GlobalArray(name, argument.shape, running, values=elements, address=address)
+        values.append(array)
+        arrays.append((argument, array))
+        address += -(-argument.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
     return values, arrays
 
 
@@ -394,8 +394,8 @@ def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
         ) from None
     names = [
         name
-        for name, given in parameters.parameters.items()
-        if given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)
+        for name, parameter in parameters.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ][1:]
     return [
         *names[: len(arguments)],
@@ -403,32 +403,35 @@ def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
     ]
 
 
-def _check_array(name: str, given: Any, others: Sequence[tuple[str, np.ndarray]]) -> None:
-    if not isinstance(given, np.ndarray):
+def _check_array(name: str, array: Any, earlier: Sequence[tuple[str, np.ndarray]]) -> None:
+    if not isinstance(array, np.ndarray):
         raise TypeError(
-            f"{name} is a {type(given).__name__}; give a NumPy array of float32 or int32, for "
+            f"{name} is a {type(array).__name__}; give a NumPy array of float32 or int32, for "
             f"example {name}.numpy() of a tensor on the CPU"
         )
-    if given.dtype.name not in _CODES:
+    if array.dtype.name not in _CODES:
         raise TypeError(
-            f"{name} has elements of {given.dtype.name}, but the simulated memory has words of 4 "
+            f"{name} has elements of {array.dtype.name}, but the simulated memory has words of 4 "
             f"bytes; give {name}.astype(np.float32) or int32"
         )
-    if given.ndim > 2 or not given.size:
+    if array.ndim > 2 or not array.size:
         raise ValueError(
-            f"{name} has the shape {given.shape}, but an array must have one dimension or two, and "
+            f"{name} has the shape {array.shape}, but an array must have one dimension or two, and "
             "an element"
         )
-    if not given.flags.c_contiguous:
+    if not array.flags.c_contiguous:
         raise ValueError(
             f"{name} is not stored row by row, so its addresses would be others; give "
             f"np.ascontiguousarray({name})"
         )
-    sharing = next((other for other, values in others if np.may_share_memory(values, given)), None)
-    if sharing is not None:
+    shared_name = next(
+        (earlier_name for earlier_name, values in earlier if np.may_share_memory(values, array)),
+        None,
+    )
+    if shared_name is not None:
         raise ValueError(
-            f"{name} and {sharing} share memory, but each array must have its own; give a copy of "
-            "one"
+            f"{name} and {shared_name} share memory, but each array must have its own; give a copy "
+            "of one"
         )
 
 
@@ -461,14 +464,16 @@ def _check_barrier(lanes: Sequence[_Lane], waiting: Sequence[_Lane]) -> None:
     if len(waiting) < len(lanes):
         ended = next(lane for lane in lanes if lane not in waiting)
         raise KernelError(
-            f"{named(waiting[0].thread)} waits at a barrier, but {named(ended.thread)} has ended; "
-            "let no if or return skip a yield, because every thread of a block must reach it"
+            f"{thread_name(waiting[0].thread)} waits at a barrier, but {thread_name(ended.thread)} "
+            "has ended; let no if or return skip a yield, because every thread of a block must "
+            "reach it"
         )
-    other = next((lane for lane in waiting if lane.barrier != waiting[0].barrier), None)
-    if other is not None:
+    elsewhere = next((lane for lane in waiting if lane.barrier != waiting[0].barrier), None)
+    if elsewhere is not None:
         raise KernelError(
-            f"{named(waiting[0].thread)} and {named(other.thread)} wait at different barriers; put "
-            "the yield outside the if, so that every thread of a block reaches the same one"
+            f"{thread_name(waiting[0].thread)} and {thread_name(elsewhere.thread)} wait at "
+            "different barriers; put the yield outside the if, so that every thread of a block "
+            "reaches the same one"
         )
 
 
@@ -476,17 +481,17 @@ def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Requ
     """Yield the requests of a warp whose lanes made the accesses ``traces``, those furthest behind
     first.
     """
-    at = [0] * len(traces)
+    positions = [0] * len(traces)
     waiting = [lane for lane, trace in enumerate(traces) if trace]
     while waiting:
-        first = min(traces[lane][at[lane]].place for lane in waiting)
-        going: dict[tuple[str, bool], list[tuple[int, Access]]] = defaultdict(list)
+        first_place = min(traces[lane][positions[lane]].place for lane in waiting)
+        groups: dict[tuple[str, bool], list[tuple[int, Access]]] = defaultdict(list)
         for lane in waiting:
-            access = traces[lane][at[lane]]
-            if access.place == first:
-                going[access.array.space, access.stores].append((lane, access))
-                at[lane] += 1
-        for (space, stores), group in going.items():
+            access = traces[lane][positions[lane]]
+            if access.place == first_place:
+                groups[access.array.space, access.stores].append((lane, access))
+                positions[lane] += 1
+        for (space, stores), group in groups.items():
             names = sorted({access.array.name for _, access in group})
             yield Request(
                 warp,
@@ -496,10 +501,10 @@ def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Requ
                 lanes=tuple(lane for lane, _ in group),
                 addresses=tuple(access.address for _, access in group),
             )
-        waiting = [lane for lane in waiting if at[lane] < len(traces[lane])]
+        waiting = [lane for lane in waiting if positions[lane] < len(traces[lane])]
 
 
-def _counted(requests: Sequence[Request]) -> tuple[ArrayCounts, ...]:
+def _count_requests(requests: Sequence[Request]) -> tuple[ArrayCounts, ...]:
     """Return a row for each array and access, in the order of their first requests."""
     groups: dict[tuple[str, str, str], list[Request]] = defaultdict(list)
     for request in requests:

@@ -62,6 +62,6 @@ def measure_transposes() -> MeasuredTransposes | None:
                 f"the kernel {name} did not transpose the matrix on {torch.cuda.get_device_name()}"
             )
     calls["torch"] = lambda: matrix.t().contiguous()
-    compared = timing.compare(calls, budget_s=_BUDGET_S, device="cuda", precision=0.05)
-    transposes = tuple(MeasuredTranspose(row.name, row.minimum_s) for row in compared.candidates)
-    return MeasuredTransposes(torch.cuda.get_device_name(), _SIDE, transposes, compared.stable)
+    comparison = timing.compare(calls, budget_s=_BUDGET_S, device="cuda", precision=0.05)
+    transposes = tuple(MeasuredTranspose(row.name, row.minimum_s) for row in comparison.candidates)
+    return MeasuredTransposes(torch.cuda.get_device_name(), _SIDE, transposes, comparison.stable)

@@ -155,8 +155,8 @@ def _room(capability: str | Multiprocessor) -> Multiprocessor:
 
 def _warps_with_registers(room: Multiprocessor, warp_registers: int) -> int:
     """Return the warps that get registers: each partition gives its own, whole warps only."""
-    given = -(-warp_registers // _REGISTER_UNIT) * _REGISTER_UNIT
-    return room.partitions * (room.registers // room.partitions // given)
+    allocated = -(-warp_registers // _REGISTER_UNIT) * _REGISTER_UNIT
+    return room.partitions * (room.registers // room.partitions // allocated)
 
 
 def _blocks_with_shared_memory(room: Multiprocessor, own_bytes: int) -> int:

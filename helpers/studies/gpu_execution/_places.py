@@ -57,21 +57,21 @@ class _Layout:
 
 def _layout(code: CodeType) -> _Layout:
     instructions = list(dis.get_instructions(code))
-    ends: dict[int, int] = {}
+    end_of_loop: dict[int, int] = {}
     for jump in instructions:
         # which waits for a generator
         if "JUMP_BACKWARD" in jump.opname and not jump.opname.endswith("NO_INTERRUPT"):
-            ends[jump.argval] = max(ends.get(jump.argval, 0), jump.offset)
+            end_of_loop[jump.argval] = max(end_of_loop.get(jump.argval, 0), jump.offset)
     loops = []
-    for begin, end in sorted(ends.items(), key=lambda item: (item[0], -item[1])):
+    for begin, end in sorted(end_of_loop.items(), key=lambda item: (item[0], -item[1])):
         lines = [
-            each.positions.lineno
-            for each in instructions
-            if begin <= each.offset <= end and each.positions
+            instruction.positions.lineno
+            for instruction in instructions
+            if begin <= instruction.offset <= end and instruction.positions
         ]
-        known = [line for line in lines if line is not None]
-        loops.append(_Loop(begin, end, min(known), max(known)))
-    return _Layout(code, tuple(loops), tuple(each.offset for each in instructions))
+        known_lines = [line for line in lines if line is not None]
+        loops.append(_Loop(begin, end, min(known_lines), max(known_lines)))
+    return _Layout(code, tuple(loops), tuple(instruction.offset for instruction in instructions))
 
 
 @dataclass(eq=False)
@@ -109,7 +109,7 @@ class Follower:
 
     _layouts: dict[int, _Layout] = field(default_factory=dict)
     _frames: dict[FrameType, _Visit] = field(default_factory=dict)
-    _others: Any = None
+    _previous_trace: Any = None
     _outside: FrameType | None = None
 
     def of(self, frames: dict[FrameType, _Visit]) -> Follower:
@@ -118,8 +118,8 @@ class Follower:
         return self
 
     def __enter__(self) -> None:
-        self._others, self._outside = sys.gettrace(), sys._getframe(1)
-        sys.settrace(self._called)
+        self._previous_trace, self._outside = sys.gettrace(), sys._getframe(1)
+        sys.settrace(self._trace_call)
 
     def __exit__(
         self,
@@ -127,24 +127,24 @@ class Follower:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        sys.settrace(self._others)
+        sys.settrace(self._previous_trace)
 
-    def _called(self, frame: FrameType, _event: str, _: Any) -> Any:
+    def _trace_call(self, frame: FrameType, _event: str, _: Any) -> Any:
         code = frame.f_code
         if not (self._layouts.get(id(code)) or self._layout_of(code)).loops:
             return None
         if frame not in self._frames:
             layout = self._layouts[id(code)]
             self._frames[frame] = _Visit(layout, frame.f_lineno, [0] * len(layout.loops))
-        return self._moved
+        return self._trace_line
 
-    def _moved(self, frame: FrameType, event: str, _: Any) -> Any:
+    def _trace_line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
             self._frames[frame].move(frame.f_lineno)
         elif event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR:
             # which may only wait
             del self._frames[frame]
-        return self._moved
+        return self._trace_line
 
     def _layout_of(self, code: CodeType) -> _Layout:
         layout = _Layout(code, (), ()) if code.co_filename.startswith(_ROOM) else _layout(code)
@@ -158,14 +158,14 @@ class Follower:
             layout = self._layouts.get(id(frame.f_code)) or self._layout_of(frame.f_code)
             if not layout.begins:  # the room's own code, which called the kernel
                 break
-            at = layout.begins[bisect_right(layout.begins, frame.f_lasti) - 1]
-            part: Place = (at,)
+            offset = layout.begins[bisect_right(layout.begins, frame.f_lasti) - 1]
+            part: Place = (offset,)
             if layout.loops:
                 iterations = self._frames[frame].iterations
                 for loop, iteration in zip(
                     reversed(layout.loops), reversed(iterations), strict=True
                 ):
-                    if loop.begin <= at <= loop.end:
+                    if loop.begin <= offset <= loop.end:
                         part = (loop.begin, iteration, *part)
             place = part + place
             frame = frame.f_back

@@ -75,20 +75,23 @@ def count_passes(addresses: Iterable[int]) -> int:
 
 def _lanes(addresses: Iterable[int], size_bytes: int) -> list[int]:
     """Return the addresses as ints, refused if they cannot be those of one request."""
-    given = members("addresses", addresses, "byte addresses, one per lane")
-    if len(given) > WARP_LANES:
+    raw_addresses = members("addresses", addresses, "byte addresses, one per lane")
+    if len(raw_addresses) > WARP_LANES:
         raise ValueError(
-            f"addresses has {len(given):,} addresses, but a warp has 32 lanes; give those of one "
-            "request"
+            f"addresses has {len(raw_addresses):,} addresses, but a warp has 32 lanes; give those "
+            "of one request"
         )
-    found = [
+    lane_addresses = [
         whole_number(f"addresses[{lane}]", address, at_least=0)
-        for lane, address in enumerate(given)
+        for lane, address in enumerate(raw_addresses)
     ]
-    crooked = next((lane for lane, address in enumerate(found) if address % size_bytes), None)
-    if crooked is not None:
+    misaligned = next(
+        (lane for lane, address in enumerate(lane_addresses) if address % size_bytes), None
+    )
+    if misaligned is not None:
         raise ValueError(
-            f"addresses[{crooked}]={found[crooked]} must be a multiple of the {size_bytes} bytes "
-            f"that a lane takes; give byte addresses, {size_bytes} times the number of the element"
+            f"addresses[{misaligned}]={lane_addresses[misaligned]} must be a multiple of the "
+            f"{size_bytes} bytes that a lane takes; give byte addresses, {size_bytes} times the "
+            "number of the element"
         )
-    return found
+    return lane_addresses

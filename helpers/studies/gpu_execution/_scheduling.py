@@ -35,8 +35,8 @@ class Turn(Record):
 
 
 class Schedule(Record):
-    """What a scheduler with ``warps`` warps did, each with ``loads`` loads in flight while it
-    waits.
+    """The turns and rates of a scheduler with ``warps`` warps, each with ``loads`` loads in flight
+    while it waits.
 
     ``busy_share`` is the share of cycles in which it issued an instruction, ``bytes_per_cycle`` the
     rate at which the memory delivered, ``bytes_in_flight`` what was on its way on average. The
@@ -110,13 +110,13 @@ def run_scheduler(
         turns.append(Turn(warp, start, cycle, flights[-1][1]))
         heapq.heappush(waiting, (turns[-1].ready, warp))
     begin, end = first_turns[rounds // 2], first_turns[rounds]
-    counted = sum(begin <= turn.start < end for turn in turns)
+    counted_turns = sum(begin <= turn.start < end for turn in turns)
     in_flight = sum(max(0.0, min(arrived, end) - max(issued, begin)) for issued, arrived in flights)
     return Schedule(
         warps,
         loads,
-        busy_share=counted * (computing + loads) / (end - begin),
-        bytes_per_cycle=LOAD_BYTES * counted * loads / (end - begin),
+        busy_share=counted_turns * (computing + loads) / (end - begin),
+        bytes_per_cycle=LOAD_BYTES * counted_turns * loads / (end - begin),
         bytes_in_flight=LOAD_BYTES * in_flight / (end - begin),
         turns=tuple(turns),
     )

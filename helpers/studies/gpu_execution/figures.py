@@ -1,6 +1,4 @@
-"""The figures of lesson 03: they draw what requests, schedules and rules of this room have
-counted.
-"""
+"""The figures of lesson 03: the requests, schedules and rules of this room, drawn."""
 
 from __future__ import annotations
 
@@ -50,17 +48,17 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
         name: members(f"requests[{name!r}]", group, "requests, as a launch has them", kind=Request)
         for name, group in named("requests", requests, "lists of requests").items()
     }
-    several = next(
+    mixed_name = next(
         (name for name, group in rows.items() if len({request.warp for request in group}) != 1),
         None,
     )
-    if several is not None or not rows:
+    if mixed_name is not None or not rows:
         raise ValueError(
-            f"requests of {several!r} are of no warp or of several; give those of one, such as "
+            f"requests of {mixed_name!r} are of no warp or of several; give those of one, such as "
             "[request for request in run.requests if request.warp == 0]"
         )
-    high = sum(_NAME_IN + _ROW_IN * len(group) + 0.1 for group in rows.values())
-    drawn, axes = paper(_LEFT_IN + WARP_LANES * _LANE_IN + 0.2, 0.1 + high + 0.4, title=title)
+    height = sum(_NAME_IN + _ROW_IN * len(group) + 0.1 for group in rows.values())
+    figure, axes = paper(_LEFT_IN + WARP_LANES * _LANE_IN + 0.2, 0.1 + height + 0.4, title=title)
     y = 0.1
     for name, group in rows.items():
         write(axes, 0.12, y + _NAME_IN / 2, name, ha="left", bold=True)
@@ -85,7 +83,7 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
         y + 0.05,
         {"takes part": (COMPUTING, COMPUTING), "is off": (WAITING, WAITING)},
     )
-    return drawn
+    return figure
 
 
 def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
@@ -102,7 +100,7 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
     }
     rows = sum(-(-len(group) // _SECTORS_IN_ROW) for group in touched.values())
     width = 0.24 + _SECTORS_IN_ROW * _SECTOR_IN
-    drawn, axes = paper(
+    figure, axes = paper(
         width, 0.55 + (_NAME_IN + 0.14) * len(words) + _SECTOR_ROW_IN * rows, title=title
     )
     top = 0.1
@@ -118,8 +116,8 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
             colour=QUIET,
         )
         top += _NAME_IN
-        for place, sector in enumerate(group):
-            row, column = divmod(place, _SECTORS_IN_ROW)
+        for index, sector in enumerate(group):
+            row, column = divmod(index, _SECTORS_IN_ROW)
             for word in range(_SECTOR_WORDS):
                 is_used = sector * _SECTOR_WORDS + word in words[name]
                 corner = 0.12 + column * _SECTOR_IN + word * _WORD_IN, top + row * _SECTOR_ROW_IN
@@ -138,7 +136,7 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
         top + 0.08,
         {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)},
     )
-    return drawn
+    return figure
 
 
 def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
@@ -153,12 +151,12 @@ def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
     _words(requests)
     lanes = {
         name: [int(address) // WORD_BYTES for address in group]
-        for name, group in _listed(requests).items()
+        for name, group in _list_addresses(requests).items()
     }
     side, gap = _BANK_IN * BANKS, 0.5
-    drawn, axes = paper(max(_LEAST_IN, 0.35 + (side + gap) * len(lanes)), side + 1.4, title=title)
-    for place, (name, words) in enumerate(lanes.items()):
-        left, top = 0.6 + place * (side + gap), 0.62
+    figure, axes = paper(max(_LEAST_IN, 0.35 + (side + gap) * len(lanes)), side + 1.4, title=title)
+    for index, (name, words) in enumerate(lanes.items()):
+        left, top = 0.6 + index * (side + gap), 0.62
         passes = bank_passes(WORD_BYTES * word for word in words)
         write(axes, left, 0.18, name, ha="left", bold=True)
         write(
@@ -187,7 +185,7 @@ def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
         side + 1.0,
         {"first pass": (COMPUTING, COMPUTING), "a later pass": (WAITING, WAITING)},
     )
-    return drawn
+    return figure
 
 
 def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: float) -> Figure:
@@ -198,25 +196,28 @@ def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: floa
     data. ``title`` stands above. Raises ValueError for no schedule, TypeError for what is none.
     Lesson 03.
     """
-    given = named("schedules", schedules, "schedules, as run_scheduler() returns them")
+    named_schedules = named("schedules", schedules, "schedules, as run_scheduler() returns them")
     members(
-        "schedules", given.values(), "schedules, as run_scheduler() returns them", kind=Schedule
+        "schedules",
+        named_schedules.values(),
+        "schedules, as run_scheduler() returns them",
+        kind=Schedule,
     )
-    if not given:
+    if not named_schedules:
         raise ValueError(
             "no schedules; give at least one, as run_scheduler() returns it, with a name"
         )
-    rows = sum(schedule.warps + 1 for schedule in given.values())
-    drawn, axes = plotting.figure(title=title, height_in=1.4 + 0.16 * rows)
+    rows = sum(schedule.warps + 1 for schedule in named_schedules.values())
+    figure, axes = plotting.figure(title=title, height_in=1.4 + 0.16 * rows)
     row = 0
-    for name, schedule in given.items():
+    for name, schedule in named_schedules.items():
         for turn in schedule.turns:
-            for begin, end, what in (
+            for begin, end, activity in (
                 (turn.start, turn.stop, "computing"),
                 (turn.stop, turn.ready, "waiting"),
             ):
                 axes.broken_barh(
-                    [(begin, end - begin)], (row + turn.warp, 0.8), color=COLOURS[what]
+                    [(begin, end - begin)], (row + turn.warp, 0.8), color=COLOURS[activity]
                 )
         label = f"{name}:\nbusy {100 * schedule.busy_share:.0f} %"
         axes.text(
@@ -235,17 +236,19 @@ def draw_schedules(schedules: Mapping[str, Schedule], *, title: str, until: floa
         yticks=[],
     )
     axes.grid(visible=False)
-    shown = {"issues instructions": "computing", "waits for its data": "waiting"}
-    handles = [Patch(facecolor=COLOURS[what], label=label) for label, what in shown.items()]
-    drawn.legend(
+    legend = {"issues instructions": "computing", "waits for its data": "waiting"}
+    handles = [
+        Patch(facecolor=COLOURS[activity], label=label) for label, activity in legend.items()
+    ]
+    figure.legend(
         handles=handles, ncols=len(handles), loc="outside lower center", frameon=False, fontsize=11
     )
-    return drawn
+    return figure
 
 
 class TransposeStep(Record):
-    """A kernel on the way from the one-line transpose to the fastest: what is counted of it, and
-    what was published.
+    """A kernel on the way from the one-line transpose to the fastest: its counts and its published
+    time.
 
     ``sectors`` are those of a warp per 32 values, ``passes`` those of a column of its tile in
     shared memory, None without a tile. Lesson 03.
@@ -264,11 +267,14 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
     least time by the roofline. ``title`` stands above. Raises TypeError for steps that are none,
     ValueError for no step or a least time that is not above 0. Lesson 03.
     """
-    given = named("steps", steps, "steps of the way")
+    named_steps = named("steps", steps, "steps of the way")
     members(
-        "steps", given.values(), "steps of the way, as TransposeStep has them", kind=TransposeStep
+        "steps",
+        named_steps.values(),
+        "steps of the way, as TransposeStep has them",
+        kind=TransposeStep,
     )
-    if not given:
+    if not named_steps:
         raise ValueError("no steps; give at least one TransposeStep, with a name")
     columns = {
         "sectors per\n32 values": 2.75,
@@ -277,18 +283,18 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
     }
     left, longest = 5.15, 1.9
     least_s = number("least_s", least_s, above=0)
-    scale = longest / max(least_s, *(step.published.time_s for step in given.values()))
-    drawn, axes = paper(left + longest + 0.9, 1.1 + _STEP_IN * len(given), title=title)
+    scale = longest / max(least_s, *(step.published.time_s for step in named_steps.values()))
+    figure, axes = paper(left + longest + 0.9, 1.1 + _STEP_IN * len(named_steps), title=title)
     for heading, middle in columns.items():
         write(axes, middle, 0.3, heading, size=10, colour=QUIET)
     write(axes, left, 0.3, "time (published)", size=10, colour=QUIET, ha="left")
-    above: tuple[int | None, ...] = ()
-    for row, (name, step) in enumerate(given.items()):
+    previous_counts: tuple[int | None, ...] = ()
+    for row, (name, step) in enumerate(named_steps.items()):
         top, time_s = 0.6 + _STEP_IN * row, step.published.time_s
         counts = step.sectors, step.passes, step.published.values_per_thread
         write(axes, 0.12, top + _STEP_IN / 2, name, ha="left")
-        for place, (middle, count) in enumerate(zip(columns.values(), counts, strict=True)):
-            is_new = bool(above) and count != above[place]
+        for index, (middle, count) in enumerate(zip(columns.values(), counts, strict=True)):
+            is_new = bool(previous_counts) and count != previous_counts[index]
             text = "–" if count is None else str(count)
             write(
                 axes, middle, top + _STEP_IN / 2, text, bold=is_new, colour=INK if is_new else QUIET
@@ -303,12 +309,14 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
             f"{1e3 * time_s:.2f} ms",
             ha="left",
         )
-        above = counts
-    at, bottom = left + scale * least_s, 0.6 + _STEP_IN * len(given)
-    axes.plot([at, at], [0.58, bottom + 0.1], color=MODELLED, linestyle="--", linewidth=1.6)
+        previous_counts = counts
+    limit_x, bottom = left + scale * least_s, 0.6 + _STEP_IN * len(named_steps)
+    axes.plot(
+        [limit_x, limit_x], [0.58, bottom + 0.1], color=MODELLED, linestyle="--", linewidth=1.6
+    )
     text = f"roofline, {1e3 * least_s:.2f} ms (modelled)"
-    write(axes, at, bottom + 0.26, text, size=10, colour=MODELLED, ha="left")
-    return drawn
+    write(axes, limit_x, bottom + 0.26, text, size=10, colour=MODELLED, ha="left")
+    return figure
 
 
 def explore_occupancy() -> None:
@@ -369,11 +377,11 @@ def explore_occupancy() -> None:
     )
 
 
-def _listed(requests: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
-    given = named("requests", requests, "byte addresses, one per lane")
+def _list_addresses(requests: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+    groups = named("requests", requests, "byte addresses, one per lane")
     return {
         name: members(f"requests[{name!r}]", group, "byte addresses")
-        for name, group in given.items()
+        for name, group in groups.items()
     }
 
 
@@ -381,13 +389,13 @@ def _words(requests: Mapping[str, Iterable[int]]) -> dict[str, set[int]]:
     """Return the words of each request, refused as :func:`sectors` refuses addresses, or because
     there is none.
     """
-    listed = _listed(requests)
-    empty = next((name for name, group in listed.items() if not sectors(group)), None)
-    if empty is not None or not listed:
+    addresses = _list_addresses(requests)
+    empty = next((name for name, group in addresses.items() if not sectors(group)), None)
+    if empty is not None or not addresses:
         raise ValueError(
-            f"requests has {'no addresses of ' + repr(empty) if listed else 'no request'}; give "
+            f"requests has {'no addresses of ' + repr(empty) if addresses else 'no request'}; give "
             "the byte addresses of at least one lane, by a name"
         )
     return {
-        name: {int(address) // WORD_BYTES for address in group} for name, group in listed.items()
+        name: {int(address) // WORD_BYTES for address in group} for name, group in addresses.items()
     }

@@ -201,8 +201,8 @@ def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
     slope, error = _slope(years, np.log2(values))
     half_width = _student_quantile((1 + confidence) / 2, len(years) - 2) * error
     low, high = slope - half_width, slope + half_width
-    told = low > 0 or high < 0
-    shortest, longest = sorted((1 / low, 1 / high), key=abs) if told else (None, None)
+    is_significant = low > 0 or high < 0
+    shortest, longest = sorted((1 / low, 1 / high), key=abs) if is_significant else (None, None)
     return DoublingTime(
         slope,
         low,
@@ -260,13 +260,13 @@ def energy_cost(name: str) -> EnergyCost:
     Raises ValueError for another name, with those there are. Lesson 01.
     """
     costs = energy_costs().costs
-    found = next((cost for cost in costs if cost.name == name), None)
-    if found is None:
+    match = next((cost for cost in costs if cost.name == name), None)
+    if match is None:
         raise ValueError(
             f"no energy is known for {name!r}; the table has "
             f"{', '.join(cost.name for cost in costs)}"
         )
-    return found
+    return match
 
 
 def multiplier_exponent() -> float:
@@ -308,8 +308,8 @@ def _student_quantile(share: float, freedom: int) -> float:
     """
     angles = np.linspace(0, math.pi / 2, _QUANTILE_POINTS)
     density = np.cos(angles) ** (freedom - 1)
-    below = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
-    angle = float(np.interp(2 * share - 1, below / below[-1], angles))
+    cumulative = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    angle = float(np.interp(2 * share - 1, cumulative / cumulative[-1], angles))
     return math.sqrt(freedom) * math.tan(angle)
 
 

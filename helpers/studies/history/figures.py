@@ -42,24 +42,24 @@ def draw_trends(all_series: Sequence[Trend], *, title: str, mark: float | None =
     _check(all_series)
     if mark is not None:
         return _panels(all_series, title, mark)
-    drawn, axes = figure(title=title, height_in=3.9)
-    for place, series in enumerate(all_series):
-        _points(axes, series, place, label=_quantity(series))
+    chart, axes = figure(title=title, height_in=3.9)
+    for index, series in enumerate(all_series):
+        _points(axes, series, index, label=_quantity(series))
     _by_year(axes, [point.value for series in all_series for point in series.points])
     axes.set_ylabel("value, in the unit of the legend")
-    drawn.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
-    return drawn
+    chart.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
+    return chart
 
 
 def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
-    drawn, first = figure(title=title, height_in=2.8)
+    chart, first = figure(title=title, height_in=2.8)
     first.remove()
-    drawn.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold")
+    chart.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold")
     with plt.style.context(STYLE_FILE):
-        panels = drawn.subplots(1, len(all_series), sharex=True, squeeze=False)[0]
-    for place, (axes, series) in enumerate(zip(panels, all_series, strict=True)):
+        panels = chart.subplots(1, len(all_series), sharex=True, squeeze=False)[0]
+    for index, (axes, series) in enumerate(zip(panels, all_series, strict=True)):
         axes.axvline(mark, color="#888888", linewidth=1.2, linestyle="--")
-        _points(axes, series, place, markersize=4)
+        _points(axes, series, index, markersize=4)
         _by_year(axes, [point.value for point in series.points])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
@@ -68,13 +68,13 @@ def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
         axes.set_xlabel("")
     years = [point.year for series in all_series for point in series.points]
     panels[0].set_xlim(min(years) - 3, max(years) + 3)
-    return drawn
+    return chart
 
 
 def _points(
     axes: Axes,
     series: Trend,
-    place: int,
+    index: int,
     *,
     label: str | None = None,
     markersize: float | None = None,
@@ -87,8 +87,8 @@ def _points(
         years,
         values,
         linestyle="None",
-        marker=_MARKERS[place % len(_MARKERS)],
-        color=_COLOURS[place % len(_COLOURS)],
+        marker=_MARKERS[index % len(_MARKERS)],
+        color=_COLOURS[index % len(_COLOURS)],
         label=label,
         markersize=markersize,
     )
@@ -114,25 +114,25 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
         raise ValueError(f"an energy is a number above 0; not {', '.join(wrong)}")
     kinds = list(dict.fromkeys(cost.kind for cost in costs))
     rows = sorted(costs, key=lambda cost: (kinds.index(cost.kind), cost.middle_j))
-    drawn, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
+    chart, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
     axes.set_xscale("log")
     right = 10 ** math.ceil(math.log10(max(cost.most_pj for cost in rows)))
-    for place, cost in enumerate(rows):
-        at = kinds.index(cost.kind)
-        ends = sorted({cost.least_pj, cost.most_pj})
+    for row, cost in enumerate(rows):
+        kind_index = kinds.index(cost.kind)
+        bounds = sorted({cost.least_pj, cost.most_pj})
         axes.plot(
-            ends,
-            [place] * len(ends),
-            marker=_MARKERS[at % len(_MARKERS)],
+            bounds,
+            [row] * len(bounds),
+            marker=_MARKERS[kind_index % len(_MARKERS)],
             markersize=8,
             linewidth=3,
-            color=_COLOURS[at % len(_COLOURS)],
+            color=_COLOURS[kind_index % len(_COLOURS)],
         )
-        words = " to ".join(energy_text(end * _PICOJOULE) for end in ends)
+        words = " to ".join(energy_text(end * _PICOJOULE) for end in bounds)
         fits = cost.most_pj * _ENERGY_ROOM <= right
         axes.annotate(
             words,
-            (cost.most_pj if fits else cost.least_pj, place),
+            (cost.most_pj if fits else cost.least_pj, row),
             xytext=(9 if fits else -9, 0),
             textcoords="offset points",
             ha="left" if fits else "right",
@@ -148,12 +148,13 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("energy (each labelled line is ten times the one before)")
     handles = [
-        Patch(facecolor=_COLOURS[at % len(_COLOURS)], label=kind) for at, kind in enumerate(kinds)
+        Patch(facecolor=_COLOURS[kind_index % len(_COLOURS)], label=kind)
+        for kind_index, kind in enumerate(kinds)
     ]
-    drawn.legend(
+    chart.legend(
         handles=handles, ncols=len(kinds), loc="outside lower left", frameon=False, fontsize=10
     )
-    return drawn
+    return chart
 
 
 def energy_text(energy_j: float) -> str:

@@ -35,7 +35,7 @@ _END = object()
 
 
 @dataclass(frozen=True)
-class Copied:
+class BatchCopy:
     """A batch on its way to a device: ``ready`` is when it is there (seconds, or a CUDA event;
     None: it is).
     """
@@ -81,7 +81,7 @@ class SleepingAccelerator:
         link = self.pageable if copying == "blocking" else self.pinned
         return link.transfer_s(sum(tensor.nbytes for tensor in tensors_of(batch)))
 
-    def copy(self, batch: Any, *, copying: str) -> Copied:
+    def copy(self, batch: Any, *, copying: str) -> BatchCopy:
         """Start the copy of ``batch``; with "blocking" come back when it has ended."""
         duration_s = self.copy_s(batch, copying=copying)
         with self._lock:
@@ -95,9 +95,9 @@ class SleepingAccelerator:
                 self._note(COPIES, start_s, end_s, "copying")
         if copying == "blocking":
             sleep_until(end_s)
-        return Copied(batch, end_s)
+        return BatchCopy(batch, end_s)
 
-    def step(self, copied: Copied) -> None:
+    def step(self, copied: BatchCopy) -> None:
         """Queue one training step with a batch."""
         with self._lock:
             start_s = max(time.perf_counter(), self._computing_until_s, copied.ready)
@@ -109,7 +109,7 @@ class SleepingAccelerator:
         sleep_until(self._computing_until_s)
 
     def activities(self) -> list[Activity]:
-        """Return what the device and its copy engine did."""
+        """Return the activities of the device and its copy engine."""
         return list(self._done)
 
     def _note(self, lane: str, start_s: float, end_s: float, kind: str) -> None:
@@ -153,7 +153,7 @@ class TrainingAccelerator:
             event.synchronize()
             self._zero = (event, time.perf_counter())
 
-    def copy(self, batch: Any, *, copying: str) -> Copied:
+    def copy(self, batch: Any, *, copying: str) -> BatchCopy:
         """Start the copy of ``batch`` to the device."""
         choice("copying", copying, COPYING)
         if self.device.type == "cpu":
@@ -163,19 +163,19 @@ class TrainingAccelerator:
                     "batch is there already. Use copying='blocking', or a SleepingAccelerator with "
                     "a link"
                 )
-            return Copied(batch, None)
-        copied, start, end = self._copies.start(batch, copying=copying)
+            return BatchCopy(batch, None)
+        batch_copy, start, end = self._copies.start(batch, copying=copying)
         self._spans.append((COPIES, "copying", start, end))
-        return copied
+        return batch_copy
 
-    def step(self, copied: Copied) -> None:
+    def step(self, copied: BatchCopy) -> None:
         """Train on a batch."""
         if self.device.type == "cpu":
             start_s = time.perf_counter()
             self.train(copied.batch)
             self._spans.append((DEVICE, "computing", start_s, time.perf_counter()))
             return
-        batch = self._copies.received(copied)
+        batch = self._copies.receive(copied)
         stream = torch.cuda.current_stream(self.device)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record(stream)
@@ -189,13 +189,15 @@ class TrainingAccelerator:
             torch.cuda.synchronize(self.device)
 
     def activities(self) -> list[Activity]:
-        """Return what the device and its copy engine did; on CUDA call :meth:`wait` first."""
+        """Return the activities of the device and its copy engine; on CUDA after :meth:`wait`."""
         counts: dict[str, int] = {}
-        done = []
+        activities = []
         for lane, kind, start, end in self._spans:
             number = counts[lane] = counts.get(lane, -1) + 1
-            done.append(Activity(lane, self._host_s(start), self._host_s(end), kind, str(number)))
-        return done
+            activities.append(
+                Activity(lane, self._host_s(start), self._host_s(end), kind, str(number))
+            )
+        return activities
 
     def _host_s(self, moment: Any) -> float:
         event, zero_s = self._zero
@@ -223,7 +225,7 @@ class CudaCopies:
 
     def start(
         self, batch: Any, *, copying: str
-    ) -> tuple[Copied, torch.cuda.Event, torch.cuda.Event]:
+    ) -> tuple[BatchCopy, torch.cuda.Event, torch.cuda.Event]:
         """Start a copy; return the batch on the device and the events around the copy."""
         if copying != "blocking":
             _refuse_pageable(batch, copying)
@@ -231,22 +233,22 @@ class CudaCopies:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             start.record(stream)
-            moved = pytree.tree_map_only(
+            device_batch = pytree.tree_map_only(
                 torch.Tensor,
                 lambda tensor: tensor.to(self.device, non_blocking=copying != "blocking"),
                 batch,
             )
             end.record(stream)
-        return Copied(moved, end), start, end
+        return BatchCopy(device_batch, end), start, end
 
-    def received(self, copied: Copied) -> Any:
+    def receive(self, batch_copy: BatchCopy) -> Any:
         """Return the batch for the current stream, which waits for the copy; the host does not."""
         stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(copied.ready)
-        for tensor in tensors_of(copied.batch):
+        stream.wait_event(batch_copy.ready)
+        for tensor in tensors_of(batch_copy.batch):
             # Else the allocator hands the memory to the next copy while this stream still reads it.
             tensor.record_stream(stream)
-        return copied.batch
+        return batch_copy.batch
 
 
 def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[[Any], None]:
@@ -282,7 +284,7 @@ def _refuse_pageable(batch: Any, copying: str) -> None:
 def copied_ahead(
     batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 2
 ) -> Iterator[Iterator[Any]]:
-    """Give what ``copy(batch)`` returns of each of ``batches``, in order; a thread runs up to
+    """Give the results of ``copy(batch)`` for each of ``batches``, in order; a thread runs up to
     ``depth`` copies ahead.
 
     Neither a slow loader nor a host that waits for its device keeps the next copy from starting.
@@ -293,29 +295,29 @@ def copied_ahead(
     Raises ValueError for a depth below 1.
     """
     room = threading.Semaphore(whole_number("depth", depth, at_least=1))
-    filled: queue.SimpleQueue = queue.SimpleQueue()
-    stopped = threading.Event()
+    ready: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
     iterator = iter(batches)
 
     def fetch() -> None:
         try:
             while True:
                 room.acquire()
-                if stopped.is_set():
+                if stop.is_set():
                     return
                 try:
                     batch = next(iterator)
                 except StopIteration:
-                    filled.put((_END, None))
+                    ready.put((_END, None))
                     return
-                filled.put((None, copy(batch)))
+                ready.put((None, copy(batch)))
         except BaseException as error:
             # the loop that asks for the next batch must hear of everything
-            filled.put((_END, error))
+            ready.put((_END, error))
 
-    def given() -> Iterator[Any]:
+    def receive() -> Iterator[Any]:
         while True:
-            end, value = filled.get()
+            end, value = ready.get()
             if end is not _END:
                 room.release()
                 yield value
@@ -327,16 +329,16 @@ def copied_ahead(
     thread = threading.Thread(target=fetch, name="copies ahead", daemon=True)
     thread.start()
     try:
-        yield given()
+        yield receive()
     finally:
-        stopped.set()
+        stop.set()
         room.release()
         thread.join()
 
 
 def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
-    """Yield what ``loader`` gives on a CUDA ``device``, each batch copied on its own stream while
-    the last is computed.
+    """Yield the batches of ``loader`` on a CUDA ``device``, each copied on its own stream while the
+    last is computed.
 
         for images, labels in copy_ahead(make_loader(digits, LoaderSettings(pin_memory=True)),
         "cuda"):
@@ -359,5 +361,5 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
     with copied_ahead(
         loader, lambda batch: copies.start(batch, copying="ahead")[0], depth=depth
     ) as ready:
-        for copied in ready:
-            yield copies.received(copied)
+        for batch_copy in ready:
+            yield copies.receive(batch_copy)

@@ -173,7 +173,7 @@ _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 def training_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0
 ) -> dict[str, Any]:
-    """Return what a training needs to go on: the states of ``model`` and ``optimizer`` and the
+    """Return all that a training needs to go on: the states of ``model`` and ``optimizer`` and the
     ``step``, by reference.
 
     Nothing is copied: a later step changes the tensors in it. Lesson 10.
@@ -189,7 +189,9 @@ def state_bytes(state: object) -> int:
     ``torch.save`` writes. Lesson 10.
     """
     storages = (tensor.untyped_storage() for tensor in tensors_of(state))
-    return sum({stored._cdata: stored.nbytes() for stored in storages}.values())
+    return sum(
+        {tensor_storage._cdata: tensor_storage.nbytes() for tensor_storage in storages}.values()
+    )
 
 
 def snapshot(state: Any) -> Any:
@@ -200,22 +202,22 @@ def snapshot(state: Any) -> Any:
     """
     copies: dict[int, torch.Tensor] = {}
 
-    def copied(tensor: torch.Tensor) -> torch.Tensor:
+    def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()._cdata  # its address in PyTorch
         if storage not in copies:
-            copies[storage] = _copied_storage(tensor)
+            copies[storage] = _copy_storage(tensor)
         size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
         return torch.empty(0, dtype=tensor.dtype).set_(
             copies[storage].untyped_storage(), offset, size, stride
         )
 
-    kept = pytree.tree_map_only(torch.Tensor, copied, state)
+    cpu_state = pytree.tree_map_only(torch.Tensor, copy_tensor, state)
     for device in {tensor.device for tensor in tensors_of(state) if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
-    return kept
+    return cpu_state
 
 
-def _copied_storage(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_storage(tensor: torch.Tensor) -> torch.Tensor:
     source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
         tensor.detach().untyped_storage()
     )
@@ -282,9 +284,9 @@ class Checkpointer:
             self._write(state, path)
             return time.perf_counter() - start_s
         self.close()
-        kept = snapshot(state) if self.takes_snapshot else state
+        saved_state = snapshot(state) if self.takes_snapshot else state
         self._thread = threading.Thread(
-            target=self._write_or_keep_error, args=(kept, path), name="checkpoint"
+            target=self._write_or_keep_error, args=(saved_state, path), name="checkpoint"
         )
         self._thread.start()
         return time.perf_counter() - start_s
@@ -308,15 +310,17 @@ class Checkpointer:
         Raises FileNotFoundError, naming the steps that there are. Lesson 10.
         """
         matches = (_STEP.fullmatch(file.name) for file in self.folder.iterdir())
-        saved = sorted(int(match[1]) for match in matches if match is not None)
-        if not saved or (step is not None and step not in saved):
-            steps = ", ".join(map(str, saved)) or "none"
+        saved_steps = sorted(int(match[1]) for match in matches if match is not None)
+        if not saved_steps or (step is not None and step not in saved_steps):
+            steps = ", ".join(map(str, saved_steps)) or "none"
             raise FileNotFoundError(
                 f"no checkpoint of {'any step' if step is None else f'step {step}'} in "
                 f"{str(self.folder)!r}; there are those of: {steps}"
             )
         return torch.load(
-            self.path(saved[-1] if step is None else step), map_location="cpu", weights_only=True
+            self.path(saved_steps[-1] if step is None else step),
+            map_location="cpu",
+            weights_only=True,
         )
 
     def _write_or_keep_error(self, state: Mapping[str, Any], path: Path) -> None:
@@ -328,11 +332,11 @@ class Checkpointer:
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
         if self.disk is not None:
             sleep_for(self.disk.transfer_s(state_bytes(state)))
-        storage.write_atomically(path, serialised(state).getbuffer())
+        storage.write_atomically(path, serialise(state).getbuffer())
 
 
-def serialised(state: Mapping[str, Any]) -> io.BytesIO:
-    """Return what ``torch.save`` makes of ``state``, in memory."""
+def serialise(state: Mapping[str, Any]) -> io.BytesIO:
+    """Return ``state`` in memory as ``torch.save`` writes it."""
     content = io.BytesIO()
     torch.save(state, content)
     return content
@@ -362,7 +366,7 @@ class SaveCost(Record):
 def measure_save(
     state: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, repeats: int = 3
 ) -> SaveCost:
-    """Return what saving ``state`` to ``folder`` (by default that for temporary files) costs, part
+    """Return the cost of saving ``state`` to ``folder`` (by default that for temporary files), part
     by part.
 
     Each part's least of ``repeats``; the file is removed. Raises ValueError for a state without
@@ -379,14 +383,14 @@ def measure_save(
         "write_s": [],
         "sync_s": [],
     }
-    with tempfile.TemporaryDirectory(prefix="save-", dir=folder) as place:
+    with tempfile.TemporaryDirectory(prefix="save-", dir=folder) as directory:
         for _ in range(whole_number("repeats", repeats, at_least=1)):
             moments = [time.perf_counter()]
             snapshot(state)
             moments.append(time.perf_counter())
-            content = serialised(state)
+            content = serialise(state)
             moments.append(time.perf_counter())
-            with open(Path(place) / "state.pt", "wb") as file:
+            with open(Path(directory) / "state.pt", "wb") as file:
                 file.write(content.getbuffer())
                 file.flush()
                 moments.append(time.perf_counter())
@@ -491,10 +495,10 @@ def measure_stalls(
         whole_number("saves", saves, at_least=1),
         whole_number("every", every, at_least=1),
     )
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     rows, size = [], 0
     for way in console.track(tuple(ways), "one way of saving after the other", unit="way"):
-        model = make_model().to(place)
+        model = make_model().to(target)
         optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
         _step(model, optimizer, 0.0)  # Adam makes its moments in its first step
         size = state_bytes(training_state(model, optimizer))

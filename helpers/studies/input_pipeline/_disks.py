@@ -36,18 +36,18 @@ def filesystem(folder: str | os.PathLike[str]) -> str:
     >>> filesystem("/dev/shm")  # doctest: +SKIP
     'tmpfs'
     """
-    place = Path(folder).resolve(strict=True)
+    path = Path(folder).resolve(strict=True)
     if not _MOUNTS.is_file():
         return ""
     kind, depth = "", -1
     for line in _MOUNTS.read_text(encoding="utf-8").splitlines():
-        mounted, _, described = line.partition(" - ")
-        point = mounted.split()[4]
+        mount_fields, _, type_fields = line.partition(" - ")
+        point = mount_fields.split()[4]
         for escape, character in _ESCAPES.items():
             point = point.replace(escape, character)
         # of two on one point, the later
-        if place.is_relative_to(point) and len(Path(point).parts) >= depth:
-            kind, depth = described.split()[0], len(Path(point).parts)
+        if path.is_relative_to(point) and len(Path(point).parts) >= depth:
+            kind, depth = type_fields.split()[0], len(Path(point).parts)
     return kind
 
 
@@ -101,7 +101,7 @@ def measure_disk(folder: str | os.PathLike[str]) -> DiskTimes:
     that is not there. Lesson 10.
     """
     kind = filesystem(folder)
-    small = [Path(folder, f"small_{place:02}") for place in range(_SMALL_FILES)]
+    small = [Path(folder, f"small_{index:02}") for index in range(_SMALL_FILES)]
     large = Path(folder, "large")
     try:
         for path in small:
@@ -113,8 +113,8 @@ def measure_disk(folder: str | os.PathLike[str]) -> DiskTimes:
         in_order = range(0, _SMALL_BYTES * _PLACES, _SMALL_BYTES)
         at_random = random.Random(6).sample(range(_LARGE_BYTES - _SMALL_BYTES), _PLACES)
         in_order_s, at_random_s = (
-            read_from_disk_s(functools.partial(_read_items, large, places), [large]) / _PLACES
-            for places in (in_order, at_random)
+            read_from_disk_s(functools.partial(_read_items, large, offsets), [large]) / _PLACES
+            for offsets in (in_order, at_random)
         )
     finally:
         for path in (*small, large):
@@ -128,8 +128,8 @@ def _read_s(path: Path) -> float:
     return time.perf_counter() - start_s
 
 
-def _read_items(path: Path, places: Iterable[int]) -> None:
+def _read_items(path: Path, offsets: Iterable[int]) -> None:
     with path.open("rb") as file:
-        for place in places:
-            file.seek(place)
+        for offset in offsets:
+            file.seek(offset)
             file.read(_SMALL_BYTES)

@@ -35,8 +35,8 @@ _BATCH_LIMIT_S = 300.0
 
 
 class Setup(Record):
-    """What is compared: a kind of ``device``, how many ``devices``, the ``batch_size`` of all
-    together, and the clock.
+    """One side of a comparison: a kind of ``device``, how many ``devices``, the ``batch_size`` of
+    all together, and the clock.
 
     ``examples`` are those of one epoch. ``loading_in_clock``: batches are made while the clock
     runs, not before. Use :func:`helpers.studies.input_pipeline.vary` to change one of them. Raises
@@ -150,7 +150,7 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
 
 
 class SetupCosts(Record):
-    """What a device of one kind costs: seconds a step whatever its size, and seconds more an
+    """The costs of a device of one kind: seconds a step whatever its size, and seconds more an
     example.
 
     ``load_example_s`` is what a device's own loader needs for an example, in turn with the step.
@@ -205,7 +205,7 @@ def run_sleeping_setup(setup: Setup, costs: SetupCosts, *, ranks: Ranks | None =
     """
     if setup.devices == 1:
         return _sleeping_rank(0, 1, setup, costs)
-    ranks = _checked_ranks(setup, ranks)
+    ranks = _check_ranks(setup, ranks)
     return max(ranks.run(_sleeping_rank, setup, costs, timeout_s=_BATCH_LIMIT_S))
 
 
@@ -229,7 +229,7 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
         for _ in range(_WARM_UPS):
             step(0)
 
-    return _clocked(world_size, warm_up, step, _local_sizes(setup))
+    return _time_batches(world_size, warm_up, step, _local_sizes(setup))
 
 
 def run_setup(
@@ -267,7 +267,7 @@ def run_setup(
     images, labels = images[: setup.examples], labels[: setup.examples]
     if setup.devices == 1:
         return _training_rank(0, 1, setup, make_model, images, labels)
-    ranks = _checked_ranks(setup, ranks)
+    ranks = _check_ranks(setup, ranks)
     if ranks.device != {"CPU": "cpu", "GPU": "cuda"}[setup.device]:
         raise ValueError(
             f"the ranks are on {ranks.device!r}, and the setup is of {setup.device}s; give Ranks("
@@ -293,8 +293,8 @@ def _training_rank(
     train = training_step(model)
     # A rank's examples are every world_size-th of each batch, so that all ranks have as many
     # batches.
-    own = TensorDataset(images[rank::world_size], labels[rank::world_size])
-    loader = DataLoader(own, batch_size=setup.local_batch)
+    rank_examples = TensorDataset(images[rank::world_size], labels[rank::world_size])
+    loader = DataLoader(rank_examples, batch_size=setup.local_batch)
 
     def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(setup.epochs):
@@ -303,12 +303,12 @@ def _training_rank(
 
     first = tuple(part.to(device) for part in next(iter(loader)))
     ready = batches() if setup.loading_in_clock else list(batches())
-    return _clocked(
+    return _time_batches(
         world_size, lambda: [train(first) for _ in range(_WARM_UPS)], train, ready, device=device
     )
 
 
-def _clocked(
+def _time_batches(
     world_size: int,
     warm_up: Callable[[], object],
     step: Callable[[Any], object],
@@ -336,8 +336,10 @@ def _local_sizes(setup: Setup) -> list[int]:
     """Return the examples of each of a device's batches, all epochs; the last of an epoch may have
     fewer.
     """
-    whole, rest = divmod(setup.examples, setup.batch_size)
-    return ([setup.local_batch] * whole + ([rest // setup.devices] if rest else [])) * setup.epochs
+    full_batches, remainder = divmod(setup.examples, setup.batch_size)
+    return (
+        [setup.local_batch] * full_batches + ([remainder // setup.devices] if remainder else [])
+    ) * setup.epochs
 
 
 def _load_s(setup: Setup, costs: SetupCosts, size: int) -> float:
@@ -348,11 +350,11 @@ def _compute_s(costs: SetupCosts, size: int) -> float:
     return costs.step_s + size * costs.example_s if size else 0.0
 
 
-def _checked_ranks(setup: Setup, ranks: Ranks | None) -> Ranks:
+def _check_ranks(setup: Setup, ranks: Ranks | None) -> Ranks:
     if ranks is None or ranks.world_size != setup.devices:
-        given = "none were given" if ranks is None else f"{ranks.world_size} were given"
+        count = "none were given" if ranks is None else f"{ranks.world_size} were given"
         raise ValueError(
-            f"{setup.devices} devices need as many ranks, and {given}: with Ranks({setup.devices}) "
+            f"{setup.devices} devices need as many ranks, and {count}: with Ranks({setup.devices}) "
             "as ranks: ..."
         )
     return ranks

@@ -93,12 +93,12 @@ def measure_growth(
     them is not a batch of 2,000 per worker. Lesson 10.
     """
     workers = whole_number("workers", workers, at_least=1)
-    wanted = tuple(numbers("shares", shares, above=0))
+    fractions = tuple(numbers("shares", shares, above=0))
     batches = -(-len(dataset) // _BATCH)
-    if not wanted or max(wanted) > 1 or int(min(wanted) * batches) < workers:
+    if not fractions or max(fractions) > 1 or int(min(fractions) * batches) < workers:
         raise ValueError(
-            f"shares={wanted} of {batches} batches with {workers} workers; give shares of at most "
-            f"1 that are a batch of {_BATCH:,} items per worker or more"
+            f"shares={fractions} of {batches} batches with {workers} workers; give shares of at "
+            f"most 1 that are a batch of {_BATCH:,} items per worker or more"
         )
     if (
         "fork" not in multiprocessing.get_all_start_methods()
@@ -114,19 +114,19 @@ def measure_growth(
         prefetch_factor=1,
         multiprocessing_context="fork",
     )
-    marks = [int(share * batches) for share in wanted]
-    before, others = _shared_bytes(os.getpid()), set(multiprocessing.active_children())
-    grown: dict[int, int] = {}
+    marks = [int(share * batches) for share in fractions]
+    before, other_children = _shared_bytes(os.getpid()), set(multiprocessing.active_children())
+    growth_bytes: dict[int, int] = {}
     batch_iterator = loading.loader_iterator(loader)
     try:
-        started = set(multiprocessing.active_children()) - others
+        children = set(multiprocessing.active_children()) - other_children
         for count, _ in enumerate(batch_iterator, start=1):
             if count in marks:
-                processes = (os.getpid(), *(process.pid for process in started))
-                grown[count] = sum(map(_shared_bytes, processes)) - before
+                processes = (os.getpid(), *(process.pid for process in children))
+                growth_bytes[count] = sum(map(_shared_bytes, processes)) - before
     finally:
         loading.end_workers(batch_iterator)
-    return MemoryGrowth(workers, wanted, tuple(grown[mark] for mark in marks))
+    return MemoryGrowth(workers, fractions, tuple(growth_bytes[mark] for mark in marks))
 
 
 def _shared_bytes(process: int | None) -> int:

@@ -150,7 +150,7 @@ class FilesOnOneDisk(Dataset):
 
 
 class ItemCost(Record):
-    """What an item of a dataset costs one process: seconds, the part of them that a processor
+    """The cost of an item of a dataset to one process: seconds, the part of them that a processor
     worked, and the kind.
 
     ``processor_share`` is that of the item with the largest: on a busy machine all others wait for
@@ -175,7 +175,7 @@ class SizedDataset(Protocol):
 
 
 def item_cost(dataset: SizedDataset, *, items: int = 32) -> ItemCost:
-    """Return what the first ``items`` items of ``dataset`` (all, where it has fewer) cost this
+    """Return the cost of the first ``items`` items of ``dataset`` (all, where it has fewer) to this
     process, one by one.
 
     One item is made before the clock runs. Processor time is this process's, so call it while
@@ -236,7 +236,7 @@ def write_images(
     if not target.is_dir():
         raise FileNotFoundError(f"the folder {str(target)!r} is not there; make it first")
     pillow, random, paths = _pillow(), np.random.default_rng(random_seed(seed)), []
-    for place in range(images):
+    for index in range(images):
         coarse = random.integers(0, 256, (_COARSE_PIXELS, _COARSE_PIXELS, 3), dtype=np.uint8)
         smooth = pillow.fromarray(coarse).resize((side, side), pillow.Resampling.BICUBIC)
         pixels = np.asarray(smooth, dtype=np.float32) + random.normal(0, _NOISE, (side, side, 3))
@@ -245,7 +245,7 @@ def write_images(
         pillow.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
             content, file_format.upper(), **options
         )
-        path = target / f"image_{place:05d}{_FORMATS[file_format]}"
+        path = target / f"image_{index:05d}{_FORMATS[file_format]}"
         storage.write_atomically(path, content.getvalue())
         paths.append(path)
     return tuple(paths)
@@ -319,8 +319,8 @@ class DecodedImages(Dataset):
         cut = pixels[top : top + self.crop, left : left + self.crop]
         if self.augment and random.random() < 0.5:
             cut = cut[:, ::-1]
-        scaled = np.ascontiguousarray(cut.transpose(2, 0, 1)).astype(np.float32)
-        return torch.from_numpy(scaled).div_(127.5).sub_(1)
+        channels_first = np.ascontiguousarray(cut.transpose(2, 0, 1)).astype(np.float32)
+        return torch.from_numpy(channels_first).div_(127.5).sub_(1)
 
 
 def _pillow() -> ModuleType:
@@ -395,7 +395,7 @@ def make_loader(
     working = settings.workers > 0
     if working:
         _refuse_cell_dataset(dataset, settings.start_method or multiprocessing.get_start_method())
-    with _more_workers_than_cores_are_meant():
+    with _ignore_worker_warning():
         return DataLoader(
             dataset,
             batch_size=settings.batch_size,
@@ -410,7 +410,7 @@ def make_loader(
 
 
 @contextlib.contextmanager
-def _more_workers_than_cores_are_meant() -> Iterator[None]:
+def _ignore_worker_warning() -> Iterator[None]:
     """Keep torch from warning of more workers than cores: whether they help is what a sweep is
     there to show.
     """
@@ -431,7 +431,7 @@ def loader_iterator(loader: Iterable) -> Iterator:
             "list"
         )
     try:
-        with _more_workers_than_cores_are_meant():
+        with _ignore_worker_warning():
             return iter(loader)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if getattr(loader, "num_workers", 0) == 0 or "pickle" not in str(error):
@@ -473,9 +473,9 @@ def vary(base: Settings, **factor: Sequence[Any]) -> tuple[Settings, ...]:
     """
     names = [field.name for field in dataclasses.fields(base)]
     if len(factor) != 1:
-        given = " and ".join(factor) or "none"
+        factors = " and ".join(factor) or "none"
         raise ValueError(
-            f"vary changes one factor, and was given {given}; an effect has one cause only where "
+            f"vary changes one factor, and was given {factors}; an effect has one cause only where "
             f"one thing changed. Give one of {', '.join(names)}, and vary the next in a run of its "
             "own"
         )

@@ -121,21 +121,27 @@ class SimulatedFeeding(Record):
     timeline: Timeline = field(repr=False)
 
     def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
-        """Return what each worker makes at ``now_s``, which batches lie ready, and what the device
-        computes with.
+        """Return the batch that each worker makes at ``now_s``, the batches that lie ready, and the
+        one that the device computes with.
 
         None stands for one that waits. For ``input_pipeline.draw_loader``. Lesson 10.
         """
-        began = [each for each in self.timeline.activities if each.start_s <= now_s]
-        doing = {each.lane: int(each.label) for each in began if now_s < each.end_s}
-        taken = {int(each.label) for each in began if each.lane in ("device", "host")}
-        made = {
-            int(each.label)
-            for each in began
-            if each.kind == "making a batch" and each.end_s <= now_s
+        activities = [
+            activity for activity in self.timeline.activities if activity.start_s <= now_s
+        ]
+        doing = {
+            activity.lane: int(activity.label) for activity in activities if now_s < activity.end_s
+        }
+        taken_batches = {
+            int(activity.label) for activity in activities if activity.lane in ("device", "host")
+        }
+        made_batches = {
+            int(activity.label)
+            for activity in activities
+            if activity.kind == "making a batch" and activity.end_s <= now_s
         }
         making = [doing.get(f"worker {worker}") for worker in range(self.workers)]
-        return making, sorted(made - taken), doing.get("device")
+        return making, sorted(made_batches - taken_batches), doing.get("device")
 
 
 def simulate_feeding(
@@ -149,8 +155,8 @@ def simulate_feeding(
     handover_s: float = 0.0,
     warm_up: int = 0,
 ) -> SimulatedFeeding:
-    """Return what DataLoader's queue makes of batches that take ``produce_s``: one number, or one a
-    batch.
+    """Return the simulated run of DataLoader's queue with batches that take ``produce_s``: one
+    number, or one a batch.
 
     The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host
     waits for it. The ``workers`` are ready ``start_s`` after the loop's start; each has a core of
@@ -205,12 +211,12 @@ def simulate_feeding(
         first_batch_s=taken_s[0] + handover_s,
         step_s=step_s,
         busy_share=device_s / step_s if step_s else 0.0,
-        most_ready=max(_waiting(ready_s, taken_s)) if workers else 0,
+        most_ready=max(_count_ready(ready_s, taken_s)) if workers else 0,
         timeline=join_activities(activities, zero_s=0.0),
     )
 
 
-def _waiting(ready_s: Sequence[float], taken_s: Sequence[float]) -> Iterator[int]:
+def _count_ready(ready_s: Sequence[float], taken_s: Sequence[float]) -> Iterator[int]:
     """Yield how many batches are ready and not taken, just before each is taken."""
     in_order = sorted(ready_s)
     for taken, now_s in enumerate(taken_s):

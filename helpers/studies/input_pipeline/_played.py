@@ -166,7 +166,7 @@ class PlayedCuda:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What the steps did wrong, the first of each kind. Lesson 10."""
+        """The faults of the steps, the first of each kind. Lesson 10."""
         early = [
             f"step {batch.index} began before its batch was there"
             for batch, _, start_s in self._steps

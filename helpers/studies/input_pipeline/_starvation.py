@@ -110,8 +110,10 @@ def feed(
     boolean("wait_each_step", wait_each_step)
     choice("copying", copying, COPYING)
     limit = None if steps is None else whole_number("steps", steps, at_least=1)
-    skipped = (
-        _under_way(loader) if warm_up is None else whole_number("warm_up", warm_up, at_least=0)
+    skipped_steps = (
+        _count_under_way(loader)
+        if warm_up is None
+        else whole_number("warm_up", warm_up, at_least=0)
     )
     rows, activities = [], []
     for epoch in range(1, whole_number("epochs", epochs, at_least=1) + 1):
@@ -119,14 +121,14 @@ def feed(
         start_s = time.perf_counter()
         waits = _epoch(loader, accelerator, limit, copying=copying, wait_each_step=wait_each_step)
         end_s = time.perf_counter()
-        if len(waits) < skipped + 2:
+        if len(waits) < skipped_steps + 2:
             raise ValueError(
-                f"the loader gave {len(waits)} batches, and {skipped} steps are warm-up; a time "
-                f"from step to step needs {skipped + 2} batches: give more items, or a smaller "
-                "warm_up"
+                f"the loader gave {len(waits)} batches, and {skipped_steps} steps are warm-up; a "
+                f"time from step to step needs {skipped_steps + 2} batches: give more items, or a "
+                "smaller warm_up"
             )
         activities = accelerator.activities()
-        rows.append(_row(epoch, end_s - start_s, skipped, waits, activities))
+        rows.append(_row(epoch, end_s - start_s, skipped_steps, waits, activities))
     return FeedingRun(
         accelerator=repr(accelerator),
         copying=copying,
@@ -149,10 +151,10 @@ def _epoch(
     start_s = time.perf_counter()
     iterator = loading.loader_iterator(loader)
     try:
-        with _arriving(itertools.islice(iterator, limit), accelerator, copying) as arriving:
+        with _deliver(itertools.islice(iterator, limit), accelerator, copying) as arrivals:
             while True:
                 try:
-                    batch = next(arriving)
+                    batch = next(arrivals)
                 except StopIteration:
                     break
                 waits.append(
@@ -174,37 +176,37 @@ def _epoch(
 
 
 @contextlib.contextmanager
-def _arriving(batches: Iterator, accelerator: Accelerator, copying: str) -> Iterator[Iterator[Any]]:
+def _deliver(batches: Iterator, accelerator: Accelerator, copying: str) -> Iterator[Iterator[Any]]:
     if copying != "ahead":
         yield batches
         return
-    with copied_ahead(batches, lambda batch: accelerator.copy(batch, copying="ahead")) as copied:
-        yield copied
+    with copied_ahead(batches, lambda batch: accelerator.copy(batch, copying="ahead")) as copies:
+        yield copies
 
 
-def _under_way(loader: Iterable) -> int:
+def _count_under_way(loader: Iterable) -> int:
     return getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0)
 
 
 def _row(
     epoch: int,
     elapsed_s: float,
-    skipped: int,
+    skipped_steps: int,
     waits: Sequence[Activity],
     activities: Sequence[Activity],
 ) -> EpochFeeding:
     computing = [bar for bar in activities if bar.lane == DEVICE]
-    marked = computing[skipped:]
-    marked_s = marked[-1].start_s - marked[0].start_s
+    marked_steps = computing[skipped_steps:]
+    marked_s = marked_steps[-1].start_s - marked_steps[0].start_s
     return EpochFeeding(
         epoch=epoch,
         steps=len(computing),
-        warm_up=skipped,
+        warm_up=skipped_steps,
         elapsed_s=elapsed_s,
         first_batch_s=waits[0].duration_s,
-        step_s=marked_s / (len(marked) - 1),
-        busy_share=sum(bar.duration_s for bar in marked[:-1]) / marked_s,
-        waiting_share=sum(bar.duration_s for bar in waits[skipped + 1 :]) / marked_s,
+        step_s=marked_s / (len(marked_steps) - 1),
+        busy_share=sum(bar.duration_s for bar in marked_steps[:-1]) / marked_s,
+        waiting_share=sum(bar.duration_s for bar in waits[skipped_steps + 1 :]) / marked_s,
     )
 
 
@@ -234,8 +236,8 @@ def measure_handover(
         settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,)
     )
     with loading.workers_end(loading.make_loader(dataset, settings)) as loader:
-        fed = feed(loader, SleepingAccelerator(_LONG_STEP_S), warm_up=0)
-    waits = [bar.duration_s for bar in fed.timeline.activities if bar.lane == HOST]
+        run = feed(loader, SleepingAccelerator(_LONG_STEP_S), warm_up=0)
+    waits = [bar.duration_s for bar in run.timeline.activities if bar.lane == HOST]
     return statistics.median(waits[1:])
 
 
@@ -279,16 +281,16 @@ def sweep_feeding(
         {name for pair in itertools.combinations(settings, 2) for name in loading.changed(*pair)}
     )
     if len(names) != 1:
-        given = " and ".join(names) or "none"
+        factors = " and ".join(names) or "none"
         raise ValueError(
-            f"the settings differ in {given}; a sweep is of one factor: make them with vary(...)"
+            f"the settings differ in {factors}; a sweep is of one factor: make them with vary(...)"
         )
     rows = []
     for setting in console.track(settings, f"one {names[0]} after the other", unit="loop"):
         loader: DataLoader = loading.make_loader(dataset, setting)
-        fed = accelerator if not callable(accelerator) else accelerator(setting)
+        device = accelerator if not callable(accelerator) else accelerator(setting)
         try:
-            last = feed(loader, fed, steps=steps, epochs=epochs, warm_up=warm_up).last
+            last = feed(loader, device, steps=steps, epochs=epochs, warm_up=warm_up).last
         finally:
             loading.end_workers(loader)
         value, per_s = str(getattr(setting, names[0])), setting.batch_size / last.step_s

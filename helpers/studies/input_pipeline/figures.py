@@ -50,8 +50,8 @@ def draw_loader(
         for worker, batch in enumerate(members("making", making, "batches or None"))
     ]
     ready = [
-        whole_number(f"ready[{place}]", batch, at_least=0)
-        for place, batch in enumerate(members("ready", ready, "batches"))
+        whole_number(f"ready[{index}]", batch, at_least=0)
+        for index, batch in enumerate(members("ready", ready, "batches"))
     ]
     whole_number("places", places, at_most=8)
     if not 1 <= len(making) <= 8:
@@ -103,18 +103,18 @@ def draw_loader(
             thick=1.4,
         )
     box(axes, queue - 0.06, middle - 0.29, slot * places + 0.12, 0.58, colour="none", edge=INK)
-    for place in range(places):
-        x = queue + slot * (places - 1 - place)
-        held = place < len(ready)
+    for index in range(places):
+        x = queue + slot * (places - 1 - index)
+        is_ready = index < len(ready)
         box(
             axes,
             x + 0.03,
             middle - 0.2,
             slot - 0.06,
             0.4,
-            str(ready[place]) if held else "",
+            str(ready[index]) if is_ready else "",
             bold=True,
-            colour=DATA if held else EMPTY,
+            colour=DATA if is_ready else EMPTY,
         )
     arrow(
         axes,
@@ -155,8 +155,8 @@ def draw_overlap(produce_s: float, device_s: float, *, steps: int) -> Figure:
     """
     lanes = {"host": "the loop", "worker 0": "the thread", "device": "the GPU"}
     spans = [
-        Span(f"{way}: {lanes[bar.lane]}", bar.start_s, bar.end_s, bar.kind, bar.label)
-        for way, workers in {"in turn": 0, "overlapped": 1}.items()
+        Span(f"{mode}: {lanes[bar.lane]}", bar.start_s, bar.end_s, bar.kind, bar.label)
+        for mode, workers in {"in turn": 0, "overlapped": 1}.items()
         for bar in simulate_feeding(
             produce_s, device_s, steps=steps, workers=workers
         ).timeline.activities

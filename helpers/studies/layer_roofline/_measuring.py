@@ -1,4 +1,5 @@
-"""What bounds a layer here: how fast it is read, what a packed product and empty calls take.
+"""The bounds of a layer here: the rate at which it is read, the time of a packed product and of
+empty calls.
 
 Lesson 02.
 """
@@ -54,16 +55,16 @@ def reading_programs(weights: torch.Tensor) -> dict[str, Program]:
     programs: dict[str, Program] = {"torch.sum": weights.sum}
     try:
         for streams in STREAMS:
-            read = native.compile_cpp(_reading(streams)).function(_READS)
+            read_weights = native.compile_cpp(_reading_source(streams)).function(_READS)
             programs[f"{streams} at once"] = functools.partial(
-                read, weights, weights.numel(), torch.empty(1)
+                read_weights, weights, weights.numel(), torch.empty(1)
             )
     except native.MissingToolError:
         return programs  # the sum is left, a lower rate
     return programs
 
 
-def _reading(streams: int) -> str:
+def _reading_source(streams: int) -> str:
     program = native.read_source(__package__, "reading.cpp")
     return f"#define STREAMS {streams}\n#define AHEAD {_AHEAD}\n{program}"
 
@@ -96,7 +97,7 @@ class CallTimes(Record):
 
 
 def measure_calls(modules: Sequence[nn.Module], *, budget_s: float = 0.5) -> CallTimes:
-    """Return what calls of ``modules``, on the CPU, take on the smallest inputs that they accept,
+    """Return the time of calls of ``modules``, on the CPU, on the smallest inputs that they accept,
     one after another.
 
     A convolution gets a single patch, and a pooling or an activation 2 x 2 elements. A linear layer

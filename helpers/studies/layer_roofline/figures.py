@@ -11,7 +11,7 @@ from helpers import hardware, plotting, roofline
 from helpers.plotting import COLOURS, MEASURED, MODELLED, Curves, Menu, Series, Slider
 from helpers.studies.layer_roofline._measuring import LayerTimes
 
-_GREY, _OURS, _OWN = "#666666", "#D55E00", "a program for this layer (measured)"
+_GREY, _OWN_COLOUR, _OWN_LABEL = "#666666", "#D55E00", "a program for this layer (measured)"
 _BELOW: dict[str, Any] = {"xytext": (9, -5), "ha": "left", "va": "top"}
 _ABOVE: dict[str, Any] = {"xytext": (-11, 7), "ha": "right", "va": "bottom"}
 _MACHINES = {  # the device, the type of its products, its name in the menu
@@ -41,53 +41,58 @@ def draw_layer(
     goes from each point to the roof above it, so its length is what there is to win. ``bandwidth``
     is in bytes per second, ``peak`` in FLOP per second, ``title`` stands above. Lesson 02.
     """
-    drawn, axes = plotting.figure(title=title, height_in=4.6)
+    figure, axes = plotting.figure(title=title, height_in=4.6)
     corner = peak / bandwidth
-    kinds = {"o": (library_s, MEASURED, "PyTorch (measured)"), "D": (own_s or {}, _OURS, _OWN)}
+    kinds = {
+        "o": (library_s, MEASURED, "PyTorch (measured)"),
+        "D": (own_s or {}, _OWN_COLOUR, _OWN_LABEL),
+    }
     points = [
-        (marker, tokens, *_placed(tokens, time_s, side=side, weight_bytes=weight_bytes))
+        (marker, tokens, *_roofline_point(tokens, time_s, side=side, weight_bytes=weight_bytes))
         for marker, (times_s, _, _) in kinds.items()
         for tokens, time_s in times_s.items()
     ]
     left = min(corner / 100, *(intensity / 2 for *_, intensity, _ in points))
-    below = min(peak / 250, *(rate / 3 for *_, rate in points))
-    right, above = 30 * corner, 4 * peak
+    bottom = min(peak / 250, *(rate / 3 for *_, rate in points))
+    right, top = 30 * corner, 4 * peak
     axes.plot([left, corner, right], [left * bandwidth, peak, peak], color="black", zorder=2)
-    axes.plot([corner, corner], [below, peak], ":", color=_GREY, linewidth=1)
-    axes.text(corner / 1.15, 1.25 * below, "bytes decide", color=_GREY, ha="right")
-    axes.text(corner * 1.15, 1.25 * below, "arithmetic decides", color=_GREY, ha="left")
+    axes.plot([corner, corner], [bottom, peak], ":", color=_GREY, linewidth=1)
+    axes.text(corner / 1.15, 1.25 * bottom, "bytes decide", color=_GREY, ha="right")
+    axes.text(corner * 1.15, 1.25 * bottom, "arithmetic decides", color=_GREY, ha="left")
     axes.text(
         right / 1.15, 1.1 * peak, f"corner at {corner:.3g} FLOP per byte", ha="right", va="bottom"
     )
     for marker, tokens, intensity, rate in points:
         times_s, colour, label = kinds[marker]
         roof = min(peak, intensity * bandwidth)
-        named = label if tokens == next(iter(times_s)) else None
+        legend_label = label if tokens == next(iter(times_s)) else None
         axes.plot([intensity, intensity], [rate, roof], color=colour, linewidth=1, zorder=1)
-        axes.plot(intensity, rate, marker, color=colour, markersize=8, zorder=3, label=named)
+        axes.plot(intensity, rate, marker, color=colour, markersize=8, zorder=3, label=legend_label)
         # hides the line at the corner
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        text_box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         name = f"{tokens:,} token{'s' if tokens > 1 else ''}"
         # a program that is close to the roof has no room below it
         where = _BELOW if marker == "o" else _ABOVE
         options: dict[str, Any] = {
             "textcoords": "offset points",
             "color": colour,
-            "bbox": behind,
+            "bbox": text_box,
             **where,
         }
         axes.annotate(name, (intensity, rate), **options)
     axes.set(
         xscale="log", yscale="log", xlabel="arithmetic intensity", ylabel="rate of the arithmetic"
     )
-    axes.set(xlim=(left, right), ylim=(below, above))
+    axes.set(xlim=(left, right), ylim=(bottom, top))
     plotting.unit_axis(axes, "x", "FLOP/B")
     plotting.unit_axis(axes, "y", "FLOP/s")
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
-def _placed(tokens: int, time_s: float, *, side: int, weight_bytes: int) -> tuple[float, float]:
+def _roofline_point(
+    tokens: int, time_s: float, *, side: int, weight_bytes: int
+) -> tuple[float, float]:
     """Return the arithmetic intensity in FLOP per byte and the rate in FLOP per second of a square
     layer.
     """
@@ -108,7 +113,7 @@ def draw_calls(
     Of the operations ``names``, ``least_s`` has the modelled least seconds, ``call_s`` those of a
     call with almost nothing to compute, and ``measured_s`` what each took. Lesson 02.
     """
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="LeNet with one image: the time of each operation", height_in=4.4
     )
     rows = range(len(names))
@@ -126,7 +131,7 @@ def draw_calls(
     axes.set(xscale="log", xlabel="time")
     plotting.unit_axis(axes, "x", "s")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
-    return drawn
+    return figure
 
 
 def explore_roofline(

@@ -76,8 +76,8 @@ def draw_names(names: tuple[str, str]) -> Figure:
             edge=QUIET,
         )
         write(axes, _LEFT_IN - 0.15, y + _ROW_IN / 2, f"node {node}", ha="right", colour=QUIET)
-        for place in range(side):
-            in_row, in_column = node == 0, place == 0
+        for column in range(side):
+            in_row, in_column = node == 0, column == 0
             colours = {
                 (True, True): _BOTH,
                 (True, False): _colour(names[1]),
@@ -85,11 +85,11 @@ def draw_names(names: tuple[str, str]) -> Figure:
             }
             box(
                 axes,
-                _LEFT_IN + place * _CELL_IN + 0.02,
+                _LEFT_IN + column * _CELL_IN + 0.02,
                 y,
                 _CELL_IN - 0.04,
                 _ROW_IN,
-                str(8 * node + place),
+                str(8 * node + column),
                 colour=colours.get((in_row, in_column), EMPTY),
                 bold=in_row or in_column,
             )
@@ -127,7 +127,7 @@ def draw_layouts(steps_s: Mapping[Layout, float], *, title: str) -> Figure:
         )
     for layout, step_s in steps_s.items():
         number(f"steps_s[{layout}]", step_s, above=0)
-    tensors, stages = (sorted({layout[place] for layout in steps_s}) for place in (1, 2))
+    tensors, stages = (sorted({layout[axis] for layout in steps_s}) for axis in (1, 2))
     fastest = min(steps_s, key=lambda layout: steps_s[layout])
     cell, row, left = 1.0, 0.58, 1.3
     drawn, axes = paper(left + cell * len(tensors) + 0.2, row * len(stages) + 0.95, title=title)
@@ -171,7 +171,7 @@ def draw_fastest(fastest: Mapping[tuple[int, int], Layout], *, title: str) -> Fi
         raise ValueError(
             "no layouts to draw; give (data ranks, tensor ranks, stages) by (nodes, sequences)"
         )
-    nodes, sequences = (sorted({key[place] for key in fastest}) for place in (0, 1))
+    nodes, sequences = (sorted({key[axis] for key in fastest}) for axis in (0, 1))
     cell, row, left = 0.68, 0.42, 1.05
     width = left + cell * len(sequences) + 0.2
     drawn, axes = paper(width, row * len(nodes) + 1.35, title=title)
@@ -212,7 +212,9 @@ def draw_fastest(fastest: Mapping[tuple[int, int], Layout], *, title: str) -> Fi
 
 
 def kind(layout: Layout) -> str:
-    """Return what a layout adds to data parallelism, a key of the map's colours."""
+    """Return the kind of parallelism that a layout adds to that of data, a key of the map's
+    colours.
+    """
     _, tensor, stages = (whole_number("layout", count) for count in layout)
     if stages > 1:
         return "stages"
@@ -260,19 +262,19 @@ def _step(name: str, tensor: int, stages: str) -> dict[str, str]:
     alone.
     """
     in_node = 8 // tensor  # data ranks of a node, if there are so many
-    copies, own, inside = f"{name}_copies", f"{name}_own", f"{name}_inside"
+    copies, batch, inside = f"{name}_copies", f"{name}_own", f"{name}_inside"
     gradients = f"{_GRADIENTS_GB} / ({tensor} * {stages})"
     return {
         copies: f"8 * nodes / ({tensor} * {stages})",
-        own: f"ceil(sequences / {copies})",  # sequences of a copy
+        batch: f"ceil(sequences / {copies})",  # sequences of a copy
         inside: f"min({in_node}, {copies})",  # data ranks in the same node
-        f"{name}_computing": f"{own} * {_SEQUENCE_S} / ({tensor} * {stages})",
-        f"{name}_sums": f"2 * {(tensor - 1) / tensor} * {_SUMS_GB} / ({stages}) * {own} / 450",
-        f"{name}_waiting": f"({stages} - 1) / {own} * ({name}_computing + {name}_sums)",
+        f"{name}_computing": f"{batch} * {_SEQUENCE_S} / ({tensor} * {stages})",
+        f"{name}_sums": f"2 * {(tensor - 1) / tensor} * {_SUMS_GB} / ({stages}) * {batch} / 450",
+        f"{name}_waiting": f"({stages} - 1) / {batch} * ({name}_computing + {name}_sums)",
         f"{name}_node": f"2 * ({inside} - 1) / {inside} * {gradients} / 450",
         f"{name}_ports": f"2 * (1 - {inside} / {copies}) * {gradients} / {inside} / port.B",
         f"{name}_boundary": (
-            f"2 * ({stages} - 1) / ({stages}) * {_BOUNDARY_GB} * {own} / {tensor} / port.B"
+            f"2 * ({stages} - 1) / ({stages}) * {_BOUNDARY_GB} * {batch} / {tensor} / port.B"
         ),
         name: f"({' + '.join(f'{name}_{part}' for part in _PARTS)}) / ideal",
     }

@@ -30,7 +30,5 @@ def count_tiles(queries: Iterable[int], keys: Iterable[int]) -> float:
 
 
 def _pieces(name: str, pieces: Iterable[int]) -> list[int]:
-    given = members(name, pieces, "pieces")
-    return [
-        whole_number(f"{name}[{place}]", piece, at_least=0) for place, piece in enumerate(given)
-    ]
+    sizes = members(name, pieces, "pieces")
+    return [whole_number(f"{name}[{index}]", size, at_least=0) for index, size in enumerate(sizes)]

@@ -158,16 +158,16 @@ def count_instructions(
 
 
 def _instructions(cubin: native.Cubin, name: str, tile: int) -> KernelInstructions:
-    counted = native.census(cubin, function=f"{name}_product")
-    shared = [row for row in counted.accesses if (row.access, row.space) == ("load", "shared")]
+    census = native.census(cubin, function=f"{name}_product")
+    shared = [row for row in census.accesses if (row.access, row.space) == ("load", "shared")]
     return derived(
         KernelInstructions,
-        counted,
+        census,
         kernel=name,
         tile=tile,
-        total=counted.total - counted.padding,
+        total=census.total - census.padding,
         shared_load_bytes=sum(row.count * _width_bits(row) // 8 for row in shared),
-        barriers=sum(row.count for row in counted.kinds if row.kind == "BAR"),
+        barriers=sum(row.count for row in census.kinds if row.kind == "BAR"),
     )
 
 
@@ -205,7 +205,7 @@ def make_product(
         return _cpu_product(native.compile_cpp(cpu_source(tile=tile)), name)
     module = _module(tile, chosen)
     kernel = module.function(_CUDA_DECLARATION.format(name))
-    return functools.partial(_launched, kernel, tile, chosen)
+    return functools.partial(_launch, kernel, tile, chosen)
 
 
 def _cpu_product(library: native.Library, name: str) -> Product:
@@ -225,7 +225,7 @@ def _module(tile: int, device: torch.device) -> native.Module:
     return native.compile_cuda(cuda_source(tile=tile), architecture=architecture).load(device)
 
 
-def _launched(
+def _launch(
     kernel: Callable[..., None], tile: int, device: torch.device, a: torch.Tensor, b: torch.Tensor
 ) -> torch.Tensor:
     """Launch a kernel, one thread an element of the product; return the product, which is still

@@ -1,4 +1,4 @@
-"""What a load waits on GPUs: published chases as data with their source, and those measured with
+"""The wait of a load on GPUs: published chases as data with their source, and those measured with
 this library.
 """
 
@@ -79,20 +79,20 @@ def gpu_limits() -> dict[str, hardware.MachineLimits]:
     It is empty where there is neither; a GPU whose chase could not be compiled is left out. Lesson
     01.
     """
-    sent = {
+    sent_limits = {
         f"{records.device} (sent in)": recording.result("limits")
         for records in sending.gpus()
         for recording in records.recordings
         if recording.lesson == "01"
     }
-    here = (
+    local_limits = (
         {f"{torch.cuda.get_device_name()} (here)": hardware.probe(device="cuda")}
         if torch.cuda.is_available()
         else {}
     )
-    found = {**here, **sent}
+    all_limits = {**local_limits, **sent_limits}
     return {
         name: limits
-        for name, limits in found.items()
+        for name, limits in all_limits.items()
         if isinstance(limits, hardware.MachineLimits) and limits.latencies
     }

@@ -57,14 +57,14 @@ class Waits(Record):
         A cache held the buffer where a load takes 1.5 times as long or longer once its lines are
         thrown out.
         """
-        held = 0
+        largest = 0
         for size, chase_s, flushed_s in zip(
             self.sizes_bytes, self.chase_s, self.flushed_s, strict=False
         ):
             if flushed_s < _HELD_RATIO * chase_s:
                 break
-            held = size
-        return held or None
+            largest = size
+        return largest or None
 
     @property
     def memory_s(self) -> float:
@@ -96,8 +96,8 @@ def measure_waits(
     :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of
     every cache; where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
-    flush = flush if flush is not None and _can(flush) else None
-    found_s: dict[tuple[str, str, int], list[float]] = {}
+    flush = flush if flush is not None and _can_flush(flush) else None
+    times_s: dict[tuple[str, str, int], list[float]] = {}
     for size_bytes in console.track(list(sizes_bytes) * passes, "chasing"):
         for name, buffer in buffers.items():
             lines = buffer[: size_bytes // LINE_BYTES]
@@ -111,26 +111,26 @@ def measure_waits(
                 measured["gathered"] = _gathered_s(
                     gather, lines, np.random.default_rng(size_bytes + 1)
                 )
-            for what, seconds in measured.items():
-                found_s.setdefault((name, what, size_bytes), []).append(seconds)
-    return {name: _waits(name, sizes_bytes, found_s) for name in buffers}
+            for kind, seconds in measured.items():
+                times_s.setdefault((name, kind, size_bytes), []).append(seconds)
+    return {name: _waits(name, sizes_bytes, times_s) for name in buffers}
 
 
 def _waits(
-    name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, str, int], Sequence[float]]
+    name: str, sizes_bytes: Sequence[int], times_s: Mapping[tuple[str, str, int], Sequence[float]]
 ) -> Waits:
-    def curve(what: str) -> tuple[float, ...]:
+    def curve(kind: str) -> tuple[float, ...]:
         return tuple(
-            min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s
+            min(times_s[name, kind, size]) for size in sizes_bytes if (name, kind, size) in times_s
         )
 
-    compared = (
+    end_times = (
         passes
-        for key, passes in found_s.items()
+        for key, passes in times_s.items()
         if key[0] == name and key[2] in (min(sizes_bytes), max(sizes_bytes))
     )
     stable = all(
-        len(passes) > 1 and max(passes) <= _REPEATS_RATIO * min(passes) for passes in compared
+        len(passes) > 1 and max(passes) <= _REPEATS_RATIO * min(passes) for passes in end_times
     )
     return Waits(
         tuple(sizes_bytes),
@@ -142,7 +142,7 @@ def _waits(
     )
 
 
-def _can(flush: Flush) -> bool:
+def _can_flush(flush: Flush) -> bool:
     try:
         flush(np.zeros(8, np.uint64))
     except native.NativeError:

@@ -35,7 +35,7 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
     as long a load takes after the flush. ``caches`` are the sizes in bytes that the system states,
     drawn as broken lines. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="How long a load of the chase waits")
+    figure, axes = plotting.figure(title="How long a load of the chase waits")
     if waits.flushed_s:
         label = "after the lines were thrown out of all caches (measured)"
         axes.plot(waits.sizes_bytes, waits.flushed_s, "s--", ms=5, color=_FLUSHED, label=label)
@@ -49,9 +49,14 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
     )
     _axes_of_waits(axes, waits.sizes_bytes)
     if waits.held_bytes:
-        at = waits.sizes_bytes.index(waits.held_bytes)
+        held_index = waits.sizes_bytes.index(waits.held_bytes)
         _draw_ratio(
-            axes, waits.held_bytes, waits.chase_s[at], waits.flushed_s[at], digits=1, side="right"
+            axes,
+            waits.held_bytes,
+            waits.chase_s[held_index],
+            waits.flushed_s[held_index],
+            digits=1,
+            side="right",
         )
     for name, size_bytes in caches.items():
         axes.axvline(size_bytes, color=_GREY, linestyle=":", linewidth=1)
@@ -60,7 +65,7 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
         )
     axes.set_title(axes.get_title(), pad=24)
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
@@ -69,7 +74,7 @@ def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
     ``covered_bytes`` is the buffer whose small pages fill the TLB, by a published count of its
     entries. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="The same chase in two kinds of pages")
+    figure, axes = plotting.figure(title="The same chase in two kinds of pages")
     for (name, waits), look in zip(paged.items(), ("^-", "o-"), strict=True):
         colour = COLOURS["sending"] if look == "^-" else MEASURED
         axes.plot(
@@ -88,7 +93,7 @@ def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
         covered_bytes, 0.02, " 2,048 small pages", transform=axes.get_xaxis_transform(), color=_GREY
     )
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def draw_orders(waits: Waits) -> Figure:
@@ -98,26 +103,26 @@ def draw_orders(waits: Waits) -> Figure:
     An arrow says how many times as long the chase takes, in a buffer of the first cache and in the
     largest. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="Two walks through the same lines, one load from each")
+    figure, axes = plotting.figure(title="Two walks through the same lines, one load from each")
     label = "chase: random order, each address from the load before (measured)"
     axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label=label)
     label = "loop: in order, all addresses known (measured)"
     axes.plot(waits.sizes_bytes, waits.in_order_s, "s-", ms=5, color=_IN_ORDER, label=label)
     _axes_of_waits(axes, waits.sizes_bytes)
-    for at in (0, len(waits.sizes_bytes) - 1):
-        side = "left" if at == 0 else "right"
+    for index in (0, len(waits.sizes_bytes) - 1):
+        side = "left" if index == 0 else "right"
         _draw_ratio(
             axes,
-            waits.sizes_bytes[at],
-            waits.in_order_s[at],
-            waits.chase_s[at],
+            waits.sizes_bytes[index],
+            waits.in_order_s[index],
+            waits.chase_s[index],
             digits=0,
             side=side,
         )
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s, 6 * high_s)  # room for the legend
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def _draw_ratio(
@@ -152,14 +157,14 @@ def draw_lines() -> Figure:
     """
     line, position = np.mgrid[:16, :16]
     shades = np.array(["white", COLOURS["waiting"], COLOURS["computing"]])
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4
     )
-    for left, name, used, moved in (
+    for left, name, is_used, is_moved in (
         (0, "a row: 1 line", line == 5, line == 5),
         (19, "a column: 16 lines", position == 5, line >= 0),
     ):
-        colours = shades[1 * moved + used]
+        colours = shades[1 * is_moved + is_used]
         axes.scatter(
             left + position,
             line,
@@ -174,7 +179,7 @@ def draw_lines() -> Figure:
     axes.set(xlim=(-0.5, 34.5), ylim=(18.5, -0.5))
     axes.set_aspect("equal")
     axes.axis("off")
-    return drawn
+    return figure
 
 
 def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: int) -> Figure:
@@ -185,7 +190,7 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
     ``buffers`` fill buffers. Lesson 01.
     """
     modelled = [max(1, count / buffers) for count in chases]
-    drawn, axes = plotting.figure(title="Time of a step of several chases, relative to one chase")
+    figure, axes = plotting.figure(title="Time of a step of several chases, relative to one chase")
     label = f"modelled: {buffers} line fill buffers"
     axes.plot(chases, modelled, color=MODELLED, label=label)
     axes.plot(chases, measured, "o", color=MEASURED, label="measured")
@@ -199,7 +204,7 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
     axes.minorticks_off()
     axes.set_ylim(0.7, 1.5 * top)
     axes.legend(loc="upper left")
-    return drawn
+    return figure
 
 
 def draw_threads() -> Figure:
@@ -207,22 +212,25 @@ def draw_threads() -> Figure:
 
     Lesson 01.
     """
-    drawn, axes = plotting.figure(
+    figure, axes = plotting.figure(
         title="Threads that compute for 1 step (blue), wait for 9 (grey)", height_in=3.4
     )
     row = 0
     for threads in (1, 4, 10):
         for thread in range(threads):
             for turn in range(0, 40, 10):
-                for begin, steps, what in ((thread, 1, "computing"), (thread + 1, 9, "waiting")):
-                    axes.broken_barh([(turn + begin, steps)], (row, 0.8), color=COLOURS[what])
+                for begin, steps, activity in (
+                    (thread, 1, "computing"),
+                    (thread + 1, 9, "waiting"),
+                ):
+                    axes.broken_barh([(turn + begin, steps)], (row, 0.8), color=COLOURS[activity])
             row += 1
         label = f"{threads} thread{'s' if threads > 1 else ''}:\nbusy {10 * threads} %"
         axes.text(-1, row - threads / 2, label, ha="right", va="center")
         row += 1
     axes.set(xlim=(0, 40), ylim=(row, -0.5), xlabel="steps (modelled)", yticks=[])
     axes.grid(visible=False)
-    return drawn
+    return figure
 
 
 def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure:
@@ -232,7 +240,7 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     Lesson 01.
     """
     published, card = gpu_wait("GA102"), hardware.device("GeForce RTX 3090")
-    drawn, axes = plotting.figure(title="The same chase on a core and on a GPU")
+    figure, axes = plotting.figure(title="The same chase on a core and on a GPU")
     assert card.core_l1_bytes is not None
     assert card.l2_bytes is not None  # the file of devices has both
     sizes = [2 * _KIB, *np.repeat([card.core_l1_bytes, card.l2_bytes], 2), 2**30]
@@ -251,7 +259,7 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s / 4, high_s)  # room for the legend
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def explore_threads() -> None:
@@ -262,14 +270,14 @@ def explore_threads() -> None:
     published bandwidth. Lesson 01.
     """
     options = {}
-    for name, (device_name, chip, held) in _EXPLORED.items():
+    for name, (device_name, chip, threads_per_core) in _EXPLORED.items():
         card, wait = hardware.device(device_name), gpu_wait(chip)
         assert card.memory_bandwidth_bytes_per_s is not None
         assert card.cores is not None  # the file of devices has both
         options[name] = {
             "B": card.memory_bandwidth_bytes_per_s / 1e9,
             "wait": round(1e9 * wait.memory_s),
-            "threads": card.cores * held,
+            "threads": card.cores * threads_per_core,
         }
     plotting.explore(
         title="How much of its bandwidth does a GPU reach?",

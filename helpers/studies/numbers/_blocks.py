@@ -105,7 +105,7 @@ def encode_blocks(
 
 
 def _to_elements(blocks: Tensor, elements: Tensor, axis: int) -> Tensor:
-    """Return one entry an element of what ``blocks`` has one entry a block of."""
+    """Return the entries of ``blocks``, one a block, repeated to one an element."""
     return blocks.repeat_interleave(_BLOCK, dim=axis).narrow(axis, 0, elements.shape[axis])
 
 

@@ -66,11 +66,13 @@ def character_text() -> CharacterText:
     """
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     characters = "".join(sorted(set(text)))
-    place = {character: index for index, character in enumerate(characters)}
-    codes = torch.tensor([place[character] for character in text])
+    code_of = {character: index for index, character in enumerate(characters)}
+    codes = torch.tensor([code_of[character] for character in text])
     windows = codes.unfold(0, CONTEXT + 1, 1)  # (N, 9)
-    seen, unseen = windows[: -_UNSEEN - CONTEXT], windows[-_UNSEEN:]
-    return CharacterText(characters, seen[:, :-1], seen[:, -1], unseen[:, :-1], unseen[:, -1])
+    training, unseen = windows[: -_UNSEEN - CONTEXT], windows[-_UNSEEN:]
+    return CharacterText(
+        characters, training[:, :-1], training[:, -1], unseen[:, :-1], unseen[:, -1]
+    )
 
 
 def train_characters(text: CharacterText, *, seed: int = 0) -> CharacterModel:

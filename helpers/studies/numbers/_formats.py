@@ -112,12 +112,12 @@ class Format(Record):
         magnitudes = values.abs().nan_to_num(nan=0.0).clamp_max(_BEYOND_ALL)
         steps = self._step_exponents(magnitudes)
         scaled = magnitudes / power_of_two(steps)  # exact: a power of two
-        rounded = scaled.round() if rounding == "nearest" else _rounded_by_chance(scaled, generator)
+        rounded = scaled.round() if rounding == "nearest" else _round_by_chance(scaled, generator)
         if not self.exponent_bits:
-            whole = torch.where(values < 0, -rounded, rounded)
+            signed = torch.where(values < 0, -rounded, rounded)
             if not saturate:
-                self._refuse_too_large((whole < self.lowest) | (whole > self.largest), values)
-            return whole.clamp(self.lowest, self.largest).to(torch.int64) & (2**self.bits - 1)
+                self._refuse_too_large((signed < self.lowest) | (signed > self.largest), values)
+            return signed.clamp(self.lowest, self.largest).to(torch.int64) & (2**self.bits - 1)
         codes = (steps - self._smallest_step << self.mantissa_bits) + rounded.to(torch.int64)
         if not saturate and not self.nan_codes:
             self._refuse_too_large(codes > self._largest_code, values)
@@ -171,7 +171,7 @@ class Format(Record):
             )
 
 
-def _rounded_by_chance(scaled: Tensor, generator: torch.Generator | None) -> Tensor:
+def _round_by_chance(scaled: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return one of the whole numbers beside each of ``scaled``, with the probability of its
     nearness.
     """
@@ -186,12 +186,12 @@ def _rounded_by_chance(scaled: Tensor, generator: torch.Generator | None) -> Ten
             f"generator draws on {generator.device.type} and values is on {scaled.device.type}; "
             f"give torch.Generator({scaled.device.type!r})"
         )
-    below = scaled.floor()
+    floors = scaled.floor()
     draws = torch.rand(scaled.shape, dtype=torch.float64, device=scaled.device, generator=generator)
-    return below + (draws < scaled - below)
+    return floors + (draws < scaled - floors)
 
 
-def _floating(
+def _float_format(
     key: str, exponent_bits: int, mantissa_bits: int, *, infinities: bool, nan_codes: int
 ) -> Format:
     bias = 2 ** (exponent_bits - 1) - 1
@@ -217,7 +217,7 @@ def _floating(
 
 def _ieee(key: str, exponent_bits: int, mantissa_bits: int) -> Format:
     """Return the format whose largest exponent is infinity and NaN, of either sign."""
-    return _floating(
+    return _float_format(
         key, exponent_bits, mantissa_bits, infinities=True, nan_codes=2 * (2**mantissa_bits - 1)
     )
 
@@ -237,12 +237,12 @@ _ALL = (
     _ieee("tf32", 8, 10),
     _ieee("bf16", 8, 7),
     _ieee("fp16", 5, 10),
-    _floating("e4m3", 4, 3, infinities=False, nan_codes=2),
+    _float_format("e4m3", 4, 3, infinities=False, nan_codes=2),
     _ieee("e5m2", 5, 2),
-    _floating("e2m1", 2, 1, infinities=False, nan_codes=0),
+    _float_format("e2m1", 2, 1, infinities=False, nan_codes=0),
     _integer(8),
     _integer(4),
 )
 
-FORMATS: Mapping[str, Format] = MappingProxyType(_Formats({each.key: each for each in _ALL}))
+FORMATS: Mapping[str, Format] = MappingProxyType(_Formats({entry.key: entry for entry in _ALL}))
 """The formats by their key. An unknown one raises KeyError, which says the known. Lesson 16."""

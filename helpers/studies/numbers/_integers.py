@@ -54,7 +54,7 @@ def quantise(tensor: Tensor, bits: int, axis: int | None = None) -> Quantised:
         )
     axis = None if axis is None else axis_of(values, axis)
     limit = 2 ** (bits - 1) - 1
-    shape = [size if place == axis else 1 for place, size in enumerate(values.shape)]
+    shape = [size if dimension == axis else 1 for dimension, size in enumerate(values.shape)]
     rows = (
         values.abs().reshape(1, -1)
         if axis is None
@@ -80,10 +80,10 @@ def saturating_product(activations: Tensor, weights: Tensor) -> Tensor:
     not fit. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, PMADDUBSW. Lesson
     16.
     """
-    for name, given in (("activations", activations), ("weights", weights)):
-        if checked_tensor(name, given).ndim != 2:
+    for name, matrix in (("activations", activations), ("weights", weights)):
+        if checked_tensor(name, matrix).ndim != 2:
             raise ValueError(
-                f"{name} has the shape {tuple(given.shape)}; give a matrix, such as of shape (64, "
+                f"{name} has the shape {tuple(matrix.shape)}; give a matrix, such as of shape (64, "
                 "64)"
             )
     left = whole_numbers("activations", activations, "bytes without a sign", lowest=0, largest=255)
@@ -104,9 +104,9 @@ def saturating_product(activations: Tensor, weights: Tensor) -> Tensor:
         torch.nn.functional.pad(right, (0, 0, 0, odd)),
     )
     rows = max(1, _AT_ONCE // max(1, right.numel() // 2))
-    return torch.cat([_saturated_rows(part, right) for part in left.split(rows)])
+    return torch.cat([_saturating_rows(part, right) for part in left.split(rows)])
 
 
-def _saturated_rows(left: Tensor, right: Tensor) -> Tensor:
+def _saturating_rows(left: Tensor, right: Tensor) -> Tensor:
     pairs = left[:, 0::2, None] * right[0::2] + left[:, 1::2, None] * right[1::2]
     return pairs.clamp(-(2**15), 2**15 - 1).sum(1)

@@ -28,9 +28,11 @@ def checked_tensor(name: str, values: Any) -> Tensor:
         or values.is_quantized
         or values.layout != torch.strided
     ):
-        what = str(values.layout).removeprefix("torch.") if values.layout != torch.strided else kind
+        description = (
+            str(values.layout).removeprefix("torch.") if values.layout != torch.strided else kind
+        )
         raise TypeError(
-            f"{name} is a tensor of {what}; give a dense tensor of floats or whole numbers"
+            f"{name} is a tensor of {description}; give a dense tensor of floats or whole numbers"
         )
     return values.detach()
 
@@ -49,13 +51,15 @@ def as_float64(name: str, values: Any) -> Tensor:
     return torch.where(beyond, odd.to(torch.float64) * 2**_EXCESS_BITS, values.to(torch.float64))
 
 
-def whole_numbers(name: str, values: Any, what: str, *, lowest: int, largest: int) -> Tensor:
+def whole_numbers(
+    name: str, values: Any, accepted_kind: str, *, lowest: int, largest: int
+) -> Tensor:
     """Return the tensor ``values`` as int64.
 
     Raises TypeError unless it is of a type of whole numbers, ValueError for one that is not in the
     range.
     """
-    accepted = f"give {what}, whole numbers from {lowest:,} to {largest:,}"
+    accepted = f"give {accepted_kind}, whole numbers from {lowest:,} to {largest:,}"
     values = checked_tensor(name, values)
     if values.is_floating_point():
         kind = str(values.dtype).removeprefix("torch.")

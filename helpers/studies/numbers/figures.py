@@ -28,28 +28,32 @@ def draw_bits(formats: Sequence[Format], *, title: str = "What each bit is for")
 
     Raises TypeError for what is no format, ValueError for none. Lesson 16.
     """
-    given = members("formats", formats, "formats, such as numbers.FORMATS['bf16']", kind=Format)
-    if not given:
+    checked_formats = members(
+        "formats", formats, "formats, such as numbers.FORMATS['bf16']", kind=Format
+    )
+    if not checked_formats:
         raise ValueError(
             "nothing to draw: give at least one format, such as numbers.FORMATS['bf16']"
         )
-    drawn, axes = figure(title=title, height_in=1.3 + 0.36 * len(given))
-    for row, each in enumerate(given):
-        colours = [_PARTS["sign"]] + [_PARTS["exponent"]] * each.exponent_bits
-        colours += [_PARTS["mantissa"]] * each.mantissa_bits
-        for place, colour in enumerate(colours):
-            axes.add_patch(Rectangle((place + 0.05, row - 0.36), 0.9, 0.72, facecolor=colour))
+    chart, axes = figure(title=title, height_in=1.3 + 0.36 * len(checked_formats))
+    for row, number_format in enumerate(checked_formats):
+        colours = [_PARTS["sign"]] + [_PARTS["exponent"]] * number_format.exponent_bits
+        colours += [_PARTS["mantissa"]] * number_format.mantissa_bits
+        for bit, colour in enumerate(colours):
+            axes.add_patch(Rectangle((bit + 0.05, row - 0.36), 0.9, 0.72, facecolor=colour))
     axes.set(
-        xlim=(0, max(each.bits for each in given) + 0.5),
-        ylim=(len(given) - 0.5, -0.5),
+        xlim=(0, max(number_format.bits for number_format in checked_formats) + 0.5),
+        ylim=(len(checked_formats) - 0.5, -0.5),
         xlabel="bits",
     )
-    axes.set_yticks(range(len(given)), [each.key for each in given])
+    axes.set_yticks(
+        range(len(checked_formats)), [number_format.key for number_format in checked_formats]
+    )
     axes.grid(visible=False)
     for part, colour in _PARTS.items():
         axes.add_patch(Rectangle((0, 0), 0, 0, facecolor=colour, label=part))
-    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
-    return drawn
+    chart.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
+    return chart
 
 
 def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
@@ -62,28 +66,32 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
     than four tensors. Lesson 16.
     """
     one_of("chosen", chosen, Format, "a format, such as numbers.FORMATS['e4m3']")
-    given = {
-        name: one_of(f"tensors[{name!r}]", each, Tensor, "a tensor")
-        for name, each in named("tensors", tensors, "tensors").items()
+    checked_tensors = {
+        name: one_of(f"tensors[{name!r}]", tensor, Tensor, "a tensor")
+        for name, tensor in named("tensors", tensors, "tensors").items()
     }
-    if len(given) > len(_TENSORS):
+    if len(checked_tensors) > len(_TENSORS):
         raise ValueError(
-            f"there is room for {len(_TENSORS)} tensors, not {len(given)}; leave some out"
+            f"there is room for {len(_TENSORS)} tensors, not {len(checked_tensors)}; leave some out"
         )
     with plt.style.context(STYLE_FILE):
-        drawn, panels = plt.subplots(
+        chart, panels = plt.subplots(
             3, figsize=(7.2, 4.0), sharex=True, height_ratios=(0.6, 1, 1.4)
         )
         panels[0].set_title(f"{chosen.key}: its numbers, its steps, and what a network needs")
     codes, steps, shares = panels
     _draw_codes(codes, chosen)
-    places = torch.arange(8 * _LEAST, 8 * _MOST + 1).double() / 8
-    steps.plot(places, chosen.spacing(2.0**places) / 2.0**places, color=_FORMAT)
+    exponents_of_two = torch.arange(8 * _LEAST, 8 * _MOST + 1).double() / 8
+    steps.plot(
+        exponents_of_two,
+        chosen.spacing(2.0**exponents_of_two) / 2.0**exponents_of_two,
+        color=_FORMAT,
+    )
     steps.set(yscale="log", ylim=(2.0**-26, 4), ylabel="step / number")
     steps.set_yticks([2.0**-20, 2.0**-10, 1], ["$2^{-20}$", "$2^{-10}$", "1"])
     steps.minorticks_off()
-    for (name, each), (colour, line) in zip(given.items(), _TENSORS, strict=False):
-        magnitudes = each.detach().double().flatten().abs()
+    for (name, tensor), (colour, line) in zip(checked_tensors.items(), _TENSORS, strict=False):
+        magnitudes = tensor.detach().double().flatten().abs()
         exponents = torch.frexp(magnitudes[magnitudes > 0]).exponent - 1
         counts = torch.bincount(
             (exponents.clamp(_LEAST, _MOST) - _LEAST).long(), minlength=_MOST - _LEAST + 1
@@ -102,11 +110,11 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
         torch.tensor([chosen.smallest_subnormal, chosen.largest]).log2().clamp(_LEAST, _MOST)
     ).tolist()
     for panel in panels:
-        for beyond in ((_LEAST, low), (high, _MOST)):
+        for outside in ((_LEAST, low), (high, _MOST)):
             panel.axvspan(
-                *beyond, color=mix_colours(COLOURS["waiting"], "#FFFFFF", 0.5), zorder=0.5
+                *outside, color=mix_colours(COLOURS["waiting"], "#FFFFFF", 0.5), zorder=0.5
             )
-    return drawn
+    return chart
 
 
 def _draw_codes(axes: plt.Axes, chosen: Format) -> None:

@@ -37,9 +37,9 @@ from helpers.studies.parallel_plans._work import (
     Saved,
     check_pairs,
     layer_work,
-    of_stages,
     rank_net,
     saved_by_layer,
+    sum_by_stage,
     tensor_plan,
 )
 
@@ -79,7 +79,7 @@ class Strategy(Result):
 
 @dataclass(frozen=True)
 class Choice(Result):
-    """What :func:`choose` found: ``best`` in words, and a row a layout.
+    """The result of :func:`choose`: ``best`` in words, and a row a layout.
 
     ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest
     first, and those that cannot be. Lesson 08.
@@ -147,29 +147,31 @@ def choose(
     choice("schedule", schedule, ONE_BY_ONE)
     limit = _memory_bytes(memory)
     whole_number("bucket_bytes", bucket_bytes)
-    own = tensor_plan(model) if plan is None else plan
-    layers = layer_work(model, inputs, flops_per_s=flops_per_s, layer_costs=layer_costs, plan=own)
-    asked = _Asked(
+    split_plan = tensor_plan(model) if plan is None else plan
+    layers = layer_work(
+        model, inputs, flops_per_s=flops_per_s, layer_costs=layer_costs, plan=split_plan
+    )
+    request = _Request(
         model,
         tuple(inputs),
         link,
         limit,
         layers,
-        own,
+        split_plan,
         optimizer,
         microbatches,
         schedule,
         bucket_bytes,
     )
     layouts = console.track(list(layouts_of(devices)), "modelling layouts", unit="layout")
-    rows = sorted((_row(layout, asked) for layout in layouts), key=_rank)
+    rows = sorted((_row(layout, request) for layout in layouts), key=_rank)
     best = rows[0]
     if not best.fits:
         raise ValueError(_nothing_fits(rows, devices, limit))
     assert best.step_s is not None  # as it fits
     alone = next(row for row in rows if row.layout.ranks == 1)
-    gained = alone.step_s / best.step_s if alone.step_s else None
-    return Choice(best.strategy, best.step_s, gained, devices, limit, tuple(rows))
+    speedup = alone.step_s / best.step_s if alone.step_s else None
+    return Choice(best.strategy, best.step_s, speedup, devices, limit, tuple(rows))
 
 
 def layouts_of(devices: int) -> Iterator[Layout]:
@@ -177,10 +179,10 @@ def layouts_of(devices: int) -> Iterator[Layout]:
     data ranks.
     """
     whole_number("devices", devices, at_most=_MOST_DEVICES)
-    dividing = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
-    for ranks in dividing:
-        for data in (divisor for divisor in dividing if ranks % divisor == 0):
-            for tensor in (divisor for divisor in dividing if (ranks // data) % divisor == 0):
+    divisors = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
+    for ranks in divisors:
+        for data in (divisor for divisor in divisors if ranks % divisor == 0):
+            for tensor in (divisor for divisor in divisors if (ranks // data) % divisor == 0):
                 for sharded in SHARDED if data > 1 else SHARDED[:1]:
                     yield Layout(data, tensor, ranks // data // tensor, sharded)
 
@@ -189,7 +191,7 @@ def layouts_of(devices: int) -> Iterator[Layout]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     model: nn.Sequential
     inputs: tuple[int, ...]
     link: Link
@@ -204,8 +206,8 @@ class _Asked:
     saved: dict[tuple[int, int], Saved] = field(default_factory=dict)
 
     def activation_bytes(self, rows: int, layout: Layout) -> list[int]:
-        """Return what a microbatch of ``rows`` keeps in each stage; many layouts ask for the
-        same.
+        """Return the bytes that a microbatch of ``rows`` keeps in each stage; many layouts ask for
+        the same.
         """
         tensor, key = layout.tensor, (rows, layout.tensor)
         if tensor not in self.nets:
@@ -214,27 +216,29 @@ class _Asked:
             self.saved[key] = saved_by_layer(
                 self.nets[tensor], (rows, *self.inputs[1:]), tensor=tensor
             )
-        return of_stages(self.saved[key], layout.pipeline)
+        return sum_by_stage(self.saved[key], layout.pipeline)
 
 
-def _row(layout: Layout, asked: _Asked) -> Strategy:
+def _row(layout: Layout, request: _Request) -> Strategy:
     """Return the layout at the number of microbatches that is fastest of those that fit, or
     smallest if none does.
     """
-    name = described(layout)
+    name = describe(layout)
     try:
-        if layout.tensor > 1 and not asked.plan:
+        if layout.tensor > 1 and not request.plan:
             raise ValueError(
                 "no two nn.Linear follow each other that tensor ranks could split; give a plan"
             )
-        check_pairs(asked.model, asked.plan if layout.tensor > 1 else {}, layout.pipeline)
-        kept = count_footprint(asked.model, layout, plan=asked.plan, optimizer=asked.optimizer)
-        steps = [_step(layout, number, asked) for number in _microbatches(layout, asked)]
-        step, largest = _fastest_that_fits(layout, steps, kept, asked)
+        check_pairs(request.model, request.plan if layout.tensor > 1 else {}, layout.pipeline)
+        footprint = count_footprint(
+            request.model, layout, plan=request.plan, optimizer=request.optimizer
+        )
+        steps = [_step(layout, number, request) for number in _microbatches(layout, request)]
+        step, largest = _fastest_that_fits(layout, steps, footprint, request)
     except ValueError as error:
         return Strategy(name, False, None, None, None, None, None, None, None, str(error), layout)
-    fits = largest <= asked.memory_bytes
-    reason = _bound_by(step) if fits else f"needs {_text(largest)} of {_text(asked.memory_bytes)}"
+    fits = largest <= request.memory_bytes
+    reason = _bound_by(step) if fits else f"needs {_text(largest)} of {_text(request.memory_bytes)}"
     return Strategy(
         name,
         fits,
@@ -251,29 +255,29 @@ def _row(layout: Layout, asked: _Asked) -> Strategy:
 
 
 def _fastest_that_fits(
-    layout: Layout, steps: Sequence[StrategyStep], kept: Footprint, asked: _Asked
+    layout: Layout, steps: Sequence[StrategyStep], footprint: Footprint, request: _Request
 ) -> tuple[StrategyStep, int]:
     """Return the step, and the bytes of its largest rank: of the smallest where none fits.
 
     A number of microbatches on which the net does not run (one row, for a batch normalisation) is
     passed over. Raises ValueError where it runs on none.
     """
-    tried: list[tuple[StrategyStep, int]] = []
-    refused: list[ValueError] = []
-    for step in sorted(steps, key=lambda step: (_rounded(step.step_s), step.microbatches)):
+    trials: list[tuple[StrategyStep, int]] = []
+    errors: list[ValueError] = []
+    for step in sorted(steps, key=lambda step: (_round_seconds(step.step_s), step.microbatches)):
         try:
-            tried.append((step, _largest_bytes(layout, step.microbatches, kept, asked)))
+            trials.append((step, _largest_bytes(layout, step.microbatches, footprint, request)))
         except ValueError as error:
-            refused.append(error)
+            errors.append(error)
             continue
-        if tried[-1][1] <= asked.memory_bytes:
-            return tried[-1]
-    if not tried:
-        raise refused[0]
-    return min(tried, key=lambda trial: trial[1])
+        if trials[-1][1] <= request.memory_bytes:
+            return trials[-1]
+    if not trials:
+        raise errors[0]
+    return min(trials, key=lambda trial: trial[1])
 
 
-def described(layout: Layout) -> str:
+def describe(layout: Layout) -> str:
     """Return the layout in words: "one device", "data 2 (FSDP) x tensor 2"."""
     names = {
         "nothing": "",
@@ -290,68 +294,74 @@ def described(layout: Layout) -> str:
     return " x ".join(parts) or "one device"
 
 
-def _microbatches(layout: Layout, asked: _Asked) -> list[int]:
-    rows = asked.inputs[0]
-    if asked.microbatches is not None:
+def _microbatches(layout: Layout, request: _Request) -> list[int]:
+    rows = request.inputs[0]
+    if request.microbatches is not None:
         schedules.check(
-            asked.schedule, ranks=layout.pipeline, microbatches=asked.microbatches, chunks=1
+            request.schedule, ranks=layout.pipeline, microbatches=request.microbatches, chunks=1
         )
-        check_rows(rows, layout, asked.microbatches)
-        return [asked.microbatches]
+        check_rows(rows, layout, request.microbatches)
+        return [request.microbatches]
     check_rows(rows, layout, 1)
     most = min(_MOST_MICROBATCHES * layout.pipeline, rows // layout.data)
-    found = [
+    counts = [
         number for number in range(layout.pipeline, most + 1) if (rows // layout.data) % number == 0
     ]
-    if not found:
+    if not counts:
         raise ValueError(
             f"the {rows // layout.data} rows of a data rank do not divide into {layout.pipeline} "
             "or more equal microbatches, one for each stage"
         )
-    return found
+    return counts
 
 
-def _step(layout: Layout, microbatches: int, asked: _Asked) -> StrategyStep:
+def _step(layout: Layout, microbatches: int, request: _Request) -> StrategyStep:
     return strategy_step(
-        asked.layers,
+        request.layers,
         layout,
-        link=asked.link,
+        link=request.link,
         microbatches=microbatches,
-        schedule=asked.schedule,
-        bucket_bytes=asked.bucket_bytes,
+        schedule=request.schedule,
+        bucket_bytes=request.bucket_bytes,
     )
 
 
-def _largest_bytes(layout: Layout, microbatches: int, kept: Footprint, asked: _Asked) -> int:
-    saved = asked.activation_bytes(asked.inputs[0] // (layout.data * microbatches), layout)
+def _largest_bytes(
+    layout: Layout, microbatches: int, footprint: Footprint, request: _Request
+) -> int:
+    activation_bytes = request.activation_bytes(
+        request.inputs[0] // (layout.data * microbatches), layout
+    )
     live = [
         schedules.live_activations(
-            asked.schedule, rank=stage, ranks=layout.pipeline, microbatches=microbatches
+            request.schedule, rank=stage, ranks=layout.pipeline, microbatches=microbatches
         )
         for stage in range(layout.pipeline)
     ]
-    moment = [
-        _moment_bytes(part, layout, asked.bucket_bytes)
-        for part in cut(asked.layers, layout.pipeline)
+    moment_bytes = [
+        _moment_bytes(part, layout, request.bucket_bytes)
+        for part in cut(request.layers, layout.pipeline)
     ]
     return max(
-        rank.total_bytes + live[rank.stage] * saved[rank.stage] + moment[rank.stage]
-        for rank in kept.ranks
+        rank.total_bytes
+        + live[rank.stage] * activation_bytes[rank.stage]
+        + moment_bytes[rank.stage]
+        for rank in footprint.ranks
     )
 
 
 def _moment_bytes(layers: Sequence[LayerWork], layout: Layout, bucket_bytes: int) -> int:
-    """Return what a rank holds whole for a moment: a bucket of gradients, or gathered layers and
-    one's gradients.
+    """Return the bytes that a rank holds whole for a moment: a bucket of gradients, or gathered
+    layers and one's gradients.
     """
     if layout.data == 1 or layout.sharded in ("nothing", "optimizer"):
         return 0
     gradients = [layer.gradients_of(layout.tensor) for layer in layers]
     if layout.sharded == "gradients":
         buckets = bucket_layers(gradients, bucket_bytes=bucket_bytes)
-        return max((sum(gradients[place] for place in inside) for inside in buckets), default=0)
-    whole = [layer.parameters_of(layout.tensor) for layer in layers]
-    return max(before + after for before, after in pairwise([0, *whole])) + max(gradients)
+        return max((sum(gradients[index] for index in bucket) for bucket in buckets), default=0)
+    parameters = [layer.parameters_of(layout.tensor) for layer in layers]
+    return max(before + after for before, after in pairwise([0, *parameters])) + max(gradients)
 
 
 # In words.
@@ -371,11 +381,11 @@ def _rank(row: Strategy) -> tuple[bool, bool, float, int, int]:
     simple = (row.layout.ranks, SHARDED.index(row.layout.sharded))
     if row.largest_bytes is None:
         return True, True, 0.0, *simple
-    size = row.largest_bytes if row.step_s is None or not row.fits else _rounded(row.step_s)
+    size = row.largest_bytes if row.step_s is None or not row.fits else _round_seconds(row.step_s)
     return not row.fits, False, size, *simple
 
 
-def _rounded(seconds: float) -> float:
+def _round_seconds(seconds: float) -> float:
     """Return ``seconds`` to nine digits: sums of the same parts in another order are equal
     times.
     """

@@ -26,7 +26,7 @@ from helpers.parallel._costs import (
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.results import Result
-from helpers.studies.parallel_plans._footprint import Layout, checked_layout
+from helpers.studies.parallel_plans._footprint import Layout, check_layout
 
 _RINGS = {
     "all-reduce": ring_all_reduce_s,
@@ -74,8 +74,8 @@ class LayerWork(Result):
 
 @dataclass(frozen=True)
 class StrategyTraffic(Result):
-    """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among
-    so many ``ranks``.
+    """The collectives of a rank in one step over one kind of neighbour (``over``): so many
+    ``calls`` among so many ``ranks``.
 
     ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank
     sends: 2 (p - 1) / p for a ring all-reduce, half of that for an all-gather or a reduce-scatter,
@@ -140,7 +140,7 @@ def strategy_traffic(
     reshard_after_forward: bool = True,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> StepTraffic:
-    """Return what a rank of ``stage`` exchanges in one step of ``layout``, counted; sent bytes are
+    """Return the traffic of a rank of ``stage`` in one step of ``layout``, counted; sent bytes are
     those of rings.
 
     * Tensor ranks (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): an all-reduce of the
@@ -164,14 +164,14 @@ def strategy_traffic(
     """
     boolean("reshard_after_forward", reshard_after_forward)
     boolean("sequence", sequence)
-    parts = cut(_checked_layers(layers), checked_layout(layout).pipeline)
+    parts = cut(_check_layers(layers), check_layout(layout).pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
     m = whole_number("microbatches", microbatches)
-    own = parts[stage]
-    traffic = _tensor_traffic(own, layout, m, sequence)
-    traffic += _data_traffic(own, layout, m, reshard_after_forward, bucket_bytes)
+    stage_layers = parts[stage]
+    traffic = _tensor_traffic(stage_layers, layout, m, sequence)
+    traffic += _data_traffic(stage_layers, layout, m, reshard_after_forward, bucket_bytes)
     before = parts[stage - 1][-1].output_bytes if stage else 0
-    after = own[-1].output_bytes if stage < layout.pipeline - 1 else 0
+    after = stage_layers[-1].output_bytes if stage < layout.pipeline - 1 else 0
     for collective, size in (("send forward", after), ("send backward", before)):
         if size:
             traffic.append(
@@ -183,11 +183,11 @@ def strategy_traffic(
 
 
 def _tensor_traffic(
-    own: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool
+    layers: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool
 ) -> list[StrategyTraffic]:
     sums = [
         size // layout.data
-        for layer in own
+        for layer in layers
         for size in layer.forward_sum_bytes + layer.backward_sum_bytes
     ]
     kinds = ("all-gather", "reduce-scatter") if sequence else ("all-reduce",)
@@ -199,12 +199,12 @@ def _tensor_traffic(
 
 
 def _data_traffic(
-    own: Sequence[LayerWork], layout: Layout, microbatches: int, reshard: bool, bucket_bytes: int
+    layers: Sequence[LayerWork], layout: Layout, microbatches: int, reshard: bool, bucket_bytes: int
 ) -> list[StrategyTraffic]:
     if layout.data == 1:
         return []
-    gradients = [layer.gradients_of(layout.tensor) for layer in own]
-    parameters = [layer.parameters_of(layout.tensor) for layer in own]
+    gradients = [layer.gradients_of(layout.tensor) for layer in layers]
+    parameters = [layer.parameters_of(layout.tensor) for layer in layers]
     times = microbatches if layout.sharded in _EACH_MICROBATCH else 1
     if layout.sharded == "parameters":
         learn, passes = sum(map(bool, gradients)), times * (2 if reshard else 1)
@@ -232,7 +232,7 @@ def _ring(over: str, collective: str, ranks: int, calls: int, size_bytes: int) -
     return StrategyTraffic(over, collective, ranks, calls, size_bytes, sent)
 
 
-def _checked_layers(layers: Sequence[LayerWork]) -> list[LayerWork]:
+def _check_layers(layers: Sequence[LayerWork]) -> list[LayerWork]:
     return members("layers", layers, "LayerWork, as layer_work() returns it", kind=LayerWork)
 
 
@@ -242,8 +242,11 @@ def cut(layers: Sequence[LayerWork], stages: int) -> list[Sequence[LayerWork]]:
         raise ValueError("a step needs at least one layer")
     if len(layers) % stages:
         raise ValueError(f"{len(layers)} layers do not divide into {stages} stages of equally many")
-    each = len(layers) // stages
-    return [layers[start : start + each] for start in range(0, len(layers), each)]
+    layers_per_stage = len(layers) // stages
+    return [
+        layers[start : start + layers_per_stage]
+        for start in range(0, len(layers), layers_per_stage)
+    ]
 
 
 # The clock.
@@ -275,11 +278,7 @@ def strategy_step(
     """
     boolean("reshard_after_forward", reshard_after_forward)
     choice("schedule", schedule, ONE_BY_ONE)
-    layers, layout, link = (
-        _checked_layers(layers),
-        checked_layout(layout),
-        require_link("link", link),
-    )
+    layers, layout, link = (_check_layers(layers), check_layout(layout), require_link("link", link))
     schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
         _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)
@@ -295,34 +294,34 @@ def strategy_step(
     arrived_s |= {
         (BACKWARD, layout.pipeline - 1, microbatch): 0.0 for microbatch in range(microbatches)
     }
-    done = [0] * layout.pipeline
-    while any(done[place] < len(order) for place, order in enumerate(by_rank)):
-        for place, order in enumerate(by_rank):
-            while done[place] < len(order) and order[done[place]] in arrived_s:
-                kind, _, microbatch = order[done[place]]
-                stages[place].run(kind, microbatch, arrived_s[kind, place, microbatch])
-                beyond = place + (1 if kind == FORWARD else -1)
-                if 0 <= beyond < layout.pipeline:
-                    boundary = stages[min(place, beyond)].layers[-1].output_bytes / (
+    next_pass = [0] * layout.pipeline
+    while any(next_pass[rank] < len(order) for rank, order in enumerate(by_rank)):
+        for rank, order in enumerate(by_rank):
+            while next_pass[rank] < len(order) and order[next_pass[rank]] in arrived_s:
+                kind, _, microbatch = order[next_pass[rank]]
+                stages[rank].run(kind, microbatch, arrived_s[kind, rank, microbatch])
+                neighbour = rank + (1 if kind == FORWARD else -1)
+                if 0 <= neighbour < layout.pipeline:
+                    boundary = stages[min(rank, neighbour)].layers[-1].output_bytes / (
                         layout.data * microbatches
                     )
-                    arrived_s[kind, beyond, microbatch] = stages[place].send(boundary)
-                done[place] += 1
+                    arrived_s[kind, neighbour, microbatch] = stages[rank].send(boundary)
+                next_pass[rank] += 1
     for stage in stages:
         stage.finish()
-    last = max(stages, key=lambda stage: stage.now_s)
+    slowest = max(stages, key=lambda stage: stage.now_s)
     return StrategyStep(
         data=layout.data,
         tensor=layout.tensor,
         pipeline=layout.pipeline,
         sharded=layout.sharded,
         microbatches=microbatches,
-        step_s=last.now_s,
-        compute_s=last.spent["compute"],
-        tensor_s=last.spent["tensor"],
-        bubble_s=last.spent["bubble"],
-        exposed_s=last.spent["exposed"],
-        data_link_s=last.link_s,
+        step_s=slowest.now_s,
+        compute_s=slowest.spent["compute"],
+        tensor_s=slowest.spent["tensor"],
+        bubble_s=slowest.spent["bubble"],
+        exposed_s=slowest.spent["exposed"],
+        data_link_s=slowest.link_s,
     )
 
 
@@ -353,7 +352,7 @@ class _Stage:
     def _plan_collectives(
         self, layout: Layout, link: Link, microbatches: int, bucket_bytes: int, reshard: bool
     ) -> None:
-        """Note what data ranks exchange, and how long it takes: most of it recurs in every
+        """Plan the collectives of data ranks and their times; most of them recur in every
         microbatch.
         """
 
@@ -366,8 +365,8 @@ class _Stage:
         buckets = bucket_layers(gradients, bucket_bytes=cap) if layout.data > 1 else ()
         reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
         self.reduce_s = {
-            min(inside): taken_s(reduction, sum(gradients[place] for place in inside))
-            for inside in buckets
+            min(bucket): taken_s(reduction, sum(gradients[index] for index in bucket))
+            for bucket in buckets
         }
         self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
         self.gathering = {
@@ -391,17 +390,17 @@ class _Stage:
             self.gathering[kind],
             kind == BACKWARD and microbatch >= self.reduces_from,
         )
-        whole_s = self._gathered(order[0]) if gathers else 0.0
+        whole_s = self._order_gather(order[0]) if gathers else 0.0
         for turn, index in enumerate(order, start=1):
             if gathers:
                 self._wait("exposed", whole_s)
-                whole_s = self._gathered(order[turn]) if turn < len(order) else 0.0
+                whole_s = self._order_gather(order[turn]) if turn < len(order) else 0.0
             compute_s, tensor_s = work[index]
             self._spend("compute", compute_s)
             for each_s in tensor_s:
                 self._spend("tensor", each_s)
             if reduces and index in self.reduce_s:
-                self._carried(self.reduce_s[index])
+                self._carry(self.reduce_s[index])
 
     def send(self, size_bytes: float) -> float:
         """Return when a message that is ready now has arrived."""
@@ -413,15 +412,15 @@ class _Stage:
         optimizer.
         """
         if self.last_gather_s is not None:
-            self._carried(self.last_gather_s)
+            self._carry(self.last_gather_s)
         self._wait("exposed", self.link_free_s)
 
-    def _gathered(self, index: int) -> float:
+    def _order_gather(self, index: int) -> float:
         """Return when a layer's parameters, ordered now, are whole."""
         took_s = self.gather_s[index]
-        return self.now_s if took_s is None else self._carried(took_s)
+        return self.now_s if took_s is None else self._carry(took_s)
 
-    def _carried(self, took_s: float) -> float:
+    def _carry(self, took_s: float) -> float:
         """Return when a collective that is ready now has ended, and keep the link busy until
         then.
         """

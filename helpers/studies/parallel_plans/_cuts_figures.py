@@ -56,15 +56,18 @@ def draw_schedule(
         backward_s=2 * turn_s,
     )
     noun = "microbatch" if microbatches == 1 else "microbatches"
-    named_so = (
+    default_title = (
         f"{_NAMES[schedule]}, {microbatches} {noun}: waiting {100 * model.bubble_ratio:.4g}% of "
         "computing"
     )
     passes = model.timeline.activities
     spans = [
-        plotting.Span(each.lane, each.start_s, each.end_s, each.kind, each.label) for each in passes
+        plotting.Span(
+            activity.lane, activity.start_s, activity.end_s, activity.kind, activity.label
+        )
+        for activity in passes
     ]
-    figure = plotting.gantt(spans, title=title or named_so, until=until_s)
+    figure = plotting.gantt(spans, title=title or default_title, until=until_s)
     lanes = [f"GPU {load.rank}, saves {load.live_activations / chunks:g}" for load in model.loads]
     figure.axes[0].set_yticks(range(_GPUS), lanes)
     return figure

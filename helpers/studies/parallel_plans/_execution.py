@@ -42,12 +42,12 @@ from helpers.studies.parallel_plans._footprint import (
     check_plan,
     check_rows,
     cut_linear,
-    handed_on,
+    empty_output,
 )
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LEARNING_RATE = 0.1
-_planned = lru_cache(maxsize=256)(collective)
+_plan_collective = lru_cache(maxsize=256)(collective)
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ def _run(rank: int, _world_size: int, job: _Job) -> list[dict[str, Any]]:
     lines = {
         members: None
         for layout, _ in job.cases
-        for place in range(layout.ranks)
-        for members in _neighbours(layout, place).values()
+        for layout_rank in range(layout.ranks)
+        for members in _neighbours(layout, layout_rank).values()
         if len(members) > 1
     }
     # every rank makes each
@@ -230,9 +230,9 @@ def _neighbours(layout: Layout, rank: int) -> dict[str, tuple[int, ...]]:
     stage, data_rank, tensor_rank = layout.place(rank)
     first = stage * layout.data * layout.tensor
     return {
-        "data": tuple(first + place * layout.tensor + tensor_rank for place in range(layout.data)),
+        "data": tuple(first + index * layout.tensor + tensor_rank for index in range(layout.data)),
         "tensor": tuple(
-            first + data_rank * layout.tensor + place for place in range(layout.tensor)
+            first + data_rank * layout.tensor + index for index in range(layout.tensor)
         ),
     }
 
@@ -251,10 +251,10 @@ class _Bucket:
         self.parameters, self.ranks = parameters, layout.data
         self.whole = self.flat(parameters)
         self.part = self.whole.chunk(layout.data)[data_rank]
-        place = 0
+        offset = 0
         for parameter in parameters:
-            parameter.data = self.whole[place : place + parameter.numel()].view(parameter.shape)
-            place += parameter.numel()
+            parameter.data = self.whole[offset : offset + parameter.numel()].view(parameter.shape)
+            offset += parameter.numel()
         self.reduced: list[Future] = []
 
     def flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -297,20 +297,20 @@ class _Member:
         self.layers = list(self.part)
         self.work = job.work[self.stage * len(self.layers) :][: len(self.layers)]
         self.batches, self.targets = (
-            shard(whole, self.data_rank, world_size=layout.data).chunk(microbatches)
-            for whole in (job.inputs, job.targets)
+            shard(batch, self.data_rank, world_size=layout.data).chunk(microbatches)
+            for batch in (job.inputs, job.targets)
         )
         self.incoming = torch.empty_like(
-            handed_on(stages[: self.stage], self.batches[0]), device="cpu"
+            empty_output(stages[: self.stage], self.batches[0]), device="cpu"
         )
         self.gathers = layout.sharded == "parameters" and layout.data > 1
         sizes = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in self.layers]
         self.buckets: dict[int, _Bucket] = {}  # by the layer whose gradients come last
-        for inside in bucket_layers(sizes, bucket_bytes=1 if self.gathers else job.bucket_bytes):
+        for indices in bucket_layers(sizes, bucket_bytes=1 if self.gathers else job.bucket_bytes):
             parameters = [
-                parameter for place in inside for parameter in self.layers[place].parameters()
+                parameter for index in indices for parameter in self.layers[index].parameters()
             ]
-            self.buckets[min(inside)] = _Bucket(parameters, layout, self.data_rank)
+            self.buckets[min(indices)] = _Bucket(parameters, layout, self.data_rank)
         for bucket in self.buckets.values() if self.gathers else ():
             bucket.part = bucket.part.clone()
             bucket.forget()
@@ -331,25 +331,27 @@ class _Member:
         self._update()
 
     def report(self) -> dict[str, Any]:
-        """Return what the rank did in the last step, and its parameters, gathered where they are
-        sharded.
+        """Return the sent bytes of the last step, and the rank's parameters, gathered where they
+        are sharded.
         """
         sent_bytes = dict(self.sent_bytes)
-        for place in range(len(self.layers)):
-            self._gathered(place).result()
+        for index in range(len(self.layers)):
+            self._start_gather(index).result()
         self.data_link.shutdown()
-        parameters = {name: own.detach().clone() for name, own in self.part.named_parameters()}
+        parameters = {
+            name: parameter.detach().clone() for name, parameter in self.part.named_parameters()
+        }
         return {"sent_bytes": sent_bytes, "parameters": parameters}
 
     def _forward(self, microbatch: int) -> None:
         learns = self.stage > 0
         value = self._receive(self.stage - 1, self.incoming) if learns else self.batches[microbatch]
         passes = []
-        for place in self._gathered_in_turn(range(len(self.layers))):
-            given = value.detach().requires_grad_(learns)
-            with self._device(self.work[place], self.work[place].forward_s):
-                value = self.layers[place](given)
-            passes.append((given, value))
+        for index in self._gather_in_turn(range(len(self.layers))):
+            inputs = value.detach().requires_grad_(learns)
+            with self._device(self.work[index], self.work[index].forward_s):
+                value = self.layers[index](inputs)
+            passes.append((inputs, value))
             learns = value.requires_grad
         self.passes[microbatch] = passes
         if self.stage < self.layout.pipeline - 1:
@@ -367,16 +369,16 @@ class _Member:
         else:
             gradient = self._receive(self.stage + 1, passes[-1][1])
         is_last = microbatch == self.microbatches - 1
-        for place in self._gathered_in_turn(range(len(self.layers) - 1, -1, -1)):
-            given, output = passes[place]
-            with self._device(self.work[place], self.work[place].backward_s):
+        for index in self._gather_in_turn(range(len(self.layers) - 1, -1, -1)):
+            inputs, output = passes[index]
+            with self._device(self.work[index], self.work[index].backward_s):
                 if output.requires_grad:
                     output.backward(gradient)
-            gradient = given.grad
-            if place in self.buckets and (
+            gradient = inputs.grad
+            if index in self.buckets and (
                 is_last or self.layout.sharded in ("gradients", "parameters")
             ):
-                self._reduce(self.buckets[place])
+                self._reduce(self.buckets[index])
         if self.stage > 0:
             assert gradient is not None  # what another stage sent takes one
             self._send(self.stage - 1, gradient)
@@ -401,22 +403,22 @@ class _Member:
         if len(members) == 1:
             return values
         length = values.numel() * (len(members) if operation == "all_gather" else 1)
-        planned = _planned(
+        plan = _plan_collective(
             operation,
             "ring",
             world_size=len(members),
             length=length,
             element_bytes=values.element_size(),
         )
-        self.sent_bytes[over] += planned.ranks()[members.index(self.rank)].sent_bytes
-        return execute(planned, values, link=self.job.link, group=self.groups[members])
+        self.sent_bytes[over] += plan.ranks()[members.index(self.rank)].sent_bytes
+        return execute(plan, values, link=self.job.link, group=self.groups[members])
 
     def sum_over_tensor_ranks(self, value: torch.Tensor) -> torch.Tensor:
         """Return the sum of the tensor ranks' ``value``; the device waits."""
         start_s = time.perf_counter()
-        summed = self._ring("tensor", "all_reduce", value.detach().flatten()).view_as(value)
+        total = self._ring("tensor", "all_reduce", value.detach().flatten()).view_as(value)
         self.ends_s += time.perf_counter() - start_s
-        return summed
+        return total
 
     def _peer(self, stage: int) -> int:
         return (stage * self.layout.data + self.data_rank) * self.layout.tensor + self.tensor_rank
@@ -428,45 +430,45 @@ class _Member:
         _, end_s = self.port.occupy(value.nbytes, from_s=time.perf_counter())
         self.sent_bytes["pipeline"] += value.nbytes
         stamp = torch.tensor([end_s], dtype=torch.float64)
-        stamped = torch.cat(
+        message = torch.cat(
             [part.contiguous().flatten().view(torch.uint8) for part in (stamp, value)]
         )
-        request = dist.isend(stamped, self._peer(stage))
+        request = dist.isend(message, self._peer(stage))
         assert request is not None  # both are in the group
-        self.sending.append((request, stamped))
+        self.sending.append((request, message))
 
     def _receive(self, stage: int, like: torch.Tensor) -> torch.Tensor:
         stamp_bytes = torch.float64.itemsize
-        stamped = torch.empty(stamp_bytes + like.nbytes, dtype=torch.uint8)
-        dist.recv(stamped, self._peer(stage))
-        sleep_until(stamped[:stamp_bytes].view(torch.float64).item())
-        return stamped[stamp_bytes:].clone().view(like.dtype).view(like.shape)
+        message = torch.empty(stamp_bytes + like.nbytes, dtype=torch.uint8)
+        dist.recv(message, self._peer(stage))
+        sleep_until(message[:stamp_bytes].view(torch.float64).item())
+        return message[stamp_bytes:].clone().view(like.dtype).view(like.shape)
 
     # Data ranks.
 
-    def _gathered_in_turn(self, places: Sequence[int]) -> Iterator[int]:
+    def _gather_in_turn(self, indices: Sequence[int]) -> Iterator[int]:
         """Yield each layer's place once its parameters are gathered; those of the next layer are on
         their way then.
         """
-        gathering = self._gathered(places[0])
-        for place, following in zip(places, [*places[1:], None], strict=True):
+        gathering = self._start_gather(indices[0])
+        for index, following in zip(indices, [*indices[1:], None], strict=True):
             gathering.result()
-            gathering = gathering if following is None else self._gathered(following)
-            yield place
-            if self.gathers and place in self.buckets:
-                self.buckets[place].forget()
+            gathering = gathering if following is None else self._start_gather(following)
+            yield index
+            if self.gathers and index in self.buckets:
+                self.buckets[index].forget()
 
-    def _gathered(self, place: int) -> Future:
+    def _start_gather(self, index: int) -> Future:
         """Start gathering a layer's parameters, where they are sharded, on the data link."""
 
         def gather(bucket: _Bucket) -> None:
             bucket.whole.copy_(self._ring("data", "all_gather", bucket.part))
 
-        if self.gathers and place in self.buckets:
-            return self.data_link.submit(gather, self.buckets[place])
-        done: Future = Future()
-        done.set_result(None)
-        return done
+        if self.gathers and index in self.buckets:
+            return self.data_link.submit(gather, self.buckets[index])
+        future: Future = Future()
+        future.set_result(None)
+        return future
 
     def _reduce(self, bucket: _Bucket) -> None:
         """Put a bucket's gradients on the data link."""
@@ -482,13 +484,13 @@ class _Member:
         """
         buckets = [bucket for bucket in self.buckets.values() if bucket.reduced]
         for bucket in buckets:
-            own = bucket.whole if self.layout.sharded == "nothing" else bucket.part
-            own -= LEARNING_RATE * sum(reduced.result() for reduced in bucket.reduced)
+            values = bucket.whole if self.layout.sharded == "nothing" else bucket.part
+            values -= LEARNING_RATE * sum(reduction.result() for reduction in bucket.reduced)
             bucket.reduced.clear()
         if self.layout.sharded in ("optimizer", "gradients"):
             parts = torch.cat([bucket.part for bucket in buckets])
-            gathered = self.data_link.submit(self._ring, "data", "all_gather", parts).result()
-            columns = gathered.view(self.layout.data, -1).split(
+            parameters = self.data_link.submit(self._ring, "data", "all_gather", parts).result()
+            columns = parameters.view(self.layout.data, -1).split(
                 [len(bucket.part) for bucket in buckets], dim=1
             )
             for bucket, column in zip(buckets, columns, strict=True):
@@ -534,5 +536,5 @@ def _column_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> 
 
 
 def _row_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:
-    summed = _SumOverTensorRanks.apply(nn.functional.linear(inputs, layer.weight), member, True)
-    return summed if layer.bias is None else summed + layer.bias
+    outputs = _SumOverTensorRanks.apply(nn.functional.linear(inputs, layer.weight), member, True)
+    return outputs if layer.bias is None else outputs + layer.bias

@@ -63,13 +63,13 @@ class Layout(Record):
         Raises ValueError for a rank that is not there. Lesson 06.
         """
         whole_number("rank", rank, at_least=0, at_most=self.ranks - 1)
-        rest, tensor_rank = divmod(rank, self.tensor)
-        return (*divmod(rest, self.data), tensor_rank)
+        group, tensor_rank = divmod(rank, self.tensor)
+        return (*divmod(group, self.data), tensor_rank)
 
 
 class RankFootprint(Record):
-    """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where
-    none were counted.
+    """The bytes that one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is
+    None where none were counted.
 
     ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the
     batch itself; in a pipeline it is that of all microbatches that the rank has in flight at once.
@@ -87,8 +87,8 @@ class RankFootprint(Record):
 
 
 class Footprint(Record):
-    """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides
-    whether it fits.
+    """The bytes that ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does,
+    decides whether it fits.
 
     ``schedule`` and ``microbatches`` are those by which activations were counted, None where none
     were. Lesson 06.
@@ -119,7 +119,7 @@ class _LocalParameter:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def checked_layout(layout: Layout) -> Layout:
+def check_layout(layout: Layout) -> Layout:
     """Return ``layout``; raise TypeError unless it is a :class:`Layout`."""
     return one_of("layout", layout, Layout, "a Layout, such as Layout(data=2)")
 
@@ -150,22 +150,22 @@ def count_footprint(
     cannot be called or does not step by itself.
     """
     ranks = []
-    checked_layout(layout)
+    check_layout(layout)
     check_plan(net, plan or {}, layout.tensor)
     for stage, part in enumerate(split_stages(net, layout.pipeline)):
         local = _local_parameters(part, plan or {}, layout.tensor)
         buffers = sum(buffer.nbytes for buffer in part.buffers())
         # a layer's last rows are fewer; else all data ranks keep as much
-        each_its_own = layout.sharded == "parameters"
-        kept = [
-            _kept(local, layout, place, optimizer)
-            for place in range(layout.data if each_its_own else 1)
+        is_sharded = layout.sharded == "parameters"
+        rank_bytes = [
+            _data_rank_bytes(local, layout, data_rank, optimizer)
+            for data_rank in range(layout.data if is_sharded else 1)
         ]
         first = stage * layout.data * layout.tensor
-        for place in range(layout.data * layout.tensor):
-            parameters, gradients, states = kept[place // layout.tensor if each_its_own else 0]
+        for index in range(layout.data * layout.tensor):
+            parameters, gradients, states = rank_bytes[index // layout.tensor if is_sharded else 0]
             ranks.append(
-                rank_footprint(first + place, stage, parameters, buffers, gradients, states)
+                rank_footprint(first + index, stage, parameters, buffers, gradients, states)
             )
     return footprint_of(layout, ranks)
 
@@ -178,7 +178,7 @@ def footprint_of(
     microbatches: int | None = None,
 ) -> Footprint:
     """Return the footprints of ``ranks`` as one."""
-    given = tuple(ranks)
+    footprints = tuple(ranks)
     return Footprint(
         layout.data,
         layout.tensor,
@@ -186,8 +186,8 @@ def footprint_of(
         layout.sharded,
         schedule,
         microbatches,
-        max(rank.total_bytes for rank in given),
-        given,
+        max(rank.total_bytes for rank in footprints),
+        footprints,
     )
 
 
@@ -218,22 +218,22 @@ def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
         )
     layers = dict(net.named_modules())
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
-    for name, way in plan.items():
+    for name, style in plan.items():
         if name not in linear:
             raise ValueError(
                 f"the plan names {name!r}, which is no nn.Linear of this net; these are: "
                 f"{', '.join(linear) or 'none'}"
             )
-        if way not in ("column", "row"):
-            raise ValueError(f"the plan splits {name!r} by {way!r}; give 'column' or 'row'")
-        width, what = (
+        if style not in ("column", "row"):
+            raise ValueError(f"the plan splits {name!r} by {style!r}; give 'column' or 'row'")
+        width, unit = (
             (layers[name].out_features, "outputs")
-            if way == "column"
+            if style == "column"
             else (layers[name].in_features, "inputs")
         )
         if width % ranks:
             raise ValueError(
-                f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a "
+                f"the {width} {unit} of {name!r} do not divide by {ranks} tensor ranks; choose a "
                 "width or a number of ranks that does"
             )
 
@@ -252,8 +252,8 @@ def check_rows(rows: int, layout: Layout, microbatches: int) -> int:
     return rows // parts
 
 
-def cut_dimension(way: str | None, kind: str) -> int | None:
-    """Return by which dimension ``way`` divides a parameter of an nn.Linear among tensor ranks,
+def cut_dimension(style: str | None, kind: str) -> int | None:
+    """Return by which dimension ``style`` divides a parameter of an nn.Linear among tensor ranks,
     None where by none.
 
     A column split divides the outputs (rows of the weight, and the bias), a row split the inputs;
@@ -261,17 +261,17 @@ def cut_dimension(way: str | None, kind: str) -> int | None:
     1909.08053).
     """
     return {("column", "weight"): 0, ("column", "bias"): 0, ("row", "weight"): 1}.get(
-        (way or "", kind)
+        (style or "", kind)
     )
 
 
-def cut_linear(layer: nn.Linear, way: str, *, ranks: int, rank: int = 0) -> None:
+def cut_linear(layer: nn.Linear, style: str, *, ranks: int, rank: int = 0) -> None:
     """Leave of ``layer``, in place, the part that tensor rank ``rank`` of ``ranks`` has."""
-    for kind, whole in list(layer.named_parameters()):
-        dimension = cut_dimension(way, kind)
+    for kind, parameter in list(layer.named_parameters()):
+        dimension = cut_dimension(style, kind)
         if dimension is not None:
-            own = whole.detach().chunk(ranks, dim=dimension)[rank].clone()
-            setattr(layer, kind, nn.Parameter(own, requires_grad=whole.requires_grad))
+            local_part = parameter.detach().chunk(ranks, dim=dimension)[rank].clone()
+            setattr(layer, kind, nn.Parameter(local_part, requires_grad=parameter.requires_grad))
 
 
 def _local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[_LocalParameter]:
@@ -287,12 +287,14 @@ def _local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[_LocalPar
     return local
 
 
-def _kept(
+def _data_rank_bytes(
     local: list[_LocalParameter], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
 ) -> tuple[int, int, int]:
     """Return the bytes of parameters, gradients and optimizer states of a data rank."""
     learning = [parameter for parameter in local if parameter.learns]
-    whole, learned = (sum(parameter.size_bytes for parameter in some) for some in (local, learning))
+    parameter_bytes, gradient_bytes = (
+        sum(parameter.size_bytes for parameter in parameters) for parameters in (local, learning)
+    )
     if layout.sharded == "parameters":
         _check_rows(local)
         kinds = tuple(
@@ -300,17 +302,17 @@ def _kept(
             for parameter in learning
         )
         return (
-            _padded(local, layout.data),
-            _padded(learning, layout.data),
+            _padded_bytes(local, layout.data),
+            _padded_bytes(learning, layout.data),
             state_bytes(kinds, optimizer),
         )
     if layout.sharded == "nothing":
         kinds = tuple((parameter.shape, parameter.dtype) for parameter in learning)
-        return whole, learned, state_bytes(kinds, optimizer)
+        return parameter_bytes, gradient_bytes, state_bytes(kinds, optimizer)
     parts = _flat_parts(learning, layout.data)
     state = state_bytes(parts, optimizer)
-    shared = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
-    return whole, shared if layout.sharded == "gradients" else learned, state
+    shard_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
+    return parameter_bytes, shard_bytes if layout.sharded == "gradients" else gradient_bytes, state
 
 
 def _flat_parts(
@@ -334,7 +336,7 @@ def _check_rows(local: Iterable[_LocalParameter]) -> None:
         )
 
 
-def _padded(parameters: Iterable[_LocalParameter], ranks: int) -> int:
+def _padded_bytes(parameters: Iterable[_LocalParameter], ranks: int) -> int:
     return sum(
         math.ceil(parameter.shape[0] / ranks)
         * math.prod(parameter.shape[1:])
@@ -374,9 +376,9 @@ def state_bytes(
 
 @lru_cache(maxsize=4096)
 def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: OptimizerFactory) -> int:
-    made = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
-    made.grad = torch.empty_like(made)
-    stepping = optimizer([made])
+    parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+    parameter.grad = torch.empty_like(parameter)
+    stepping = optimizer([parameter])
     try:
         stepping.step()
     except TypeError as error:  # LBFGS asks for a function that computes the loss again
@@ -407,8 +409,8 @@ def without_values(net: Net, device: str | torch.device = "meta") -> Net:
     return copy.deepcopy(net, copies)
 
 
-def handed_on(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
-    """Return an empty meta tensor like what ``layers`` make of ``value``, in turn."""
+def empty_output(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
+    """Return an empty meta tensor like the output of ``layers``, applied to ``value`` in turn."""
     value = torch.empty_like(value, device="meta")
     with torch.no_grad():
         for layer in layers:

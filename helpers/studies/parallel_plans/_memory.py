@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from helpers.checks import batch_shape
-from helpers.memory import _trace as records
+from helpers.memory import _allocator as allocator
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.parallel.pipeline._stages import split_stages
@@ -35,7 +35,7 @@ from helpers.studies.parallel_plans._footprint import (
     OptimizerFactory,
     Plan,
     RankFootprint,
-    handed_on,
+    empty_output,
     number_type,
     without_values,
 )
@@ -93,20 +93,20 @@ def estimate_footprint(
             "here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or "
             "'zero_bubble'"
         )
-    footprints.checked_layout(layout)
+    footprints.check_layout(layout)
     chosen = range(0, layout.ranks, layout.data * layout.tensor) if ranks is None else ranks
     if not chosen:
         raise ValueError("no rank to estimate: give at least one, as in ranks=(0,)")
     jobs = _jobs(net, layout, inputs, plan, optimizer, schedule, microbatches)
-    found = []
+    rank_footprints = []
     for rank in chosen:
         stage = layout.place(rank)[0]
         live = schedules.live_activations(
             schedule, rank=stage, ranks=layout.pipeline, microbatches=jobs[stage].microbatches
         )
-        found.append(_estimated(jobs[stage], rank, live))
+        rank_footprints.append(_estimate_rank(jobs[stage], rank, live))
     return footprints.footprint_of(
-        layout, found, schedule=schedule, microbatches=jobs[0].microbatches
+        layout, rank_footprints, schedule=schedule, microbatches=jobs[0].microbatches
     )
 
 
@@ -137,7 +137,7 @@ def measure_footprint(
     this form, for a layout of more or fewer ranks than there are, and for another schedule. Lesson
     06.
     """
-    if footprints.checked_layout(layout).sharded in ("optimizer", "gradients"):
+    if footprints.check_layout(layout).sharded in ("optimizer", "gradients"):
         raise ValueError(
             f"sharded={layout.sharded!r} is counted and not run; measure 'nothing' or 'parameters'"
         )
@@ -155,9 +155,9 @@ def measure_footprint(
             "the net is on the meta device and holds no values; make it on a real one to measure it"
         )
     jobs = _jobs(net, layout, inputs, plan, optimizer, schedule, microbatches)
-    found = ranks.run(_measured, jobs, timeout_s=timeout_s)
+    rank_footprints = ranks.run(_measure_rank, jobs, timeout_s=timeout_s)
     return footprints.footprint_of(
-        layout, found, schedule=schedule, microbatches=jobs[0].microbatches
+        layout, rank_footprints, schedule=schedule, microbatches=jobs[0].microbatches
     )
 
 
@@ -170,39 +170,39 @@ def _jobs(
     schedule: str,
     microbatches: int | None,
 ) -> list[_Job]:
-    """Return what a rank of each stage does with a microbatch of its data rank's rows."""
+    """Return the job of a rank of each stage: a microbatch of its data rank's rows."""
     footprints.check_plan(net, plan or {}, layout.tensor)
     parts = split_stages(net, layout.pipeline)
-    several = layout.pipeline if microbatches is None else microbatches
-    rows = _local_rows(inputs, layout, several)
-    schedules.check(schedule, ranks=layout.pipeline, microbatches=several, chunks=1)
-    entering = _entering(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
+    microbatch_count = layout.pipeline if microbatches is None else microbatches
+    rows = _local_rows(inputs, layout, microbatch_count)
+    schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatch_count, chunks=1)
+    stage_inputs = _stage_inputs(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
     return [
         _Job(
             layout,
             part,
-            tuple(given.shape),
-            given.dtype,
+            tuple(stage_input.shape),
+            stage_input.dtype,
             dict(plan or {}),
             optimizer,
             schedule,
-            several,
+            microbatch_count,
         )
-        for part, given in zip(parts, entering, strict=False)
+        for part, stage_input in zip(parts, stage_inputs, strict=False)
     ]
 
 
-def _entering(parts: Sequence[nn.Sequential], batch: torch.Tensor) -> list[torch.Tensor]:
-    """Return what enters each stage, and what leaves the last, as empty meta tensors."""
-    found = [batch]
+def _stage_inputs(parts: Sequence[nn.Sequential], batch: torch.Tensor) -> list[torch.Tensor]:
+    """Return the input of each stage, and the output of the last, as empty meta tensors."""
+    tensors = [batch]
     try:
         for part in parts:
-            found.append(handed_on(part, found[-1]))
+            tensors.append(empty_output(part, tensors[-1]))
     except RuntimeError as error:
         raise ValueError(
             f"the net does not run on a rank's rows, {tuple(batch.shape)}: {error}"
         ) from None
-    return found
+    return tensors
 
 
 def _local_rows(inputs: Sequence[int], layout: Layout, microbatches: int) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ def _local_rows(inputs: Sequence[int], layout: Layout, microbatches: int) -> tup
 # One rank's part of a step.
 
 
-def _built(job: _Job, device: torch.device) -> nn.Module:
+def _build_part(job: _Job, device: torch.device) -> nn.Module:
     """Return the rank's part as it lies on ``device``: split, then sharded. Every rank calls it."""
     part, layout = job.part, job.layout
     if layout.tensor == 1 and layout.sharded != "parameters":
@@ -230,8 +230,8 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
         )
 
         names = {name for name, _ in part.named_modules()}
-        ways = {"column": ColwiseParallel, "row": RowwiseParallel}
-        styles = {name: ways[way]() for name, way in job.plan.items() if name in names}
+        style_classes = {"column": ColwiseParallel, "row": RowwiseParallel}
+        styles = {name: style_classes[style]() for name, style in job.plan.items() if name in names}
         if styles:
             # every rank has the values
             parallelize_module(part, mesh["tensor"], styles, src_data_rank=None)
@@ -247,8 +247,8 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
 # On a fake process group.
 
 
-def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
-    saved: dict[int, int] = {}
+def _estimate_rank(job: _Job, rank: int, live: int) -> RankFootprint:
+    saved_storages: dict[int, int] = {}
     stage, layout = job.layout.place(rank)[0], job.layout
     device = torch.device("cpu")
     with _fake_group(rank, layout.ranks), FakeTensorMode(allow_non_fake_inputs=True):
@@ -256,18 +256,20 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
         # are then DTensors.
         late = layout.sharded == "parameters"
         with unset_fake_temporarily() if late else nullcontext():
-            own = without_values(job.part, "meta" if late else device)
+            empty_part = without_values(job.part, "meta" if late else device)
         # a mesh is made of real tensors, and fake parameters stay fake
         with unset_fake_temporarily():
-            part = _built(replace(job, part=own), device)
+            part = _build_part(replace(job, part=empty_part), device)
         if late:
             part = part.to_empty(device=device)
         batch = torch.empty(job.rows, dtype=job.dtype, requires_grad=stage > 0)
-        held = _Storages(part)
+        storages = _Storages(part)
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
-            own = held.now() if stage > 0 else held.now() | _storages([batch])
-            saved.update({key: size for key, size in _storages([tensor]).items() if key not in own})
+            held_storages = storages.now() if stage > 0 else storages.now() | _storages([batch])
+            saved_storages.update(
+                {key: size for key, size in _storages([tensor]).items() if key not in held_storages}
+            )
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -276,18 +278,18 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
             loss.backward()
         learning = [parameter for parameter in part.parameters() if parameter.requires_grad]
         gradients = _bytes([parameter.grad for parameter in learning if parameter.grad is not None])
-        states = _state_bytes(_stepped(part, job.optimizer))
-        kept = _bytes(list(part.parameters())), _bytes(list(part.buffers())), gradients, states
+        states = _state_bytes(_step_optimizer(part, job.optimizer))
+        sizes = _bytes(list(part.parameters())), _bytes(list(part.buffers())), gradients, states
     if layout.sharded in ("optimizer", "gradients"):
         names = {name for name, _ in job.part.named_modules()}
-        inside = {f"0.{name}": way for name, way in job.plan.items() if name in names}
+        stage_plan = {f"0.{name}": style for name, style in job.plan.items() if name in names}
         flat, alone = replace(layout, pipeline=1), nn.Sequential(job.part)
-        counted = footprints.count_footprint(
-            alone, flat, plan=inside, optimizer=job.optimizer
+        footprint = footprints.count_footprint(
+            alone, flat, plan=stage_plan, optimizer=job.optimizer
         ).ranks[0]
-        kept = *kept[:2], counted.gradient_bytes, counted.optimizer_bytes
+        sizes = *sizes[:2], footprint.gradient_bytes, footprint.optimizer_bytes
     return footprints.rank_footprint(
-        rank, stage, *kept, activation_bytes=live * sum(saved.values())
+        rank, stage, *sizes, activation_bytes=live * sum(saved_storages.values())
     )
 
 
@@ -336,7 +338,7 @@ def _state_bytes(stepping: torch.optim.Optimizer | None) -> int:
 # On real ranks.
 
 
-def _measured(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
+def _measure_rank(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
     device = rank_device()
     levels_of = _levels_on_cuda if device.type == "cuda" else _levels_on_cpu
     stage, neighbour = jobs[0].layout.place(rank)[0], jobs[0].layout.data * jobs[0].layout.tensor
@@ -357,11 +359,16 @@ def _measured(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
 
 
 def _parts(levels: list[int]) -> tuple[int, int, int, int]:
-    """Return what building, the first backward pass, the second's microbatches and the optimizer
-    put on top.
+    """Return the bytes that building, the first backward pass, the second's microbatches and the
+    optimizer put on top.
     """
-    start, built, learned, *during, stepped = levels
-    return built - start, learned - built, max(during) - learned, stepped - during[-1]
+    start, after_building, after_backward, *during, after_step = levels
+    return (
+        after_building - start,
+        after_backward - after_building,
+        max(during) - after_backward,
+        after_step - during[-1],
+    )
 
 
 class _Member:
@@ -382,7 +389,7 @@ class _Member:
         self.is_first, self.is_last = stage == 0, stage == job.layout.pipeline - 1
         batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
         self.batch = batch if self.is_first else None
-        leaving = torch.zeros_like(handed_on(job.part, batch), device=device)
+        leaving = torch.zeros_like(empty_output(job.part, batch), device=device)
         # What is on its way has places of its own, made before anything is counted.
         self.outgoing = {
             FORWARD: [torch.empty_like(leaving) for _ in range(job.microbatches)],
@@ -397,12 +404,12 @@ class _Member:
         what is alive.
         """
         mark()
-        part = _built(_moved(self.job, self.device), self.device)
+        part = _build_part(_move_job(self.job, self.device), self.device)
         mark()
         self._pass(part, lambda: None)
         mark()
         self._pass(part, mark)
-        stepping = _stepped(part, self.job.optimizer)
+        stepping = _step_optimizer(part, self.job.optimizer)
         mark()
         del stepping
 
@@ -447,8 +454,8 @@ class _Member:
             self._send(entering.grad, BACKWARD, microbatch, self.before)
 
     def _send(self, values: torch.Tensor, kind: str, microbatch: int, to: int) -> None:
-        place = self.outgoing[kind][microbatch].copy_(values)
-        request = dist.isend(place, to)
+        buffer = self.outgoing[kind][microbatch].copy_(values)
+        request = dist.isend(buffer, to)
         assert request is not None  # both are in the group
         self.sending.append(request)
 
@@ -456,7 +463,7 @@ class _Member:
 def _levels_on_cpu(member: _Member) -> list[int]:
     """Return the bytes alive at each mark of a training."""
     names: list[str] = []
-    with records.recorded() as record:
+    with allocator.record_allocations() as record:
 
         def mark() -> None:
             gc.collect()  # what only refers to itself is released before it would be counted
@@ -479,7 +486,9 @@ def _levels_on_cuda(member: _Member) -> list[int]:
     return levels
 
 
-def _stepped(part: nn.Module, optimizer: OptimizerFactory | None) -> torch.optim.Optimizer | None:
+def _step_optimizer(
+    part: nn.Module, optimizer: OptimizerFactory | None
+) -> torch.optim.Optimizer | None:
     """Return the optimizer after its step; its state is alive as long as it is."""
     learning = [parameter for parameter in part.parameters() if parameter.requires_grad]
     if optimizer is None or not learning:
@@ -489,5 +498,5 @@ def _stepped(part: nn.Module, optimizer: OptimizerFactory | None) -> torch.optim
     return stepping
 
 
-def _moved(job: _Job, device: torch.device) -> _Job:
+def _move_job(job: _Job, device: torch.device) -> _Job:
     return replace(job, part=copy.deepcopy(job.part).to(device))

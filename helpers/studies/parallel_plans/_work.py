@@ -106,11 +106,11 @@ def layer_work(
         )
     plan = plan or {}
     check_plan(model, plan, 1)
-    counted = {row.layer: row for row in profile_ops(model, tuple(inputs)).layers}
+    profiles = {row.layer: row for row in profile_ops(model, tuple(inputs)).layers}
     outputs = _output_bytes(model, inputs)
-    reading, found = _Reading(plan), []
-    for place, (name, layer) in enumerate(layers_of(model)):
-        row = counted[name]
+    reader, works = _PlanReader(plan), []
+    for index, (name, layer) in enumerate(layers_of(model)):
+        row = profiles[name]
         rate = flops_per_s or math.inf
         work = LayerWork(
             name=name,
@@ -120,25 +120,25 @@ def layer_work(
             gradient_bytes=sum(
                 parameter.nbytes for parameter in layer.parameters() if parameter.requires_grad
             ),
-            output_bytes=outputs[place],
-            **reading.split(layer, name, counted),
+            output_bytes=outputs[index],
+            **reader.split(layer, name, profiles),
         )
         if layer_costs is not None:
             work = replace(
                 work,
-                forward_s=layer_costs[place].forward_s,
-                backward_s=layer_costs[place].backward_s,
+                forward_s=layer_costs[index].forward_s,
+                backward_s=layer_costs[index].backward_s,
             )
-        found.append(work)
-    if reading.inside:
+        works.append(work)
+    if reader.inside:
         raise ValueError(
             "the plan's last column split is followed by no row split; split the next nn.Linear by "
             "'row'"
         )
-    return tuple(found)
+    return tuple(works)
 
 
-class _Reading:
+class _PlanReader:
     """Goes through the layers in order: whether a column split is open, and whether anything has
     learned so far.
     """
@@ -146,33 +146,35 @@ class _Reading:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.inside, self.learned = plan, False, False
 
-    def split(self, layer: nn.Module, name: str, counted: dict) -> dict:
-        """Return what tensor ranks divide of a layer, and what they sum."""
+    def split(self, layer: nn.Module, name: str, profiles: dict) -> dict:
+        """Return the work and the parameters of a layer that tensor ranks divide, and the bytes
+        that they sum.
+        """
         flops = parameter_bytes = gradient_bytes = 0
         entering, leaving = [], []
         for path, module in layer.named_modules(prefix=name):
-            way = self.plan.get(path)
-            if way == "row" and not self.inside:
+            style = self.plan.get(path)
+            if style == "row" and not self.inside:
                 raise ValueError(
                     f"the plan splits {path!r} by rows, and no column split stands open before it"
                 )
-            if way is not None or (self.inside and not list(module.children())):
-                flops += counted[path].forward_flops + counted[path].backward_flops
-            if way == "column":
+            if style is not None or (self.inside and not list(module.children())):
+                flops += profiles[path].forward_flops + profiles[path].backward_flops
+            if style == "column":
                 self.inside = True
                 # The gradient of the batch itself is not needed.
-                entering += [counted[path].input_bytes] if self.learned else []
-            elif way == "row":
+                entering += [profiles[path].input_bytes] if self.learned else []
+            elif style == "row":
                 self.inside = False
-                leaving.append(counted[path].output_bytes)
+                leaving.append(profiles[path].output_bytes)
             for kind, parameter in module.named_parameters(recurse=False):
-                if cut_dimension(way, kind) is not None:
+                if cut_dimension(style, kind) is not None:
                     parameter_bytes += parameter.nbytes
                     gradient_bytes += parameter.nbytes if parameter.requires_grad else 0
                 self.learned |= parameter.requires_grad
-        whole = counted[name].forward_flops + counted[name].backward_flops
+        total_flops = profiles[name].forward_flops + profiles[name].backward_flops
         return {
-            "split_share": flops / whole if whole else 0.0,
+            "split_share": flops / total_flops if total_flops else 0.0,
             "split_parameter_bytes": parameter_bytes,
             "split_gradient_bytes": gradient_bytes,
             "forward_sum_bytes": tuple(leaving),
@@ -204,8 +206,8 @@ def activation_bytes(
     tensor: int = 1,
     plan: Plan | None = None,
 ) -> list[int]:
-    """Return what a rank of each stage keeps for the backward pass of one microbatch of shape
-    ``inputs``.
+    """Return the bytes that a rank of each stage keeps for the backward pass of one microbatch of
+    shape ``inputs``.
 
     The layers run on meta tensors, cut to a tensor rank's width; counted is each storage that
     autograd saves, but for parameters, buffers and the batch itself. Raises ValueError for layers
@@ -213,17 +215,23 @@ def activation_bytes(
     06.
     """
     check_pairs(model, (plan or {}) if tensor > 1 else {}, stages)
-    return of_stages(saved_by_layer(rank_net(model, plan, tensor), inputs, tensor=tensor), stages)
+    return sum_by_stage(
+        saved_by_layer(rank_net(model, plan, tensor), inputs, tensor=tensor), stages
+    )
 
 
-def of_stages(saved: Saved, stages: int) -> list[int]:
+def sum_by_stage(saved: Saved, stages: int) -> list[int]:
     """Return the bytes of each stage from those of each layer: a storage counts once a stage."""
-    each = len(saved) // stages
-    merged = [
-        {key: size for layer in saved[start : start + each] for key, size in layer.items()}
-        for start in range(0, len(saved), each)
+    layers_per_stage = len(saved) // stages
+    stage_storages = [
+        {
+            key: size
+            for layer in saved[start : start + layers_per_stage]
+            for key, size in layer.items()
+        }
+        for start in range(0, len(saved), layers_per_stage)
     ]
-    return [sum(part.values()) for part in merged]
+    return [sum(storages.values()) for storages in stage_storages]
 
 
 def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1) -> Saved:
@@ -233,18 +241,18 @@ def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1
     Raises ValueError for inputs on which it does not run.
     """
     value = torch.empty(tuple(inputs), dtype=number_type(net), device="meta")
-    found, outputs = [], [value]
-    fixed = {
+    layer_storages, outputs = [], [value]
+    fixed_storages = {
         tensor.untyped_storage()._cdata for tensor in (*net.parameters(), *net.buffers(), value)
     }
     for layer in net:
-        saved: dict[int, int] = {}
+        storages: dict[int, int] = {}
 
-        def pack(each: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
-            storage = each.untyped_storage()
-            if storage._cdata not in fixed:
-                saved[storage._cdata] = storage.nbytes()
-            return each
+        def pack(saved_tensor: torch.Tensor, storages: dict[int, int] = storages) -> torch.Tensor:
+            storage = saved_tensor.untyped_storage()
+            if storage._cdata not in fixed_storages:
+                storages[storage._cdata] = storage.nbytes()
+            return saved_tensor
 
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -260,15 +268,15 @@ def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1
             ) from None
         # with its graph: the name of a storage that is gone could be another's
         outputs.append(value)
-        found.append(saved)
-    return found
+        layer_storages.append(storages)
+    return layer_storages
 
 
 def check_pairs(model: nn.Sequential, plan: Plan, stages: int) -> None:
     """Raise ValueError where a stage ends between layers that tensor ranks split together."""
     for part in split_stages(model, stages):
-        ways = [plan[name] for name, _ in part.named_modules() if name in plan]
-        if ways and (ways[0] == "row" or ways[-1] == "column"):
+        styles = [plan[name] for name, _ in part.named_modules() if name in plan]
+        if styles and (styles[0] == "row" or styles[-1] == "column"):
             raise ValueError(
                 f"a pipeline of {stages} stages cuts between layers that tensor ranks split "
                 "together; join each pair in an nn.Sequential of its own"
@@ -281,12 +289,12 @@ def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequent
 
     Raises ValueError for widths that do not divide.
     """
-    own = without_values(model)
+    local_net = without_values(model)
     if tensor == 1:
-        return own
+        return local_net
     check_plan(model, plan or {}, tensor)
-    for name, way in (plan or {}).items():
-        layer = own.get_submodule(name)
+    for name, style in (plan or {}).items():
+        layer = local_net.get_submodule(name)
         assert isinstance(layer, nn.Linear)  # the plan was checked
-        cut_linear(layer, way, ranks=tensor)
-    return own
+        cut_linear(layer, style, ranks=tensor)
+    return local_net

@@ -69,8 +69,8 @@ def draw_ring(
     state = _state(chunks)
     ranks, rows = len(state), len(state[0])
     moves = [
-        _move(place, move, ranks, rows)
-        for place, move in enumerate(members("moves", moves, "moves"))
+        _move(index, move, ranks, rows)
+        for index, move in enumerate(members("moves", moves, "moves"))
     ]
     across = ranks if ranks <= 4 else (ranks + 1) // 2
     down = -(-ranks // across)
@@ -90,36 +90,36 @@ def draw_ring(
         x = left + rank * (width + gap)
         write(axes, x + width / 2, top - 0.2, f"rank {rank}", bold=True)
         for chunk in range(rows):
-            held, y = state[rank][chunk], top + chunk * pitch
-            done = len(held) == ranks
+            terms, y = state[rank][chunk], top + chunk * pitch
+            is_complete = len(terms) == ranks
             box(
                 axes,
                 x,
                 y,
                 width,
                 height,
-                colour="white" if not done else DATA,
-                edge=INK if done else "#CCCCCC",
-                thick=2.2 if done else 1.0,
+                colour="white" if not is_complete else DATA,
+                edge=INK if is_complete else "#CCCCCC",
+                thick=2.2 if is_complete else 1.0,
             )
             for term in range(ranks):
                 cell = (x + 0.05 + slot * (term % across), y + 0.05 + slot * (term // across))
-                if not done:
+                if not is_complete:
                     axes.add_patch(
                         Rectangle(
                             (cell[0] + 0.015, cell[1] + 0.015),
                             slot - 0.03,
                             slot - 0.03,
-                            facecolor=tint(DATA, 0.35) if term in held else EMPTY,
+                            facecolor=tint(DATA, 0.35) if term in terms else EMPTY,
                         )
                     )
-                if term in held:
+                if term in terms:
                     write(
                         axes,
                         cell[0] + slot / 2,
                         cell[1] + slot / 2,
                         str(term),
-                        bold=done,
+                        bold=is_complete,
                         colour="black",
                     )
     for source, target, chunk in moves:
@@ -137,8 +137,8 @@ def draw_ring(
                 (left + target * (width + gap) + width / 2, y),
                 bend=-0.25,
             )
-    named = {"terms held": (tint(DATA, 0.35), "none"), "sum of all ranks": (DATA, INK)}
-    keys(axes, 0.15, top + rows * pitch + 0.05, named | {"sent in this step": (SENDING, "none")})
+    legend = {"terms held": (tint(DATA, 0.35), "none"), "sum of all ranks": (DATA, INK)}
+    keys(axes, 0.15, top + rows * pitch + 0.05, legend | {"sent in this step": (SENDING, "none")})
     return drawn
 
 
@@ -156,26 +156,26 @@ def _state(chunks: object) -> list[list[set[int]]]:
     return [
         [
             {
-                whole_number(f"chunks[{rank}][{place}]", term, at_least=0, at_most=len(rows) - 1)
-                for term in members(f"chunks[{rank}][{place}]", held, "ranks")
+                whole_number(f"chunks[{rank}][{chunk}]", term, at_least=0, at_most=len(rows) - 1)
+                for term in members(f"chunks[{rank}][{chunk}]", terms, "ranks")
             }
-            for place, held in enumerate(row)
+            for chunk, terms in enumerate(row)
         ]
         for rank, row in enumerate(rows)
     ]
 
 
-def _move(place: int, move: object, ranks: int, chunks: int) -> tuple[int, int, int]:
-    found = members(f"moves[{place}]", move, "source, target and chunk")
-    if len(found) != 3:
+def _move(index: int, move: object, ranks: int, chunks: int) -> tuple[int, int, int]:
+    numbers = members(f"moves[{index}]", move, "source, target and chunk")
+    if len(numbers) != 3:
         raise ValueError(
-            f"moves[{place}]={move!r} is not a source, a target and a chunk, such as (0, 1, 3)"
+            f"moves[{index}]={move!r} is not a source, a target and a chunk, such as (0, 1, 3)"
         )
-    last = (ranks - 1, ranks - 1, chunks - 1)
+    limits = (ranks - 1, ranks - 1, chunks - 1)
     names = ("source", "target", "chunk")
     source, target, chunk = (
-        whole_number(f"moves[{place}], {name}", value, at_least=0, at_most=most)
-        for name, value, most in zip(names, found, last, strict=True)
+        whole_number(f"moves[{index}], {name}", value, at_least=0, at_most=limit)
+        for name, value, limit in zip(names, numbers, limits, strict=True)
     )
     return source, target, chunk
 
@@ -229,10 +229,10 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
         )
     write(axes, left - 0.1, top + stage_height + 0.15, "tensor", size=10, ha="right", colour=QUIET)
     for rank in range(layout.ranks):
-        stage, data, tensor = place = layout.place(rank)
+        stage, data, tensor = coordinates = layout.place(rank)
         group = tuple(
-            at
-            for at, name in zip(place, ("pipeline", "data", "tensor"), strict=True)
+            coordinate
+            for coordinate, name in zip(coordinates, ("pipeline", "data", "tensor"), strict=True)
             if name != along
         )
         darker = _DARKER * (len(colours) // len(_PARTS))
@@ -249,13 +249,13 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
             bold=True,
             colour=EMPTY if along is None else colour,
         )
-    said = f"{layout.data} data x {layout.tensor} tensor x {layout.pipeline} pipeline"
-    said += (
+    caption = f"{layout.data} data x {layout.tensor} tensor x {layout.pipeline} pipeline"
+    caption += (
         f" = {layout.ranks} ranks"
         if along is None
         else f"; one colour, one {along} group of {getattr(layout, along)}"
     )
-    write(axes, 0.12, top + stage_height + 0.58, said, ha="left", size=10.5)
+    write(axes, 0.12, top + stage_height + 0.58, caption, ha="left", size=10.5)
     return drawn
 
 
@@ -278,19 +278,25 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
         y = middle - height / 2
         for part, colour in enumerate(colours if cut else [EMPTY]):
             share = 1 / parts if cut else 1
-            place = (
+            rectangle = (
                 (x + part * share * width, y, share * width, height)
                 if cut != "rows"
                 else (x, y + part * share * height, width, share * height)
             )
             axes.add_patch(
-                Rectangle(place[:2], *place[2:], facecolor=colour, edgecolor="white", linewidth=1.5)
+                Rectangle(
+                    rectangle[:2],
+                    *rectangle[2:],
+                    facecolor=colour,
+                    edgecolor="white",
+                    linewidth=1.5,
+                )
             )
             if cut:
                 write(
                     axes,
-                    place[0] + place[2] / 2,
-                    place[1] + place[3] / 2,
+                    rectangle[0] + rectangle[2] / 2,
+                    rectangle[1] + rectangle[3] / 2,
                     str(part),
                     colour="black",
                 )
@@ -315,16 +321,16 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
     sign("=")
     begin = x
     for part in reversed(range(parts)):
-        place = (x + part * lift, middle - short / 2 + (part - (parts - 1) / 2) * lift)
+        corner = (x + part * lift, middle - short / 2 + (part - (parts - 1) / 2) * lift)
         axes.add_patch(
             Rectangle(
-                place, short, short, facecolor=colours[part], edgecolor="white", linewidth=1.5
+                corner, short, short, facecolor=colours[part], edgecolor="white", linewidth=1.5
             )
         )
         write(
             axes,
-            place[0] + short - 0.085,
-            place[1] + short - 0.09,
+            corner[0] + short - 0.085,
+            corner[1] + short - 0.09,
             str(part),
             size=10,
             colour="black",
@@ -378,18 +384,22 @@ def draw_blocks(
         write(axes, left - 0.12, top + (row + 0.5) * cell, f"rank {rank}", bold=True, ha="right")
         for column, source in enumerate(owners):
             x, y = left + column * cell, top + row * cell
-            met, masked = (rank - source) % ranks, (causal or balanced) and column > row
-            waits = masked and met == step and not balanced
+            meeting_step, masked = (rank - source) % ranks, (causal or balanced) and column > row
+            waits = masked and meeting_step == step and not balanced
             if waits or not masked:
                 colour = (
-                    COMPUTING if met == step else tint(COMPUTING, 0.65) if met < step else EMPTY
+                    COMPUTING
+                    if meeting_step == step
+                    else tint(COMPUTING, 0.65)
+                    if meeting_step < step
+                    else EMPTY
                 )
                 corners = [(x, y), (x, y + cell), (x + cell, y + cell), (x + cell, y)]
                 halves = corners[:3] if (causal or balanced) and row == column else corners
                 axes.add_patch(
                     Polygon(halves, facecolor=WAITING if waits else colour, edgecolor="none")
                 )
-            if met == step and not (masked and balanced):
+            if meeting_step == step and not (masked and balanced):
                 axes.add_patch(
                     Rectangle(
                         (x, y), cell, cell, facecolor="none", linewidth=2.4, edgecolor=INK, zorder=3
@@ -398,15 +408,15 @@ def draw_blocks(
     edges = range(len(owners) + 1)
     axes.hlines([top + edge * cell for edge in edges], left, right, color="#AAAAAA", linewidth=0.8)
     axes.vlines([left + edge * cell for edge in edges], top, bottom, color="#AAAAAA", linewidth=0.8)
-    named = {
+    legend = {
         "now": (COMPUTING, INK),
         "merged": (tint(COMPUTING, 0.65), "none"),
         "still to come": (EMPTY, "none"),
     }
-    named |= {"waits": (WAITING, INK)} if causal and not balanced else {}
-    named |= {"masked": ("white", "#AAAAAA")} if causal or balanced else {}
-    for place, (name, colours) in enumerate(named.items()):
-        keys(axes, right + 0.3, top + 0.36 * place, {name: colours})
+    legend |= {"waits": (WAITING, INK)} if causal and not balanced else {}
+    legend |= {"masked": ("white", "#AAAAAA")} if causal or balanced else {}
+    for index, (name, colours) in enumerate(legend.items()):
+        keys(axes, right + 0.3, top + 0.36 * index, {name: colours})
     return drawn
 
 
@@ -421,8 +431,8 @@ def draw_all_to_all(counts: Sequence[Sequence[int]], *, title: str = "") -> Figu
     """
     rows = [
         [
-            whole_number(f"counts[{rank}][{place}]", count, at_least=0)
-            for place, count in enumerate(members(f"counts[{rank}]", row, "tokens by expert"))
+            whole_number(f"counts[{rank}][{expert}]", count, at_least=0)
+            for expert, count in enumerate(members(f"counts[{rank}]", row, "tokens by expert"))
         ]
         for rank, row in enumerate(members("counts", counts, "ranks, each its tokens by expert"))
     ]
@@ -444,19 +454,19 @@ def _tokens(rows: list[list[int]], *, title: str) -> Figure:
     ranks, experts, tokens = len(rows), len(rows[0]), sum(map(sum, rows))
     token, gap = 3.2 / tokens, 0.24
     top, left, right, wide = 0.42, 1.1, 4.3, 0.26
-    whole = token * tokens + gap * (max(ranks, experts) - 1)
-    drawn, axes = paper(7.0, top + whole + 0.55, title=title)
+    height = token * tokens + gap * (max(ranks, experts) - 1)
+    drawn, axes = paper(7.0, top + height + 0.55, title=title)
     write(axes, left + wide, 0.2, "tokens of", ha="right", bold=True)
     write(axes, right, 0.2, "experts", ha="left", bold=True)
     ends = _experts(
         axes,
         rows,
-        (right, top + (whole - token * tokens - gap * (experts - 1)) / 2),
+        (right, top + (height - token * tokens - gap * (experts - 1)) / 2),
         token=token,
         gap=gap,
         wide=wide,
     )
-    y = top + (whole - token * tokens - gap * (ranks - 1)) / 2
+    y = top + (height - token * tokens - gap * (ranks - 1)) / 2
     for rank, row in enumerate(rows):
         write(axes, left - 0.12, y + token * sum(row) / 2, f"rank {rank}", ha="right", bold=True)
         for expert, count in enumerate(row):
@@ -475,11 +485,11 @@ def _tokens(rows: list[list[int]], *, title: str) -> Figure:
                 _bar(axes, right, ends[rank, expert], wide, token * count)
             y += token * count
         y += gap
-    named = {
+    legend = {
         "sent": (tint(SENDING, 0.45), "none"),
         "stays on its rank": (tint(WAITING, 0.45), "none"),
     }
-    keys(axes, 0.15, top + whole + 0.22, named)
+    keys(axes, 0.15, top + height + 0.22, legend)
     return drawn
 
 

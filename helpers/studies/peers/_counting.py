@@ -1,4 +1,4 @@
-"""Other counters of operations on the same models: what they say, beside the truth worked out by
+"""Other counters of operations on the same models: their counts, beside the truth worked out by
 hand.
 
 Lesson 11.
@@ -32,7 +32,7 @@ _COLOURS = {"exact": "#009E73", "close": "#E69F00", "wrong": "#D55E00"}
 
 
 class PeerCount(Record):
-    """What one profiler counted for one model; ``counted_macs`` is None where it failed, and
+    """The count of one profiler for one model; ``counted_macs`` is None where it failed, and
     ``problem`` says how.
     """
 
@@ -76,7 +76,7 @@ class PeerTable(Record):
     def __str__(self) -> str:
         return (
             "error of the forward MACs against the "
-            f"truth\n{self.errors().to_string()}\n{self._missing()}"
+            f"truth\n{self.errors().to_string()}\n{self._missing_text()}"
         )
 
     def _repr_html_(self) -> str:
@@ -88,14 +88,15 @@ class PeerTable(Record):
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(str(model))}</th>"
             + "".join(
-                _coloured(errors.loc[model, name], verdicts[name, model]) for name in errors.columns
+                _colour_cell(errors.loc[model, name], verdicts[name, model])
+                for name in errors.columns
             )
             + "</tr>"
             for model in errors.index
         )
         return (
             f"<div><table><thead><tr><th style='text-align:left'>MACs</th>{head}</tr></thead>"
-            f"<tbody>{rows}</tbody></table><div>{html.escape(self._missing())}</div></div>"
+            f"<tbody>{rows}</tbody></table><div>{html.escape(self._missing_text())}</div></div>"
         )
 
     def errors(self) -> pd.DataFrame:
@@ -107,11 +108,11 @@ class PeerTable(Record):
             [[errors[name, model] for name in profilers] for model in models], models, profilers
         )
 
-    def _missing(self) -> str:
+    def _missing_text(self) -> str:
         return f"not installed where this was recorded: {', '.join(self.not_installed) or 'none'}"
 
 
-def _coloured(text: str, verdict: str) -> str:
+def _colour_cell(text: str, verdict: str) -> str:
     colour = f"color-mix(in srgb,{_COLOURS[verdict]} 35%,transparent)"
     return (
         "<td "
@@ -157,8 +158,8 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 def count_with_peers() -> PeerTable:
-    """Count each model with this library and with every peer that is installed, on the CPU; what
-    lesson 11 records.
+    """Count each model with this library and with every peer that is installed, on the CPU, for
+    lesson 11's record.
 
     The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``,
     each on a copy of the model, since some change it. Raises ModuleNotFoundError without
@@ -174,14 +175,14 @@ def count_with_peers() -> PeerTable:
             if profiler not in missing:
                 try:
                     counts.append(
-                        _counted(model_name, profiler, truth, count, copy.deepcopy(model), shape)
+                        _count(model_name, profiler, truth, count, copy.deepcopy(model), shape)
                     )
                 except ModuleNotFoundError:
                     missing.append(profiler)
     return PeerTable(not_installed=tuple(missing), counts=tuple(counts))
 
 
-def _counted(
+def _count(
     model_name: str,
     profiler: str,
     truth: int,

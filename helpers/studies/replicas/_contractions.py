@@ -1,5 +1,5 @@
-"""How a table meets the flavours: four programs for the same sums, for all replicas at once, and
-what each counts.
+"""Contractions of a table with the flavours: four programs for the same sums, for all replicas at
+once, and the counts of each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ContractionCounts(Record):
 def cheapest_contraction(
     data: int, channels: int, points: int, *, replicas: int = 1
 ) -> ContractionCounts:
-    """Return what four contractions of a two-flavour data set count, and which of them reads and
+    """Return the counts of four contractions of a two-flavour data set, and the one that reads and
     makes least.
 
     ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R.
@@ -65,22 +65,30 @@ def cheapest_contraction(
         whole_number("points", points, at_least=1),
         whole_number("replicas", replicas, at_least=1),
     )
-    padded, kept = (FLAVOURS * x) ** 2, channels * x**2
+    all_products, needed_products = (FLAVOURS * x) ** 2, channels * x**2
     rows = (
         ContractionCount(
-            "boolean_mask", replicas * (padded + n * kept), n * kept, replicas * padded
+            "boolean_mask",
+            replicas * (all_products + n * needed_products),
+            n * needed_products,
+            replicas * all_products,
         ),
         ContractionCount(
             "padded_einsum",
-            replicas * n * (padded + FLAVOURS * x),
-            n * padded,
+            replicas * n * (all_products + FLAVOURS * x),
+            n * all_products,
             replicas * n * FLAVOURS * x,
         ),
-        ContractionCount("gather", replicas * (kept + n * kept), n * kept, replicas * kept),
+        ContractionCount(
+            "gather",
+            replicas * (needed_products + n * needed_products),
+            n * needed_products,
+            replicas * needed_products,
+        ),
         ContractionCount(
             "pair_product",
-            replicas * n * (kept + channels * x),
-            n * kept,
+            replicas * n * (needed_products + channels * x),
+            n * needed_products,
             replicas * n * channels * x,
         ),
     )
@@ -100,10 +108,12 @@ def boolean_mask(observable: Observable) -> Contraction:
     mask[tuple(observable.channels.T) if observable.of_pairs else observable.channels] = True
 
     def single(flavoured: Tensor) -> Tensor:
+        # the table (n, F, x) with (F, x, R)
         return torch.tensordot(observable.table, flavoured.transpose(0, 1)[mask], dims=2)
 
     def pairs(flavoured: Tensor) -> Tensor:
-        products = torch.einsum("xfr,ygr->fgxyr", flavoured, flavoured)
+        products = torch.einsum("xfr,ygr->fgxyr", flavoured, flavoured)  # (14, 14, x, x, R)
+        # the table (n, F, x, x) with (F, x, x, R)
         return torch.tensordot(observable.table, products[mask], dims=3)
 
     return pairs if observable.of_pairs else single
@@ -137,21 +147,22 @@ def padded(observable: Observable) -> Tensor:
         return table.new_zeros(data, points, FLAVOURS).index_copy(
             2, observable.channels, table.transpose(1, 2)
         )
-    made = table.new_zeros(data, points, FLAVOURS, points, FLAVOURS)
+    padded_table = table.new_zeros(data, points, FLAVOURS, points, FLAVOURS)  # (n, x, 14, x, 14)
     first, second = observable.channels.T
-    # two index lists apart: their dimension comes first
-    made[:, :, first, :, second] = table.permute(1, 0, 2, 3)
-    return made
+    # two index lists with a dimension between them: theirs comes first, (F, n, x, x)
+    padded_table[:, :, first, :, second] = table.permute(1, 0, 2, 3)
+    return padded_table
 
 
 def gather(observable: Observable) -> Contraction:
     """Return the program of flavours (R, 14, x): the needed channels gathered, then one product
     with the table.
     """
-    table = observable.table.flatten(1).T.contiguous()
+    table = observable.table.flatten(1).T.contiguous()  # (F x, n), or (F x x, n) of two
     if not observable.of_pairs:
         return lambda flavoured: flavoured[:, observable.channels].flatten(1) @ table
     first, second = observable.channels.T.contiguous()
+    # (R, F, x, 1) * (R, F, 1, x), flat (R, F x x)
     return lambda flavoured: (
         (flavoured[:, first, :, None] * flavoured[:, second, None, :]).flatten(1) @ table
     )
@@ -166,12 +177,13 @@ def pair_product(observable: Observable) -> Contraction:
     """
     data, channels, points = observable.table.shape[:3]
     if not observable.of_pairs:
-        table = observable.table.flatten(1)
+        table = observable.table.flatten(1)  # (n, F x), and the flavours become (F x, R)
         return lambda flavoured: table @ flavoured[observable.channels].flatten(0, 1)
     table = observable.table.transpose(0, 1).reshape(channels, data * points, points)
     first, second = observable.channels.T.contiguous()
 
     def pairs(flavoured: Tensor) -> Tensor:
+        # (F, n, x, R), of (F, n x, x) @ (F, x, R)
         half = torch.bmm(table, flavoured[second]).view(channels, data, points, -1)
         return (half * flavoured[first][:, None]).sum((0, 2))
 

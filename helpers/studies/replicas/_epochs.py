@@ -15,7 +15,7 @@ from helpers.results import Record
 
 
 class EpochTimes(Record):
-    """When the steps of some epochs began and ended, in seconds since the first epoch began.
+    """The begin and the end of each step of some epochs, in seconds since the first epoch began.
 
     ``steps_s`` are (begin, end) of each step, in their order. Lesson 19.
     """
@@ -46,7 +46,7 @@ def time_epochs(
     epochs: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EpochTimes:
-    """Return when ``step`` ran on each sample of ``dataset`` in ``epochs`` epochs.
+    """Return the times of ``step`` on each sample of ``dataset`` in ``epochs`` epochs.
 
     A ``DataLoader`` with one worker process, which it starts at the beginning of each epoch, hands
     over one sample at a time, without an axis for a batch. ``clock`` is for tests. Raises TypeError
@@ -54,10 +54,10 @@ def time_epochs(
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     loader = DataLoader(dataset, batch_size=None, num_workers=1)
-    begun_s, steps_s = clock(), []
+    first_start_s, steps_s = clock(), []
     for _ in range(epochs):
         for sample in loader:
-            began_s = clock()
+            step_start_s = clock()
             step(sample)
-            steps_s.append((began_s - begun_s, clock() - begun_s))
+            steps_s.append((step_start_s - first_start_s, clock() - first_start_s))
     return EpochTimes(epochs, tuple(steps_s))

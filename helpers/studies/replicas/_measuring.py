@@ -55,8 +55,10 @@ def default_ways(device: str | torch.device = "cpu") -> tuple[str, ...]:
 
     Raises ValueError for a device that is neither a CPU nor CUDA. Lesson 19.
     """
-    ours = cpu_or_cuda(device).type == "cpu" and _has_compiler()
-    return tuple(way for way in training.WAYS if way != "compiled" and (way != "own_step" or ours))
+    has_own_step = cpu_or_cuda(device).type == "cpu" and _has_compiler()
+    return tuple(
+        way for way in training.WAYS if way != "compiled" and (way != "own_step" or has_own_step)
+    )
 
 
 def _has_compiler() -> bool:
@@ -87,10 +89,10 @@ def measure_ladder(
     names = default_ways(device) if ways is None else members("ways", ways, "ways", kind=str)
     for name in names:
         choice("way", name, training.WAYS)
-    prepared, _ = training.prepared_for(problem, replicas=replicas, device=device)
-    right = programs.Sequential(prepared)
-    right.run(_STEPS)
-    expected = right.result(_STEPS)["losses"]
+    prepared, _ = training.prepare_replicas(problem, replicas=replicas, device=device)
+    sequential = programs.Sequential(prepared)
+    sequential.run(_STEPS)
+    expected = sequential.result(_STEPS)["losses"]
     runs, errors = {}, {}
     for name in names:
         program = training.PROGRAMS[name](prepared)
@@ -142,8 +144,8 @@ def measure_small_nets(
     nets = {name: make(inputs, targets) for name, make in makers.items()}
     losses = {name: torch.stack([net.step() for _ in range(_STEPS)]) for name, net in nets.items()}
     errors = {
-        name: float(((found - losses["loop"]) / losses["loop"]).abs().max())
-        for name, found in losses.items()
+        name: float(((net_losses - losses["loop"]) / losses["loop"]).abs().max())
+        for name, net_losses in losses.items()
     }
     ladders.refuse_wrong(errors, allowed=_AGREE, what="the losses", right="those of the loop")
     runs = {name: net.step for name, net in nets.items()}
@@ -183,8 +185,8 @@ class _Stacked:
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets = inputs, targets
-        team = [problems.net_of(seed).float() for seed in range(len(targets))]
-        self.template, self.weights = team[0], stacking.stack_weights(team)
+        nets = [problems.net_of(seed).float() for seed in range(len(targets))]
+        self.template, self.weights = nets[0], stacking.stack_weights(nets)
         for weight in self.weights.values():
             weight.requires_grad_()
         self.optimizer = torch.optim.Adam(self.weights.values(), lr=_RATE, fused=True)
@@ -200,7 +202,7 @@ class _Stacked:
     def evaluate(self) -> tuple[Tensor, Sequence[Tensor]]:
         """Return the losses (R,) and each one's gradient."""
         outputs = programs.stacked_net(list(self.weights.values()), self.inputs)
-        losses = (outputs - self.targets).square().mean((1, 2))
+        losses = (outputs - self.targets).square().mean((1, 2))  # (R,), of (R, points, 8)
         return losses, torch.autograd.grad(losses.sum(), list(self.weights.values()))
 
 
@@ -215,11 +217,11 @@ class _Mapped(_Stacked):
                 functional_call(self.template, weights, (inputs,)), targets
             )
 
-        self.slopes = vmap(grad_and_value(loss))
+        self.gradients_of = vmap(grad_and_value(loss))
 
     def evaluate(self) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return what the stacked program returns."""
-        gradients, losses = self.slopes(
+        """Return the losses (R,) and each one's gradient, of the mapped program."""
+        gradients, losses = self.gradients_of(
             {name: weight.detach() for name, weight in self.weights.items()}, self.targets
         )
         return losses, [gradients[name] for name in self.weights]

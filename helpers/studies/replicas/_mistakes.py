@@ -1,4 +1,4 @@
-"""What couples replicas in a stack: four fits by Adam, with one mistake planted at a time, and
+"""The couplings of replicas in a stack: four fits by Adam, with one mistake planted at a time, and
 clipping in two ways.
 """
 
@@ -29,7 +29,7 @@ CLIP_NORM, _NADAM_RATE, _EPSILON = 6.073e-6, 2.621e-3, 1e-7
 
 
 def change_fits(clip_each: ClipEach) -> Tensor:
-    """Return by how much each of ``MISTAKES`` changes the outputs of each of ``REPLICAS``,
+    """Return the change that each of ``MISTAKES`` makes to the outputs of each of ``REPLICAS``,
     (mistakes, replicas).
 
     Four stacked networks with sigmoids train for 30 steps in float64, clipped by
@@ -40,17 +40,17 @@ def change_fits(clip_each: ClipEach) -> Tensor:
     the padding. Lesson 19.
     """
     fits = _Fits(clip_each)
-    right = fits.train("")
-    return torch.stack([(fits.train(mistake) - right).abs().amax((1, 2)) for mistake in MISTAKES])
+    correct = fits.train("")
+    return torch.stack([(fits.train(mistake) - correct).abs().amax((1, 2)) for mistake in MISTAKES])
 
 
 def is_changed(changes: Tensor) -> Tensor:
-    """Return where a change of outputs is more than rounding. Lesson 19."""
+    """Return the mask of the changes of outputs that are more than rounding. Lesson 19."""
     return changes > _CHANGED
 
 
 class _Fits:
-    """Four fits in a stack; what a mistake changes is looked up by its name."""
+    """Four fits in a stack, trained with a mistake that is named, or without."""
 
     def __init__(self, clip_each: ClipEach) -> None:
         self.clip_each = clip_each
@@ -71,13 +71,13 @@ class _Fits:
         self.inverses = torch.stack([problems.inverse_of(covariance, mask) for mask in masks])
         stacked = stacking.stack_weights([problems.net_of(seed) for seed in range(4)])
         self.weights = [weight.clone() for weight in stacked.values()]
-        for place, size in enumerate(_NARROW):
-            self.weights[place][2, size:] = 0
+        for index, size in enumerate(_NARROW):
+            self.weights[index][2, size:] = 0
         self.weights[2][2, :, _NARROW[0] :] = self.weights[4][2, :, _NARROW[2] :] = 0
-        self.kept = [torch.ones_like(weight) for weight in self.weights]
-        for place, size in enumerate(_NARROW):
-            self.kept[place][2, size:] = 0
-        self.kept[2][2, :, _NARROW[0] :] = self.kept[4][2, :, _NARROW[2] :] = 0
+        self.weight_masks = [torch.ones_like(weight) for weight in self.weights]
+        for index, size in enumerate(_NARROW):
+            self.weight_masks[index][2, size:] = 0
+        self.weight_masks[2][2, :, _NARROW[0] :] = self.weight_masks[4][2, :, _NARROW[2] :] = 0
 
     def train(self, mistake: str) -> Tensor:
         """Return the outputs (4, x, 8) after the training."""
@@ -91,6 +91,7 @@ class _Fits:
         return self.outputs(weights)
 
     def outputs(self, weights: Sequence[Tensor]) -> Tensor:
+        # (4, x, 8)
         return programs.stacked_net(weights, self.inputs, activation=torch.sigmoid)
 
     def gradients(self, mistake: str, weights: Sequence[Tensor], active: Tensor) -> list[Tensor]:
@@ -101,7 +102,7 @@ class _Fits:
             if mistake == "one covariance"
             else self.inverses
         )
-        residual = self.outputs(leaves) - self.data
+        residual = self.outputs(leaves) - self.data  # (4, x, 8)
         chi2 = torch.einsum("rxo,rxy,ryo->r", residual, inverses, residual)
         if mistake == "weight 0":
             chi2 = chi2 * active
@@ -109,7 +110,8 @@ class _Fits:
         gradients = list(torch.autograd.grad(total, leaves))
         if mistake != "padding free":
             gradients = [
-                gradient * kept for gradient, kept in zip(gradients, self.kept, strict=True)
+                gradient * weight_mask
+                for gradient, weight_mask in zip(gradients, self.weight_masks, strict=True)
             ]
         if mistake == "one norm":
             joined = self.clip_each([gradient.flatten()[None] for gradient in gradients], _LIMIT)
@@ -149,6 +151,7 @@ def median_losses(norm: str, *, replicas: int = 100, steps: int = 100) -> list[f
         for weight, gradient in zip(
             weights, torch.autograd.grad(losses.sum(), weights), strict=True
         ):
+            # (R, numbers of a replica), or all numbers in one row
             flat = gradient.flatten(int(norm == "own"))
             norms = flat.norm(dim=-1, keepdim=True)
             weight.grad = (flat * (CLIP_NORM / norms).clamp(max=1)).view_as(gradient)

@@ -38,7 +38,7 @@ void update(int64_t replicas, int64_t step, const void* gradients, const void* r
 
 
 @functools.cache
-def compiled(dtype: torch.dtype) -> native.Library:
+def compile_program(dtype: torch.dtype) -> native.Library:
     """Return the program for float32 or float64; it takes seconds once.
 
     Raises MissingToolError without a compiler.
@@ -47,7 +47,7 @@ def compiled(dtype: torch.dtype) -> native.Library:
     return native.compile_cpp(source, flags=(*FLAGS, f"-DREAL={_REAL[dtype]}"))
 
 
-class OwnStep(programs.Together):
+class OwnStep(programs.BatchedTrainer):
     """The fit by our own program: tables and inverse covariances laid out once, then two calls a
     step.
 
@@ -62,12 +62,14 @@ class OwnStep(programs.Together):
             raise ValueError(
                 f"own_step is a program of the CPU, not of {like.device}; give device='cpu'"
             )
-        library = compiled(like.dtype)
+        library = compile_program(like.dtype)
         lanes = library.function("int64_t lanes()")()
-        used = len(problem.points)
-        points = 2 * lanes * math.ceil(used / (2 * lanes))
+        used_points = len(problem.points)
+        points = 2 * lanes * math.ceil(used_points / (2 * lanes))
         if points > _MOST_POINTS:
-            raise ValueError(f"points={used} is too many for own_step; give at most {_MOST_POINTS}")
+            raise ValueError(
+                f"points={used_points} is too many for own_step; give at most {_MOST_POINTS}"
+            )
         self.prepared = prepared
         replicas, data = like.shape
         flat = torch.cat(
@@ -75,18 +77,24 @@ class OwnStep(programs.Together):
         ).contiguous()
         self.weights, self.named = [flat], _views(flat, prepared.weights)
         self.gradients = torch.zeros_like(flat)
-        singles = [one for one in problem.observables if not one.of_pairs]
-        pairs = [one for one in problem.observables if one.of_pairs]
-        conditions = sum(len(one.table) for one in problem.positivity)
-        conditions_at = sum(len(one.table) for one in singles)
+        singles = [observable for observable in problem.observables if not observable.of_pairs]
+        pairs = [observable for observable in problem.observables if observable.of_pairs]
+        conditions = sum(len(observable.table) for observable in problem.positivity)
+        conditions_at = sum(len(observable.table) for observable in singles)
 
-        def padded(tensor: Tensor) -> Tensor:
-            return functional.pad(tensor, (0, points - used)).contiguous()
+        def pad(tensor: Tensor) -> Tensor:
+            return functional.pad(tensor, (0, points - used_points)).contiguous()
 
-        def square(turned: bool) -> Tensor:
-            tables = [one.table if turned else one.table.transpose(2, 3) for one in pairs]
-            return _joined(
-                [functional.pad(table, (0, points - used, 0, points - used)) for table in tables],
+        def pack_tables(transposed: bool) -> Tensor:
+            tables = [
+                observable.table if transposed else observable.table.transpose(2, 3)
+                for observable in pairs
+            ]
+            return _join(
+                [
+                    functional.pad(table, (0, points - used_points, 0, points - used_points))
+                    for table in tables
+                ],
                 like,
             )
 
@@ -95,29 +103,29 @@ class OwnStep(programs.Together):
         )
         matrices = [_dense(prepared, replica, lanes) for replica in range(replicas)]
         starts = [0, *itertools.accumulate(len(matrix) for matrix in matrices)]
-        tiles = sum(one.table.shape[0] * one.table.shape[1] for one in pairs)
-        self.found, self.judged = like.new_zeros(replicas), like.new_zeros(replicas)
+        tiles = sum(observable.table.shape[0] * observable.table.shape[1] for observable in pairs)
+        self.train_loss, self.val_loss = like.new_zeros(replicas), like.new_zeros(replicas)
         arguments: list[Any] = [
             replicas,
             points,
-            used,
+            used_points,
             len(singles) + len(problem.positivity),
             len(pairs),
             data,
             conditions,
             conditions_at,
-            padded(problem.inputs.T),
-            padded(problem.shapes.T),
-            padded(problem.quadrature),
-            padded(problem.bump.T),
+            pad(problem.inputs.T),
+            pad(problem.shapes.T),
+            pad(problem.quadrature),
+            pad(problem.bump.T),
             problem.rotation.contiguous(),
             _sizes([*singles, *problem.positivity]),
             _channels([*singles, *problem.positivity]),
-            _joined([padded(one.table) for one in (*singles, *problem.positivity)], like),
+            _join([pad(observable.table) for observable in (*singles, *problem.positivity)], like),
             _sizes(pairs),
             _channels(pairs),
-            square(turned=False),
-            square(turned=True),
+            pack_tables(transposed=False),
+            pack_tables(transposed=True),
             problems.POSITIVITY,
             problems.ALPHA,
             _columns(problem.observables, conditions_at + conditions),
@@ -133,11 +141,11 @@ class OwnStep(programs.Together):
             like.new_empty(replicas, data + conditions),
             like.new_empty(replicas, data + conditions),
             like.new_empty(data + lanes),
-            self.found,
-            self.judged,
+            self.train_loss,
+            self.val_loss,
             self.gradients,
         ]
-        self.call = _bound(library.function(_EVALUATE).raw, arguments)
+        self.call = _bind_call(library.function(_EVALUATE).raw, arguments)
         self.begin(lambda rates: Update(library, flat, rates, prepared.settings.optimizers))
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -145,12 +153,12 @@ class OwnStep(programs.Together):
         over them.
         """
         self.call()
-        return self.found.clone(), self.judged.clone(), [self.gradients]
+        return self.train_loss.clone(), self.val_loss.clone(), [self.gradients]
 
 
 class Update:
-    """Adam or SGD on all replicas in one call, each at its own rate: what :class:`StackedOptimizer`
-    does.
+    """Adam or SGD on all replicas in one call, each at its own rate, as
+    :class:`StackedOptimizer` does.
     """
 
     def __init__(
@@ -169,7 +177,7 @@ class Update:
         self.function(len(rates), self.steps, *(tensor.data_ptr() for tensor in tensors))
 
 
-def _bound(function: Callable[..., None], arguments: Sequence[Any]) -> Callable[[], None]:
+def _bind_call(function: Callable[..., None], arguments: Sequence[Any]) -> Callable[[], None]:
     """Return a call of ``function`` with these arguments; it keeps the tensors whose addresses are
     handed over.
     """
@@ -189,29 +197,34 @@ def _views(flat: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _joined(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+def _join(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     return torch.cat([like.new_empty(0), *(tensor.flatten() for tensor in tensors)])
 
 
 def _sizes(observables: Sequence[Observable]) -> Tensor:
-    return torch.tensor([one.table.shape[:2] for one in observables], dtype=torch.int64).flatten()
+    return torch.tensor(
+        [observable.table.shape[:2] for observable in observables], dtype=torch.int64
+    ).flatten()
 
 
 def _channels(observables: Sequence[Observable]) -> Tensor:
     return torch.cat(
-        [torch.empty(0, dtype=torch.int64), *(one.channels.flatten() for one in observables)]
+        [
+            torch.empty(0, dtype=torch.int64),
+            *(observable.channels.flatten() for observable in observables),
+        ]
     )
 
 
 def _columns(observables: Sequence[Observable], pairs_at: int) -> Tensor:
-    """Return where each datum (n,) stands among the values: data of one flavour, conditions, data
-    of two.
+    """Return the position of each datum (n,) among the values: data of one flavour, conditions,
+    data of two.
     """
-    places, next_at = [], {False: 0, True: pairs_at}
-    for one in observables:
-        places.append(torch.arange(len(one.table)) + next_at[one.of_pairs])
-        next_at[one.of_pairs] += len(one.table)
-    return torch.cat(places)
+    positions, next_at = [], {False: 0, True: pairs_at}
+    for observable in observables:
+        positions.append(torch.arange(len(observable.table)) + next_at[observable.of_pairs])
+        next_at[observable.of_pairs] += len(observable.table)
+    return torch.cat(positions)
 
 
 def _dense(prepared: programs.Prepared, replica: int, lanes: int) -> Tensor:
@@ -223,7 +236,7 @@ def _dense(prepared: programs.Prepared, replica: int, lanes: int) -> Tensor:
         (prepared.masks, prepared.training),
         (~prepared.masks, prepared.validation),
     ):
-        chosen = mask[replica].nonzero().flatten()
-        dense = inverse[replica][chosen][:, chosen]
-        parts.append(functional.pad(dense, (0, -len(chosen) % lanes)).flatten())
+        positions = mask[replica].nonzero().flatten()
+        dense = inverse[replica][positions][:, positions]  # (data of the mask, data of the mask)
+        parts.append(functional.pad(dense, (0, -len(positions) % lanes)).flatten())
     return torch.cat(parts)

@@ -49,8 +49,8 @@ class Observable:
 
 @dataclass(frozen=True)
 class FitProblem:
-    """What all replicas share: x-points, observables, positivity conditions, central data and their
-    covariance.
+    """The fit that all replicas share: x-points, observables, positivity conditions, central data
+    and their covariance.
 
     ``points`` (x,) and the net's ``inputs`` (x, 2), x and log x scaled to -1 to 1. The net's 8
     outputs are multiplied by ``shapes`` (x, 8); then the sum rule is kept: what ``quadrature`` (x,)
@@ -75,8 +75,8 @@ class FitProblem:
 
 @dataclass(frozen=True)
 class Start:
-    """What a replica's seed decides: its first weights, its own data (n,) and which of them it
-    trains on (n,).
+    """A replica's start, which its seed decides: its first weights, its own data (n,) and which of
+    them it trains on (n,).
     """
 
     weights: dict[str, Tensor]
@@ -122,7 +122,7 @@ def make_problem(
     quadrature = torch.gradient(x)[0]
     rises, falls = (_uniform(generator, (8,), *bounds) for bounds in ((0.1, 0.6), (1.0, 3.0)))
     bump = x**0.5 * (1 - x) ** 3
-    made = FitProblem(
+    problem = FitProblem(
         seed=seed,
         points=x,
         inputs=torch.stack([2 * x - 1, 1 + 2 * x.log() / math.log(1e3)], dim=1),
@@ -146,25 +146,25 @@ def make_problem(
         covariance=torch.empty(0, 0, dtype=torch.float64),
     )
     with torch.no_grad():
-        truth = flavours(made, net_of(_TRUTH + seed)(made.inputs))
-    data = torch.cat([exact_values(observable, truth) for observable in made.observables])
+        truth = flavours(problem, net_of(_TRUTH + seed)(problem.inputs))
+    data = torch.cat([exact_values(observable, truth) for observable in problem.observables])
     spread = float(data.std()) if len(data) > 1 else 1.0
     shared = 0.03 * spread * torch.randn(len(data), 10, generator=generator, dtype=torch.float64)
-    own = spread * _uniform(generator, (len(data),), 0.03, 0.1)
+    uncorrelated = spread * _uniform(generator, (len(data),), 0.03, 0.1)
     positivity = []
     for number in range(positivity_sets):
-        drawn = _single(generator, f"positivity {number}", x, 10, min(3, FLAVOURS))
-        signs = exact_values(drawn, truth).sign()
+        condition = _single(generator, f"positivity {number}", x, 10, min(3, FLAVOURS))
+        signs = exact_values(condition, truth).sign()
         positivity.append(
-            Observable(drawn.name, drawn.table * signs[:, None, None], drawn.channels)
+            Observable(condition.name, condition.table * signs[:, None, None], condition.channels)
         )
-    given = {name: getattr(made, name) for name in made.__dataclass_fields__}
+    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
     return FitProblem(
-        **given
+        **fields
         | {
             "positivity": tuple(positivity),
             "data": data,
-            "covariance": shared @ shared.T + own.square().diag(),
+            "covariance": shared @ shared.T + uncorrelated.square().diag(),
         }
     )
 
@@ -178,11 +178,11 @@ def _bumps(generator: torch.Generator, x: Tensor, count: int) -> Tensor:
     own.
     """
     centres = _uniform(generator, (count, 1), float(x[0].log()), float(x[-1].log()))
-    looks = torch.exp(-((x.log() - centres) ** 2) / 2) + 0.05
-    return looks / looks.sum(1, keepdim=True) * _uniform(generator, (count, len(x)), 0.5, 1.5)
+    bumps = torch.exp(-((x.log() - centres) ** 2) / 2) + 0.05
+    return bumps / bumps.sum(1, keepdim=True) * _uniform(generator, (count, len(x)), 0.5, 1.5)
 
 
-def _chosen(generator: torch.Generator, count: int, of: int) -> Tensor:
+def _choose(generator: torch.Generator, count: int, of: int) -> Tensor:
     return torch.randperm(of, generator=generator)[:count].sort().values
 
 
@@ -191,7 +191,7 @@ def _single(
 ) -> Observable:
     weights = torch.randn(data, channels, generator=generator, dtype=torch.float64)
     table = weights[:, :, None] * _bumps(generator, x, data * channels).view(data, channels, len(x))
-    return Observable(name, table, _chosen(generator, channels, FLAVOURS))
+    return Observable(name, table, _choose(generator, channels, FLAVOURS))
 
 
 def _pairs(
@@ -201,9 +201,10 @@ def _pairs(
     left, right = (
         _bumps(generator, x, data * channels).view(data, channels, len(x)) for _ in range(2)
     )
+    # (n, F, 1, 1) * (n, F, x, 1) * (n, F, 1, x)
     table = weights[:, :, None, None] * left[..., :, None] * right[..., None, :]
     table = table * _uniform(generator, table.shape, 0.5, 1.5)
-    flat = _chosen(generator, channels, FLAVOURS**2)
+    flat = _choose(generator, channels, FLAVOURS**2)
     return Observable(name, table, torch.stack([flat // FLAVOURS, flat % FLAVOURS], dim=1))
 
 
@@ -222,15 +223,17 @@ def net_of(seed: int) -> nn.Sequential:
 
 
 def start_of(problem: FitProblem, seed: int) -> Start:
-    """Return how the replica of ``seed`` starts: the same whichever replicas are trained beside
+    """Return the start of the replica of ``seed``: the same whichever replicas are trained beside
     it.
     """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(problem.data), generator=generator, dtype=torch.float64)
-    chosen = torch.randperm(len(problem.data), generator=generator)[
+    training_indices = torch.randperm(len(problem.data), generator=generator)[
         : round(_TRAINING_SHARE * len(problem.data))
     ]
-    mask = torch.zeros(len(problem.data), dtype=torch.bool).index_fill(0, chosen, value=True)
+    mask = torch.zeros(len(problem.data), dtype=torch.bool).index_fill(
+        0, training_indices, value=True
+    )
     weights = {name: weight.detach() for name, weight in net_of(seed).named_parameters()}
     return Start(weights, problem.data + torch.linalg.cholesky(problem.covariance) @ noise, mask)
 
@@ -242,9 +245,9 @@ def inverse_of(covariance: Tensor, mask: Tensor) -> Tensor:
     It is the inverse of the masked matrix. The whole matrix's inverse, masked, is another one: it
     knows what the left out data would say.
     """
-    places = mask.nonzero().flatten()
-    inverse = torch.linalg.inv(covariance[places][:, places]) / len(places)
-    return torch.zeros_like(covariance).index_put((places[:, None], places[None, :]), inverse)
+    positions = mask.nonzero().flatten()
+    inverse = torch.linalg.inv(covariance[positions][:, positions]) / len(positions)
+    return torch.zeros_like(covariance).index_put((positions[:, None], positions[None, :]), inverse)
 
 
 def flavours(problem: FitProblem, outputs: Tensor) -> Tensor:
@@ -252,7 +255,8 @@ def flavours(problem: FitProblem, outputs: Tensor) -> Tensor:
 
     The tensors of ``problem`` must be of the type and on the device of ``outputs``.
     """
-    shaped = outputs * problem.shapes
+    shaped = outputs * problem.shapes  # (..., x, 8)
+    # (...), the share that the sum rule lacks
     missing = 1 - shaped[..., :2].sum(-1) @ problem.quadrature
     return (shaped + missing[..., None, None] * problem.bump) @ problem.rotation
 
@@ -263,5 +267,5 @@ def exact_values(observable: Observable, flavoured: Tensor) -> Tensor:
     """
     if not observable.of_pairs:
         return torch.einsum("nfx,xf->n", observable.table, flavoured[:, observable.channels])
-    first, second = (flavoured[:, observable.channels[:, place]] for place in range(2))
+    first, second = (flavoured[:, observable.channels[:, index]] for index in range(2))
     return torch.einsum("nfxy,xf,yf->n", observable.table, first, second)

@@ -41,23 +41,23 @@ class Prepared:
 
     def only(self, replica: int) -> Prepared:
         """Return the same of one replica."""
-        one = slice(replica, replica + 1)
+        row = slice(replica, replica + 1)
         values = {
             field.name: getattr(self.settings, field.name)
             for field in dataclasses.fields(self.settings)
         }
-        chosen: dict[str, Any] = {
-            name: None if value is None else value[one] for name, value in values.items()
+        sliced: dict[str, Any] = {
+            name: None if value is None else value[row] for name, value in values.items()
         }
-        own = stacking.Settings(**chosen)
+        settings = stacking.Settings(**sliced)
         return Prepared(
             self.problem,
-            {name: weight[one] for name, weight in self.weights.items()},
-            self.data[one],
-            self.masks[one],
-            self.training[one],
-            self.validation[one],
-            own,
+            {name: weight[row] for name, weight in self.weights.items()},
+            self.data[row],
+            self.masks[row],
+            self.training[row],
+            self.validation[row],
+            settings,
         )
 
 
@@ -96,28 +96,26 @@ def prepare(
 def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> FitProblem:
     """Return the problem with its numbers in another type, on another device."""
 
-    def moved(value: Any) -> Any:
+    def move(value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.to(device, dtype if value.is_floating_point() else None)
         if isinstance(value, tuple):
-            return tuple(map(moved, value))
+            return tuple(map(move, value))
         if isinstance(value, Observable):
             return dataclasses.replace(
-                value, table=moved(value.table), channels=moved(value.channels)
+                value, table=move(value.table), channels=move(value.channels)
             )
         return value
 
     return dataclasses.replace(
         problem,
-        **{
-            field.name: moved(getattr(problem, field.name)) for field in dataclasses.fields(problem)
-        },
+        **{field.name: move(getattr(problem, field.name)) for field in dataclasses.fields(problem)},
     )
 
 
 def violation(values: Tensor) -> Tensor:
-    """Return what each positivity value costs: nothing where it is positive, in proportion where it
-    is not.
+    """Return the cost of each positivity value: nothing where it is positive, in proportion where
+    it is not.
     """
     return problems.POSITIVITY * functional.elu(-values, alpha=problems.ALPHA)
 
@@ -125,7 +123,7 @@ def violation(values: Tensor) -> Tensor:
 # One replica after another.
 
 
-class Alone:
+class SingleTrainer:
     """One replica's fit as the story's program had it: a net, an optimizer, and a validation from x
     on.
     """
@@ -134,8 +132,12 @@ class Alone:
         self.prepared, self.settings = prepared, prepared.settings
         self.net = problems.net_of(0).to(prepared.data)
         self.net.load_state_dict({name: weight[0] for name, weight in prepared.weights.items()})
-        self.observables = [contractions.boolean_mask(one) for one in prepared.problem.observables]
-        self.conditions = [contractions.boolean_mask(one) for one in prepared.problem.positivity]
+        self.observables = [
+            contractions.boolean_mask(observable) for observable in prepared.problem.observables
+        ]
+        self.conditions = [
+            contractions.boolean_mask(condition) for condition in prepared.problem.positivity
+        ]
         kind = stacking.OPTIMIZERS[self.settings.optimizers[0]]
         self.optimizer = kind(self.net.parameters(), lr=self.settings.rates[0])
         self.losses: list[float] = []
@@ -147,10 +149,10 @@ class Alone:
         """Return chi2 of the data that ``inverse`` knows, and the cost of ``conditions`` that are
         violated.
         """
-        outputs = self.net(self.prepared.problem.inputs)
-        flavoured = problems.flavours(self.prepared.problem, outputs)[..., None]
-        found = torch.cat([observable(flavoured) for observable in self.observables])
-        total = chi2_by_einsum(found, self.prepared.data, inverse)[0]
+        outputs = self.net(self.prepared.problem.inputs)  # (x, 8)
+        flavoured = problems.flavours(self.prepared.problem, outputs)[..., None]  # (x, 14, 1)
+        predictions = torch.cat([observable(flavoured) for observable in self.observables])
+        total = chi2_by_einsum(predictions, self.prepared.data, inverse)[0]
         return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
 
     def step(self) -> None:
@@ -185,7 +187,7 @@ class Sequential:
     """All replicas, one after another."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self.fits = [Alone(prepared.only(replica)) for replica in range(len(prepared.data))]
+        self.fits = [SingleTrainer(prepared.only(replica)) for replica in range(len(prepared.data))]
         self.like = prepared.data
 
     def step(self) -> None:
@@ -200,10 +202,10 @@ class Sequential:
                 fit.step()
 
     def result(self, steps: int) -> dict[str, Any]:
-        """Return what :class:`ReplicaRun` holds of the training."""
+        """Return the fields of :class:`ReplicaRun` that the training decides."""
 
-        def column(kept: list[float]) -> Tensor:
-            return self.like.new_tensor(kept + [math.nan] * (steps - len(kept)))
+        def column(values: list[float]) -> Tensor:
+            return self.like.new_tensor(values + [math.nan] * (steps - len(values)))
 
         states = [
             fit.net.state_dict() if fit.settings.patience is None else fit.best for fit in self.fits
@@ -221,8 +223,8 @@ class Sequential:
 # All replicas in one program.
 
 
-class Together:
-    """A program for all replicas at once; ``evaluate`` is what differs from one to the next."""
+class BatchedTrainer:
+    """A program for all replicas at once; ``evaluate`` differs from program to program."""
 
     def __init__(self, prepared: Prepared, *, fused: bool = False) -> None:
         self.prepared = prepared
@@ -251,7 +253,9 @@ class Together:
     def step(self) -> None:
         """Take one step of every replica that has not stopped."""
         losses, validation, gradients = self.evaluate()
-        stacking.note(self.losses, self.validation_losses, losses, validation, self.stopping)
+        stacking.append_losses(
+            self.losses, self.validation_losses, losses, validation, self.stopping
+        )
         if self.norms is not None:
             stacking.clip_each(gradients, self.norms)
         self.optimizer.step(gradients, None if self.stopping is None else self.stopping.active)
@@ -264,10 +268,10 @@ class Together:
                 return
 
     def result(self, steps: int) -> dict[str, Any]:
-        """Return what :class:`ReplicaRun` holds of the training."""
-        losses = stacking.filled(self.losses, steps)
-        validation = stacking.filled(self.validation_losses, steps)
-        taken = (
+        """Return the fields of :class:`ReplicaRun` that the training decides."""
+        losses = stacking.pad_with_nan(self.losses, steps)
+        validation = stacking.pad_with_nan(self.validation_losses, steps)
+        steps_taken = (
             torch.full((losses.shape[1],), steps)
             if self.stopping is None
             else self.stopping.steps_taken
@@ -278,12 +282,12 @@ class Together:
         return {
             "losses": losses,
             "validation_losses": validation,
-            "steps_taken": taken.cpu(),
+            "steps_taken": steps_taken.cpu(),
             "weights": {name: weight.detach().clone() for name, weight in self.named.items()},
         }
 
 
-class Stacked(Together):
+class Stacked(BatchedTrainer):
     """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation
     are computed.
 
@@ -299,8 +303,8 @@ class Stacked(Together):
         problem = prepared.problem
         self.kind, self.learned = kind, self.weights
         self.observables, self.conditions = (
-            [_contraction(kind, one, len(prepared.data)) for one in those]
-            for those in (problem.observables, problem.positivity)
+            [_contraction(kind, observable, len(prepared.data)) for observable in group]
+            for group in (problem.observables, problem.positivity)
         )
         self.joint = prepared.training + prepared.validation if kind == "shared" else None
         self.both = torch.compile(self._both, dynamic=False) if compiled else self._both
@@ -330,9 +334,9 @@ class Stacked(Together):
         return stacked_net(weights, self.prepared.problem.inputs)
 
     def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
-        found, violated = self._values(self.learned, conditions=conditions)
-        total = chi2_by_bmm(found, self.prepared.data, inverse)
-        return total if violated is None else total + violation(violated).sum(0)
+        predictions, condition_values = self._values(self.learned, conditions=conditions)
+        total = chi2_by_bmm(predictions, self.prepared.data, inverse)
+        return total if condition_values is None else total + violation(condition_values).sum(0)
 
     def _both(self, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return both losses of one pass: no datum is in both, so one matrix holds both inverses,
@@ -342,13 +346,14 @@ class Stacked(Together):
         two r.
         """
         assert self.joint is not None  # as the kind is "shared"
-        found, violated = self._values(weights, conditions=True)
-        residual = found.T - self.prepared.data
+        predictions, condition_values = self._values(weights, conditions=True)
+        residual = predictions.T - self.prepared.data  # (R, n)
+        # (R, n), of (R, 1, n) @ (R, n, n)
         half = residual * torch.bmm(residual.detach()[:, None, :], self.joint)[:, 0]
         terms = 2 * half - half.detach()
         training = torch.where(self.prepared.masks, terms, 0).sum(1)
-        if violated is not None:
-            training = training + violation(violated).sum(0)
+        if condition_values is not None:
+            training = training + violation(condition_values).sum(0)
         return training, torch.where(self.prepared.masks, 0, terms.detach()).sum(1)
 
     def _values(self, weights: list[Tensor], *, conditions: bool) -> tuple[Tensor, Tensor | None]:
@@ -356,18 +361,21 @@ class Stacked(Together):
         none.
         """
         problem, parts = self.prepared.problem, [self.observables]
-        flavoured = problems.flavours(problem, self._outputs(weights))
+        flavoured = problems.flavours(problem, self._outputs(weights))  # (R, x, 14)
         if self.kind == "gather":
-            flavoured = flavoured.transpose(1, 2).contiguous()
+            flavoured = flavoured.transpose(1, 2).contiguous()  # (R, 14, x)
         elif self.kind == "boolean_mask":
-            flavoured = flavoured.permute(1, 2, 0)
+            flavoured = flavoured.permute(1, 2, 0)  # (x, 14, R)
         elif self.kind != "padded_einsum":
-            flavoured = flavoured.permute(2, 1, 0).contiguous()
-        first = self.kind in ("gather", "padded_einsum")  # which have the replicas first
+            flavoured = flavoured.permute(2, 1, 0).contiguous()  # (14, x, R)
+        replicas_first = self.kind in ("gather", "padded_einsum")  # which have the replicas first
         if conditions and self.conditions:
             parts.append(self.conditions)
-        values = [torch.cat([part(flavoured) for part in those], dim=int(first)) for those in parts]
-        values = [value.T if first else value for value in values]
+        values = [
+            torch.cat([part(flavoured) for part in group], dim=int(replicas_first))
+            for group in parts
+        ]
+        values = [value.T if replicas_first else value for value in values]
         return values[0], values[1] if len(values) == 2 else None
 
 
@@ -393,7 +401,7 @@ class Separate(Stacked):
         return (
             training,
             validation,
-            [torch.stack(gradients[place::tensors]) for place in range(tensors)],
+            [torch.stack(gradients[index::tensors]) for index in range(tensors)],
         )
 
     def _outputs(self, weights: list[Tensor]) -> Tensor:
@@ -437,60 +445,64 @@ def stacked_net(
     products.
     """
     replicas = len(weights[0])
-    hidden = inputs.expand(replicas, *inputs.shape)
+    hidden = inputs.expand(replicas, *inputs.shape)  # (R, x, 2)
     for layer in range(0, len(weights), 2):
         weight, bias = weights[layer], weights[layer + 1]
+        # (R, x, outputs), of (R, x, inputs) @ (R, inputs, outputs)
         hidden = torch.baddbmm(bias[:, None, :], hidden, weight.transpose(1, 2))
         if layer < len(weights) - 2:
             hidden = activation(hidden)
     return hidden
 
 
-def chi2_by_einsum(found: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return chi2 (R,) of the observables ``found`` (n, R) for data (R, n) and inverse covariances
-    (R, n, n).
+def chi2_by_einsum(predictions: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
+    """Return chi2 (R,) of the observables ``predictions`` (n, R) for data (R, n) and inverse
+    covariances (R, n, n).
     """
-    residual = found.T - data
+    residual = predictions.T - data
     return torch.einsum("ri,rij,rj->r", residual, inverse, residual)
 
 
-def chi2_by_bmm(found: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return what :func:`chi2_by_einsum` returns, by a batched product: of rows, which is faster
+def chi2_by_bmm(predictions: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
+    """Return the result of :func:`chi2_by_einsum`, by a batched product: of rows, which is faster
     than of columns.
     """
-    residual = found.T - data
+    residual = predictions.T - data
+    # (R, 1, n) @ (R, n, n)
     return (residual * torch.bmm(residual[:, None, :], inverse)[:, 0]).sum(1)
 
 
-class Mapped(Together):
+class Mapped(BatchedTrainer):
     """The program of one replica as it was written, for all by ``torch.vmap``."""
 
     def __init__(self, prepared: Prepared) -> None:
         super().__init__(prepared)
-        alone = Alone(prepared.only(0))
+        trainer = SingleTrainer(prepared.only(0))
         problem = prepared.problem
 
         def loss(
             weights: dict[str, Tensor], data: Tensor, inverse: Tensor, conditions: Sequence[Any]
         ) -> Tensor:
-            outputs = functional_call(alone.net, weights, (problem.inputs,))
-            flavoured = problems.flavours(problem, outputs)[..., None]
-            found = torch.cat([observable(flavoured) for observable in alone.observables])
-            total = chi2_by_einsum(found, data[None], inverse[None])[0]
+            outputs = functional_call(trainer.net, weights, (problem.inputs,))
+            flavoured = problems.flavours(problem, outputs)[..., None]  # (x, 14, 1)
+            predictions = torch.cat([observable(flavoured) for observable in trainer.observables])
+            total = chi2_by_einsum(predictions, data[None], inverse[None])[0]
             return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
 
-        def learning(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
-            return loss(weights, data, inverse, alone.conditions)
+        def training_loss(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
+            return loss(weights, data, inverse, trainer.conditions)
 
-        def judging(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
+        def validation_loss(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
             return loss(weights, data, inverse, ())
 
-        self.slopes = vmap(grad_and_value(learning))
-        self.judge = vmap(judging)
+        self.gradients_of = vmap(grad_and_value(training_loss))
+        self.validate = vmap(validation_loss)
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses and gradients of the mapped program."""
-        gradients, losses = self.slopes(self.named, self.prepared.data, self.prepared.training)
+        gradients, losses = self.gradients_of(
+            self.named, self.prepared.data, self.prepared.training
+        )
         with torch.no_grad():
-            validation = self.judge(self.named, self.prepared.data, self.prepared.validation)
+            validation = self.validate(self.named, self.prepared.data, self.prepared.validation)
         return losses, validation, [gradients[name] for name in self.named]

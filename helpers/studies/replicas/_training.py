@@ -106,7 +106,7 @@ def train(
     steps = whole_number("steps", steps, at_least=1, at_most=_MOST_STEPS)
     if device is None:
         device = "cuda" if torch.cuda.is_available() and way != "own_step" else "cpu"
-    prepared, chosen = prepared_for(
+    prepared, chosen_seeds = prepare_replicas(
         problem,
         replicas=replicas,
         dtype=dtype,
@@ -120,10 +120,10 @@ def train(
     )
     program = PROGRAMS[way](prepared)
     program.run(steps)
-    return ReplicaRun(way=way, seeds=chosen, **program.result(steps))
+    return ReplicaRun(way=way, seeds=chosen_seeds, **program.result(steps))
 
 
-def prepared_for(
+def prepare_replicas(
     problem: FitProblem,
     *,
     replicas: int,
@@ -141,17 +141,19 @@ def prepared_for(
     replicas = whole_number("replicas", replicas, at_least=1, at_most=_MOST_REPLICAS)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} is not accepted; give torch.float32 or torch.float64")
-    given = range(replicas) if seeds is None else members("seeds", seeds, "whole numbers")
-    chosen = tuple(
-        whole_number(f"seeds[{place}]", seed, at_least=0) for place, seed in enumerate(given)
+    seed_values = range(replicas) if seeds is None else members("seeds", seeds, "whole numbers")
+    chosen_seeds = tuple(
+        whole_number(f"seeds[{index}]", seed, at_least=0) for index, seed in enumerate(seed_values)
     )
-    if len(chosen) != replicas:
-        raise ValueError(f"seeds has {len(chosen)} entries for {replicas} replicas; give one each")
+    if len(chosen_seeds) != replicas:
+        raise ValueError(
+            f"seeds has {len(chosen_seeds)} entries for {replicas} replicas; give one each"
+        )
     if masks is not None:
-        masks = stacking.checked_masks(masks, (replicas, len(problem.data)))
+        masks = stacking.check_masks(masks, (replicas, len(problem.data)))
     settings = stacking.settings_of(
         replicas, rate=rate, optimizer=optimizer, clip_norm=clip_norm, patience=patience
     )
     return programs.prepare(
-        problem, chosen, masks, settings, dtype=dtype, device=torch.device(device)
-    ), chosen
+        problem, chosen_seeds, masks, settings, dtype=dtype, device=torch.device(device)
+    ), chosen_seeds

@@ -41,10 +41,10 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
     Raises TypeError or ValueError for stages that are no texts, and unless ``replicas`` are 2 to
     12. Lesson 19.
     """
-    stages, replicas = _checked(stages, replicas)
-    high = replicas * _ROW_IN
-    drawn, axes = paper(_wide(stages), 2 * (_TOP_IN + high) + 0.5, title=title)
-    for looped, top in ((True, _TOP_IN), (False, 2 * _TOP_IN + high + 0.3)):
+    stages, replicas = _check(stages, replicas)
+    height = replicas * _ROW_IN
+    figure, axes = paper(_width(stages), 2 * (_TOP_IN + height) + 0.5, title=title)
+    for looped, top in ((True, _TOP_IN), (False, 2 * _TOP_IN + height + 0.3)):
         calls = len(stages) * (replicas if looped else 1)
         write(
             axes,
@@ -56,12 +56,12 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
             ha="left",
         )
         _names(axes, stages, replicas, top)
-        for place in range(len(stages)):
-            left = _left(place)
+        for index in range(len(stages)):
+            left = _left(index)
             for replica in range(replicas):
                 y = top + replica * _ROW_IN
                 if looped:
-                    number = str(replica * len(stages) + place + 1)
+                    number = str(replica * len(stages) + index + 1)
                     box(
                         axes,
                         left,
@@ -71,7 +71,7 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
                         number,
                         colour=tint(COMPUTING, 0.35),
                     )
-                if place < len(stages) - 1:
+                if index < len(stages) - 1:
                     middle = y + _ROW_IN / 2
                     arrow(
                         axes,
@@ -86,11 +86,11 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
                     left,
                     top + 0.02,
                     _STAGE_IN,
-                    high - 0.04,
-                    str(place + 1),
+                    height - 0.04,
+                    str(index + 1),
                     colour=tint(COMPUTING, 0.35),
                 )
-    return drawn
+    return figure
 
 
 def draw_couplings(
@@ -103,18 +103,18 @@ def draw_couplings(
     stands above all. Raises TypeError or ValueError for stages that are no texts, couplings of no
     stage, and unless ``replicas`` are 2 to 12. Lesson 19.
     """
-    stages, replicas = _checked(stages, replicas)
+    stages, replicas = _check(stages, replicas)
     named("couplings", couplings, "texts by their stages")
     unknown = next((name for name in couplings if name not in stages), None)
     if unknown is not None:
         raise ValueError(
             f"couplings has {unknown!r}, which is no stage; the stages are {', '.join(stages)}"
         )
-    high = replicas * _ROW_IN
-    drawn, axes = paper(_wide(stages), _TOP_IN + high + 0.75, title=title)
+    height = replicas * _ROW_IN
+    figure, axes = paper(_width(stages), _TOP_IN + height + 0.75, title=title)
     _names(axes, stages, replicas, _TOP_IN)
-    for place, stage in enumerate(stages):
-        left = _left(place)
+    for index, stage in enumerate(stages):
+        left = _left(index)
         for replica in range(replicas):
             y = _TOP_IN + replica * _ROW_IN
             box(
@@ -123,9 +123,9 @@ def draw_couplings(
                 y + 0.05,
                 _STAGE_IN,
                 _ROW_IN - 0.1,
-                colour=tint(DATA, 0.45) if place == 0 else EMPTY,
+                colour=tint(DATA, 0.45) if index == 0 else EMPTY,
             )
-            if place < len(stages) - 1:
+            if index < len(stages) - 1:
                 middle = y + _ROW_IN / 2
                 arrow(
                     axes,
@@ -136,9 +136,9 @@ def draw_couplings(
                 )
         if stage in couplings:
             x = left + _STAGE_IN / 2
-            box(axes, x - 0.14, _TOP_IN + 0.02, 0.28, high - 0.04, colour=SENDING)
-            write(axes, x, _TOP_IN + high + 0.14, couplings[stage], size=10, va="top", colour=INK)
-    return drawn
+            box(axes, x - 0.14, _TOP_IN + 0.02, 0.28, height - 0.04, colour=SENDING)
+            write(axes, x, _TOP_IN + height + 0.14, couplings[stage], size=10, va="top", colour=INK)
+    return figure
 
 
 def draw_epochs(runs: Mapping[str, EpochTimes], *, title: str) -> Figure:
@@ -177,7 +177,7 @@ def draw_ladder(
     19.
     """
     labels = list(next(iter(times_s.values())))
-    drawn, axes = plotting.figure(title=title, height_in=4.4)
+    figure, axes = plotting.figure(title=title, height_in=4.4)
     for (replicas, row), marker in zip(times_s.items(), "^so", strict=False):
         if list(row) != labels:
             raise ValueError(
@@ -194,7 +194,7 @@ def draw_ladder(
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set(ylabel=ylabel)
     axes.legend()
-    return drawn
+    return figure
 
 
 def draw_changes(changes: Tensor, *, title: str) -> Figure:
@@ -203,7 +203,7 @@ def draw_changes(changes: Tensor, *, title: str) -> Figure:
 
     ``changes`` are those of :func:`change_fits`, and ``title`` stands above. Lesson 19.
     """
-    drawn, axes = plotting.figure(title=title, height_in=4.2)
+    figure, axes = plotting.figure(title=title, height_in=4.2)
     for (row, replica), changed in np.ndenumerate(is_changed(changes).numpy()):
         axes.scatter(
             replica,
@@ -219,7 +219,7 @@ def draw_changes(changes: Tensor, *, title: str) -> Figure:
     axes.set_yticks(range(len(MISTAKES)), MISTAKES)
     axes.set(xlim=(-0.5, len(REPLICAS) - 0.5), ylim=(len(MISTAKES) - 0.5, -0.5))
     axes.grid(visible=False)
-    return drawn
+    return figure
 
 
 def draw_clipping(losses: Mapping[str, Sequence[float]], *, title: str) -> Figure:
@@ -227,33 +227,33 @@ def draw_clipping(losses: Mapping[str, Sequence[float]], *, title: str) -> Figur
 
     Lesson 19.
     """
-    drawn, axes = plotting.figure(title=title)
+    figure, axes = plotting.figure(title=title)
     for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
         axes.semilogy(values, style, label=name)
     axes.set_yticks([0.01, 0.03, 0.1, 0.3], ["0.01", "0.03", "0.1", "0.3"])
     axes.minorticks_off()
     axes.set(xlabel="step", ylabel="median loss of all replicas")
     axes.legend()
-    return drawn
+    return figure
 
 
-def _checked(stages: Sequence[str], replicas: int) -> tuple[list[str], int]:
+def _check(stages: Sequence[str], replicas: int) -> tuple[list[str], int]:
     return list(members("stages", stages, "names", kind=str)), whole_number(
         "replicas", replicas, at_least=2, at_most=_MOST
     )
 
 
-def _wide(stages: Sequence[str]) -> float:
+def _width(stages: Sequence[str]) -> float:
     return _left(len(stages)) - _GAP_IN + 0.15
 
 
-def _left(place: int) -> float:
-    return _NAME_IN + place * (_STAGE_IN + _GAP_IN)
+def _left(index: int) -> float:
+    return _NAME_IN + index * (_STAGE_IN + _GAP_IN)
 
 
 def _names(axes: Axes, stages: Sequence[str], replicas: int, top: float) -> None:
-    for place, stage in enumerate(stages):
-        write(axes, _left(place) + _STAGE_IN / 2, top - 0.12, stage, size=10, colour=QUIET)
+    for index, stage in enumerate(stages):
+        write(axes, _left(index) + _STAGE_IN / 2, top - 0.12, stage, size=10, colour=QUIET)
     for replica in range(replicas):
         write(
             axes,

@@ -74,17 +74,17 @@ class DecoderStep:
         vocabulary = len(model.head.weight)
         self._words = [
             [
-                whole_number(f"prompts[{place}]", token, at_least=0, at_most=vocabulary - 1)
-                for token in members(f"prompts[{place}]", prompt, "tokens")
+                whole_number(f"prompts[{index}]", token, at_least=0, at_most=vocabulary - 1)
+                for token in members(f"prompts[{index}]", prompt, "tokens")
             ]
-            for place, prompt in enumerate(
+            for index, prompt in enumerate(
                 members("prompts", prompts, "prompts, each a list of tokens")
             )
         ]
         self._prompt_tokens = [len(words) for words in self._words]
         self._cache = _new_cache(model, memory)
-        # the token whose key stands in each place
-        self._held = torch.full((memory.pages, memory.page_tokens), -1)
+        # the token whose key stands in each row of each page
+        self._cached_tokens = torch.full((memory.pages, memory.page_tokens), -1)
 
     @property
     def texts(self) -> list[list[int]]:
@@ -98,13 +98,17 @@ class DecoderStep:
         parts = list(zip(*batch, strict=True))
         for part in parts:
             self._check(*part)
-        new = [self._words[number][start : start + count] for number, start, count, _ in parts]
+        new_tokens = [
+            self._words[number][start : start + count] for number, start, count, _ in parts
+        ]
         begin = self.clock()
-        following = ragged_step(self.model, self._cache, batch, new)
+        next_tokens = ragged_step(self.model, self._cache, batch, new_tokens)
         seconds = self.clock() - begin
-        for (number, start, count, pages), tokens, token in zip(parts, new, following, strict=True):
-            self._held.flatten()[_rows(pages, start, count, self.page_tokens)] = torch.tensor(
-                tokens
+        for (number, start, count, pages), tokens, token in zip(
+            parts, new_tokens, next_tokens, strict=True
+        ):
+            self._cached_tokens.flatten()[_rows(pages, start, count, self.page_tokens)] = (
+                torch.tensor(tokens)
             )
             if start + count == len(self._words[number]):
                 self._words[number].append(token)
@@ -118,7 +122,7 @@ class DecoderStep:
                 f"and its {len(pages)} pages hold {room}; give shorter requests, and give serve "
                 "the same memory as the step"
             )
-        if self._held[list(pages)].flatten()[:start].tolist() != words[:start]:
+        if self._cached_tokens[list(pages)].flatten()[:start].tolist() != words[:start]:
             raise ValueError(
                 f"the cache of request {number} holds other tokens than the first {start} of its "
                 "text; give serve as common= only what all prompts begin with"
@@ -137,27 +141,30 @@ def ragged_step(
     (tokens, width): norms and products with matrices take them together, whosever they are, and
     only attention takes each request alone (selective batching; Yu and others, Orca, OSDI 2022).
     """
-    page, sizes = cache.shape[3], list(batch.tokens)
+    page_tokens, sizes = cache.shape[3], list(batch.tokens)
     ends = [start + count for start, count in zip(batch.starts, sizes, strict=True)]
-    places = [
-        place for start, end in zip(batch.starts, ends, strict=True) for place in range(start, end)
+    positions = [
+        position
+        for start, end in zip(batch.starts, ends, strict=True)
+        for position in range(start, end)
     ]
     rows = [
         row
         for start, count, pages in zip(batch.starts, sizes, batch.tables, strict=True)
-        for row in _rows(pages, start, count, page)
+        for row in _rows(pages, start, count, page_tokens)
     ]
     tensor = functools.partial(torch.tensor, device=cache.device)
     tables = [
-        tensor(list(pages[: -(-end // page)]))
+        tensor(list(pages[: -(-end // page_tokens)]))
         for pages, end in zip(batch.tables, ends, strict=True)
     ]
-    x = model.tokens(tensor([token for each in tokens for token in each])) + model.positions(
-        tensor(places)
-    )
+    # (tokens, width)
+    x = model.tokens(
+        tensor([token for request_tokens in tokens for token in request_tokens])
+    ) + model.positions(tensor(positions))
     for block, keys_and_values in zip(model.blocks, cache, strict=True):
         x = _block(cast(DecoderBlock, block), x, keys_and_values, tensor(rows), tables, ends, sizes)
-    last = tensor(sizes).cumsum(0) - 1
+    last = tensor(sizes).cumsum(0) - 1  # (requests,), each one's last row
     return model.head(model.norm(x[last])).argmax(-1).tolist()
 
 
@@ -174,8 +181,8 @@ def _rows(pages: Sequence[int], start: int, count: int, page_tokens: int) -> lis
     values.
     """
     return [
-        pages[place // page_tokens] * page_tokens + place % page_tokens
-        for place in range(start, start + count)
+        pages[position // page_tokens] * page_tokens + position % page_tokens
+        for position in range(start, start + count)
     ]
 
 
@@ -188,29 +195,36 @@ def _block(
     ends: Sequence[int],
     sizes: Sequence[int],
 ) -> torch.Tensor:
-    """Return the rows ``x`` (tokens, width) after a block; ``rows`` are their places in
+    """Return the rows ``x`` (tokens, width) after a block; ``rows`` are their positions in
     ``cache``.
     """
+    # (tokens, heads + 2 kv_heads, head_width)
     split = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width))
+    # (tokens, heads, head_width), and twice (tokens, kv_heads, head_width)
     queries, keys, values = split.split((block.heads, block.kv_heads, block.kv_heads), dim=1)
+    # (2, rows of all pages, kv_heads, head_width)
     cache.flatten(1, 2)[:, rows] = torch.stack((keys, values))
     attended = [
-        _attended(own, cache, table, end)
-        for own, table, end in zip(queries.split(list(sizes)), tables, ends, strict=True)
+        _attend(request_queries, cache, table, end)
+        for request_queries, table, end in zip(
+            queries.split(list(sizes)), tables, ends, strict=True
+        )
     ]
     x = x + block.out(torch.cat(attended))
     return x + block.down(functional.gelu(block.up(block.norm2(x))))
 
 
-def _attended(
+def _attend(
     queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, end: int
 ) -> torch.Tensor:
     """Return the attention of one request's last queries (tokens, heads, d) to its first ``end``
     keys and values.
     """
     # Pages are copied together; a single page, such as a whole context, is read where it stands.
-    held = cache[:, table[0]] if len(table) == 1 else cache[:, table].flatten(1, 2)
-    keys, values = held[:, :end].transpose(1, 2).unsqueeze(1)
+    pages = cache[:, table[0]] if len(table) == 1 else cache[:, table].flatten(1, 2)
+    # (2, 1, kv_heads, end, head_width), of (2, tokens of the pages, kv_heads, head_width)
+    keys, values = pages[:, :end].transpose(1, 2).unsqueeze(1)
+    # (1, heads, tokens, head_width) in attention, (tokens, heads head_width) out
     return (
         causal_attention(queries.transpose(0, 1).unsqueeze(0), keys, values)[0]
         .transpose(0, 1)
@@ -250,12 +264,12 @@ def measure_step(
         [tokens] * requests,
         [[page] for page in range(requests)],
     )
-    new = torch.randint(
+    new_tokens = torch.randint(
         len(model.head.weight), (requests, tokens), generator=torch.Generator().manual_seed(0)
     ).tolist()
-    taken = []
+    times_s = []
     for _ in range(repeats + 1):
         begin = function("clock", clock, "such as time.perf_counter")()
-        ragged_step(model, cache, batch, new)
-        taken.append(clock() - begin)
-    return MeasuredStep(requests * tokens, requests, statistics.median(taken[1:]))
+        ragged_step(model, cache, batch, new_tokens)
+        times_s.append(clock() - begin)
+    return MeasuredStep(requests * tokens, requests, statistics.median(times_s[1:]))

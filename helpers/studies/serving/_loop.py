@@ -23,7 +23,7 @@ from helpers.studies.serving._steps import GpuStep, LineStep, Step
 
 
 class Served(Record):
-    """What became of a request: its stays in slots, and when each token of its answer came.
+    """The outcome of a request: its stays in slots, and the times of its answer's tokens.
 
     ``stays`` has the slot, begin and end of each; there are two or more if the server had to stop
     it in between. Without any it was refused, and its times are infinite. Lesson 23.
@@ -72,7 +72,7 @@ class Stretch(Record):
 
 
 class ServingReport(Record):
-    """What a server made of its requests, in seconds of its own clock.
+    """The report of a server on its requests, in seconds of its own clock.
 
     Tokens per second count from the first arrival to the last token, and ``mean_running`` is how
     many requests were in slots on average over the same time. First tokens, times per token and
@@ -158,8 +158,8 @@ def serve(
     >>> [round(seconds, 3) for seconds in report.requests[0].token_s]
     [0.014, 0.025, 0.036]
     """
-    given = members("requests", requests, "Requests", kind=Request)
-    if not given:
+    request_list = members("requests", requests, "Requests", kind=Request)
+    if not request_list:
         raise ValueError("requests is empty; give at least one Request")
     function(
         "step",
@@ -181,7 +181,7 @@ def serve(
         whole_number("slots", slots, at_most=10**6),
         whole_number("common", common, at_least=0),
     )
-    server, taken = Server(given, slots, memory, common), []
+    server, stretches = Server(request_list, slots, memory, common), []
     modelled = step if isinstance(step, LineStep | GpuStep) else None
     while server.coming or server.waiting or server.running:
         server.receive(patience_s)
@@ -200,28 +200,34 @@ def serve(
                     batch, number("the seconds of a step", step(batch), at_least=0), release
                 )
             ]
-        taken.append(Stretch(start_s, tuple(ends_s), sum(batch.tokens), len(batch.requests)))
-    return _report(server.jobs, taken)
+        stretches.append(Stretch(start_s, tuple(ends_s), sum(batch.tokens), len(batch.requests)))
+    return _report(server.jobs, stretches)
 
 
 def _report(jobs: Sequence[Job], stretches: Sequence[Stretch]) -> ServingReport:
-    served = tuple(Served(job.request, tuple(job.stays), tuple(job.token_s)) for job in jobs)
-    answered = [each for each in served if each.token_s]
-    seconds = stretches[-1].ends_s[-1] - min(each.request.arrival_s for each in served) or math.inf
-    first, each_s = (
-        sorted(times) for times in zip(*((one.ttft_s, one.tpot_s) for one in answered), strict=True)
+    outcomes = tuple(Served(job.request, tuple(job.stays), tuple(job.token_s)) for job in jobs)
+    answered = [outcome for outcome in outcomes if outcome.token_s]
+    seconds = (
+        stretches[-1].ends_s[-1] - min(outcome.request.arrival_s for outcome in outcomes)
+        or math.inf
+    )
+    ttfts_s, tpots_s = (
+        sorted(times)
+        for times in zip(*((outcome.ttft_s, outcome.tpot_s) for outcome in answered), strict=True)
     )
     return ServingReport(
-        tokens_per_s=sum(len(each.token_s) for each in answered) / seconds,
-        median_ttft_s=statistics.median(first),
-        ttft_of_99_in_100_s=first[math.ceil(0.99 * len(first)) - 1],
-        median_tpot_s=statistics.median(each_s),
-        longest_gap_s=max(each.longest_gap_s for each in answered),
-        mean_running=sum(end_s - begin_s for each in served for _, begin_s, end_s in each.stays)
+        tokens_per_s=sum(len(outcome.token_s) for outcome in answered) / seconds,
+        median_ttft_s=statistics.median(ttfts_s),
+        ttft_of_99_in_100_s=ttfts_s[math.ceil(0.99 * len(ttfts_s)) - 1],
+        median_tpot_s=statistics.median(tpots_s),
+        longest_gap_s=max(outcome.longest_gap_s for outcome in answered),
+        mean_running=sum(
+            end_s - begin_s for outcome in outcomes for _, begin_s, end_s in outcome.stays
+        )
         / seconds,
-        refused=len(served) - len(answered),
-        stopped=sum(len(each.stays) - 1 for each in answered),
-        requests=served,
+        refused=len(outcomes) - len(answered),
+        stopped=sum(len(outcome.stays) - 1 for outcome in answered),
+        requests=outcomes,
         stretches=tuple(stretches),
     )
 
@@ -247,18 +253,18 @@ def promised_rate(
     function("serve_at", serve_at, "a function of a rate that returns a ServingReport")
     low, high = (number("between", rate, above=0) for rate in between)
 
-    def good(rate: float) -> bool:
+    def is_good(rate: float) -> bool:
         report = serve_at(rate)
-        kept = scheduling.good_share(
+        good_share = scheduling.good_share(
             report.ttfts_s, report.tpots_s, ttft_limit_s=ttft_s, tpot_limit_s=tpot_s
         )
-        return kept >= kept_share
+        return good_share >= kept_share
 
-    if not good(low) or good(high):
+    if not is_good(low) or is_good(high):
         raise ValueError(
             f"the rate is not between {low:g} and {high:g} requests per second; give other bounds"
         )
     while high > (1 + number("within", within, above=0)) * low:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if good(middle) else (low, middle)
+        low, high = (middle, high) if is_good(middle) else (low, middle)
     return low

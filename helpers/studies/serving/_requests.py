@@ -11,7 +11,7 @@ _MOST_REQUESTS = 10**6
 
 
 class Request(Record):
-    """What somebody wants: when it arrives, the tokens of its prompt, and those of its answer.
+    """A request with its arrival, the tokens of its prompt, and those of its answer.
 
     A scheduler needs no more than these numbers; the prompt itself is the step's
     (:class:`DecoderStep`). A server does not know ``answer_tokens`` before it has written them, and
@@ -54,13 +54,13 @@ def random_requests(
     least, most = _range("prompt", prompt)
     longest = None if longest is None else whole_number("longest", longest)
     generator = random.Random(random_seed(seed))
-    now, made = 0.0, []
+    now, requests = 0.0, []
     for _ in range(count):
         now += generator.expovariate(1.0) / rate
         tokens = generator.randint(least, most)
         written = 1 + int(answer * generator.expovariate(1.0))
-        made.append(Request(now, tokens, written if longest is None else min(longest, written)))
-    return tuple(made)
+        requests.append(Request(now, tokens, written if longest is None else min(longest, written)))
+    return tuple(requests)
 
 
 def random_prompts(
@@ -86,17 +86,18 @@ def random_prompts(
     generator, tokens = random.Random(random_seed(seed)), range(vocabulary)
     beginning = generator.choices(tokens, k=common)
     return tuple(
-        (*beginning, *generator.choices(tokens, k=each.prompt_tokens - common)) for each in requests
+        (*beginning, *generator.choices(tokens, k=request.prompt_tokens - common))
+        for request in requests
     )
 
 
-def _range(name: str, given: tuple[int, int]) -> tuple[int, int]:
+def _range(name: str, bounds: tuple[int, int]) -> tuple[int, int]:
     ends = [
-        whole_number(f"{name}[{place}]", end)
-        for place, end in enumerate(members(name, given, "two numbers"))
+        whole_number(f"{name}[{index}]", end)
+        for index, end in enumerate(members(name, bounds, "two numbers"))
     ]
     if len(ends) != 2 or ends[0] > ends[1]:
         raise ValueError(
-            f"{name}={given!r:.60}; give the least and the most tokens, such as (1600, 2400)"
+            f"{name}={bounds!r:.60}; give the least and the most tokens, such as (1600, 2400)"
         )
     return ends[0], ends[1]

@@ -1,5 +1,5 @@
-"""What a scheduler decides: who joins, how many tokens each gets in a step, whose pages grow, who
-was served in time.
+"""The decisions of a scheduler: who joins, how many tokens each gets in a step, whose pages grow,
+who was served in time.
 
 These are the functions that a reader of lesson 23 writes, and the rules to which they are compared.
 Lesson 23.
@@ -50,10 +50,10 @@ def read_alone(unread: Sequence[int]) -> list[int]:
     >>> read_alone([0, 30, 20]), read_alone([0, 0, 0])
     ([0, 30, 0], [1, 1, 1])
     """
-    reader = next((place for place, left in enumerate(unread) if left), None)
+    reader = next((index for index, count in enumerate(unread) if count), None)
     if reader is None:
         return [1] * len(unread)
-    return [left if place == reader else 0 for place, left in enumerate(unread)]
+    return [count if index == reader else 0 for index, count in enumerate(unread)]
 
 
 def read_together(unread: Sequence[int]) -> list[int]:
@@ -78,12 +78,12 @@ def plan(unread: Sequence[int], budget: int) -> list[int]:
     >>> plan([0, 300, 0, 400], budget=512)
     [1, 300, 1, 210]
     """
-    tokens = [0 if left else 1 for left in unread]
+    tokens = [0 if count else 1 for count in unread]
     room = budget - sum(tokens)
-    for place, left in enumerate(unread):
-        if left:
-            tokens[place] = max(0, min(left, room))
-            room -= tokens[place]
+    for index, count in enumerate(unread):
+        if count:
+            tokens[index] = max(0, min(count, room))
+            room -= tokens[index]
     return tokens
 
 
@@ -131,15 +131,17 @@ def good_share(
     >>> good_share([0.1, 0.4], [0.02, 0.05], ttft_limit_s=0.5, tpot_limit_s=0.03)
     0.5
     """
-    first, each = members("ttft_s", ttft_s, "seconds"), members("tpot_s", tpot_s, "seconds")
-    first_limit, each_limit = (
+    ttfts, tpots = members("ttft_s", ttft_s, "seconds"), members("tpot_s", tpot_s, "seconds")
+    ttft_limit, tpot_limit = (
         number("ttft_limit_s", ttft_limit_s),
         number("tpot_limit_s", tpot_limit_s),
     )
-    if not first or len(first) != len(each):
+    if not ttfts or len(ttfts) != len(tpots):
         raise ValueError(
-            f"{len(first)} times to the first token and {len(each)} per token; give both of each "
+            f"{len(ttfts)} times to the first token and {len(tpots)} per token; give both of each "
             "request"
         )
-    kept = [a <= first_limit and b <= each_limit for a, b in zip(first, each, strict=True)]
-    return sum(kept) / len(kept)
+    is_good = [
+        ttft <= ttft_limit and tpot <= tpot_limit for ttft, tpot in zip(ttfts, tpots, strict=True)
+    ]
+    return sum(is_good) / len(is_good)

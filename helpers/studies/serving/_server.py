@@ -44,8 +44,8 @@ class CacheMemory(Record):
 
 
 class Job:
-    """A request on its way through the server: the tokens in its cache, its pages, and what came
-    out.
+    """A request on its way through the server: the tokens in its cache, its pages, and its
+    answer.
     """
 
     def __init__(self, number: int, request: Request) -> None:
@@ -76,7 +76,9 @@ class Server:
         self.slots: list[int | None] = [None] * slots
         self.memory, self.now_s = memory, 0.0
         self.free = list(range(memory.pages))[::-1] if memory else []
-        self.kept = common if memory is None else common // memory.page_tokens * memory.page_tokens
+        self.common_tokens = (
+            common if memory is None else common // memory.page_tokens * memory.page_tokens
+        )
         self.common_pages: tuple[int, ...] | None = None  # none before somebody has read them
         self._refuse_what_cannot_fit(common)
 
@@ -119,15 +121,17 @@ class Server:
         """
         if not self.waiting or len(self.running) == len(self.slots):
             return
-        fitting = {job.number: job for job in self._fitting(islice(self.waiting, len(self.slots)))}
+        fitting = {
+            job.number: job for job in self._select_fitting(islice(self.waiting, len(self.slots)))
+        }
         if not fitting:
             return
         slots, before = list(admit(list(self.slots), list(fitting))), self.slots
         joined = [number for number, old in zip(slots, before, strict=False) if number != old]
-        kept = len(slots) == len(before) and all(
+        keeps_running = len(slots) == len(before) and all(
             old in (None, number) for number, old in zip(slots, before, strict=False)
         )
-        if not kept or len({*joined}) < len(joined) or not fitting.keys() >= {*joined}:
+        if not keeps_running or len({*joined}) < len(joined) or not fitting.keys() >= {*joined}:
             raise ValueError(
                 f"admit({short(before)}, {short(list(fitting))}) gave {short(slots)}; give as many "
                 "slots, each with the request that is in it, a waiting one, each once, or None"
@@ -142,20 +146,20 @@ class Server:
             if number in joined:
                 self._begin(job, slots.index(number), grow)
 
-    def _fitting(self, candidates: Iterable[Job]) -> list[Job]:
+    def _select_fitting(self, candidates: Iterable[Job]) -> list[Job]:
         if self.memory is None:
             return list(candidates)
-        found, room = [], len(self.free)
+        fitting, room = [], len(self.free)
         for job in candidates:
-            room -= -(-(job.text - self._known()) // self.memory.page_tokens)
+            room -= -(-(job.text - self._cached_tokens()) // self.memory.page_tokens)
             if room < 0:
                 break
-            found.append(job)
-        return found
+            fitting.append(job)
+        return fitting
 
-    def _known(self) -> int:
+    def _cached_tokens(self) -> int:
         """Return the tokens that a request finds in the cache when it is admitted."""
-        return self.kept if self.common_pages is not None else 0
+        return self.common_tokens if self.common_pages is not None else 0
 
     def _begin(self, job: Job, slot: int, grow: Grow) -> None:
         self.waiting.remove(job)
@@ -163,7 +167,7 @@ class Server:
         job.slot, job.since_s, job.cached, job.shared = (
             slot,
             self.now_s,
-            self._known(),
+            self._cached_tokens(),
             self.common_pages or (),
         )
         job.unread = job.text - job.cached
@@ -174,28 +178,28 @@ class Server:
         if self.memory is None:
             return True
         page, before = self.memory.page_tokens, len(self.free) + len(job.table)
-        own = tokens - len(job.shared) * page
-        grown = grow(job.table, self.free, own, page)
-        enough = len(job.table) * page >= own
+        own_tokens = tokens - len(job.shared) * page
+        grown = grow(job.table, self.free, own_tokens, page)
+        enough = len(job.table) * page >= own_tokens
         if len(self.free) + len(job.table) != before or bool(grown) != enough:
             raise ValueError(
                 f"grow gave {grown!r:.40} and left {len(job.table)} pages of {page} tokens for "
-                f"{own} tokens and {len(self.free)} free ones of {before} in all; it moves pages "
-                "from free to table, and says whether they hold the tokens"
+                f"{own_tokens} tokens and {len(self.free)} free ones of {before} in all; it moves "
+                "pages from free to table, and says whether they hold the tokens"
             )
         job.pages = (*job.shared, *job.table)
         job.room = len(job.pages) * page
         return enough
 
     def next_batch(self, plan: Plan, grow: Grow, release: Release) -> Batch:
-        """Return what ``plan`` chooses for the next step, with a page for each token; who finds
-        none is stopped.
+        """Return the batch that ``plan`` chooses for the next step, with a page for each token; who
+        finds none is stopped.
         """
         unread = [job.unread for job in self.running]
         tokens = list(plan(unread))
-        most = [left or 1 for left in unread]
+        most = [count or 1 for count in unread]
         if len(tokens) != len(most) or any(
-            not 0 <= n <= left for n, left in zip(tokens, most, strict=True)
+            not 0 <= n <= limit for n, limit in zip(tokens, most, strict=True)
         ):
             raise ValueError(
                 f"plan({short(unread)}) gave {short(tokens)}; give a number for each request, from "
@@ -208,7 +212,7 @@ class Server:
                 "ever; a budget must be larger than the number of requests that write"
             )
         if self.memory is not None:
-            chosen = self._with_pages(chosen, grow, release)
+            chosen = self._reserve_pages(chosen, grow, release)
         return Batch(
             [job.number for job, _ in chosen],
             [job.cached for job, _ in chosen],
@@ -216,7 +220,7 @@ class Server:
             [job.pages for job, _ in chosen],
         )
 
-    def _with_pages(
+    def _reserve_pages(
         self, chosen: list[tuple[Job, int]], grow: Grow, release: Release
     ) -> list[tuple[Job, int]]:
         """Return those of ``chosen`` for whose tokens there are pages; the last admitted are
@@ -275,7 +279,11 @@ class Server:
         for number, tokens in zip(batch.requests, batch.tokens, strict=True):
             job = self.jobs[number]
             job.cached += tokens
-            if self.kept and self.common_pages is None and job.cached >= self.kept:
+            if (
+                self.common_tokens
+                and self.common_pages is None
+                and job.cached >= self.common_tokens
+            ):
                 self._keep_common(job)
             if job.cached < job.text:
                 job.unread = job.text - job.cached
@@ -289,7 +297,7 @@ class Server:
 
     def _keep_common(self, job: Job) -> None:
         """Keep the beginning that all prompts have in common, which ``job`` has in its pages."""
-        count = self.kept // self.memory.page_tokens if self.memory else 0
+        count = self.common_tokens // self.memory.page_tokens if self.memory else 0
         self.common_pages = job.shared = tuple(job.table[:count])
         del job.table[:count]
 

@@ -1,4 +1,4 @@
-"""How long a step takes, modelled: a line through measured steps, or a GPU's bytes and arithmetic.
+"""The time of a step, modelled: a line through measured steps, or a GPU's bytes and arithmetic.
 
 Lesson 23.
 """
@@ -16,7 +16,7 @@ from helpers.studies.decoding import Config, count_step
 
 
 class Batch(NamedTuple):
-    """What a step does, in four lists with a member for each request that has a part in it.
+    """The work of a step, in four lists with a member for each request that has a part in it.
 
     ``requests`` are their numbers; ``tokens`` how many tokens of its text each sends through the
     model, of which the first stands at place ``starts``; ``tables`` has the pages of each in the
@@ -97,7 +97,7 @@ class GpuStep(Record):
         batch: float = float("inf"),
         spread: bool = False,
     ) -> float:
-        """Return what one request costs a server that never runs out of them.
+        """Return the cost of one request to a server that never runs out of them.
 
         Of ``prompt_tokens`` all are read, but for ``kept`` ones. ``batch`` requests share each step
         that writes, and so the weights; if infinitely many do, the weights are read behind the

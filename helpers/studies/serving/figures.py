@@ -79,7 +79,10 @@ def slot_frames(
     count = whole_number("count", count, at_least=2)
     named("reports", reports, "ServingReports")
     end_s = max(
-        end for report in reports.values() for each in report.requests for _, _, end in each.stays
+        end
+        for report in reports.values()
+        for served in report.requests
+        for _, _, end in served.stays
     )
     return [
         draw_slots(reports, title=title, now_s=end_s * (frame + 1) / count)
@@ -116,44 +119,44 @@ def draw_load(
     goodput; on the dotted line it would be all of them. ``title`` stands above. Lesson 23.
     """
     with plt.style.context(STYLE_FILE):
-        drawn, (written, first, kept) = plt.subplots(1, 3, figsize=(9.6, 3.7))
-        drawn.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        for (name, at), marker, colour in zip(
+        figure, (rate_axes, ttft_axes, goodput_axes) = plt.subplots(1, 3, figsize=(9.6, 3.7))
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        for (name, by_rate), marker, colour in zip(
             named("reports", reports, "dictionaries from rates to reports").items(),
             "os^v",
             _OWNERS,
             strict=False,
         ):
-            rates = sorted(at)
+            rates = sorted(by_rate)
             shares = [
-                good_share(at[rate].ttfts_s, at[rate].tpots_s, ttft_limit_s, tpot_limit_s)
+                good_share(by_rate[rate].ttfts_s, by_rate[rate].tpots_s, ttft_limit_s, tpot_limit_s)
                 for rate in rates
             ]
             values = {
-                written: [at[rate].tokens_per_s for rate in rates],
-                first: [at[rate].median_ttft_s for rate in rates],
-                kept: [rate * share for rate, share in zip(rates, shares, strict=True)],
+                rate_axes: [by_rate[rate].tokens_per_s for rate in rates],
+                ttft_axes: [by_rate[rate].median_ttft_s for rate in rates],
+                goodput_axes: [rate * share for rate, share in zip(rates, shares, strict=True)],
             }
             for axes, along in values.items():
                 axes.plot(rates, along, f"{marker}-", color=colour, label=name)
-        most = max(rate for at in reports.values() for rate in at)
-        kept.plot([0, most], [0, most], ":", color=INK)
-        first.axhline(ttft_limit_s, color=INK, linestyle="--", linewidth=1)
-        first.set_yscale("log")
-        plotting.unit_axis(first, "y", "s")
-        for axes, what in {
-            written: "tokens/s",
-            first: "median first token",
-            kept: "requests in time, per s",
+        max_rate = max(rate for by_rate in reports.values() for rate in by_rate)
+        goodput_axes.plot([0, max_rate], [0, max_rate], ":", color=INK)
+        ttft_axes.axhline(ttft_limit_s, color=INK, linestyle="--", linewidth=1)
+        ttft_axes.set_yscale("log")
+        plotting.unit_axis(ttft_axes, "y", "s")
+        for axes, heading in {
+            rate_axes: "tokens/s",
+            ttft_axes: "median first token",
+            goodput_axes: "requests in time, per s",
         }.items():
-            axes.set_title(what, fontsize=12, fontweight="normal")
+            axes.set_title(heading, fontsize=12, fontweight="normal")
             axes.set(xlabel="requests per s", xlim=(0, None))
-        written.set_ylim(0, None)
-        kept.set_ylim(0, None)
-        drawn.legend(
-            *written.get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False
+        rate_axes.set_ylim(0, None)
+        goodput_axes.set_ylim(0, None)
+        figure.legend(
+            *rate_axes.get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False
         )
-    return drawn
+    return figure
 
 
 def draw_pages(
@@ -178,38 +181,38 @@ def draw_pages(
     if not 1 <= len(named("tables", tables, "lists of pages")) <= len(_OWNERS):
         raise ValueError(f"tables has {len(tables)} requests; give 1 to {len(_OWNERS)}")
     common = members("common", common, "pages", kind=int)
-    own = [page for table in tables.values() for page in table if page not in common]
-    if len(set(own)) < len(own) or not {*own, *common} <= {*range(pages)}:
+    own_pages = [page for table in tables.values() for page in table if page not in common]
+    if len(set(own_pages)) < len(own_pages) or not {*own_pages, *common} <= {*range(pages)}:
         raise ValueError(
-            f"tables have the pages {sorted(own)}; give pages from 0 to {pages - 1}, each to one "
-            "request"
+            f"tables have the pages {sorted(own_pages)}; give pages from 0 to {pages - 1}, each to "
+            "one request"
         )
     colours = dict(zip(tables, _OWNERS, strict=False))
     filled = dict.fromkeys(common, (DATA, page_tokens))
     for name, table in tables.items():
-        for place, page in enumerate(table):
+        for index, page in enumerate(table):
             if page not in common:
                 filled[page] = (
                     colours[name],
-                    max(0, min(page_tokens, tokens[name] - place * page_tokens)),
+                    max(0, min(page_tokens, tokens[name] - index * page_tokens)),
                 )
     columns, cell, gap = 6, 0.85 / page_tokens, 1.02
     rows = -(-pages // columns)
     left, below = 0.15, 0.55 + 0.62 * rows
-    drawn, axes = paper(
+    figure, axes = paper(
         left + columns * gap + 4.1, max(below + 0.5, 1.2 + 0.45 * len(tables)), title=title
     )
     write(axes, left, 0.25, f"memory: {pages} pages of {page_tokens} tokens", ha="left", bold=True)
     for page in range(pages):
         x, y = left + page % columns * gap, 0.5 + 0.62 * (page // columns)
         colour, count = filled.get(page, (EMPTY, 0))
-        for place in range(page_tokens):
+        for index in range(page_tokens):
             axes.add_patch(
                 Rectangle(
-                    (x + place * cell, y),
+                    (x + index * cell, y),
                     cell,
                     0.3,
-                    facecolor=colour if place < count else EMPTY,
+                    facecolor=colour if index < count else EMPTY,
                     edgecolor="white",
                     linewidth=0.6,
                 )
@@ -225,13 +228,13 @@ def draw_pages(
     for row, (name, table) in enumerate(tables.items()):
         y = 0.5 + 0.45 * row
         write(axes, words, y + 0.15, f"{name}, {tokens[name]} tokens", ha="left", size=10)
-        for place, page in enumerate(table):
+        for index, page in enumerate(table):
             colour = DATA if page in common else colours[name]
-            box(axes, words + 1.75 + 0.32 * place, y, 0.3, 0.3, str(page), colour=colour, size=10)
+            box(axes, words + 1.75 + 0.32 * index, y, 0.3, 0.3, str(page), colour=colour, size=10)
     named_colours = {name: (colour, INK) for name, colour in colours.items()}
     named_colours |= {"common": (DATA, INK)} if common else {}
     keys(axes, left, below, named_colours | {"empty": (EMPTY, _EDGE)})
-    return drawn
+    return figure
 
 
 def draw_ragged_step(batch: Batch, *, title: str = "") -> Figure:
@@ -251,7 +254,7 @@ def draw_ragged_step(batch: Batch, *, title: str = "") -> Figure:
         )
     high, top, field = 0.3, 0.75, 0.115
     gap = 0.14
-    drawn, axes = paper(9.6, top + high * total + gap * len(seen) + 0.25, title=title)
+    figure, axes = paper(9.6, top + high * total + gap * len(seen) + 0.25, title=title)
     heads = {
         0.55: "tokens",
         2.1: "norm, q k v",
@@ -279,19 +282,19 @@ def draw_ragged_step(batch: Batch, *, title: str = "") -> Figure:
             arrow(axes, (begin, middle), (end, middle), colour=INK, thick=1.2)
         box(axes, 3.25, y, 0.72, count * high, f"{number}", colour=colour, size=10)
         for token in range(start + count):
-            new = token >= start
+            is_new = token >= start
             axes.add_patch(
                 Rectangle(
                     (4.1 + token * field, middle - 0.11),
                     field,
                     0.22,
-                    facecolor=colour if new else tint(colour, 0.55),
+                    facecolor=colour if is_new else tint(colour, 0.55),
                     edgecolor="white",
                     linewidth=0.5,
                 )
             )
         y += count * high + gap
-    return drawn
+    return figure
 
 
 def explore_request() -> None:

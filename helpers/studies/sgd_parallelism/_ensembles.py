@@ -21,12 +21,12 @@ from helpers.models import BasicFCModel
 from helpers.results import Record, derived
 from helpers.studies.data_parallel._execution import RankPool
 from helpers.studies.sgd_parallelism import _problems as problems
-from helpers.studies.sgd_parallelism._problems import Examples, chosen
+from helpers.studies.sgd_parallelism._problems import Examples, select_examples
 from helpers.studies.sgd_parallelism._stacking import rows, stack_weights, unstack_weights
 
 
 class Overheads(Record):
-    """What a step costs beyond its work: of one network in a loop, and of a whole stack.
+    """The time of a step beyond its work: of one network in a loop, and of a whole stack.
 
     Lesson 04.
     """
@@ -89,8 +89,8 @@ def make_ensemble(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = [BasicFCModel(inputs, hidden, outputs, layers) for _ in range(nets)]
-    return [model.to(device) for model in made]
+        models = [BasicFCModel(inputs, hidden, outputs, layers) for _ in range(nets)]
+    return [model.to(device) for model in models]
 
 
 def train_in_loop(
@@ -109,10 +109,10 @@ def train_in_loop(
     :func:`train_stale`. ``rate`` is one for all or one a network, as in a search for
     hyper-parameters. Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
-    team, examples, rates = _prepared(models, data, rate)
+    team, examples, rates = _prepare_training(models, data, rate)
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
     for _ in range(whole_number("steps", steps, at_least=1)):
-        loop_step(team, chosen(examples, next(batches)), rates)
+        loop_step(team, select_examples(examples, next(batches)), rates)
     return team
 
 
@@ -125,8 +125,8 @@ def train_stacked(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> list[nn.Module]:
-    """Return what :func:`train_in_loop` returns, to rounding, computed by one operator for all
-    networks at a time.
+    """Return the networks of :func:`train_in_loop`, to rounding, computed by one operator for all
+    of them at a time.
 
     ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
     :func:`train_in_loop`. The weights are stacked along a new first dimension, and ``torch.vmap``
@@ -135,12 +135,12 @@ def train_stacked(
 
     Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
-    team, examples, rates = _prepared(models, data, rate)
-    stacked = stack_weights(team)
+    team, examples, rates = _prepare_training(models, data, rate)
+    stacked_weights = stack_weights(team)
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
     for _ in range(whole_number("steps", steps, at_least=1)):
-        stacked_step(team[0], stacked, chosen(examples, next(batches)), rates)
-    unstack_weights(stacked, team)
+        stacked_step(team[0], stacked_weights, select_examples(examples, next(batches)), rates)
+    unstack_weights(stacked_weights, team)
     return team
 
 
@@ -154,7 +154,7 @@ def train_in_processes(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> tuple[list[nn.Module], float]:
-    """Return what :func:`train_in_loop` returns, each process training a share, and the slowest
+    """Return the networks of :func:`train_in_loop`, each process training a share, and the slowest
     one's seconds a step.
 
     ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
@@ -165,7 +165,7 @@ def train_in_processes(
 
     Raises what :func:`train_in_loop` and the pool raise.
     """
-    team, examples, rates = _prepared(models, data, rate)
+    team, examples, rates = _prepare_training(models, data, rate)
     device = problems.device_of(team[0])
     settings = {"steps": steps, "batch_size": batch_size, "seed": seed}
     answers = pool.run(
@@ -175,11 +175,11 @@ def train_in_processes(
         rates.tolist(),
         settings,
     )
-    trained: list[nn.Module] = list(team)
+    trained_models: list[nn.Module] = list(team)
     for rank, (weights, _) in enumerate(answers):
-        for place, state in zip(range(rank, len(team), len(answers)), weights, strict=True):
-            trained[place].load_state_dict(state)
-    return [model.to(device) for model in trained], max(step_s for _, step_s in answers)
+        for index, state in zip(range(rank, len(team), len(answers)), weights, strict=True):
+            trained_models[index].load_state_dict(state)
+    return [model.to(device) for model in trained_models], max(step_s for _, step_s in answers)
 
 
 def _train_share(
@@ -197,10 +197,12 @@ def _train_share(
             device = torch.device("cuda", torch.cuda.current_device())
         share = [model.to(device) for model in share]
         torch.distributed.barrier()
-    begun_s = time.perf_counter()
-    done = train_in_loop(share, examples, rate=rates[rank::world_size], **settings) if share else []
-    states = [model.cpu().state_dict() for model in done]  # which waits for the device
-    return states, (time.perf_counter() - begun_s) / settings["steps"]
+    start_s = time.perf_counter()
+    trained_models = (
+        train_in_loop(share, examples, rate=rates[rank::world_size], **settings) if share else []
+    )
+    states = [model.cpu().state_dict() for model in trained_models]  # which waits for the device
+    return states, (time.perf_counter() - start_s) / settings["steps"]
 
 
 def loop_step(models: Sequence[nn.Module], batch: Examples, rates: Tensor) -> None:
@@ -211,14 +213,14 @@ def loop_step(models: Sequence[nn.Module], batch: Examples, rates: Tensor) -> No
 
 
 def stacked_step(
-    template: nn.Module, stacked: dict[str, Tensor], batch: Examples, rates: Tensor
+    template: nn.Module, stacked_weights: dict[str, Tensor], batch: Examples, rates: Tensor
 ) -> None:
     """Take one SGD step of all networks in place, each operator once for all."""
 
     def loss(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         return problems.loss_of(functional_call(template, weights, (inputs,)), targets)
 
-    weights = {name: weight.requires_grad_() for name, weight in stacked.items()}
+    weights = {name: weight.requires_grad_() for name, weight in stacked_weights.items()}
     with torch.enable_grad():
         losses = vmap(loss, in_dims=(0, None, None))(weights, batch.inputs, batch.targets)
         # Each loss depends on its own network's weights alone: the gradient of the sum is every
@@ -237,19 +239,19 @@ def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module])
     """
     models = members("models", models, "models, each a torch.nn.Module", kind=nn.Module)
     others = members("others", others, "models, each a torch.nn.Module", kind=nn.Module)
-    weights, likewise = (
-        [list(model.parameters()) for model in given] for given in (models, others)
+    weights, other_weights = (
+        [list(model.parameters()) for model in model_list] for model_list in (models, others)
     )
-    if [[a.shape for a in each] for each in weights] != [
-        [b.shape for b in each] for each in likewise
+    if [[a.shape for a in parameters] for parameters in weights] != [
+        [b.shape for b in parameters] for parameters in other_weights
     ]:
         raise ValueError(
             "the two lists do not correspond; give as many models in each, of the same weights"
         )
     pairs = [
         pair
-        for each, other in zip(weights, likewise, strict=True)
-        for pair in zip(each, other, strict=True)
+        for parameters, other_parameters in zip(weights, other_weights, strict=True)
+        for pair in zip(parameters, other_parameters, strict=True)
     ]
     if not pairs:
         raise ValueError("these models have no weights to compare; give at least one that has")
@@ -296,7 +298,7 @@ def sweep_crossover(
         models = make_ensemble(
             nets, hidden=hidden, inputs=inputs, outputs=outputs, layers=layers, device=device
         )
-        batch = chosen(
+        batch = select_examples(
             examples, next(problems.batch_indices(len(examples.inputs), batch_size, seed=0))
         )
         points.append(_point(models, batch, hidden=hidden, pool=pool, budget_s=budget_s))
@@ -308,15 +310,15 @@ def _point(
 ) -> CrossoverPoint:
     # The rate is small, so that however many steps are timed the numbers stay ordinary.
     rates = torch.full((len(models),), 1e-6, device=batch.inputs.device)
-    stacked = stack_weights(models)
-    found = timing.compare(
+    stacked_weights = stack_weights(models)
+    comparison = timing.compare(
         {
             "loop": lambda: loop_step(models, batch, rates),
-            "stacked": lambda: stacked_step(models[0], stacked, batch, rates),
+            "stacked": lambda: stacked_step(models[0], stacked_weights, batch, rates),
         },
         budget_s=budget_s,
     )
-    loop, row = found.candidate("loop"), found.candidate("stacked")
+    loop, row = comparison.candidate("loop"), comparison.candidate("stacked")
     processes_s = None
     if pool is not None:
         steps = max(3, round(budget_s / loop.median_s))
@@ -332,7 +334,7 @@ def _point(
         loop_s=loop.median_s,
         stacked_s=row.median_s,
         stacked_ratio=row.time_ratio,
-        stable=found.stable,
+        stable=comparison.stable,
         modelled_ratio=None,
         processes_s=processes_s,
         processes_ratio=None if processes_s is None else processes_s / loop.median_s,
@@ -342,7 +344,7 @@ def _point(
 def measure_overheads(
     *, layers: int = 2, nets: int = 4, budget_s: float = 0.3, device: Any = None
 ) -> Overheads:
-    """Return what a step costs that computes next to nothing: networks one wide on one example.
+    """Return the time of a step that computes next to nothing: networks one wide on one example.
 
     There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there
     is one), timed for ``budget_s`` in each way. What is left is Python, autograd and the launches:
@@ -354,18 +356,18 @@ def measure_overheads(
     batch = Examples(
         torch.zeros(1, 1, device=device), torch.zeros(1, dtype=torch.int64, device=device)
     )
-    rates, stacked = torch.full((nets,), 1e-6, device=device), stack_weights(models)
+    rates, stacked_weights = torch.full((nets,), 1e-6, device=device), stack_weights(models)
     loop = timing.measure(lambda: loop_step(models, batch, rates), budget_s=budget_s)
     stack = timing.measure(
-        lambda: stacked_step(models[0], stacked, batch, rates), budget_s=budget_s
+        lambda: stacked_step(models[0], stacked_weights, batch, rates), budget_s=budget_s
     )
     return Overheads(loop.median_s / nets, stack.median_s, loop.stable and stack.stable)
 
 
-def _prepared(
+def _prepare_training(
     models: Sequence[nn.Module], data: Any, rate: float | Sequence[float]
 ) -> tuple[list[nn.Module], Examples, Tensor]:
-    team = [problems.own_copy(model) for model in models]
+    team = [problems.copy_for_training(model) for model in models]
     if not team:
         raise ValueError("models is empty; give at least one, such as make_ensemble(4, hidden=16)")
     rates = [rate] * len(team) if isinstance(rate, int | float) else list(rate)
@@ -373,6 +375,6 @@ def _prepared(
         raise ValueError(
             f"{len(rates)} rates for {len(team)} models; give one for all, or one each"
         )
-    weight = problems.trainable(team[0])[0]
+    weight = problems.trainable_parameters(team[0])[0]
     values = [number("rate", value, above=0) for value in rates]
     return team, problems.examples_of(data, weight.device), weight.detach().new_tensor(values)

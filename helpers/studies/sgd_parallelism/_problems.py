@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.checks import number, random_seed, whole_number
-from helpers.training._loop import iterable, seeded
+from helpers.training._loop import check_iterable, seed_generators
 
 _MOST_NUMBERS = 2**27  # of a problem's inputs, in float64 a gigabyte
 BLOWN_UP = 3  # times the first loss
@@ -104,11 +104,11 @@ def least_squares(
     inside = left.T @ disturbance
     # The optimum explains the disturbance's part within the span of the inputs.
     optimum = weights + right @ (inside / (math.sqrt(examples) * curvatures.sqrt()))
-    rest = disturbance - left @ inside
+    residual = disturbance - left @ inside
     return LeastSquares(
         examples=Examples(inputs, (inputs @ weights + disturbance)[:, None]),
         optimum=optimum,
-        optimum_loss=float(rest @ rest) / (2 * examples),
+        optimum_loss=float(residual @ residual) / (2 * examples),
         curvatures=tuple(curvatures.tolist()),
     )
 
@@ -120,19 +120,23 @@ def examples_of(data: Any, device: torch.device) -> Examples:
     Raises TypeError or ValueError for data that is not accepted.
     """
     if _is_pair(data):
-        found = Examples(*data)
+        examples = Examples(*data)
     else:
-        with seeded(data, torch.device("cpu"), 0):
-            batches = list(iterable(data))
+        with seed_generators(data, torch.device("cpu"), 0):
+            batches = list(check_iterable(data))
         if not batches or not all(_is_pair(batch) for batch in batches):
             raise TypeError(f"data holds no batches (inputs, targets); {_DATA_ACCEPTED}")
-        found = Examples(*(torch.cat(part) for part in zip(*batches, strict=True)))
-    if found.inputs.ndim == 0 or found.targets.ndim == 0 or len(found.inputs) != len(found.targets):
-        shapes = f"{tuple(found.inputs.shape)} and {tuple(found.targets.shape)}"
+        examples = Examples(*(torch.cat(part) for part in zip(*batches, strict=True)))
+    if (
+        examples.inputs.ndim == 0
+        or examples.targets.ndim == 0
+        or len(examples.inputs) != len(examples.targets)
+    ):
+        shapes = f"{tuple(examples.inputs.shape)} and {tuple(examples.targets.shape)}"
         raise ValueError(f"inputs and targets have shapes {shapes}; {_DATA_ACCEPTED}")
-    if len(found.inputs) == 0:
+    if len(examples.inputs) == 0:
         raise ValueError(f"data holds no example; {_DATA_ACCEPTED}")
-    return Examples(found.inputs.to(device), found.targets.to(device))
+    return Examples(examples.inputs.to(device), examples.targets.to(device))
 
 
 def _is_pair(value: Any) -> bool:
@@ -166,7 +170,7 @@ def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterat
         yield from order[: examples - examples % batch_size].split(batch_size)
 
 
-def chosen(examples: Examples, indices: Tensor | None) -> Examples:
+def select_examples(examples: Examples, indices: Tensor | None) -> Examples:
     """Return the examples at ``indices``; None is all of them."""
     if indices is None:
         return examples
@@ -192,49 +196,49 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().flatten(1).sum(1).mean() / 2
 
 
-def own_copy(model: nn.Module) -> nn.Module:
+def copy_for_training(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` in training mode for an experiment: the model itself stays as it
     is.
 
     Raises TypeError for what is no module, ValueError for one without a trainable parameter.
     """
     if not isinstance(model, nn.Module):
-        given = (
+        description = (
             f"the class {model.__name__}"
             if isinstance(model, type)
             else f"a {type(model).__name__}"
         )
-        raise TypeError(f"model is {given}; give a model, such as BasicFCModel()")
-    copied = copy.deepcopy(model).train()
-    if not trainable(copied):
+        raise TypeError(f"model is {description}; give a model, such as BasicFCModel()")
+    model_copy = copy.deepcopy(model).train()
+    if not trainable_parameters(model_copy):
         raise ValueError(
             f"{type(model).__name__} has no trainable parameter; set requires_grad_(True) on some"
         )
-    return copied
+    return model_copy
 
 
-def trainable(model: nn.Module) -> list[nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that are not frozen, each once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of the first trainable parameter."""
-    return trainable(model)[0].device
+    return trainable_parameters(model)[0].device
 
 
 def gradient(model: nn.Module, batch: Examples) -> tuple[float, tuple[Tensor, ...]]:
     """Return the loss on ``batch`` and its gradient, one tensor a trainable parameter."""
     with torch.enable_grad():
         loss = loss_of(model(batch.inputs), batch.targets)
-        gradients = torch.autograd.grad(loss, trainable(model))
+        gradients = torch.autograd.grad(loss, trainable_parameters(model))
     return loss.item(), gradients
 
 
 def descend(model: nn.Module, gradients: Sequence[Tensor], rate: float) -> None:
     """Apply one update of plain SGD in place: ``w -= rate * gradient``."""
     with torch.no_grad():
-        for parameter, slope in zip(trainable(model), gradients, strict=True):
+        for parameter, slope in zip(trainable_parameters(model), gradients, strict=True):
             parameter.add_(slope, alpha=-rate)
 
 
@@ -243,7 +247,7 @@ def weights_digest(model: nn.Module) -> str:
     bit for bit.
     """
     digest = hashlib.sha256()
-    for parameter in trainable(model):
+    for parameter in trainable_parameters(model):
         digest.update(
             parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         )
@@ -252,7 +256,7 @@ def weights_digest(model: nn.Module) -> str:
 
 def parameter_bytes(model: nn.Module) -> int:
     """Return the bytes of the trainable parameters."""
-    return sum(parameter.nbytes for parameter in trainable(model))
+    return sum(parameter.nbytes for parameter in trainable_parameters(model))
 
 
 class Training:
@@ -266,7 +270,7 @@ class Training:
         self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int
     ) -> None:
         self.rate, self.seed = number("rate", rate, above=0), random_seed(seed)
-        self.model = own_copy(model)
+        self.model = copy_for_training(model)
         self.examples = examples_of(data, device_of(self.model))
         self.batches = batch_indices(len(self.examples.inputs), batch_size, seed=self.seed)
         self.first_loss = self.whole_loss()
@@ -274,7 +278,7 @@ class Training:
 
     def next_batch(self) -> Examples:
         """Return the next batch of the stream."""
-        return chosen(self.examples, next(self.batches))
+        return select_examples(self.examples, next(self.batches))
 
     def whole_loss(self) -> float:
         """Return the model's loss over all examples."""

@@ -84,39 +84,39 @@ def search_rates(
     networks = _Networks(model, images.flatten(1), labels, seeds=seeds, rates=len(rates))
     generator = torch.Generator().manual_seed(random_seed(seed))
 
-    first = torch.full((seeds, len(rates)), math.inf)
-    going = torch.ones_like(first, dtype=torch.bool)
+    first_steps = torch.full((seeds, len(rates)), math.inf)
+    active = torch.ones_like(first_steps, dtype=torch.bool)
 
     def gradient(weights: Tensor) -> Tensor:
-        drawn = torch.randint(len(labels), (seeds, batch_size), generator=generator)
-        still = going.any(0)  # a rate at which no copy goes on gets zeros
+        indices = torch.randint(len(labels), (seeds, batch_size), generator=generator)
+        active_rates = active.any(0)  # a rate at which no copy goes on gets zeros
         slopes = torch.zeros_like(weights)
-        slopes[:, still] = networks.gradient(weights[:, still], drawn)
+        slopes[:, active_rates] = networks.gradient(weights[:, active_rates], indices)
         return slopes
 
-    begun = networks.losses(networks.start[:1, :1].flatten(0, 1)).item()
+    start_loss = networks.losses(networks.start[:1, :1].flatten(0, 1)).item()
     descent = descend(gradient, networks.start, torch.tensor(rates)[:, None], most_steps)
     for step, weights in enumerate(descent, start=1):
         if step % _LOOK_EVERY:
             continue
-        losses = torch.full_like(first, math.inf)
-        losses[going] = networks.losses(weights[going])
-        first[losses < goal] = step
-        going &= (losses >= goal) & (
-            losses < (begun if step > _PATIENCE else problems.BLOWN_UP * begun)
+        losses = torch.full_like(first_steps, math.inf)
+        losses[active] = networks.losses(weights[active])
+        first_steps[losses < goal] = step
+        active &= (losses >= goal) & (
+            losses < (start_loss if step > _PATIENCE else problems.BLOWN_UP * start_loss)
         )
-        done = first.isfinite().all(0)
-        if done.any() and step > _GOES_ON * first[:, done].amax(0).min():
+        is_finished = first_steps.isfinite().all(0)
+        if is_finished.any() and step > _GOES_ON * first_steps[:, is_finished].amax(0).min():
             break
-    choosing, counted = first[: seeds // 2], first[seeds // 2 :]
-    means = choosing.mean(0)
+    choosing_steps, counting_steps = first_steps[: seeds // 2], first_steps[seeds // 2 :]
+    means = choosing_steps.mean(0)
     if not means.isfinite().any():
         raise ValueError(
             f"at none of the rates {rates} do the choosing seeds come below a loss of {goal:g} in "
             f"{most_steps} steps; give more steps, or other rates"
         )
     best = int(means.argmin())
-    if not counted[:, best].isfinite().all():
+    if not counting_steps[:, best].isfinite().all():
         raise ValueError(
             f"at the best rate, {rates[best]:g}, not all seeds that count came below a loss of "
             f"{goal:g}; give smaller rates, or other seeds"
@@ -126,11 +126,11 @@ def search_rates(
         goal=goal,
         rates=tuple(rates),
         best_rate=rates[best],
-        mean_steps=counted[:, best].mean().item(),
-        standard_error=counted[:, best].std().item() / math.sqrt(len(counted))
-        if len(counted) > 1
+        mean_steps=counting_steps[:, best].mean().item(),
+        standard_error=counting_steps[:, best].std().item() / math.sqrt(len(counting_steps))
+        if len(counting_steps) > 1
         else math.nan,
-        steps=tuple(tuple(row) for row in first.tolist()),
+        steps=tuple(tuple(row) for row in first_steps.tolist()),
     )
 
 
@@ -142,7 +142,7 @@ class _Networks:
     def __init__(
         self, model: nn.Module, images: Tensor, labels: Tensor, *, seeds: int, rates: int
     ) -> None:
-        parameters = list(problems.own_copy(model).parameters())
+        parameters = list(problems.copy_for_training(model).parameters())
         shapes = [tuple(parameter.shape) for parameter in parameters]
         if [len(shape) for shape in shapes] != [2, 1, 2, 1] or shapes[0][1] != images.shape[1]:
             raise ValueError(
@@ -168,28 +168,34 @@ class _Networks:
             second_bias[..., None, :],
         )
 
-    def gradient(self, weights: Tensor, drawn: Tensor) -> Tensor:
-        """Return the gradients (seeds, rates, parameters) of the mean loss of the images ``drawn``
-        (seeds, batch).
+    def gradient(self, weights: Tensor, indices: Tensor) -> Tensor:
+        """Return the gradients (seeds, rates, parameters) of the mean loss of the images at
+        ``indices`` (seeds, batch).
 
         The copies of one seed see the same images, so their first layers are one product.
         """
         seeds, rates, _ = weights.shape
-        batch = drawn.shape[1]
+        batch = indices.shape[1]
         first, first_bias, second, second_bias = self._layers(weights)
         # (seeds, batch, inputs), (seeds, batch)
-        images, labels = self.images[drawn], self.labels[drawn]
+        images, labels = self.images[indices], self.labels[indices]
+        # (seeds, rates * hidden, inputs)
         side_by_side = first.reshape(seeds, rates * self.hidden, self.inputs)
         sums = images @ side_by_side.transpose(1, 2)  # (seeds, batch, rates * hidden)
         sums = sums.view(seeds, batch, rates, self.hidden).transpose(1, 2) + first_bias
         hidden = sums.relu()  # (seeds, rates, batch, hidden)
         slopes = (hidden @ second.transpose(-1, -2) + second_bias).softmax(-1)
+        # (seeds, rates, batch, 1)
         right = labels[:, None, :, None].expand(seeds, rates, batch, 1)
         slopes.scatter_add_(-1, right, slopes.new_full(right.shape, -1.0))
         slopes /= batch  # of the logits (seeds, rates, batch, outputs)
-        below = (slopes @ second) * (sums > 0)  # of the sums of the first layer
+        # of the sums of the first layer (seeds, rates, batch, hidden)
+        below = (slopes @ second) * (sums > 0)
+        # (seeds, batch, rates * hidden)
         together = below.transpose(1, 2).reshape(seeds, batch, rates * self.hidden)
+        # (seeds, rates, hidden * inputs)
         of_first = (together.transpose(1, 2) @ images).view(seeds, rates, -1)
+        # (seeds, rates, outputs * hidden)
         of_second = (slopes.transpose(-1, -2) @ hidden).flatten(-2)
         return torch.cat([of_first, below.sum(-2), of_second, slopes.sum(-2)], dim=-1)
 
@@ -199,6 +205,7 @@ class _Networks:
         """
         images, labels = self.images[:_EXAMPLES_OF_LOSS], self.labels[:_EXAMPLES_OF_LOSS]
         first, first_bias, second, second_bias = self._layers(weights)
+        # (networks, images, hidden)
         sums = (
             (images @ first.reshape(-1, self.inputs).T)
             .view(len(images), -1, self.hidden)
@@ -206,6 +213,7 @@ class _Networks:
         )
         # (networks, images, outputs)
         logits = (sums + first_bias).relu() @ second.transpose(-1, -2) + second_bias
+        # (networks, images)
         right = logits.gather(-1, labels.expand(len(weights), -1)[..., None])[..., 0]
         return (logits.logsumexp(-1) - right).mean(1)
 
@@ -221,15 +229,17 @@ def noise_scale(model: nn.Module, data: Any) -> float:
 
     It is infinite where the mean of so few examples is not longer than its own noise.
     """
-    copied = problems.own_copy(model)
-    examples = problems.examples_of(data, problems.device_of(copied))
+    model_copy = problems.copy_for_training(model)
+    examples = problems.examples_of(data, problems.device_of(model_copy))
     weights = {
-        name: weight.detach() for name, weight in copied.named_parameters() if weight.requires_grad
+        name: weight.detach()
+        for name, weight in model_copy.named_parameters()
+        if weight.requires_grad
     }
 
     def loss(weights: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
         return problems.loss_of(
-            torch.func.functional_call(copied, weights, (image[None],)), target[None]
+            torch.func.functional_call(model_copy, weights, (image[None],)), target[None]
         )
 
     # (examples, ...) each
@@ -271,8 +281,8 @@ def follow_noise(
     ``rate``, and each step draws ``batch_size`` of the examples with replacement, by ``seed``.
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
-    copied, rate = problems.own_copy(model), number("rate", rate, above=0)
-    examples = problems.examples_of(data, problems.device_of(copied))
+    model_copy, rate = problems.copy_for_training(model), number("rate", rate, above=0)
+    examples = problems.examples_of(data, problems.device_of(model_copy))
     batch_size, steps = whole_number("batch_size", batch_size), whole_number("steps", steps)
     every = whole_number("every", every)
     generator = torch.Generator().manual_seed(random_seed(seed))
@@ -280,10 +290,10 @@ def follow_noise(
     for step in range(steps + 1):
         if step % every == 0:
             loss, _ = problems.gradient(
-                copied, problems.Examples(*(part[:_EXAMPLES_OF_LOSS] for part in examples))
+                model_copy, problems.Examples(*(part[:_EXAMPLES_OF_LOSS] for part in examples))
             )
-            points.append(NoisePoint(step, loss, noise_scale(copied, examples)))
-        drawn = torch.randint(len(examples.targets), (batch_size,), generator=generator)
-        _, slopes = problems.gradient(copied, problems.chosen(examples, drawn))
-        problems.descend(copied, slopes, rate)
+            points.append(NoisePoint(step, loss, noise_scale(model_copy, examples)))
+        indices = torch.randint(len(examples.targets), (batch_size,), generator=generator)
+        _, slopes = problems.gradient(model_copy, problems.select_examples(examples, indices))
+        problems.descend(model_copy, slopes, rate)
     return points

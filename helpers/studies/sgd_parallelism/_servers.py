@@ -24,16 +24,16 @@ from helpers.checks import boolean, choice, numbers, whole_number
 from helpers.results import Record
 from helpers.studies.sgd_parallelism._problems import (
     Training,
+    copy_for_training,
     descend,
     gradient,
-    own_copy,
-    trainable,
+    trainable_parameters,
 )
 
 
 class WorkerShare(Record):
-    """What one worker did: its updates, and how many updates of others came between its fetch and
-    its update.
+    """The share of one worker: its updates, and how many updates of others came between its fetch
+    and its update.
 
     Lesson 04.
     """
@@ -145,7 +145,7 @@ def run_server(
     workers, updates = whole_number("workers", workers), whole_number("updates", updates)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
     lock = threading.Lock()
-    replicas = [own_copy(run.model) for _ in range(workers)]
+    replicas = [copy_for_training(run.model) for _ in range(workers)]
 
     def work(worker: int) -> None:
         replica = replicas[worker]
@@ -228,7 +228,7 @@ def run_threads(work: Callable[[int], None], workers: int) -> None:
     failures: list[BaseException] = []
     start = threading.Barrier(workers)
 
-    def guarded(worker: int) -> None:
+    def run_guarded(worker: int) -> None:
         try:
             start.wait()
             work(worker)
@@ -236,7 +236,8 @@ def run_threads(work: Callable[[int], None], workers: int) -> None:
             failures.append(failure)
 
     threads = [
-        threading.Thread(target=guarded, args=(worker,), daemon=True) for worker in range(workers)
+        threading.Thread(target=run_guarded, args=(worker,), daemon=True)
+        for worker in range(workers)
     ]
     for thread in threads:
         thread.start()
@@ -277,22 +278,26 @@ class _Run(Training):
 
     def copy_weights_to(self, replica: nn.Module) -> None:
         with torch.no_grad():
-            for own, theirs in zip(trainable(replica), trainable(self.model), strict=True):
-                own.copy_(theirs)
+            for target, source in zip(
+                trainable_parameters(replica), trainable_parameters(self.model), strict=True
+            ):
+                target.copy_(source)
 
     def sharing_replica(self) -> nn.Module:
         """Return a module of its own whose trainable parameters lie in the memory of this run's
         model.
         """
-        replica = own_copy(self.model)
-        for own, shared in zip(trainable(replica), trainable(self.model), strict=True):
-            own.data = shared.data
+        replica = copy_for_training(self.model)
+        for parameter, shared in zip(
+            trainable_parameters(replica), trainable_parameters(self.model), strict=True
+        ):
+            parameter.data = shared.data
         return replica
 
-    def result(self, how: str, *, workers: int, simulated_s: float | None = None) -> ServerRun:
+    def result(self, method: str, *, workers: int, simulated_s: float | None = None) -> ServerRun:
         counts = Counter(staleness for _, staleness in self._notes)
         return ServerRun(
-            how=how,
+            how=method,
             workers=workers,
             updates=len(self.losses),
             mean_staleness=sum(staleness for _, staleness in self._notes) / len(self._notes),
@@ -304,8 +309,8 @@ class _Run(Training):
         )
 
     def _share(self, worker: int) -> WorkerShare:
-        own = [staleness for who, staleness in self._notes if who == worker]
-        return WorkerShare(worker, len(own), sum(own) / len(own) if own else math.nan)
+        delays = [staleness for sender, staleness in self._notes if sender == worker]
+        return WorkerShare(worker, len(delays), sum(delays) / len(delays) if delays else math.nan)
 
 
 HOW = ("in place", "read, then write")
@@ -350,8 +355,8 @@ class LostUpdates(Record):
 
 
 def interleave_additions(workers: int) -> Interleavings:
-    """Return what ``workers`` additions of 1 to a shared 0 can leave, over all orders of their
-    reads and writes.
+    """Return the sums that ``workers`` additions of 1 to a shared 0 can leave, over all orders of
+    their reads and writes.
 
     An addition is a read, and later a write of what was read plus 1. Two workers have 6
     interleavings, of which 2 leave 2 and 4 leave 1. Every interleaving is run; for n workers there
@@ -425,6 +430,6 @@ def count_lost_updates(
                     shared.copy_(shared + 1)
 
     run_threads(work, workers)
-    made = workers * additions * shared.numel()
-    lost = made - int(shared.sum())
-    return LostUpdates(workers, how, with_lock, shared.numel(), made, lost, lost / made)
+    expected = workers * additions * shared.numel()
+    lost = expected - int(shared.sum())
+    return LostUpdates(workers, how, with_lock, shared.numel(), expected, lost, lost / expected)

@@ -73,15 +73,17 @@ def measure_sharing(
     batch_size, steps = whole_number("batch_size", batch_size), whole_number("steps", steps)
     rounds = whole_number("rounds", rounds)
     examples = problems.examples_of(data, torch.device("cpu"))
-    batch = problems.chosen(examples, torch.arange(batch_size))
-    ways: dict[str, list[_Round]] = {"alone": [], "layers": [], "examples": []}
+    batch = problems.select_examples(examples, torch.arange(batch_size))
+    runs_of: dict[str, list[_Round]] = {"alone": [], "layers": [], "examples": []}
     for _ in range(rounds + 1):  # the first is to warm up
-        for way, threads in (("alone", 1), ("layers", ranks.world_size)):
+        for method, threads in (("alone", 1), ("layers", ranks.world_size)):
             with timing.fixed_threads(threads):
-                ways[way].append(_timed(0, 1, train, model, batch, steps))
-        shares = ranks.run(_timed, train, model, batch, steps)
-        ways["examples"].append(_Round(shares[0].weights, max(share.step_s for share in shares)))
-    shortest = {way: min(done[1:], key=lambda one: one.step_s) for way, done in ways.items()}
+                runs_of[method].append(_time_training(0, 1, train, model, batch, steps))
+        shares = ranks.run(_time_training, train, model, batch, steps)
+        runs_of["examples"].append(_Round(shares[0].weights, max(share.step_s for share in shares)))
+    shortest = {
+        method: min(runs[1:], key=lambda run: run.step_s) for method, runs in runs_of.items()
+    }
     return SharingTimes(
         width=max(weight.shape[0] for weight in model.parameters()),
         batch_size=batch_size,
@@ -100,15 +102,15 @@ class _Round(NamedTuple):
     step_s: float
 
 
-def _timed(
+def _time_training(
     rank: int, world_size: int, train: Train, model: nn.Module, batch: problems.Examples, steps: int
 ) -> _Round:
     """Train a copy of ``model`` on this rank's share."""
-    copied = problems.own_copy(model)
+    model_copy = problems.copy_for_training(model)
     if world_size > 1:
         torch.distributed.barrier()
-    begun_s = time.perf_counter()
-    train(rank, world_size, copied, batch.inputs, batch.targets, steps)
-    taken_s = time.perf_counter() - begun_s
-    weights = nn.utils.parameters_to_vector(copied.parameters()).detach()
+    start_s = time.perf_counter()
+    train(rank, world_size, model_copy, batch.inputs, batch.targets, steps)
+    taken_s = time.perf_counter() - start_s
+    weights = nn.utils.parameters_to_vector(model_copy.parameters()).detach()
     return _Round(weights, taken_s / steps)

@@ -37,7 +37,10 @@ def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     shapes = [
         [(name, weight.shape) for name, weight in model.named_parameters()] for model in models
     ]
-    if any(other != shapes[0] for other in shapes) or len({type(model) for model in models}) > 1:
+    if (
+        any(model_shapes != shapes[0] for model_shapes in shapes)
+        or len({type(model) for model in models}) > 1
+    ):
         raise ValueError(
             "the models differ in their layers; give models of one class and one size to stack them"
         )
@@ -86,8 +89,10 @@ class StackedOptimizer:
         self.groups = []
         for kind in dict.fromkeys(kinds):
             moves = [torch.zeros_like(weight) for weight in self.weights]
-            own = rates * torch.tensor([other == kind for other in kinds]).to(rates)
-            self.groups.append((moves, OPTIMIZERS[kind](moves, lr=1.0, fused=fused), own))
+            group_rates = rates * torch.tensor([replica_kind == kind for replica_kind in kinds]).to(
+                rates
+            )
+            self.groups.append((moves, OPTIMIZERS[kind](moves, lr=1.0, fused=fused), group_rates))
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], active: Tensor | None = None) -> None:
@@ -148,8 +153,8 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Settings:
-    """What differs from replica to replica beyond its data, one entry each: checked, and ready for
-    the stack.
+    """The settings that differ from replica to replica beyond its data, one entry each: checked,
+    and ready for the stack.
     """
 
     rates: list[float]
@@ -176,66 +181,75 @@ def settings_of(
     Raises TypeError or ValueError for a setting that is not accepted, or of another length.
     """
     return Settings(
-        rates=[number("rate", value, above=0) for value in _each("rate", rate, replicas)],
+        rates=[number("rate", value, above=0) for value in _per_replica("rate", rate, replicas)],
         optimizers=[
             choice("optimizer", value, OPTIMIZERS)
-            for value in _each("optimizer", optimizer, replicas)
+            for value in _per_replica("optimizer", optimizer, replicas)
         ],
         clip_norms=None
         if clip_norm is None
         else [
-            number("clip_norm", value, above=0) for value in _each("clip_norm", clip_norm, replicas)
+            number("clip_norm", value, above=0)
+            for value in _per_replica("clip_norm", clip_norm, replicas)
         ],
         patience=None
         if patience is None
         else [
             whole_number("patience", value, at_least=1)
-            for value in _each("patience", patience, replicas)
+            for value in _per_replica("patience", patience, replicas)
         ],
     )
 
 
-def _each(name: str, value: Any, replicas: int) -> list[Any]:
+def _per_replica(name: str, value: Any, replicas: int) -> list[Any]:
     if (
         isinstance(value, str)
         or not isinstance(value, Iterable)
         or (isinstance(value, Tensor) and value.ndim == 0)
     ):
         return [value] * replicas
-    found = (
+    values = (
         value.tolist()
         if isinstance(value, Tensor)
         else members(name, value, f"one {name} a replica")
     )
-    if len(found) != replicas:
+    if len(values) != replicas:
         raise ValueError(
-            f"{name} has {len(found)} entries for {replicas} replicas; give one for all, or one "
+            f"{name} has {len(values)} entries for {replicas} replicas; give one for all, or one "
             "each"
         )
-    return found
+    return values
 
 
-def note(
-    losses: list, validation: list, found: Tensor, judged: Tensor, stopping: Stopping | None
+def append_losses(
+    train_losses: list,
+    val_losses: list,
+    train_loss: Tensor,
+    val_loss: Tensor,
+    stopping: Stopping | None,
 ) -> None:
-    """Keep a step's losses (replicas,), NaN for replicas that had stopped before it, and let
+    """Append a step's losses (replicas,), NaN for replicas that had stopped before it, and let
     ``stopping`` look.
     """
-    found, judged = found.detach(), judged.detach()
+    train_loss, val_loss = train_loss.detach(), val_loss.detach()
     if stopping is not None:
-        found, judged = (torch.where(stopping.active, kept, math.nan) for kept in (found, judged))
-        stopping.look(judged)
-    losses.append(found)
-    validation.append(judged)
+        train_loss, val_loss = (
+            torch.where(stopping.active, loss, math.nan) for loss in (train_loss, val_loss)
+        )
+        stopping.look(val_loss)
+    train_losses.append(train_loss)
+    val_losses.append(val_loss)
 
 
-def filled(kept: Sequence[Tensor], steps: int) -> Tensor:
-    """Return the kept losses as (steps, replicas), NaN for steps that no replica took."""
-    found = torch.stack(list(kept))
-    return torch.cat([found, found.new_full((steps - len(found), found.shape[1]), math.nan)])
+def pad_with_nan(losses: Sequence[Tensor], steps: int) -> Tensor:
+    """Return ``losses`` as (steps, replicas), NaN for steps that no replica took."""
+    stacked = torch.stack(list(losses))
+    return torch.cat(
+        [stacked, stacked.new_full((steps - len(stacked), stacked.shape[1]), math.nan)]
+    )
 
 
-def checked_masks(masks: Any, shape: tuple[int, int]) -> Tensor:
+def check_masks(masks: Any, shape: tuple[int, int]) -> Tensor:
     """Return ``masks``; raise TypeError or ValueError unless each row trains on some and validates
     on some.
     """

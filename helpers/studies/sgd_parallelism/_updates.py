@@ -220,7 +220,7 @@ def train_local(
             f"{len(examples.inputs)} examples are fewer than {workers} workers; give each at least "
             "one"
         )
-    team = [training.model, *(problems.own_copy(model) for _ in range(workers - 1))]
+    team = [training.model, *(problems.copy_for_training(model) for _ in range(workers - 1))]
     shards = [
         problems.Examples(*(part[worker::workers] for part in examples))
         for worker in range(workers)
@@ -233,7 +233,9 @@ def train_local(
     for step in range(1, steps + 1):
         loss = 0.0
         for member, shard, stream in zip(team, shards, streams, strict=True):
-            own_loss, slopes = problems.gradient(member, problems.chosen(shard, next(stream)))
+            own_loss, slopes = problems.gradient(
+                member, problems.select_examples(shard, next(stream))
+            )
             problems.descend(member, slopes, training.rate)
             loss += own_loss / workers
         is_finite = training.note(loss)
@@ -242,7 +244,7 @@ def train_local(
             synchronisations += 1
         if not is_finite:
             break
-    elements = sum(weight.numel() for weight in problems.trainable(training.model))
+    elements = sum(weight.numel() for weight in problems.trainable_parameters(training.model))
     ring = collective(
         "all_reduce",
         "ring",
@@ -281,7 +283,7 @@ def sweep_local(
         raise ValueError(
             "every is empty; give at least one number of steps between synchronisations"
         )
-    examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
+    examples = problems.examples_of(data, problems.device_of(problems.copy_for_training(model)))
     return LocalSweep(
         tuple(
             train_local(
@@ -305,7 +307,9 @@ def _average(team: Sequence[nn.Module]) -> float:
     """
     squares = [0.0] * len(team)
     with torch.no_grad():
-        for weights in zip(*(problems.trainable(member) for member in team), strict=True):
+        for weights in zip(
+            *(problems.trainable_parameters(member) for member in team), strict=True
+        ):
             mean = torch.stack(list(weights)).mean(0)
             for member, weight in enumerate(weights):
                 squares[member] += float((weight - mean).square().sum())

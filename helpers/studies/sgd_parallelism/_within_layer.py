@@ -90,7 +90,7 @@ class ThreadSweep(Record):
 
 
 def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 4) -> ProductSplit:
-    """Return what splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts`` means: bytes,
+    """Return the costs of splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts``: bytes,
     MACs, what is combined.
 
     Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column,
@@ -202,14 +202,14 @@ def sweep_threads(
     points = tuple(
         ThreadPoint(
             count,
-            found.median_s,
-            found.minimum_s,
-            timings[0].median_s / found.median_s,
-            alone_s / (count * found.median_s),
-            found.stable,
-            found.reason,
+            measurement.median_s,
+            measurement.minimum_s,
+            timings[0].median_s / measurement.median_s,
+            alone_s / (count * measurement.median_s),
+            measurement.stable,
+            measurement.reason,
         )
-        for count, found in zip(counts, timings, strict=True)
+        for count, measurement in zip(counts, timings, strict=True)
     )
     return ThreadSweep(
         name=name, cores=cores, stable=all(point.stable for point in points), points=points
@@ -235,9 +235,9 @@ def _sizes(lengths: dict[str, int], by: str, parts: int) -> list[int]:
     choice("by", by, WAYS)
     length, parts = lengths[by], whole_number("parts", parts, at_least=1)
     if parts > length:
-        what = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
+        unit = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
         raise ValueError(
-            f"parts={parts} is more than the {length} {what} to split; give at most {length}"
+            f"parts={parts} is more than the {length} {unit} to split; give at most {length}"
         )
     return [length // parts + (part < length % parts) for part in range(parts)]
 
@@ -314,27 +314,27 @@ def count_lanes(libraries: dict[str, native.Library] | None = None) -> LaneCensu
     """
     libraries = compile_lanes() if libraries is None else libraries
     rows = [
-        _counted(function, variant, library)
+        _count_function(function, variant, library)
         for function in DECLARATIONS
         for variant, library in libraries.items()
     ]
     return LaneCensus(compiler=next(iter(libraries.values())).compiler, rows=tuple(rows))
 
 
-def _counted(function: str, variant: str, library: native.Library) -> LaneCount:
-    found = native.census(library, function=function)
-    one_lane = found.scalar_fmas + found.scalar_multiplies + found.scalar_adds
-    packed = found.packed_fmas + found.packed_multiplies + found.packed_adds
+def _count_function(function: str, variant: str, library: native.Library) -> LaneCount:
+    census = native.census(library, function=function)
+    one_lane = census.scalar_fmas + census.scalar_multiplies + census.scalar_adds
+    packed = census.packed_fmas + census.packed_multiplies + census.packed_adds
     return LaneCount(
         function=function,
         variant=variant,
-        fmas=found.multiply_adds,
-        multiplies=found.scalar_multiplies + found.packed_multiplies,
-        adds=found.scalar_adds + found.packed_adds,
+        fmas=census.multiply_adds,
+        multiplies=census.scalar_multiplies + census.packed_multiplies,
+        adds=census.scalar_adds + census.packed_adds,
         one_lane=one_lane,
         packed=packed,
-        vector_bits=found.vector_bits,
-        lanes=max(1, found.vector_bits // 32) if packed else 1,
+        vector_bits=census.vector_bits,
+        lanes=max(1, census.vector_bits // 32) if packed else 1,
     )
 
 
@@ -363,11 +363,13 @@ def lane_calls(
         arguments = (
             (0.0, x.data_ptr(), y.data_ptr(), n) if function == "scaled_add" else (x.data_ptr(), n)
         )
-        calls[variant] = _keeping(raw, arguments, (x, y))
+        calls[variant] = _keep_alive(raw, arguments, (x, y))
     return calls
 
 
-def _keeping(raw: Callable[..., object], arguments: tuple, tensors: tuple) -> Callable[[], object]:
+def _keep_alive(
+    raw: Callable[..., object], arguments: tuple, tensors: tuple
+) -> Callable[[], object]:
     # the default keeps the tensors whose addresses are handed over
     def call(_alive: tuple = tensors) -> object:
         return raw(*arguments)

@@ -75,13 +75,13 @@ class AddressStream:
         An access that crosses the border of a line touches both lines, so there may be more touches
         than accesses. Lesson 01.
         """
-        first = self.addresses // line_bytes
-        touched = (self.addresses + self.access_bytes - 1) // line_bytes - first + 1
-        if not len(self) or touched.max() == 1:
-            return first, np.asarray(self.writes)
-        starts = np.cumsum(touched) - touched
-        within = np.arange(int(touched.sum())) - np.repeat(starts, touched)
-        return np.repeat(first, touched) + within, np.repeat(self.writes, touched)
+        first_lines = self.addresses // line_bytes
+        line_counts = (self.addresses + self.access_bytes - 1) // line_bytes - first_lines + 1
+        if not len(self) or line_counts.max() == 1:
+            return first_lines, np.asarray(self.writes)
+        starts = np.cumsum(line_counts) - line_counts
+        within = np.arange(int(line_counts.sum())) - np.repeat(starts, line_counts)
+        return np.repeat(first_lines, line_counts) + within, np.repeat(self.writes, line_counts)
 
 
 def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
@@ -155,30 +155,30 @@ def pointer_chase(
     return AddressStream(np.tile(order * step_bytes, laps), False, 8)
 
 
-def _require_few(accesses: int, what: str) -> None:
+def _require_few(accesses: int, name: str) -> None:
     if accesses > _MOST_ACCESSES:
         raise ValueError(
-            f"{what} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give "
+            f"{name} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give "
             "less"
         )
 
 
-def require_stream(given: object) -> None:
-    """Raise TypeError unless ``given`` is an address stream."""
-    if not isinstance(given, AddressStream):
+def require_stream(value: object) -> None:
+    """Raise TypeError unless ``value`` is an address stream."""
+    if not isinstance(value, AddressStream):
         raise TypeError(
             "this takes an address stream, such as sequential(100) or AddressStream(addresses), "
-            f"not {type(given).__name__} {given!r:.40}"
+            f"not {type(value).__name__} {value!r:.40}"
         )
 
 
-def list_of(name: str, given: object, what: str) -> list:
-    """Return ``given`` as a list; TypeError when it is one thing instead of several."""
+def list_of(name: str, values: object, items: str) -> list:
+    """Return ``values`` as a list; TypeError when it is one thing instead of several."""
     try:
-        return list(given)  # type: ignore[call-overload]  # what has no members raises
+        return list(values)  # type: ignore[call-overload]  # what has no members raises
     except TypeError:
         raise TypeError(
-            f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}"
+            f"{name} is a list of {items}; got {type(values).__name__} {values!r:.40}"
         ) from None
 
 
@@ -232,7 +232,7 @@ class CacheLevel(Record):
 
 
 class LevelCounts(Record):
-    """What one level did.
+    """The counts of one level.
 
     ``reads`` and ``writes`` are touches of its lines, by the program or by the level before.
     ``read_bytes`` came from the next level (memory behind the last), ``written_bytes`` went to it;
@@ -294,42 +294,41 @@ class LatencyCurve(Record):
 
 
 def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> CacheRun:
-    """Return what the ``levels``, nearest first and empty at first, do with ``stream``: exact
-    counts.
+    """Return exact counts of the ``levels``, nearest first and empty at first, for ``stream``.
 
     A million accesses take under a second with numba (after its compilation, once a process);
     without it, several seconds where most of them miss. Raises TypeError or ValueError for no
     stream, no level, or a level whose lines are shorter than those of the level before. Lesson 01.
     """
     require_stream(stream)
-    levels = _checked(levels)
+    levels = _check_levels(levels)
     lines, writes = stream.lines(levels[0].line_bytes)
     split = int(
         np.count_nonzero(
             stream.addresses % levels[0].line_bytes + stream.access_bytes > levels[0].line_bytes
         )
     )
-    counted: list[LevelCounts] = []
+    level_counts: list[LevelCounts] = []
     for index, level in enumerate(levels):
         whole_lines_come_back = index > 0 and levels[index - 1].line_bytes == level.line_bytes
-        done = _walk(
-            _without_repetitions(lines, writes),
+        walk = _walk(
+            _merge_repeats(lines, writes),
             sets=level.sets,
             ways=level.lines // level.sets,
             fetches_before_writing=not whole_lines_come_back,
         )
-        counted.append(_counts(f"L{index + 1}", level, writes, done))
+        level_counts.append(_counts(f"L{index + 1}", level, writes, walk))
         outward = (
             1 if index + 1 == len(levels) else levels[index + 1].line_bytes // level.line_bytes
         )
-        lines, writes = done.next_lines // outward, done.next_writes
+        lines, writes = walk.next_lines // outward, walk.next_writes
     return CacheRun(
         accesses=len(stream),
         split_accesses=split,
         asked_bytes=len(stream) * stream.access_bytes,
-        memory_read_bytes=counted[-1].read_bytes,
-        memory_written_bytes=counted[-1].written_bytes,
-        levels=tuple(counted),
+        memory_read_bytes=level_counts[-1].read_bytes,
+        memory_written_bytes=level_counts[-1].written_bytes,
+        levels=tuple(level_counts),
     )
 
 
@@ -351,7 +350,7 @@ def simulate_latency(
     Raises ValueError for latencies that are too few or do not grow, and as :func:`simulate_caches`.
     Lesson 01.
     """
-    levels = _checked(levels)
+    levels = _check_levels(levels)
     latencies = tuple(numbers("latencies_s", latencies_s))
     sizes = list_of("working_sets_bytes", working_sets_bytes, "sizes in bytes")
     if (
@@ -371,15 +370,15 @@ def _chase_point(
     levels: Sequence[CacheLevel], latencies_s: Sequence[float], size_bytes: int, seed: int
 ) -> ChasePoint:
     step = levels[0].line_bytes
-    served = [
-        _served(
+    served_loads = [
+        _count_served(
             simulate_caches(
                 pointer_chase(size_bytes, step_bytes=step, laps=laps, seed=seed), levels
             )
         )
         for laps in (1, 2)
     ]
-    second_lap = served[1] - served[0]
+    second_lap = served_loads[1] - served_loads[0]
     loads = int(second_lap.sum())
     return ChasePoint(
         working_set_bytes=size_bytes,
@@ -388,16 +387,16 @@ def _chase_point(
     )
 
 
-def _served(run: CacheRun) -> np.ndarray:
+def _count_served(run: CacheRun) -> np.ndarray:
     """Return how many loads each level served, memory last: every miss of a level is a touch of the
     next.
     """
     return np.array([*(level.hits for level in run.levels), run.levels[-1].misses])
 
 
-def _counts(name: str, level: CacheLevel, writes: np.ndarray, done: _Walk) -> LevelCounts:
+def _counts(name: str, level: CacheLevel, writes: np.ndarray, walk: _Walk) -> LevelCounts:
     written = int(np.count_nonzero(writes))
-    fetches = done.next_writes.size - done.write_backs
+    fetches = walk.next_writes.size - walk.write_backs
     return LevelCounts(
         level=name,
         size_bytes=level.size_bytes,
@@ -405,36 +404,36 @@ def _counts(name: str, level: CacheLevel, writes: np.ndarray, done: _Walk) -> Le
         ways=level.lines // level.sets,
         reads=writes.size - written,
         writes=written,
-        hits=writes.size - done.misses,
-        misses=done.misses,
-        miss_share=done.misses / writes.size if writes.size else 0.0,
-        evictions=done.evictions,
-        write_backs=done.write_backs,
-        dirty_lines=done.dirty_lines,
+        hits=writes.size - walk.misses,
+        misses=walk.misses,
+        miss_share=walk.misses / writes.size if writes.size else 0.0,
+        evictions=walk.evictions,
+        write_backs=walk.write_backs,
+        dirty_lines=walk.dirty_lines,
         read_bytes=fetches * level.line_bytes,
-        written_bytes=done.write_backs * level.line_bytes,
+        written_bytes=walk.write_backs * level.line_bytes,
     )
 
 
-def _checked(levels: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
-    given = tuple(levels) if isinstance(levels, Sequence) else ()
-    if not given or not all(isinstance(level, CacheLevel) for level in given):
+def _check_levels(levels: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
+    hierarchy = tuple(levels) if isinstance(levels, Sequence) else ()
+    if not hierarchy or not all(isinstance(level, CacheLevel) for level in hierarchy):
         raise TypeError(
             "levels is a list of CacheLevel, the one nearest to the processor first: "
             f"[CacheLevel(32 * 1024, ways=8), ...]; got {levels!r:.80}"
         )
-    lines = [level.line_bytes for level in given]
+    lines = [level.line_bytes for level in hierarchy]
     if lines != sorted(lines):
         raise ValueError(
             f"a level's lines are at least as long as those of the level before; got {lines} bytes"
         )
-    return given
+    return hierarchy
 
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """What a level did with its touches: counts, and in order the lines that it asked of (wrote to)
-    the next level.
+    """The walk of touches through a level: counts, and in order the lines that it asked of (wrote
+    to) the next level.
     """
 
     misses: int
@@ -456,7 +455,7 @@ class _Touches:
     any_writes: np.ndarray
 
 
-def _without_repetitions(lines: np.ndarray, writes: np.ndarray) -> _Touches:
+def _merge_repeats(lines: np.ndarray, writes: np.ndarray) -> _Touches:
     """Return the runs of touches of one line, in order."""
     if lines.size == 0:
         return _Touches(lines, writes, writes)
@@ -465,17 +464,17 @@ def _without_repetitions(lines: np.ndarray, writes: np.ndarray) -> _Touches:
 
 
 def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
-    """Return what a level of ``sets`` x ``ways`` lines does with ``touches``, empty at first.
+    """Return the walk of ``touches`` through a level of ``sets`` x ``ways`` lines, empty at first.
 
     A line stands in the set of its number modulo ``sets``. A miss asks the next level for the line
     (a missed write only if ``fetches_before_writing``), then writes the line that it replaces to
     the next level if that is dirty. numba walks where it is installed and the touches are many,
     else Python; both do the same.
     """
-    compiled_walk = _compiled_walk() if touches.lines.size >= _COMPILED_FROM else None
+    compiled_walk = _compile_walk() if touches.lines.size >= _COMPILED_FROM else None
     if compiled_walk is None:
         return _walk_in_python(touches, sets, ways, fetches_before_writing)
-    numbers, lines = _numbered(touches.lines)
+    numbers, lines = _number_lines(touches.lines)
     counts, next_lines, next_writes = compiled_walk(
         numbers,
         lines % sets,
@@ -491,7 +490,7 @@ def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bo
 
 def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
     # a set's lines, oldest first: is it dirty?
-    held: dict[int, OrderedDict[int, bool]] = defaultdict(OrderedDict)
+    cache_sets: dict[int, OrderedDict[int, bool]] = defaultdict(OrderedDict)
     misses = evictions = write_backs = 0
     next_lines: list[int] = []
     next_writes: list[bool] = []
@@ -502,7 +501,7 @@ def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writ
         strict=True,
     )
     for line, wrote_first, wrote in runs:
-        lines = held[line % sets]
+        lines = cache_sets[line % sets]
         if line in lines:
             lines.move_to_end(line)
             if wrote:
@@ -520,12 +519,12 @@ def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writ
                 next_lines.append(victim)
                 next_writes.append(True)
         lines[line] = wrote
-    dirty_lines = sum(sum(lines.values()) for lines in held.values())
+    dirty_lines = sum(sum(lines.values()) for lines in cache_sets.values())
     sent = np.array(next_lines, np.int64), np.array(next_writes, bool)
     return _Walk(misses, evictions, write_backs, dirty_lines, *sent)
 
 
-def _numbered(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _number_lines(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the lines as numbers from 0, and the line of each number; some numbers may stand for
     no line touched.
     """
@@ -537,7 +536,7 @@ def _numbered(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def _compiled_walk() -> Callable[..., tuple] | None:
+def _compile_walk() -> Callable[..., tuple] | None:
     """Return the walk compiled by numba, None where numba is not installed; compiled once a
     process.
     """
@@ -555,7 +554,7 @@ def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_
     state = np.zeros(set_of.size, np.uint8)
     newer, older = np.full(set_of.size, -1, np.int64), np.full(set_of.size, -1, np.int64)
     newest, oldest = np.full(sets, -1, np.int64), np.full(sets, -1, np.int64)
-    held = np.zeros(sets, np.int64)
+    line_counts = np.zeros(sets, np.int64)
     next_lines, next_writes = (
         np.empty(2 * numbers.size, np.int64),
         np.empty(2 * numbers.size, np.bool_),
@@ -563,19 +562,19 @@ def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_
     sent = misses = evictions = write_backs = 0
     for touch in range(numbers.size):
         line = numbers[touch]
-        own = set_of[line]
+        set_index = set_of[line]
         if state[line] == _ABSENT:
             misses += 1
             if fetches_before_writing or not first_writes[touch]:
                 next_lines[sent], next_writes[sent] = line, False
                 sent += 1
-            if held[own] == ways:
-                victim = oldest[own]
-                oldest[own] = newer[victim]
-                if oldest[own] < 0:
-                    newest[own] = -1
+            if line_counts[set_index] == ways:
+                victim = oldest[set_index]
+                oldest[set_index] = newer[victim]
+                if oldest[set_index] < 0:
+                    newest[set_index] = -1
                 else:
-                    older[oldest[own]] = -1
+                    older[oldest[set_index]] = -1
                 evictions += 1
                 if state[victim] == _DIRTY:
                     write_backs += 1
@@ -583,25 +582,25 @@ def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_
                     sent += 1
                 state[victim] = _ABSENT
             else:
-                held[own] += 1
+                line_counts[set_index] += 1
             state[line] = _DIRTY if any_writes[touch] else _CLEAN
         else:
             if any_writes[touch]:
                 state[line] = _DIRTY
-            if newest[own] == line:
+            if newest[set_index] == line:
                 continue
             newer_one, older_one = newer[line], older[line]
             older[newer_one] = older_one
             if older_one < 0:
-                oldest[own] = newer_one
+                oldest[set_index] = newer_one
             else:
                 newer[older_one] = newer_one
-        older[line], newer[line] = newest[own], -1
-        if newest[own] < 0:
-            oldest[own] = line
+        older[line], newer[line] = newest[set_index], -1
+        if newest[set_index] < 0:
+            oldest[set_index] = line
         else:
-            newer[newest[own]] = line
-        newest[own] = line
+            newer[newest[set_index]] = line
+        newest[set_index] = line
     dirty_lines = np.sum(state == _DIRTY)
     return (
         (misses, evictions, write_backs, dirty_lines),

@@ -28,7 +28,7 @@ Kernel = Callable[..., Any]
 
 
 class KernelError(ValueError):
-    """What is wrong with a kernel: the thread, the element, and what to do. Lesson 02."""
+    """An error of a kernel: the thread, the element, and what to do. Lesson 02."""
 
 
 @dataclass
@@ -48,12 +48,12 @@ class RunningThread:
     thread: tuple[int, int, int, int] = (0, 0, 0, 0)
     barriers: int = 0
 
-    def named(self) -> str:
+    def name(self) -> str:
         """Return the running thread in words."""
-        return named(self.thread)
+        return thread_name(self.thread)
 
 
-def named(thread: tuple[int, int, int, int]) -> str:
+def thread_name(thread: tuple[int, int, int, int]) -> str:
     """Return a thread in words."""
     return f"thread ({thread[2]}, {thread[3]}) of block ({thread[0]}, {thread[1]})"
 
@@ -72,20 +72,20 @@ class Matrix:
         self.shape: tuple[int, int] = values.shape
 
     def __getitem__(self, index: tuple[int, int]) -> float:
-        place = self._place(index)
-        self._check_read(place)
+        offset = self._offset(index)
+        self._check_read(offset)
         self._tally.reads += 1
-        return self._values[place]
+        return self._values[offset]
 
     def __setitem__(self, index: tuple[int, int], value: float) -> None:
-        place = self._place(index)
-        self._check_write(place)
+        offset = self._offset(index)
+        self._check_write(offset)
         self._tally.writes += 1
         try:
-            self._values[place] = float(value)
+            self._values[offset] = float(value)
         except (TypeError, ValueError):
             raise KernelError(
-                f"{self._running.named()} writes {value!r:.40} to {self._element(place)}; an "
+                f"{self._running.name()} writes {value!r:.40} to {self._element(offset)}; an "
                 "element is one number"
             ) from None
 
@@ -93,32 +93,32 @@ class Matrix:
         """Return the values as an array, uncounted; NaN where nothing was written."""
         return np.array(self._values).reshape(self.shape)
 
-    def _place(self, index: object) -> int:
+    def _offset(self, index: object) -> int:
         rows, columns = self.shape
         try:
             row, column = map(operator.index, index)  # type: ignore[call-overload]  # what is no pair raises
         except (TypeError, ValueError):
             raise KernelError(
-                f"{self._running.named()} uses {self._name}[{index!r}]; an element has two whole "
+                f"{self._running.name()} uses {self._name}[{index!r}]; an element has two whole "
                 f"numbers, {self._name}[row, column]"
             ) from None
         if not (0 <= row < rows and 0 <= column < columns):
             raise KernelError(
-                f"{self._running.named()} uses {self._name}[{row}, {column}], outside its {rows} "
+                f"{self._running.name()} uses {self._name}[{row}, {column}], outside its {rows} "
                 f"rows and {columns} columns; let a thread without work skip it"
             )
         return row * columns + column
 
-    def _element(self, place: int) -> str:
-        return f"{self._name}[{place // self.shape[1]}, {place % self.shape[1]}]"
+    def _element(self, offset: int) -> str:
+        return f"{self._name}[{offset // self.shape[1]}, {offset % self.shape[1]}]"
 
-    def _check_read(self, place: int) -> None:
+    def _check_read(self, offset: int) -> None:
         """Raise KernelError when the running thread may not read the element."""
 
-    def _check_write(self, place: int) -> None:
+    def _check_write(self, offset: int) -> None:
         """Raise KernelError when the running thread may not write the element."""
         raise KernelError(
-            f"{self._running.named()} writes {self._element(place)}, which is an input; write to C"
+            f"{self._running.name()} writes {self._element(offset)}, which is an input; write to C"
         )
 
 
@@ -131,23 +131,23 @@ class OutputMatrix(Matrix):
         super().__init__(name, np.full(shape, np.nan), tally, running)
         self._owners: dict[int, tuple[int, int, int, int]] = {}
 
-    def _check_read(self, place: int) -> None:
-        if place not in self._owners:
+    def _check_read(self, offset: int) -> None:
+        if offset not in self._owners:
             raise KernelError(
-                f"{self._running.named()} reads {self._element(place)}, which nothing was written "
+                f"{self._running.name()} reads {self._element(offset)}, which nothing was written "
                 "to; a GPU's memory is not zero at first"
             )
-        self._check_owner(place, "reads")
+        self._check_owner(offset, "reads")
 
-    def _check_write(self, place: int) -> None:
-        self._owners.setdefault(place, self._running.thread)
-        self._check_owner(place, "writes")
+    def _check_write(self, offset: int) -> None:
+        self._owners.setdefault(offset, self._running.thread)
+        self._check_owner(offset, "writes")
 
-    def _check_owner(self, place: int, verb: str) -> None:
-        if self._owners[place] != self._running.thread:
-            owner = named(self._owners[place])
+    def _check_owner(self, offset: int, verb: str) -> None:
+        if self._owners[offset] != self._running.thread:
+            owner = thread_name(self._owners[offset])
             raise KernelError(
-                f"race: {self._running.named()} {verb} {self._element(place)}, which {owner} "
+                f"race: {self._running.name()} {verb} {self._element(offset)}, which {owner} "
                 "writes as well; give every element one thread"
             )
 
@@ -166,8 +166,8 @@ class SharedMatrix(Matrix):
         self._written: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
         self._read: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
 
-    def _check_read(self, place: int) -> None:
-        barriers, writer = self._written[place]
+    def _check_read(self, offset: int) -> None:
+        barriers, writer = self._written[offset]
         now, thread = self._running.barriers, self._running.thread
         if writer is None:
             early = (
@@ -176,26 +176,30 @@ class SharedMatrix(Matrix):
                 else "; if another thread writes it, put a yield before the reading, as the barrier"
             )
             raise KernelError(
-                f"{self._running.named()} reads {self._element(place)}, which nothing was written "
+                f"{self._running.name()} reads {self._element(offset)}, which nothing was written "
                 f"to; shared memory is not zero at first{early}"
             )
         if barriers == now and writer != thread:
-            raise self._race("reads", place, writer, "wrote")
-        read_at, reader = self._read[place]
-        self._read[place] = (now, thread if read_at != now or reader == thread else "several")
+            raise self._race("reads", offset, writer, "wrote")
+        read_at, reader = self._read[offset]
+        self._read[offset] = (now, thread if read_at != now or reader == thread else "several")
 
-    def _check_write(self, place: int) -> None:
+    def _check_write(self, offset: int) -> None:
         now, thread = self._running.barriers, self._running.thread
-        for (barriers, other), verb in (
-            (self._written[place], "wrote"),
-            (self._read[place], "read"),
+        for (barriers, other_thread), verb in (
+            (self._written[offset], "wrote"),
+            (self._read[offset], "read"),
         ):
-            if barriers == now and other != thread:
-                raise self._race("writes", place, other, verb)
-        self._written[place] = (now, thread)
+            if barriers == now and other_thread != thread:
+                raise self._race("writes", offset, other_thread, verb)
+        self._written[offset] = (now, thread)
 
-    def _race(self, verb: str, place: int, other: Any, other_verb: str) -> KernelError:
-        who = "more than one thread" if other == "several" else f"thread ({other[2]}, {other[3]})"
+    def _race(self, verb: str, offset: int, other_thread: Any, other_verb: str) -> KernelError:
+        who = (
+            "more than one thread"
+            if other_thread == "several"
+            else f"thread ({other_thread[2]}, {other_thread[3]})"
+        )
         two_write = (verb, other_verb) == ("writes", "wrote")
         cure = (
             "let one thread write it, or put a yield between the two"
@@ -203,7 +207,7 @@ class SharedMatrix(Matrix):
             else "put a yield there"
         )
         return KernelError(
-            f"race: {self._running.named()} {verb} {self._element(place)}, which {who} "
+            f"race: {self._running.name()} {verb} {self._element(offset)}, which {who} "
             f"{other_verb} with no barrier in between; {cure}"
         )
 
@@ -259,13 +263,13 @@ class Block:
                 f"shared matrix {name!r} has {shape} rows and columns; give two whole numbers "
                 "above 0"
             )
-        found = self.matrices.setdefault(name, SharedMatrix(name, shape, self.tally, self.running))
-        if found.shape != shape:
+        matrix = self.matrices.setdefault(name, SharedMatrix(name, shape, self.tally, self.running))
+        if matrix.shape != shape:
             raise KernelError(
-                f"{self.running.named()} asks for shared {name!r} with {shape} rows and columns; "
-                f"another thread asked for {found.shape}"
+                f"{self.running.name()} asks for shared {name!r} with {shape} rows and columns; "
+                f"another thread asked for {matrix.shape}"
             )
-        return found
+        return matrix
 
     @property
     def elements(self) -> int:
@@ -276,10 +280,14 @@ class Block:
 
 
 def run_block(
-    kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple[Matrix, ...], block: Block
+    kernel: Kernel,
+    block_index: tuple[int, int],
+    tile: int,
+    matrices: tuple[Matrix, ...],
+    block: Block,
 ) -> int:
-    """Run the ``tile`` x ``tile`` threads of the block at ``place`` from barrier to barrier; return
-    the barriers.
+    """Run the ``tile`` x ``tile`` threads of the block at ``block_index`` from barrier to
+    barrier; return the barriers.
 
     Raises KernelError when some threads end while others wait at a barrier.
     """
@@ -287,27 +295,30 @@ def run_block(
     waiting: list[tuple[tuple[int, int, int, int], Iterator[object]]] = []
     for row in range(tile):
         for column in range(tile):
-            block.running.thread = (*place, row, column)
-            started = kernel(Thread(*place, row, column, tile, block), *matrices)
-            if inspect.isgenerator(started):
-                waiting.append((block.running.thread, started))
+            block.running.thread = (*block_index, row, column)
+            execution = kernel(Thread(*block_index, row, column, tile, block), *matrices)
+            if inspect.isgenerator(execution):
+                waiting.append((block.running.thread, execution))
     threads = len(waiting)
     while waiting:
-        still = []
+        still_waiting = []
         for thread, steps in waiting:
             block.running.thread = thread
             if _reaches_a_barrier(steps):
-                still.append((thread, steps))
-        if still and len(still) < threads:
-            ended = next(
-                thread for thread, _ in waiting if thread not in {waiter for waiter, _ in still}
+                still_waiting.append((thread, steps))
+        if still_waiting and len(still_waiting) < threads:
+            ended_thread = next(
+                thread
+                for thread, _ in waiting
+                if thread not in {waiter for waiter, _ in still_waiting}
             )
             raise KernelError(
-                f"{named(still[0][0])} waits at a barrier, and {named(ended)} has ended; every "
-                "thread of a block passes every barrier: let no if or return skip a yield"
+                f"{thread_name(still_waiting[0][0])} waits at a barrier, and "
+                f"{thread_name(ended_thread)} has ended; every thread of a block "
+                "passes every barrier: let no if or return skip a yield"
             )
-        waiting = still
-        block.running.barriers += bool(still)
+        waiting = still_waiting
+        block.running.barriers += bool(still_waiting)
     return block.running.barriers
 
 
@@ -366,8 +377,8 @@ class ProductTraffic(Record):
 def count_traffic(
     kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0
 ) -> ProductTraffic:
-    """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact
-    counts.
+    """Run ``kernel(thread, a, b, c)`` for every thread, and return exact counts of its reads and
+    writes.
 
     ``a`` is (``m``, ``k``), ``b`` (k, ``n``), ``c`` (m, n); as many blocks of ``tile`` x ``tile``
     threads run, one after another, as cover c. ``thread`` is a :class:`Thread` (``thread.row``,
@@ -398,11 +409,13 @@ def count_traffic(
     )
     a, b = Matrix("A", left, to_global, running), Matrix("B", right, to_global, running)
     c = OutputMatrix("C", (m, n), to_global, running)
-    places = [(row, column) for row in range(-(-m // tile)) for column in range(-(-n // tile))]
+    block_indices = [
+        (row, column) for row in range(-(-m // tile)) for column in range(-(-n // tile))
+    ]
     barriers = elements = 0
-    for place in console.track(places, "running thread blocks"):
+    for block_index in console.track(block_indices, "running thread blocks"):
         block = Block(to_shared, running)
-        barriers = max(barriers, run_block(kernel, place, tile, (a, b, c), block))
+        barriers = max(barriers, run_block(kernel, block_index, tile, (a, b, c), block))
         elements = max(elements, block.elements)
     _check_product(left @ right, c.values())
     return ProductTraffic(
@@ -410,8 +423,8 @@ def count_traffic(
         n=n,
         k=k,
         tile=tile,
-        blocks=len(places),
-        threads=len(places) * tile**2,
+        blocks=len(block_indices),
+        threads=len(block_indices) * tile**2,
         barriers=barriers,
         shared_block_bytes=ELEMENT_BYTES * elements,
         global_reads=to_global.reads,
@@ -486,15 +499,15 @@ def _check_sizes(m: int, n: int, k: int, tile: int) -> None:
         whole_number(name, value)
 
 
-def _check_product(expected: np.ndarray, found: np.ndarray) -> None:
+def _check_product(expected: np.ndarray, actual: np.ndarray) -> None:
     """Raise KernelError, naming the first wrong element, unless both are equal."""
-    wrong = np.argwhere(found != expected)
+    wrong = np.argwhere(actual != expected)
     if not wrong.size:
         return
     row, column = (int(index) for index in wrong[0])
-    value = found[row, column]
-    what = "never written" if np.isnan(value) else f"{value:g}"
+    value = actual[row, column]
+    description = "never written" if np.isnan(value) else f"{value:g}"
     raise KernelError(
-        f"C[{row}, {column}] is {what}, and A @ B has {expected[row, column]:g} there; "
+        f"C[{row}, {column}] is {description}, and A @ B has {expected[row, column]:g} there; "
         f"{len(wrong):,} of {expected.size:,} elements are wrong"
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers.checks import choice, one_of, whole_number
 from helpers.results import Record
-from helpers.studies.sparsity._pruning import checked_block, tiled
+from helpers.studies.sparsity._pruning import checked_block, split_tiles
 
 _INDEX_TYPES = (torch.int32, torch.int64)
 
@@ -42,7 +42,7 @@ class Csr(Record):
     def dense(self) -> Tensor:
         """Return the whole matrix, (rows, columns)."""
         matrix = self.values.new_zeros(self.rows, self.columns)
-        tiled(matrix, self.block)[self._rows(), self.column_indices.long()] = self._blocks()
+        split_tiles(matrix, self.block)[self._rows(), self.column_indices.long()] = self._blocks()
         return matrix
 
     def __matmul__(self, right: Tensor) -> Tensor:
@@ -101,9 +101,9 @@ class Packed(Record):
         """Return the whole matrix, (rows, columns): the way back from :func:`pack_2_4`."""
         groups = self.rows * self.columns // 4
         halves = torch.stack((self.indices & 15, self.indices >> 4), 1).flatten()[:groups].long()
-        places = torch.stack((halves & 3, halves >> 2), 1)
+        kept_columns = torch.stack((halves & 3, halves >> 2), 1)
         matrix = self.values.new_zeros(groups, 4)
-        matrix[_down(places), places] = self.values.view(groups, 2)
+        matrix[_row_numbers(kept_columns), kept_columns] = self.values.view(groups, 2)
         return matrix.view(self.rows, self.columns)
 
 
@@ -124,12 +124,12 @@ def to_csr(
     Raises TypeError for what is no matrix, ValueError for a block that does not divide it. Lesson
     15.
     """
-    matrix = _checked(matrix)
+    matrix = _check_matrix(matrix)
     rows, columns = matrix.shape
-    block = _dividing(rows, columns, block)
+    block = _check_blocks(rows, columns, block)
     if index_dtype not in _INDEX_TYPES:
         raise TypeError(f"index_dtype={index_dtype!r:.80}; give torch.int32 or torch.int64")
-    tiles = tiled(matrix, block)
+    tiles = split_tiles(matrix, block)
     filled = (tiles != 0).any(3).any(2)
     at_row, at_column = filled.nonzero(as_tuple=True)
     values, column_indices = tiles[at_row, at_column], at_column.to(index_dtype)
@@ -165,7 +165,7 @@ def pack_2_4(matrix: Tensor) -> Packed:
     Raises TypeError for what is no matrix, ValueError for columns that 4 does not divide, and for a
     group with three or four numbers. Lesson 15.
     """
-    matrix = _checked(matrix)
+    matrix = _check_matrix(matrix)
     rows, columns = matrix.shape
     _check_fours(rows, columns)
     groups = matrix.reshape(-1, 4)
@@ -177,11 +177,13 @@ def pack_2_4(matrix: Tensor) -> Packed:
             f"{int(counts[crowded[0]])} of the four numbers from [{row}, {column}] on are not "
             "zero, and 2:4 keeps two; prune with pattern='2:4' first"
         )
-    places = (groups == 0).to(torch.uint8).argsort(dim=1, stable=True)[:, :2].sort(dim=1).values
-    halves = (places[:, 0] | places[:, 1] << 2).to(torch.uint8)
+    kept_columns = (
+        (groups == 0).to(torch.uint8).argsort(dim=1, stable=True)[:, :2].sort(dim=1).values
+    )
+    halves = (kept_columns[:, 0] | kept_columns[:, 1] << 2).to(torch.uint8)
     halves = torch.nn.functional.pad(halves, (0, len(halves) % 2))
     indices = halves[0::2] | halves[1::2] << 4
-    values = groups[_down(places), places].view(rows, columns // 2)
+    values = groups[_row_numbers(kept_columns), kept_columns].view(rows, columns // 2)
     return Packed(rows, columns, values.nbytes + indices.nbytes, matrix.nbytes, values, indices)
 
 
@@ -210,16 +212,16 @@ def model_bytes(
     divide with "2:4".
     """
     choice("storage", storage, ("dense", "csr", "2:4"))
-    given = {
+    sizes = {
         "rows": rows,
         "columns": columns,
         "value_bytes": value_bytes,
         "index_bytes": index_bytes,
     }
     rows, columns, value_bytes, index_bytes = (
-        whole_number(name, size) for name, size in given.items()
+        whole_number(name, size) for name, size in sizes.items()
     )
-    down, across = _dividing(rows, columns, block)
+    down, across = _check_blocks(rows, columns, block)
     if storage == "dense":
         return rows * columns * value_bytes
     if storage == "2:4":
@@ -229,7 +231,7 @@ def model_bytes(
     return kept * (down * across * value_bytes + index_bytes) + (rows // down + 1) * index_bytes
 
 
-def _checked(matrix: Any) -> Tensor:
+def _check_matrix(matrix: Any) -> Tensor:
     one_of("matrix", matrix, Tensor, "a matrix as a torch.Tensor")
     if (
         matrix.ndim != 2
@@ -245,12 +247,12 @@ def _checked(matrix: Any) -> Tensor:
     return matrix.detach()
 
 
-def _down(places: Tensor) -> Tensor:
+def _row_numbers(kept_columns: Tensor) -> Tensor:
     """Return the numbers of the rows of ``places``, (rows, 1), to index with."""
-    return torch.arange(len(places), device=places.device)[:, None]
+    return torch.arange(len(kept_columns), device=kept_columns.device)[:, None]
 
 
-def _dividing(rows: int, columns: int, block: Any) -> tuple[int, int]:
+def _check_blocks(rows: int, columns: int, block: Any) -> tuple[int, int]:
     down, across = checked_block(block)
     if rows % down or columns % across:
         raise ValueError(

@@ -33,8 +33,8 @@ class PrunedLayer(Record):
 
 
 class Pruning(Record):
-    """What :func:`prune` did, in all and by layer; a weight that several layers share is counted
-    once.
+    """The result of :func:`prune`, in all and by layer; a weight that several layers share is
+    counted once.
 
     Lesson 15.
     """
@@ -105,12 +105,12 @@ def prune(
     share = number("share", share)
     tile = _tile(share, pattern, scope, block)
     pruned = steps.copied_model(model, torch.clone)
-    parts = _chosen(pruned, layers, pattern)
+    parts = _choose_layers(pruned, layers, pattern)
     _check_fit(parts, pattern, tile)
     with torch.no_grad():
         sizes = [weight_matrix(layer).abs() for layer in parts.values()]
         removed = (
-            [_two_of_four(each) for each in sizes]
+            [_two_of_four(size) for size in sizes]
             if pattern == "2:4"
             else _smallest(sizes, share, tile, scope)
         )
@@ -118,12 +118,12 @@ def prune(
             _remove(layer.weight, rows.view(layer.weight.movedim(1, -1).shape).movedim(-1, 1))
             if pattern == "neurons" and layer.bias is not None:
                 _remove(layer.bias, rows[:, 0])
-    counted = tuple(_counted(name, layer) for name, layer in parts.items())
+    pruned_layers = tuple(_count_layer(name, layer) for name, layer in parts.items())
     weights, zeros = (
-        sum(getattr(each, field) for each in counted) for field in ("weights", "zeros")
+        sum(getattr(layer, field) for layer in pruned_layers) for field in ("weights", "zeros")
     )
     return pruned, Pruning(
-        pattern, scope, weights, weights - zeros, zeros, zeros / weights, counted
+        pattern, scope, weights, weights - zeros, zeros, zeros / weights, pruned_layers
     )
 
 
@@ -132,8 +132,8 @@ def _is_prunable(layer: nn.Module) -> TypeGuard[_ConvNd | nn.Linear]:
 
 
 def _tile(share: float, pattern: Any, scope: Any, block: Any) -> tuple[int, int | None]:
-    """Return the rows and columns of what is removed together, None for all columns; check what
-    ``prune`` is told.
+    """Return the rows and columns that are removed together, None for all columns; check the
+    arguments of ``prune``.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share={share:g}; give a number from 0 to 1 (0.9 keeps one in ten)")
@@ -157,21 +157,21 @@ def _tile(share: float, pattern: Any, scope: Any, block: Any) -> tuple[int, int 
 
 
 def checked_block(block: Any) -> tuple[int, int]:
-    """Return ``block`` as two sizes; raise TypeError or ValueError for what is none."""
+    """Return ``block`` as two sizes; raise TypeError or ValueError for another value."""
     sizes = members("block", block, "two sizes, such as (4, 4)")
     if len(sizes) != 2:
         raise ValueError(f"block={short(block)} has {len(sizes)} sizes; give two, such as (4, 4)")
     return whole_number("block[0]", sizes[0]), whole_number("block[1]", sizes[1])
 
 
-def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | nn.Linear]:
+def _choose_layers(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | nn.Linear]:
     """Return the layers to prune by their names, one for each weight."""
-    known = {
+    prunable = {
         name or type(layer).__name__: layer
         for name, layer in model.named_modules(remove_duplicate=False)
         if _is_prunable(layer)
     }
-    if not known:
+    if not prunable:
         raise ValueError(
             f"{type(model).__name__} has no convolution and no linear layer; give a model that has "
             "one"
@@ -179,18 +179,18 @@ def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | 
     if layers is None and pattern == "neurons":
         raise ValueError(
             "pattern='neurons' needs layers, because a neuron of the last one is an output of the "
-            f"model; give some of {short(list(known))}"
+            f"model; give some of {short(list(prunable))}"
         )
     names = (
-        list(known) if layers is None else members("layers", layers, "names of layers", kind=str)
+        list(prunable) if layers is None else members("layers", layers, "names of layers", kind=str)
     )
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in prunable]
     if unknown or not names:
-        what = f"{short(unknown[0])}, which is no layer to prune" if unknown else "none"
-        raise ValueError(f"layers names {what}; give some of {short(list(known))}")
-    first: dict[int, str] = {}
+        problem = f"{short(unknown[0])}, which is no layer to prune" if unknown else "none"
+        raise ValueError(f"layers names {problem}; give some of {short(list(prunable))}")
+    name_of_weight: dict[int, str] = {}
     for name in names:
-        weight = known[name]._parameters.get("weight")
+        weight = prunable[name]._parameters.get("weight")
         if weight is None:
             raise steps.ModelError(
                 f"the weight of {name} is computed from other tensors (a parametrization, or "
@@ -201,8 +201,8 @@ def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | 
                 f"the weight of {name} has no values ({tuple(weight.shape)} on {weight.device}); "
                 "give a model with values"
             )
-        first.setdefault(id(weight), name)
-    return {name: known[name] for name in first.values()}
+        name_of_weight.setdefault(id(weight), name)
+    return {name: prunable[name] for name in name_of_weight.values()}
 
 
 def _check_fit(layers: dict[str, Any], pattern: str, tile: tuple[int, int | None]) -> None:
@@ -245,23 +245,25 @@ def _smallest(
     smallest mean.
     """
     means = [
-        tiled(each, (tile[0], tile[1] or each.shape[1])).mean((2, 3), dtype=torch.float64)
-        for each in sizes
+        split_tiles(matrix, (tile[0], tile[1] or matrix.shape[1])).mean((2, 3), dtype=torch.float64)
+        for matrix in sizes
     ]
-    ranked = [each.flatten().to(means[0].device) for each in means]
+    ranked = [matrix.flatten().to(means[0].device) for matrix in means]
     groups = [torch.cat(ranked)] if scope == "model" else ranked
     lowest = torch.cat([_lowest(group, round(share * len(group))) for group in groups])
     removed = [
         part.view(mean.shape).to(mean.device)
-        for part, mean in zip(lowest.split([len(each) for each in ranked]), means, strict=True)
+        for part, mean in zip(lowest.split([len(matrix) for matrix in ranked]), means, strict=True)
     ]
     return [
-        tiles.repeat_interleave(tile[0], 0).repeat_interleave(each.shape[1] // tiles.shape[1], 1)
-        for tiles, each in zip(removed, sizes, strict=True)
+        tile_mask.repeat_interleave(tile[0], 0).repeat_interleave(
+            matrix.shape[1] // tile_mask.shape[1], 1
+        )
+        for tile_mask, matrix in zip(removed, sizes, strict=True)
     ]
 
 
-def tiled(matrix: Tensor, tile: tuple[int, int]) -> Tensor:
+def split_tiles(matrix: Tensor, tile: tuple[int, int]) -> Tensor:
     """Return a view of the matrix as (tiles down, tiles across, rows of a tile, columns of a
     tile).
     """
@@ -279,13 +281,15 @@ def _lowest(values: Tensor, count: int) -> Tensor:
 def _remove(parameter: Tensor, removed: Tensor) -> None:
     """Set the removed weights to zero, and their gradients in all training to come."""
     parameter.masked_fill_(removed, 0)
-    trained = parameter.requires_grad  # a frozen parameter takes no hook, and may be trained later
+    requires_grad = (
+        parameter.requires_grad
+    )  # a frozen parameter takes no hook, and may be trained later
     parameter.requires_grad_(True).register_hook(
         lambda gradient: gradient.masked_fill(removed.to(gradient.device), 0)  # the model may move
     )
-    parameter.requires_grad_(trained)
+    parameter.requires_grad_(requires_grad)
 
 
-def _counted(name: str, layer: Any) -> PrunedLayer:
+def _count_layer(name: str, layer: Any) -> PrunedLayer:
     weights, zeros = layer.weight.numel(), int((layer.weight == 0).sum())
     return PrunedLayer(name, type(layer).__name__, weights, weights - zeros, zeros, zeros / weights)

@@ -1,5 +1,5 @@
-"""The levels of one call as data: what PyTorch dispatched, which library computed, and by which
-instructions.
+"""The levels of one call as data: the operators that PyTorch dispatched, the library that computed,
+and its instructions.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class GeneratedKernel(Record):
         return max((_VECTOR_BITS[letter] for letter in _VECTOR.findall(self.listing)), default=0)
 
     def _shown(self) -> list[tuple[str, Any]]:
-        counted = ("instructions", "multiply_adds", "dot_products", "vector_bits")
-        return [*super()._shown(), *((name, getattr(self, name)) for name in counted)]
+        properties = ("instructions", "multiply_adds", "dot_products", "vector_bits")
+        return [*super()._shown(), *((name, getattr(self, name)) for name in properties)]
 
 
 class StackTrace(Record):
@@ -139,7 +139,7 @@ def trace_calls(function: Callable[..., Any], *inputs: Any, timeout_s: float = 6
     """
     packed = processes.pack_call(function, inputs, caller="trace_calls")
     with storage.temporary_folder("stack-") as folder:
-        seen: Followed = isolation.run_limited(
+        observed: Followed = isolation.run_limited(
             follow,
             packed,
             str(folder),
@@ -147,23 +147,23 @@ def trace_calls(function: Callable[..., Any], *inputs: Any, timeout_s: float = 6
             timeout_s=timeout_s,
             variables=VARIABLES,
         ).unwrap()
-    libraries, primitives = read_log(seen.log)
-    kernels, unread = _read_kernels(seen.kernels)
-    with_autograd, without_autograd, in_inference_mode = (_calls(seen, mode) for mode in MODES)
+    libraries, primitives = read_log(observed.log)
+    kernels, unread = _read_kernels(observed.kernels)
+    with_autograd, without_autograd, in_inference_mode = (_calls(observed, mode) for mode in MODES)
     return StackTrace(
         function=_name(function),
         inputs=described(inputs),
-        computed_by=_computed_by(seen, primitives),
-        not_followed=_gaps(seen, libraries, unread),
-        operators=_counted(seen),
+        computed_by=_computed_by(observed, primitives),
+        not_followed=_gaps(observed, libraries, unread),
+        operators=_count_operators(observed),
         libraries=libraries,
         primitives=primitives,
         kernels=kernels,
         with_autograd=with_autograd,
         without_autograd=without_autograd,
         in_inference_mode=in_inference_mode,
-        nested=seen.nested,
-        log=seen.log,
+        nested=observed.nested,
+        log=observed.log,
     )
 
 
@@ -173,75 +173,75 @@ def _name(function: Callable[..., Any]) -> str:
     )
 
 
-def _calls(seen: Followed, mode: str) -> tuple[DispatchedOperator, ...]:
-    calls = seen.operators[mode]
+def _calls(observed: Followed, mode: str) -> tuple[DispatchedOperator, ...]:
+    calls = observed.operators[mode]
     return () if isinstance(calls, str) else calls
 
 
-def _counted(seen: Followed) -> tuple[OperatorCount, ...]:
-    counts = {mode: Counter(call.name for call in _calls(seen, mode)) for mode in MODES}
+def _count_operators(observed: Followed) -> tuple[OperatorCount, ...]:
+    counts = {mode: Counter(call.name for call in _calls(observed, mode)) for mode in MODES}
     names = dict.fromkeys(name for count in counts.values() for name in count)
-    failed = {mode for mode in MODES if isinstance(seen.operators[mode], str)}
+    failed = {mode for mode in MODES if isinstance(observed.operators[mode], str)}
     return tuple(
         OperatorCount(name, *(None if mode in failed else counts[mode][name] for mode in MODES))
         for name in names
     )
 
 
-def _computed_by(seen: Followed, primitives: Sequence[Primitive]) -> str:
+def _computed_by(observed: Followed, primitives: Sequence[Primitive]) -> str:
     if primitives:
-        named = {
+        names_by_library = {
             library: Counter(p.name for p in primitives if p.library == library)
             for library in (ONEDNN, MKL)
         }
         parts = [
             f"{library} ({', '.join(f'{name} x {count}' for name, count in names.items())})"
-            for library, names in named.items()
+            for library, names in names_by_library.items()
             if names
         ]
         return " and ".join(parts)
-    if not any(_calls(seen, mode) for mode in MODES):
+    if not any(_calls(observed, mode) for mode in MODES):
         return "nothing: no operator of PyTorch ran"
     return "no library that keeps a log: neither oneDNN nor MKL was called"
 
 
-def _gaps(seen: Followed, libraries: Sequence[CalledLibrary], unread: str) -> tuple[Gap, ...]:
-    is_there = {ONEDNN: seen.has_onednn, MKL: seen.has_mkl}
-    found = [
-        Gap(f"operators {mode}", why)
-        for mode, why in seen.operators.items()
-        if isinstance(why, str)
+def _gaps(observed: Followed, libraries: Sequence[CalledLibrary], unread: str) -> tuple[Gap, ...]:
+    has_library = {ONEDNN: observed.has_onednn, MKL: observed.has_mkl}
+    gaps = [
+        Gap(f"operators {mode}", reason)
+        for mode, reason in observed.operators.items()
+        if isinstance(reason, str)
     ]
-    found += [
+    gaps += [
         Gap(name, "this PyTorch is built without it")
-        for name, there in is_there.items()
-        if not there
+        for name, is_built_in in has_library.items()
+        if not is_built_in
     ]
-    found += [
+    gaps += [
         Gap(f"libraries and kernels on {device}", _ELSEWHERE)
-        for device in seen.devices
+        for device in observed.devices
         if device not in ("cpu", "meta")
     ]
     if unread:
-        found.append(Gap("oneDNN's instructions", unread))
+        gaps.append(Gap("oneDNN's instructions", unread))
     if any(library.name == MKL for library in libraries):
-        found.append(Gap("MKL's instructions", "it does not write them out"))
-    return tuple(found)
+        gaps.append(Gap("MKL's instructions", "it does not write them out"))
+    return tuple(gaps)
 
 
 def _read_kernels(codes: Sequence[native.MachineCode]) -> tuple[tuple[GeneratedKernel, ...], str]:
     """Return the kernels, and why their instructions were not read where they were not."""
-    why = _obstacle() if codes else ""
+    obstacle = _obstacle() if codes else ""
     kernels = tuple(
         GeneratedKernel(
             name=code.name,
             code_bytes=len(code.code),
-            listing=None if why else native.disassemble(code),
-            census=None if why else native.census(code),
+            listing=None if obstacle else native.disassemble(code),
+            census=None if obstacle else native.census(code),
         )
         for code in codes
     )
-    return kernels, why
+    return kernels, obstacle
 
 
 def _obstacle() -> str:

@@ -1,4 +1,4 @@
-"""The fresh process's side: call the function once a level, and note what each level shows.
+"""The fresh process's side: call the function once a level, and note the calls on each level.
 
 Lesson 15.
 """
@@ -56,8 +56,8 @@ class DispatchedOperator(Record):
 
 @dataclass(frozen=True)
 class Followed:
-    """What the fresh process saw; ``operators`` holds for each of :data:`MODES` the calls, or why
-    there are none.
+    """The observations of the fresh process; ``operators`` holds for each of :data:`MODES` the
+    calls, or why there are none.
     """
 
     log: str
@@ -70,8 +70,8 @@ class Followed:
 
 
 def follow(packed: bytes, folder: str, threads: int) -> Followed:
-    """Unpack a call and make it five times in ``folder``, each time on fresh copies; return what
-    was seen.
+    """Unpack a call and make it five times in ``folder``, each time on fresh copies; return the
+    observations.
 
     The first time only the libraries log and write their kernels, which they do not do again for
     the same sizes.
@@ -85,7 +85,7 @@ def follow(packed: bytes, folder: str, threads: int) -> Followed:
     with _diverted_output(Path(os.devnull)):
         recorders = {mode: _Recorder() for mode in MODES}
         problems = {mode: _try(packed, enter(), recorders[mode]) for mode, enter in MODES.items()}
-        nested = _nested(packed)
+        nested = _profile_nested(packed)
     return Followed(
         log=log,
         kernels=kernels,
@@ -137,35 +137,35 @@ class _Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        returned = function(*args, **(kwargs or {}))
+        output = function(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         self.calls.append(DispatchedOperator(function._schema.name, described(tensors)))
-        made = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
-        self.devices |= {tensor.device.type for tensor in (*tensors, *made)}
-        return returned
+        results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        self.devices |= {tensor.device.type for tensor in (*tensors, *results)}
+        return output
 
 
-def _nested(packed: bytes) -> tuple[DispatchedOperator, ...]:
-    """Return what the profiler notes of the call: each operator after the one that calls it."""
+def _profile_nested(packed: bytes) -> tuple[DispatchedOperator, ...]:
+    """Return the profiler's events of the call: each operator after the one that calls it."""
     function, inputs = pickle.loads(packed)
-    with profile(record_shapes=True) as profiled:
+    with profile(record_shapes=True) as profiler:
         function(*inputs)
     events = [
-        event for event in profiled.function_events if "::" in event.name and not event.is_async
+        event for event in profiler.function_events if "::" in event.name and not event.is_async
     ]
     events.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
-    known = set(map(id, events))
+    event_ids = set(map(id, events))
     return tuple(
         DispatchedOperator(
             event.name,
             _shapes(event.input_shapes),
-            sum(id(above) in known for above in _above(event)),
+            sum(id(caller) in event_ids for caller in _callers(event)),
         )
         for event in events
     )
 
 
-def _above(event: Any) -> Iterator[Any]:
+def _callers(event: Any) -> Iterator[Any]:
     while (event := event.cpu_parent) is not None:
         yield event
 
@@ -176,9 +176,9 @@ def _shapes(shapes: list[list[int]]) -> str:
 
 def _kernels(folder: Path) -> tuple[MachineCode, ...]:
     """Return the kernels that oneDNN wrote into ``folder``, in the order in which it made them."""
-    found = [(match, path) for path in folder.iterdir() if (match := _DUMP.fullmatch(path.name))]
-    found.sort(key=lambda pair: int(pair[0]["number"]))
-    return tuple(MachineCode(match["name"], path.read_bytes()) for match, path in found)
+    dumps = [(match, path) for path in folder.iterdir() if (match := _DUMP.fullmatch(path.name))]
+    dumps.sort(key=lambda pair: int(pair[0]["number"]))
+    return tuple(MachineCode(match["name"], path.read_bytes()) for match, path in dumps)
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def _diverted_output(path: Path) -> Iterator[None]:
     other's lines.
     """
     sys.stdout.flush()
-    own = os.dup(1)
+    stdout_copy = os.dup(1)
     try:
         with open(path, "wb") as log, open(os.devnull, "w", encoding="utf-8") as nothing:
             os.dup2(log.fileno(), 1)
@@ -195,8 +195,8 @@ def _diverted_output(path: Path) -> Iterator[None]:
                 yield
             _flush_c()
     finally:
-        os.dup2(own, 1)
-        os.close(own)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 def _flush_c() -> None:

@@ -1,4 +1,4 @@
-"""What oneDNN and MKL say of themselves in their verbose logs, read into records. Lesson 15."""
+"""The statements of oneDNN and MKL in their verbose logs, read into records. Lesson 15."""
 
 from __future__ import annotations
 
@@ -72,39 +72,39 @@ def read_log(log: str) -> tuple[tuple[CalledLibrary, ...], tuple[Primitive, ...]
     Raises TypeError for what is no text, ValueError for a call in another form.
     """
     one_of("log", log, str, "a log as text")
-    stated: dict[str, dict[str, str]] = {ONEDNN: {}, MKL: {}}
+    statements: dict[str, dict[str, str]] = {ONEDNN: {}, MKL: {}}
     primitives: list[Primitive] = []
     fields: list[str] = []
     for line in log.splitlines():
         for name, patterns in _STATEMENTS.items():
             for statement in filter(None, (pattern.match(line) for pattern in patterns)):
-                stated[name] |= statement.groupdict()
+                statements[name] |= statement.groupdict()
         if match := _ONEDNN_TEMPLATE.match(line):
             fields = match[1].split(",")
         elif match := _ONEDNN_CALL.match(line):
-            primitives.append(_of_onednn(match[1].split(","), fields, line))
+            primitives.append(_parse_onednn(match[1].split(","), fields, line))
         elif match := _MKL_CALL.match(line):
-            primitives.append(_of_mkl(match["name"], line))
+            primitives.append(_parse_mkl(match["name"], line))
     calls = Counter(primitive.library for primitive in primitives)
-    unsaid = {"version": _UNKNOWN, "instruction_set": _UNKNOWN}
+    unknown = {"version": _UNKNOWN, "instruction_set": _UNKNOWN}
     libraries = (
-        CalledLibrary(name=name, calls=count, **(unsaid | stated[name]))
+        CalledLibrary(name=name, calls=count, **(unknown | statements[name]))
         for name, count in calls.items()
     )
     return tuple(libraries), tuple(primitives)
 
 
-def _of_onednn(values: list[str], fields: list[str], line: str) -> Primitive:
+def _parse_onednn(values: list[str], fields: list[str], line: str) -> Primitive:
     if len(values) != len(fields):
-        raise _another_form(ONEDNN, line)
-    said = dict(zip(fields, values, strict=True))
+        raise _unknown_form(ONEDNN, line)
+    value_of = dict(zip(fields, values, strict=True))
     return Primitive(
         library=ONEDNN,
-        name=said["primitive"],
-        implementation=said["implementation"],
-        problem=said["problem_desc"],
-        tensors=", ".join(filter(None, map(_tensor, said["memory_descriptors"].split()))),
-        elapsed_s=float(said["exec_time"]) * 1e-3,
+        name=value_of["primitive"],
+        implementation=value_of["implementation"],
+        problem=value_of["problem_desc"],
+        tensors=", ".join(filter(None, map(_tensor, value_of["memory_descriptors"].split()))),
+        elapsed_s=float(value_of["exec_time"]) * 1e-3,
     )
 
 
@@ -118,10 +118,10 @@ def _tensor(descriptor: str) -> str:
     return " ".join(match.groups()) if match else descriptor
 
 
-def _of_mkl(name: str, line: str) -> Primitive:
+def _parse_mkl(name: str, line: str) -> Primitive:
     match = _MKL_FORM.match(line)
     if match is None:
-        raise _another_form(MKL, line)
+        raise _unknown_form(MKL, line)
     arguments = [
         argument for argument in match["arguments"].split(",") if not _ADDRESS.fullmatch(argument)
     ]
@@ -135,7 +135,7 @@ def _of_mkl(name: str, line: str) -> Primitive:
     )
 
 
-def _another_form(library: str, line: str) -> ValueError:
+def _unknown_form(library: str, line: str) -> ValueError:
     return ValueError(
         f"this is not the form of {library}'s log that is known here: {short(line)}; give a whole "
         "log, written by oneDNN 3 or MKL 2020 to 2024"

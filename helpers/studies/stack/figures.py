@@ -34,22 +34,25 @@ def draw_levels(levels: Mapping[str, Sequence[str]], *, title: str) -> Figure:
     """
     named("levels", levels, "levels, each a list of lines")
     lines = {
-        level: members(f"levels[{level!r}]", found, "lines", kind=str)
-        for level, found in levels.items()
+        level: members(f"levels[{level!r}]", level_lines, "lines", kind=str)
+        for level, level_lines in levels.items()
     }
-    wide = _CODE_IN * max(len(line) for found in lines.values() for line in found) + 2 * _PAD_IN
-    high = (
-        sum(len(found) * _LINE_IN + _PAD_IN for found in lines.values())
+    width = (
+        _CODE_IN * max(len(line) for level_lines in lines.values() for line in level_lines)
+        + 2 * _PAD_IN
+    )
+    height = (
+        sum(len(level_lines) * _LINE_IN + _PAD_IN for level_lines in lines.values())
         + (len(lines) - 1) * _GAP_IN
     )
-    drawn, axes = paper(_LEFT_IN + wide + 0.15, high + 0.2, title=title)
+    figure, axes = paper(_LEFT_IN + width + 0.15, height + 0.2, title=title)
     top = 0.1
-    for place, (level, found) in enumerate(lines.items()):
-        tall = len(found) * _LINE_IN + _PAD_IN
-        colour = tint(COMPUTING, 0.25) if place == len(lines) - 1 else tint(DATA, 0.55)
+    for index, (level, level_lines) in enumerate(lines.items()):
+        tall = len(level_lines) * _LINE_IN + _PAD_IN
+        colour = tint(COMPUTING, 0.25) if index == len(lines) - 1 else tint(DATA, 0.55)
         write(axes, _LEFT_IN - 0.15, top + tall / 2, level, bold=True, ha="right")
-        box(axes, _LEFT_IN, top, wide, tall, colour=colour)
-        for row, line in enumerate(found):
+        box(axes, _LEFT_IN, top, width, tall, colour=colour)
+        for row, line in enumerate(level_lines):
             y = top + _PAD_IN / 2 + (row + 0.5) * _LINE_IN
             axes.text(
                 _LEFT_IN + _PAD_IN,
@@ -60,14 +63,14 @@ def draw_levels(levels: Mapping[str, Sequence[str]], *, title: str) -> Figure:
                 family="monospace",
                 va="center_baseline",
             )
-        if place < len(lines) - 1:
+        if index < len(lines) - 1:
             arrow(
                 axes,
                 (_LEFT_IN + 0.5, top + tall + 0.02),
                 (_LEFT_IN + 0.5, top + tall + _GAP_IN - 0.02),
             )
         top += tall + _GAP_IN
-    return drawn
+    return figure
 
 
 def draw_tile(
@@ -90,14 +93,14 @@ def draw_tile(
         for row in members("sums", sums, "rows of registers")
     ]
     if [len(row) for row in rows] != [len(filters)] * len(inputs):
-        given, wanted = [len(row) for row in rows], [len(filters)] * len(inputs)
+        lengths, wanted_lengths = [len(row) for row in rows], [len(filters)] * len(inputs)
         raise ValueError(
-            f"the rows of sums have {given} registers; give {wanted}: a row for each input, with a "
-            "sum for each vector of filters"
+            f"the rows of sums have {lengths} registers; give {wanted_lengths}: a row for each "
+            "input, with a sum for each vector of filters"
         )
     left, top = 0.2 + _SIDE_IN + 0.45, 0.12 + _CELL_HIGH_IN + 0.4
     wide = left + len(filters) * _CELL_IN
-    drawn, axes = paper(wide + 0.2, top + len(inputs) * _CELL_HIGH_IN + 0.38, title=title)
+    figure, axes = paper(wide + 0.2, top + len(inputs) * _CELL_HIGH_IN + 0.38, title=title)
     for column, name in enumerate(filters):
         x = left + column * _CELL_IN
         box(axes, x + 0.05, 0.12, _CELL_IN - 0.1, _CELL_HIGH_IN, name, colour=tint(DATA, 0.35))
@@ -116,18 +119,18 @@ def draw_tile(
             (left - 0.02, y + _CELL_HIGH_IN / 2),
             colour=SENDING,
         )
-        for column, held in enumerate(rows[row]):
+        for column, register in enumerate(rows[row]):
             box(
                 axes,
                 left + column * _CELL_IN + 0.03,
                 y + 0.03,
                 _CELL_IN - 0.06,
                 _CELL_HIGH_IN - 0.06,
-                held,
+                register,
                 colour=COMPUTING,
             )
     bottom = top + len(inputs) * _CELL_HIGH_IN + 0.16
     write(axes, 0.2 + _SIDE_IN / 2, bottom, "inputs", colour=QUIET)
     write(axes, left + len(filters) * _CELL_IN / 2, bottom, "sums, which stay", colour=QUIET)
     write(axes, 0.2 + _SIDE_IN, 0.12 + _CELL_HIGH_IN / 2, "filters", ha="right", colour=QUIET)
-    return drawn
+    return figure

@@ -27,26 +27,26 @@ def draw_model(programs: Mapping[str, Sequence[float]], *, title: str) -> Figure
         "operations, modelled": COLOURS["computing"],
         "measured": MEASURED,
     }
-    drawn, axes = plotting.figure(title=title)
-    for place, (kind, colour) in enumerate(kinds.items()):
-        times_s = [times[place] for times in programs.values()]
-        shares = [times[place] / times[-1] for times in programs.values()]
-        made = axes.bar(
-            [group + 0.3 * (place - 1) for group in range(len(programs))],
+    figure, axes = plotting.figure(title=title)
+    for index, (kind, colour) in enumerate(kinds.items()):
+        times_s = [times[index] for times in programs.values()]
+        shares = [times[index] / times[-1] for times in programs.values()]
+        bars = axes.bar(
+            [group + 0.3 * (index - 1) for group in range(len(programs))],
             shares,
             0.27,
             color=colour,
         )
-        made.set_label(kind)
+        bars.set_label(kind)
         axes.bar_label(
-            made, [units.text(time_s, "s") for time_s in times_s], padding=2, fontsize=11
+            bars, [units.text(time_s, "s") for time_s in times_s], padding=2, fontsize=11
         )
     highest = max(max(times) / times[-1] for times in programs.values())
     axes.set_xticks(range(len(programs)), list(programs))
     axes.set(ylabel="share of the measured time", ylim=(0, 1.3 * highest))
     axes.grid(axis="x", visible=False)
     axes.legend(loc="upper center", ncols=3, fontsize=11)
-    return drawn
+    return figure
 
 
 def draw_pauses(rates: Mapping[float, float], *, product: tuple[float, float]) -> Figure:
@@ -55,7 +55,7 @@ def draw_pauses(rates: Mapping[float, float], *, product: tuple[float, float]) -
     ``rates`` has a rate for each pause, and ``product`` the time of a matrix product with the rate
     of a copy that comes after it. Lesson 00.
     """
-    drawn, axes = plotting.figure(title="Rate of a copy, by the time since the copy before it")
+    figure, axes = plotting.figure(title="Rate of a copy, by the time since the copy before it")
     axes.plot(
         list(rates), list(rates.values()), "o-", color=MEASURED, label="measured, after a pause"
     )
@@ -65,7 +65,7 @@ def draw_pauses(rates: Mapping[float, float], *, product: tuple[float, float]) -
     plotting.unit_axis(axes, "x", "s")
     plotting.unit_axis(axes, "y", "B/s")
     axes.legend(loc="upper right", ncols=2)
-    return drawn
+    return figure
 
 
 def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) -> Figure:
@@ -75,13 +75,13 @@ def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) 
     ``taken_s`` are the measured runs, of which the model knows all but the longest; ``modelled_s``
     has the two ends of the line, the first of which is the start of a run. Lesson 00.
     """
-    drawn, axes = plotting.figure(title="Two runs give the line, and the third one tests it")
-    *known, longest = sorted(taken_s)
+    figure, axes = plotting.figure(title="Two runs give the line, and the third one tests it")
+    *short_runs, longest = sorted(taken_s)
     start_s = modelled_s[min(modelled_s)]
     axes.plot(list(modelled_s), list(modelled_s.values()), color=MODELLED, label="modelled")
     axes.plot(
-        known,
-        [taken_s[epochs] for epochs in known],
+        short_runs,
+        [taken_s[epochs] for epochs in short_runs],
         "o",
         color=MEASURED,
         markersize=9,
@@ -108,7 +108,7 @@ def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) 
     )
     plotting.unit_axis(axes, "y", "s")
     axes.legend(loc="lower right")
-    return drawn
+    return figure
 
 
 def explore_training() -> None:

@@ -1,5 +1,5 @@
-"""What a compiler writes for a function, counted, and what the function reads and writes without a
-compiler.
+"""The program that a compiler writes for a function, counted, and the function's reads and writes
+without a compiler.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PRODUCT = re.compile(r"extern_kernels\.\w+\(|torch\.ops\.mkldnn\.")
 
 
 class Program(Record):
-    """What Inductor wrote: its C++ kernels, their loops, the buffers that it makes and the
-    library's products.
+    """The program that Inductor wrote: its C++ kernels, their loops, the buffers that it makes and
+    the library's products.
 
     ``kernels`` are the names, ``source`` the C++ of the first kernel from its function on, without
     the preamble. ``loop`` is the body of its first loop, with short names for types. Lesson 13.
@@ -43,8 +43,8 @@ class Program(Record):
         of types.
         """
         lines = self.source.splitlines()
-        first = next(place for place, line in enumerate(lines) if "for(" in line)
-        last = max(place for place, line in enumerate(lines) if ".store(" in line or "] = " in line)
+        first = next(index for index, line in enumerate(lines) if "for(" in line)
+        last = max(index for index, line in enumerate(lines) if ".store(" in line or "] = " in line)
         text = textwrap.dedent("\n".join(lines[first : last + 1]))
         for pattern, short in _SHORT.items():
             text = re.sub(pattern, short, text)

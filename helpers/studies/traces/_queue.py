@@ -41,13 +41,13 @@ def run_queue(
         raise ValueError("no kernels; give the microseconds of at least one")
     launch = number("launch_us", launch_us, above=0)
     waiting = {
-        whole_number("waits", place, at_least=0)
-        for place in members("waits", waits, "numbers of kernels")
+        whole_number("waits", wait, at_least=0)
+        for wait in members("waits", waits, "numbers of kernels")
     }
     cpu = gpu = 0.0
     launches, kernels = [], []
-    for place, length in enumerate(lengths):
-        begin = max(cpu, gpu) if place in waiting else cpu
+    for index, length in enumerate(lengths):
+        begin = max(cpu, gpu) if index in waiting else cpu
         cpu = begin + launch
         start = max(cpu, gpu)
         gpu = start + length

@@ -56,8 +56,8 @@ def _outermost(labels: Iterable[Call]) -> list[Call]:
 
 
 def read_kernels(path: str | os.PathLike[str]) -> list[Call]:
-    """Return what a GPU ran, kernels, copies and fills of memory, from a trace file in the order of
-    their beginnings.
+    """Return the work of a GPU, its kernels, copies and fills of memory, from a trace file in the
+    order of their beginnings.
 
     They are dictionaries as in :func:`read_calls`. The list is empty for a trace without a GPU.
     Lesson 13.
@@ -98,8 +98,8 @@ def idle_share(kernels: Sequence[Call]) -> float:
 def trace_step(
     step: Callable[[int], object], *, read: Callable[[Path], list[Call]] = read_calls
 ) -> list[Call]:
-    """Return what ``read`` finds in the trace of one step, after two warm ones that are not in the
-    trace.
+    """Return the calls that ``read`` finds in the trace of one step, after two warm ones that are
+    not in the trace.
 
     These are the calls of operators, or with :func:`read_kernels` what the GPU ran. Lesson 13.
     """
@@ -123,16 +123,16 @@ def own_times(calls: Sequence[Call]) -> dict[str, float]:
 
     Lesson 13.
     """
-    own: Counter[str] = Counter()
+    self_us: Counter[str] = Counter()
     open_calls: list[Call] = []
     for call in calls:
         while open_calls and open_calls[-1]["ts"] + open_calls[-1]["dur"] <= call["ts"]:
             open_calls.pop()
-        own[call["name"]] += call["dur"]
+        self_us[call["name"]] += call["dur"]
         if open_calls:
-            own[open_calls[-1]["name"]] -= call["dur"]
+            self_us[open_calls[-1]["name"]] -= call["dur"]
         open_calls.append(call)
-    return dict(own.most_common())
+    return dict(self_us.most_common())
 
 
 def takes_float64(call: Call) -> bool:
@@ -140,6 +140,6 @@ def takes_float64(call: Call) -> bool:
 
     Lesson 13.
     """
-    given = call["args"]
-    types, shapes = given.get("Input type", []), given.get("Input Dims", [])
+    arguments = call["args"]
+    types, shapes = arguments.get("Input type", []), arguments.get("Input Dims", [])
     return any(kind == "double" and shape for kind, shape in zip(types, shapes, strict=True))

@@ -24,19 +24,19 @@ def draw_timeline(
     colour of the label around its call, and neighbours of one label that are too near to be told
     apart are drawn as one. Lesson 13.
     """
-    begins, ends = bars[0]["ts"], bars[-1]["ts"] + bars[-1]["dur"]
+    begin_us, end_us = bars[0]["ts"], bars[-1]["ts"] + bars[-1]["dur"]
     spans: list[Span] = []
     for bar in bars:
-        start, end, kind = bar["ts"] - begins, bar["ts"] + bar["dur"] - begins, bar["label"]
+        start, end, kind = bar["ts"] - begin_us, bar["ts"] + bar["dur"] - begin_us, bar["label"]
         if (
             spans
             and kind == spans[-1].kind
-            and start / 1e6 - spans[-1].end < _MERGED * (ends - begins) / 1e6
+            and start / 1e6 - spans[-1].end < _MERGED * (end_us - begin_us) / 1e6
         ):
             start = spans.pop().start * 1e6
         spans.append(Span("operators", start / 1e6, end / 1e6, kind))
     drawn_gaps = [
-        Span("gaps", (start - begins) / 1e6, (end - begins) / 1e6, "waiting, no operator runs")
+        Span("gaps", (start - begin_us) / 1e6, (end - begin_us) / 1e6, "waiting, no operator runs")
         for start, end in gaps
     ]
     return plotting.gantt(spans + drawn_gaps, title=title, xlabel="time since the first operator")

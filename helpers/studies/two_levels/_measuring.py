@@ -25,8 +25,8 @@ _STABLE_SHARE = 0.1  # the two fastest of the repeats agree to this share
 
 
 class RankSum(Record):
-    """What a sum in two levels has left on one rank, and the bytes that the rank has sent inside
-    its node and outside.
+    """The part of a sum in two levels that is left on one rank, and the bytes that the rank has
+    sent inside its node and outside.
 
     ``smallest`` and ``largest`` are the least and the greatest element of ``elements``. Lesson 07.
     """
@@ -56,8 +56,8 @@ class ComparedAllReduces(Record):
 def sum_on_ranks(
     ranks: RankPool, hierarchical_all_reduce: HierarchicalSum, elements: int
 ) -> tuple[RankSum, ...]:
-    """Return what ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors of ones,
-    tens, and so on.
+    """Return the sums that ``hierarchical_all_reduce`` leaves on each of four ``ranks``, of vectors
+    of ones, tens, and so on.
 
     It is called as ``hierarchical_all_reduce(tensor, inside, outside)``, with a tensor of so many
     float32 ``elements`` and the :class:`Ring` of each level. Nothing sleeps. Raises ValueError
@@ -102,8 +102,8 @@ def compare_all_reduces(
         timeout_s=_TIMEOUT_S * len(counts),
     )
     return tuple(
-        _compared(_ELEMENT_BYTES * count, [rank_times[place] for rank_times in times])
-        for place, count in enumerate(counts)
+        _compare_times(_ELEMENT_BYTES * count, [rank_times[index] for rank_times in times])
+        for index, count in enumerate(counts)
     )
 
 
@@ -120,14 +120,14 @@ def _sum(
     with node_rings() as (inside, outside):
         total = hierarchical_all_reduce(torch.full((elements,), 10.0**rank), inside, outside)
         if not isinstance(total, torch.Tensor) or total.dim() != 1:
-            given = (
+            description = (
                 f"of {total.dim()} dimensions"
                 if isinstance(total, torch.Tensor)
                 else f"a {type(total).__name__}"
             )
             raise TypeError(
                 "hierarchical_all_reduce must return a 1-D tensor, as inside.all_gather does, not "
-                f"{given}"
+                f"{description}"
             )
         least, most = total.aminmax()
         return RankSum(
@@ -173,7 +173,7 @@ def _taken_s(
     return rounds[1:]
 
 
-def _compared(size_bytes: int, times: list[list[tuple[float, ...]]]) -> ComparedAllReduces:
+def _compare_times(size_bytes: int, times: list[list[tuple[float, ...]]]) -> ComparedAllReduces:
     """Return the comparison of one size from the times of each rank: a pair for each repeat."""
     rows = [
         [max(taken) for taken in zip(*together, strict=True)]

@@ -57,11 +57,11 @@ class Ring:
                 f"{length} elements cannot be divided among {ranks} ranks; give a multiple of "
                 f"{ranks}"
             )
-        planned = collective(
+        plan = collective(
             operation, "ring", world_size=ranks, length=length, element_bytes=tensor.element_size()
         )
-        self.sent_bytes += planned.ranks()[dist.get_rank(self.group)].sent_bytes
-        return execute(planned, tensor, link=self.link, group=self.group)
+        self.sent_bytes += plan.ranks()[dist.get_rank(self.group)].sent_bytes
+        return execute(plan, tensor, link=self.link, group=self.group)
 
 
 @contextmanager
@@ -72,9 +72,9 @@ def node_rings(fast: Link | None = None, slow: Link | None = None) -> Iterator[t
     Ranks 0 and 1 are one node, 2 and 3 the other. The partners are 0 and 2, and 1 and 3. Every rank
     takes part in making every group, as ``dist.new_group`` demands. Lesson 07.
     """
-    made = {ranks: dist.new_group(ranks) for ranks in (*NODES, *zip(*NODES, strict=True))}
+    groups = {ranks: dist.new_group(ranks) for ranks in (*NODES, *zip(*NODES, strict=True))}
     rank = dist.get_rank()
-    inside, outside = (made[ranks] for ranks in made if rank in ranks)
+    inside, outside = (groups[ranks] for ranks in groups if rank in ranks)
     yield Ring(fast, inside), Ring(slow, outside)
     dist.barrier()  # no rank may still be sending; where one has raised, the pool ends them all
     for group in (inside, outside):

@@ -75,11 +75,11 @@ def draw_steps() -> Figure:
         for rank in node:
             write(axes, _LEFT_IN - 0.12, _row_top(rank) + _ROW_IN / 2, f"GPU {rank}", ha="right")
     states = vectors()
-    for place, name in enumerate(_STEPS):
-        left = _LEFT_IN + place * (2 * _CELL_IN + _GAP_IN)
+    for step, name in enumerate(_STEPS):
+        left = _LEFT_IN + step * (2 * _CELL_IN + _GAP_IN)
         for line, words in enumerate(name.split("\n")):
             write(axes, left + _CELL_IN, 0.22 + 0.24 * line, words, bold=not line)
-        for rank, halves in enumerate(states[place]):
+        for rank, halves in enumerate(states[step]):
             for half, value in enumerate(halves):
                 corner = left + half * _CELL_IN, _row_top(rank)
                 colour = EMPTY if value is None else _colour(value)
@@ -92,8 +92,8 @@ def draw_steps() -> Figure:
                     colour=colour,
                     edge=QUIET,
                 )
-        if place:
-            _draw_messages(axes, place, left - _GAP_IN / 2)
+        if step:
+            _draw_messages(axes, step, left - _GAP_IN / 2)
     names = {
         "one GPU's": _ONE_TERM,
         "a node's sum": _NODE_SUM,
@@ -109,19 +109,19 @@ def vectors() -> list[list[list[int | None]]]:
     not have.
     """
     values = {rank: 10**rank for node in NODES for rank in node}
-    node_sums = {rank: sum(values[other] for other in node) for node in NODES for rank in node}
+    node_sums = {rank: sum(values[peer] for peer in node) for node in NODES for rank in node}
     total = sum(values.values())
     share = {rank: position for node in NODES for position, rank in enumerate(node)}
 
-    def own(results: Mapping[int, int]) -> list[list[int | None]]:
+    def keep_own_half(results: Mapping[int, int]) -> list[list[int | None]]:
         return [
             [results[rank] if half == share[rank] else None for half in range(2)] for rank in values
         ]
 
     return [
         [[value] * 2 for value in values.values()],
-        own(node_sums),
-        own(dict.fromkeys(values, total)),
+        keep_own_half(node_sums),
+        keep_own_half(dict.fromkeys(values, total)),
         [[total] * 2 for _ in values],
     ]
 
@@ -219,7 +219,7 @@ def explore_leaving() -> None:
 
 
 def _row_top(rank: int) -> float:
-    number = next(place for place, node in enumerate(NODES) if rank in node)
+    number = next(index for index, node in enumerate(NODES) if rank in node)
     return _TOP_IN + rank * (_ROW_IN + 0.06) + number * _NODE_GAP_IN
 
 
@@ -228,11 +228,11 @@ def _colour(value: int) -> str:
     return {1: _ONE_TERM, 2: _NODE_SUM}.get(str(value).count("1"), _WHOLE_SUM)
 
 
-def _draw_messages(axes: Axes, place: int, x: float) -> None:
-    """Draw who exchanges messages before the column ``place``: inside the nodes, or between
+def _draw_messages(axes: Axes, step: int, x: float) -> None:
+    """Draw who exchanges messages before the column ``step``: inside the nodes, or between
     partners.
     """
-    inside = place != 2
+    inside = step != 2
     pairs = NODES if inside else tuple(zip(*NODES, strict=True))
     for position, (first, second) in enumerate(pairs):
         at = x if inside else x + (position - 0.5) * 0.22

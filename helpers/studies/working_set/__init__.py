@@ -1,4 +1,4 @@
-"""What a training step keeps in memory: a Llama-like model, the recipes that train it, and their
+"""The memory of a training step: a Llama-like model, the recipes that train it, and their
 figures.
 
 Lesson 11.

@@ -1,5 +1,5 @@
-"""A Llama-like language model without positions, a mixed-precision Adam, and LoRA: what lesson 11
-takes apart.
+"""A Llama-like language model without positions, a mixed-precision Adam, and LoRA, as lesson 11
+takes them apart.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what each token of ``x`` attends to."""
+        """Return the attention of each token of ``x``, (b, n, width)."""
         projected = (layer(x) for layer in (self.query, self.key, self.value))
         # (b, heads, n, d)
-        heads = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected]
+        heads = [
+            projection.unflatten(-1, (self.heads, -1)).transpose(1, 2) for projection in projected
+        ]
         return self.out(self.attend(*heads).transpose(1, 2).flatten(2))  # (b, n, width)
 
 
@@ -95,12 +97,12 @@ class MixedAdam(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     self._update(parameter, parameter.grad, group["lr"])
 
-    def _update(self, parameter: nn.Parameter, given: torch.Tensor, lr: float) -> None:
+    def _update(self, parameter: nn.Parameter, raw_gradient: torch.Tensor, lr: float) -> None:
         state = self.state[parameter]
         if not state:
             copy = parameter.float()
             state.update(copy=copy, mean=torch.zeros_like(copy), square=torch.zeros_like(copy))
-        gradient = given.float()
+        gradient = raw_gradient.float()
         state["mean"].lerp_(gradient, 0.1)
         state["square"].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         del gradient  # before the next float32 tensor of this size

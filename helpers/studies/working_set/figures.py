@@ -28,7 +28,7 @@ def draw_alive(
     operator ("forward", "backward", ...). ``plain_sum`` is a level to compare the peak with. Lesson
     11.
     """
-    drawn, axes = plotting.figure(title=title)
+    figure, axes = plotting.figure(title=title)
     totals = [sum(at_once) for at_once in zip(*alive_bytes.values(), strict=True)]
     peak = max(totals)
     top = 1.15 * max(peak, plain_sum or 0)
@@ -45,7 +45,7 @@ def draw_alive(
     axes.set(ylim=(0, top), xlabel="operator of the step", ylabel="bytes alive")
     plotting.unit_axis(axes, "y", "B")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=11, frameon=False)
-    return drawn
+    return figure
 
 
 def draw_per_pair(
@@ -55,7 +55,7 @@ def draw_per_pair(
 
     ``matrix`` has those of its score matrices, and ``rest`` those of all else. Lesson 11.
     """
-    drawn = plotting.draw_curves(
+    figure = plotting.draw_curves(
         tokens,
         {"score matrix": matrix, "everything else": rest},
         unit="B",
@@ -65,8 +65,8 @@ def draw_per_pair(
         ylabel="saved by one block",
     )
     # all would run into each other
-    drawn.axes[0].set_xticks([size for size in tokens if not math.log2(size) % 1])
-    return drawn
+    figure.axes[0].set_xticks([size for size in tokens if not math.log2(size) % 1])
+    return figure
 
 
 def explore_memory() -> None:

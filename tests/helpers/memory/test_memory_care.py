@@ -239,7 +239,7 @@ def test_an_operator_that_cannot_run_alone_is_named_and_what_needs_its_workspace
     estimate = estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8))
     assert any("cannot be run alone here" in sentence for sentence in estimate.uncertain)
     monkeypatch.setattr("helpers.memory._probing._machine_bytes", lambda: 1e18)
-    monkeypatch.setattr("helpers.memory._probing._Runner._finished", lambda *_: None)
+    monkeypatch.setattr("helpers.memory._probing._Runner._finish_run", lambda *_: None)
     assert estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8)).peak_bytes > 0
 
 

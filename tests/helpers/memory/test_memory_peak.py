@@ -12,13 +12,13 @@ from torch import nn
 
 from helpers import steps
 from helpers.memory import (
-    _trace as records,
-    _tracing as tracing,
+    _events as events,
+    _tracer as tracer,
     estimate_peak_memory,
     measure_peak_memory,
 )
+from helpers.memory._allocator import Usage
 from helpers.memory._attribution import SavedNumbers
-from helpers.memory._trace import Usage
 from helpers.models import LeNet
 
 TOKENS = torch.arange(128).reshape(8, 16) % 100
@@ -221,7 +221,7 @@ def test_adam_carries_two_moments_and_a_step_for_each_parameter():
 def test_without_workspace_lenet_would_be_far_off(monkeypatch):
     exact = estimate_peak_memory(LeNet(), (64, 1, 28, 28), training=False)
     assert exact.category_bytes["workspace"] > 0.4 * exact.peak_bytes
-    monkeypatch.setattr("helpers.memory._trace.usage", lambda _changes: Usage(0, 0))
+    monkeypatch.setattr("helpers.memory._allocator.usage", lambda _changes: Usage(0, 0))
     blind = estimate_peak_memory(LeNet(), (64, 1, 28, 28), training=False)
     assert blind.peak_bytes < 0.9 * exact.peak_bytes
 
@@ -229,7 +229,7 @@ def test_without_workspace_lenet_would_be_far_off(monkeypatch):
 def test_without_accumulation_in_place_attention_would_be_off(monkeypatch):
     model = SelfAttention(64, 4, weights=False)
     exact = assert_exact(model, (4, 32, 64))
-    monkeypatch.setattr(records, "_in_place", lambda *_: None)
+    monkeypatch.setattr(events, "_in_place_operator", lambda *_: None)
     out_of_place = estimate_peak_memory(model, (4, 32, 64))
     # queries, keys, values: three sums
     assert len(out_of_place.timeline.tensors) == len(exact.timeline.tensors) + 2
@@ -249,9 +249,9 @@ def test_without_the_numbers_that_a_product_keeps_it_would_be_eight_bytes_off(mo
 def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
     """The trace alone computes nothing: it is done without any real tensor of the step's size."""
     monkeypatch.setattr(
-        "helpers.memory._probing.probed", lambda trace, device: pytest.fail("stop here")
+        "helpers.memory._probing.probe_operators", lambda trace, device: pytest.fail("stop here")
     )
-    trace = tracing.traced(steps.step(nn.Linear(1, 1), (10**12, 1)))
+    trace = tracer.trace_step(steps.step(nn.Linear(1, 1), (10**12, 1)))
     assert max(trace.storage_bytes.values()) == 4 * 10**12
 
 

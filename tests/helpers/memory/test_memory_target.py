@@ -15,7 +15,7 @@ from helpers.memory import (
     measure_peak_memory,
     profile_layer_mem,
 )
-from helpers.memory._trace import cuda_usage
+from helpers.memory._allocator import cuda_usage
 from helpers.models import LeNet
 
 needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")

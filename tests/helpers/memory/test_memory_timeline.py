@@ -14,7 +14,7 @@ from helpers.memory import (
     PeakEstimate,
     estimate_peak_memory,
 )
-from helpers.memory._trace import recorded, usage
+from helpers.memory._allocator import record_allocations, usage
 from helpers.models import LeNet
 from helpers.results import from_dict
 
@@ -126,7 +126,7 @@ def test_usage_of_known_changes():
 
 
 def test_a_record_sees_each_allocation_and_release_in_its_window():
-    with recorded() as record:
+    with record_allocations() as record:
         record.mark("made")
         first = torch.empty(100, dtype=torch.uint8)
         second = torch.empty(50, dtype=torch.uint8)

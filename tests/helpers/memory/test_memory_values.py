@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from helpers.memory import (
     ModelError,
     _probing as probing,
-    _tracing as tracing,
+    _tracer as tracer,
     estimate_peak_memory,
     measure_peak_memory,
 )
@@ -169,13 +169,15 @@ class Transposed(nn.Module):
 
 
 def test_a_result_that_lies_otherwise_than_pytorch_says_is_traced_as_it_lies(monkeypatch):
-    traces, real = [], tracing.traced
-    monkeypatch.setattr(tracing, "traced", lambda *args: traces.append(real(*args)) or traces[-1])
+    traces, real = [], tracer.trace_step
+    monkeypatch.setattr(
+        tracer, "trace_step", lambda *args: traces.append(real(*args)) or traces[-1]
+    )
     estimate = estimate_peak_memory(Transposed(), (2, 64, 24))
     assert estimate.peak_bytes == measure_peak_memory(Transposed(), (2, 64, 24)).peak_bytes
     name = "native_layer_norm_backward"
     sent = [
-        [each.made[0].strides for each in t.events if getattr(each, "name", "") == name]
+        [each.made_storages[0].strides for each in t.events if getattr(each, "name", "") == name]
         for t in traces
     ]
     assert [strides[-1] for strides in sent] == [(1536, 1, 64), (1536, 24, 1)]
@@ -199,7 +201,7 @@ def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
     expected = measure_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes
     monkeypatch.setattr(probing, "_LARGE_BYTES", 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes == expected
-    monkeypatch.setattr(probing, "_at_full_size", lambda *_: 0)
+    monkeypatch.setattr(probing, "_inside_at_full_size", lambda *_: 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes < expected
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from helpers.studies.parallel_plans._footprint import handed_on, number_type, without_values
+from helpers.studies.parallel_plans._footprint import empty_output, number_type, without_values
 
 
 def test_a_copy_has_everything_but_the_values() -> None:
@@ -35,7 +35,7 @@ def test_a_copy_has_everything_but_the_values() -> None:
 
 def test_what_is_handed_on_is_what_the_layers_make_and_the_layers_stay_as_they_are() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5)).double()
-    made = handed_on(net, torch.empty(7, 3, 4, dtype=number_type(net)))
+    made = empty_output(net, torch.empty(7, 3, 4, dtype=number_type(net)))
     assert (made.shape, made.dtype, made.is_meta, made.requires_grad) == (
         (7, 5),
         torch.float64,
@@ -43,5 +43,5 @@ def test_what_is_handed_on_is_what_the_layers_make_and_the_layers_stay_as_they_a
         False,
     )
     assert net[2].num_batches_tracked == 0
-    assert handed_on([], torch.zeros(2)).shape == (2,)
+    assert empty_output([], torch.zeros(2)).shape == (2,)
     assert (number_type(net), number_type(nn.ReLU())) == (torch.float64, torch.get_default_dtype())

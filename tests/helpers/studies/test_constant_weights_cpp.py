@@ -23,7 +23,7 @@ from helpers.studies.constant_weights._cpp_sources import (
     PADDING,
     context_of,
     cpp_source,
-    packed,
+    pack,
 )
 from helpers.studies.constant_weights._network import (
     ACTIVATIONS,
@@ -230,7 +230,7 @@ def test_every_float_stands_in_the_source_bit_for_bit():
     source = cpp_source(network, "constexpr")
     array = source[source.index("constants[]") :].partition("};")[0]
     found = [float.fromhex(text) for text in re.findall(r"-?0x[0-9a-f.]+p[+-]?\d+", array)]
-    assert np.array(found, np.float32).tobytes() == packed(network).tobytes()
+    assert np.array(found, np.float32).tobytes() == pack(network).tobytes()
 
 
 def test_denormal_weights_count():
@@ -289,7 +289,7 @@ def test_by_pointer_only_the_sizes_are_in_the_source():
         standard_network(1), "lanes_pointer"
     )
     assert cpp_source(standard_network(0), "lanes") != cpp_source(standard_network(1), "lanes")
-    assert packed(standard_network()).size == standard_network().parameters + PADDING
+    assert pack(standard_network()).size == standard_network().parameters + PADDING
 
 
 def test_unknown_placements_and_networks_that_are_too_large_are_refused():
@@ -396,7 +396,7 @@ def test_build_cpp_keeps_what_it_compiled(tmp_path, monkeypatch):
 def test_packed_numbers_begin_at_a_multiple_of_64_bytes() -> None:
     for width in range(1, 20):  # sizes whose arrays the allocator puts at different places
         network = random_network((width, 3), ("relu",))
-        numbers = packed(network)
+        numbers = pack(network)
         layer = network.layers[0]
         expected = [*layer.bias, *layer.weights.reshape(-1), *[0.0] * PADDING]
         assert numbers.ctypes.data % 64 == 0

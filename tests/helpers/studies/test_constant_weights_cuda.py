@@ -387,7 +387,9 @@ def stand_in(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_timing, "_random_rows", torch.randn)
     monkeypatch.setattr(cuda_timing, "_bandwidth", lambda card: 4.8e12)
     monkeypatch.setattr(
-        cuda_timing, "_compiled", lambda module, rows: (_ for _ in ()).throw(OSError("no compiler"))
+        cuda_timing,
+        "_make_compiled",
+        lambda module, rows: (_ for _ in ()).throw(OSError("no compiler")),
     )
     monkeypatch.setattr(hardware, "machine_card", lambda: card, raising=False)
     monkeypatch.setattr(

@@ -39,7 +39,7 @@ def test_eager_fills_the_callers_tensor_whatever_its_last_activation(activation)
     network = random_network((4, 5, 3), ("relu", activation), seed=1)
     x, out = torch.randn(6, 4), torch.full((6, 3), torch.nan)
     with torch.inference_mode():
-        peers._eager(network)(x, out)
+        peers._make_eager(network)(x, out)
     assert torch.allclose(out.double(), exact_outputs(network, x), atol=1e-6)
 
 
@@ -47,21 +47,21 @@ def test_a_network_of_one_layer_without_activation_has_an_eager_way():
     network = random_network((4, 3), ("identity",))
     x, out = torch.randn(6, 4), torch.full((6, 3), torch.nan)
     with torch.inference_mode():
-        peers._eager(network)(x, out)
+        peers._make_eager(network)(x, out)
     assert torch.allclose(out.double(), exact_outputs(network, x), atol=1e-6)
 
 
 def test_a_peer_that_does_not_work_is_named_and_one_that_is_wrong_stops_the_measurement(
     monkeypatch,
 ):
-    monkeypatch.setattr(peers, "_compiled", _fails)
-    monkeypatch.setattr(peers, "_onnx", _fails)
+    monkeypatch.setattr(peers, "_make_compiled", _fails)
+    monkeypatch.setattr(peers, "_make_onnx", _fails)
     x, out, absent = torch.randn(3, 4), torch.empty(3, 2), {}
     with torch.inference_mode():
         assert list(peers._peers(NETWORK, x, out, absent)) == [peers.EAGER]
         assert absent == dict.fromkeys((peers.COMPILED, peers.FROZEN, peers.ONNX), "no compiler")
         monkeypatch.setattr(
-            peers, "_onnx", lambda network: lambda x, out: network.module()(x).numpy() + 1e-4
+            peers, "_make_onnx", lambda network: lambda x, out: network.module()(x).numpy() + 1e-4
         )
         with pytest.raises(
             AssertionError, match=r"ONNX Runtime is 0\.0001 from float64, more than 1e-05"
@@ -75,7 +75,7 @@ def test_without_onnx_runtime_the_group_that_brings_it_is_named(monkeypatch):
         ModuleNotFoundError,
         match=r"onnxruntime and onnx not installed; .* installs the group peers",
     ):
-        peers._onnx(NETWORK)
+        peers._make_onnx(NETWORK)
 
 
 # the group peers; not in CI, so no skip
@@ -85,7 +85,7 @@ if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
     def test_the_onnx_model_is_the_network(activation):
         network = random_network((4, 5, 3), ("tanh", activation), seed=3)
         x = torch.randn(6, 4)
-        found = torch.as_tensor(peers._onnx(network)(x, torch.empty(6, 3)))
+        found = torch.as_tensor(peers._make_onnx(network)(x, torch.empty(6, 3)))
         assert torch.allclose(found.double(), exact_outputs(network, x), atol=1e-6)
 
 
@@ -136,8 +136,8 @@ def three(monkeypatch):
     """Three programs to call raw, a peak of 2 and a product of 1 GFLOP/s, and no peer that takes
     long to compile.
     """
-    monkeypatch.setattr(peers, "_compiled", _fails)
-    monkeypatch.setattr(peers, "_onnx", _fails)
+    monkeypatch.setattr(peers, "_make_compiled", _fails)
+    monkeypatch.setattr(peers, "_make_onnx", _fails)
     monkeypatch.setattr(peers, "RAW", THREE)
     monkeypatch.setattr(peers, "_peak", lambda: 2e9)
     monkeypatch.setattr(peers, "_product", lambda: 1e9)

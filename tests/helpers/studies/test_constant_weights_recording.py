@@ -19,7 +19,7 @@ def test_a_listing_of_sm_60_is_read_in_todays_words():
         /*0048*/                   BRA `(.L_1) ;
 """
     (kernel,) = cubin_file.parse(recorded_counts.as_of_today(listing)).values()
-    row = recorded_counts._counted(kernel, "const", "sm_60")
+    row = recorded_counts._count_kernel(kernel, "const", "sm_60")
     assert (row.total, row.multiply_adds, row.immediate, row.constant_bank) == (7, 2, 1, 1)
     assert (row.global_loads, row.shared_loads) == (1, 1)
 

@@ -282,7 +282,7 @@ def synthetic():
         elapsed_s=1.0,
         instruction_set="none",
         noise=errors([1], [1]),
-        networks=collecting._places(shapes, networks),
+        networks=collecting._locate_networks(shapes, networks),
         rows=tuple(rows),
     )
 

@@ -17,9 +17,9 @@ def stand_ins(monkeypatch):
     def absent(net):
         raise ModuleNotFoundError("onnx not installed")
 
-    for name in ("_compiled", "_frozen"):
+    for name in ("_make_compiled", "_make_frozen"):
         monkeypatch.setattr(compilers, name, lambda net: net)
-    monkeypatch.setattr(compilers, "_onnx", absent)
+    monkeypatch.setattr(compilers, "_make_onnx", absent)
 
 
 def test_every_way_that_runs_is_timed_and_the_others_are_named(stand_ins):
@@ -38,7 +38,7 @@ def test_every_way_that_runs_is_timed_and_the_others_are_named(stand_ins):
 
 
 def test_a_way_with_wrong_logits_is_not_timed(stand_ins, monkeypatch):
-    monkeypatch.setattr(compilers, "_frozen", lambda net: lambda images: net(images) * 1.001)
+    monkeypatch.setattr(compilers, "_make_frozen", lambda net: lambda images: net(images) * 1.001)
     with pytest.raises(RuntimeError, match="frozen weights is off by"):
         compilers.measure_compilers(batch=2, budget_s=0.1)
 

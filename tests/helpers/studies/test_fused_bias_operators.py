@@ -467,7 +467,7 @@ def test_wrong_arguments_are_told_what_is_accepted(call, error, words):
 
 
 def test_without_a_compiler_the_kernels_say_so(monkeypatch):
-    cpp_kernels.compiled.cache_clear()
+    cpp_kernels.compile_program.cache_clear()
     cpp_kernels._function.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(native.MissingToolError, match="To mend it"):

@@ -54,9 +54,9 @@ def _quick_compiler(monkeypatch):
     monkeypatch.setattr(
         torch, "compile", lambda fn, **options: real(fn, backend="aot_eager", **options)
     )
-    variants._compiled.cache_clear()
+    variants._compile_separate.cache_clear()
     yield
-    variants._compiled.cache_clear()
+    variants._compile_separate.cache_clear()
 
 
 def tensors(batch=2, before=3, after=5, pixels=7, seed=0):
@@ -424,7 +424,7 @@ def test_the_storys_figures_are_recorded_for_lesson_18():
 
 @pytest.mark.skipif(os.name != "posix", reason="a compiler that is a script is POSIX's")
 def test_a_compiler_that_is_broken_is_missing(monkeypatch, tmp_path):
-    cpp_kernels.compiled.cache_clear()
+    cpp_kernels.compile_program.cache_clear()
     broken = tmp_path / "c++"
     broken.write_text('#!/bin/sh\nif [ "$1" = --version ]; then echo broken; else exit 1; fi\n')
     broken.chmod(0o755)
@@ -437,7 +437,7 @@ def test_a_compiler_that_is_broken_is_missing(monkeypatch, tmp_path):
 
 @needs_compiler
 def test_a_folder_that_keeps_no_program_is_missing(monkeypatch, tmp_path):
-    cpp_kernels.compiled.cache_clear()
+    cpp_kernels.compile_program.cache_clear()
     (tmp_path / "cache").write_text("a file, no folder")
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
     assert "set the environment variable HELPERS_CACHE" in variants.missing("one-pass")

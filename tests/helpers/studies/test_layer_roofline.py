@@ -32,7 +32,7 @@ def _figures_closed():
 def test_a_reading_program_adds_up_every_weight(streams):
     weights = torch.randint(0, 100, (3, 128)).float()
     total = torch.zeros(1)
-    read = native.compile_cpp(measuring._reading(streams)).function(measuring._READS)
+    read = native.compile_cpp(measuring._reading_source(streams)).function(measuring._READS)
     read(weights, weights.numel(), total)
     assert total.item() == weights.sum().item()  # sums of integers are exact in any order
     weights[2, 127] += 1  # the last one

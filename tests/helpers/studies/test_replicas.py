@@ -268,7 +268,7 @@ def test_its_gradient_is_autograd_s_for_any_number_of_points_and_replicas(dtype)
     """
     for points, count, seed in ((5, 1, 0), (16, 3, 1), (33, 6, 2)):
         other = replicas.make_problem(seed, **SMALL | {"points": points, "pair_sets": 1})
-        prepared, _ = training.prepared_for(other, replicas=count, dtype=dtype)
+        prepared, _ = training.prepare_replicas(other, replicas=count, dtype=dtype)
         ours, theirs = (training.PROGRAMS[way](prepared) for way in ("own_step", "gather"))
         (loss, judged, (found,)), (exact, validated, parts) = ours.evaluate(), theirs.evaluate()
         expected, exact = torch.cat([part.flatten(1) for part in parts], dim=1), exact.detach()
@@ -312,7 +312,7 @@ def test_a_mistake_in_it_is_seen(right, wrong, problem, alone, monkeypatch):
     planted = native.compile_cpp(
         source.replace(right, wrong), flags=("-O1", "-std=c++17", "-DREAL=double")
     )
-    monkeypatch.setattr(own_step, "compiled", lambda dtype: planted)
+    monkeypatch.setattr(own_step, "compile_program", lambda dtype: planted)
     assert difference(fit(problem, "own_step"), alone["nothing"]) > 1e-4
 
 
@@ -320,7 +320,7 @@ def test_a_mistake_in_it_is_seen(right, wrong, problem, alone, monkeypatch):
 def test_it_is_right_for_the_plainest_processor_too(problem, alone, monkeypatch):
     source = native.read_source(own_step.__package__, "own_step.cpp")
     plain = native.compile_cpp(source, flags=("-O1", "-std=c++17", "-DREAL=double"))
-    monkeypatch.setattr(own_step, "compiled", lambda dtype: plain)
+    monkeypatch.setattr(own_step, "compile_program", lambda dtype: plain)
     assert difference(fit(problem, "own_step"), alone["nothing"]) < TOLERANCE
 
 
@@ -468,14 +468,14 @@ def calls_of(prepared, way):
 
 
 def test_separate_networks_call_more_for_each_replica_and_a_stack_does_not(problem):
-    few, many = (training.prepared_for(problem, replicas=count)[0] for count in (2, 5))
+    few, many = (training.prepare_replicas(problem, replicas=count)[0] for count in (2, 5))
     for separate, stacked in (("separate", "stacked"), ("separate_last", "fused_optimizer")):
         assert calls_of(few, stacked).total() == calls_of(many, stacked).total()
         assert calls_of(many, separate).total() - calls_of(few, separate).total() >= 3 * 30
 
 
 def test_a_shared_validation_takes_one_forward_pass_of_the_networks_instead_of_two(problem):
-    prepared, _ = training.prepared_for(problem, replicas=3)
+    prepared, _ = training.prepare_replicas(problem, replicas=3)
     # two tanh a pass
     takes = {"stacked": 4, "pair_product": 4, "shared_validation": 2, "fused_optimizer": 2}
     assert {way: calls_of(prepared, way)[torch.ops.aten.tanh.default] for way in takes} == takes
@@ -557,7 +557,7 @@ def test_a_hundred_replicas_train_eight_times_faster_together():
     """The floor for every machine; the planted program, a stack that masks as one replica did, does
     not reach it.
     """
-    prepared, _ = training.prepared_for(replicas.make_problem(), replicas=100)
+    prepared, _ = training.prepare_replicas(replicas.make_problem(), replicas=100)
     calls = {"sequential": 1, "stacked": 1, "fused_optimizer": 6} | (
         {"own_step": 6} if "own_step" in EAGER else {}
     )
@@ -570,7 +570,7 @@ def test_a_hundred_replicas_train_eight_times_faster_together():
 
 @pytest.mark.timed
 def test_one_replica_is_no_slower_by_the_default():
-    prepared, _ = training.prepared_for(replicas.make_problem(), replicas=1)
+    prepared, _ = training.prepare_replicas(replicas.make_problem(), replicas=1)
     calls = {"sequential": 10, "fused_optimizer": 10} | (
         {"own_step": 10} if "own_step" in EAGER else {}
     )

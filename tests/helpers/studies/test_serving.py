@@ -545,11 +545,9 @@ def test_a_planted_fault_changes_the_texts(monkeypatch, fault):
         monkeypatch.setattr(engine, "_rows", lambda *given: [row ^ 1 for row in rows(*given)])
         monkeypatch.setattr(engine.DecoderStep, "_check", lambda *_: None)
     if fault == "pages":  # pages are read in the order of their numbers
-        attended = engine._attended
+        attended = engine._attend
         monkeypatch.setattr(
-            engine,
-            "_attended",
-            lambda q, cache, table, end: attended(q, cache, table.sort()[0], end),
+            engine, "_attend", lambda q, cache, table, end: attended(q, cache, table.sort()[0], end)
         )
     if fault == "places":  # every text begins at place 0 in each step
         given = engine.ragged_step

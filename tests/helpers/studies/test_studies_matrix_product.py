@@ -99,7 +99,7 @@ def test_every_program_computes_the_product(name, shape):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (8, 16, 8), (9, 7, 17), (20, 3, 10)])
 def test_the_cuda_kernels_compute_the_product_on_the_launch_that_they_get(name, shape):
     a, b = factors(*shape)
-    found = matrix_product._launched(emulated(name, 8), 8, torch.device("cpu"), a, b)
+    found = matrix_product._launch(emulated(name, 8), 8, torch.device("cpu"), a, b)
     np.testing.assert_allclose(found, a.double().numpy() @ b.double().numpy(), rtol=1e-4, atol=1e-4)
 
 
@@ -114,7 +114,7 @@ def test_a_planted_mistake_in_the_kernel_is_seen(old, new):
     assert source.count(old) == 1
     a, b = factors(9, 7, 17)
     kernel = emulated("tiled", 8, source.replace(old, new))
-    found = matrix_product._launched(kernel, 8, torch.device("cpu"), a, b)
+    found = matrix_product._launch(kernel, 8, torch.device("cpu"), a, b)
     assert error_share(found, a, b) > 1
 
 
@@ -283,7 +283,7 @@ def test_the_error_is_a_share_of_what_rounding_can_cause():
             "a is a float32 matrix on cpu; this is torch.float64",
         ),
         (
-            lambda: matrix_product._launched(
+            lambda: matrix_product._launch(
                 None, 8, torch.device("cpu"), torch.ones(1, 1).expand(600_000, 1), torch.ones(1, 1)
             ),
             ValueError,

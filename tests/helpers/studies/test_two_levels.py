@@ -14,7 +14,7 @@ from helpers.links import Link
 from helpers.ranks import RankError
 from helpers.studies import two_levels
 from helpers.studies.two_levels import A3_MEGA, B200_FOUR_NODES, B200_ONE_NODE, Ring, figures
-from helpers.studies.two_levels._measuring import _compared
+from helpers.studies.two_levels._measuring import _compare_times
 from helpers.studies.two_levels._rings import node_rings
 
 FAST, SLOW = Link(400e6, 0.1e-3), Link(20e6, 2e-3)
@@ -118,10 +118,10 @@ def test_other_numbers_of_ranks_are_refused():
 
 def test_the_slowest_rank_of_the_fastest_repeat_counts():
     ranks = [[(5.0, 2.0), (4.0, 3.0), (9.0, 2.0)], [(4.0, 2.1), (4.2, 1.0), (1.0, 2.2)]]
-    row = _compared(8, ranks)  # the slowest: (5, 2.1), (4.2, 3), (9, 2.2)
+    row = _compare_times(8, ranks)  # the slowest: (5, 2.1), (4.2, 3), (9, 2.2)
     assert (row.ring_s, row.two_levels_s, row.ratio) == (4.2, 2.1, 2.0)
     assert not row.stable  # 5 is 19 % above 4.2
-    assert _compared(8, [[(4.0, 2.1), (4.2, 2.0)]]).stable
+    assert _compare_times(8, [[(4.0, 2.1), (4.2, 2.0)]]).stable
 
 
 # --- published ---

@@ -32,8 +32,8 @@ _PROGRAM = Path(__file__).with_name("cells.py")
 
 
 class Effect(Record):
-    """What a library says as it is and with the limits of a setting; ``limit`` is the variable that
-    asks for it.
+    """The words of a library as it is and with the limits of a setting; ``limit`` is the variable
+    that asks for it.
     """
 
     setting: str
@@ -72,7 +72,7 @@ class Change(Record):
 
 
 class Rehearsal(Record):
-    """What a rehearsal found: the effects of its settings, and the outputs that changed."""
+    """The results of a rehearsal: the effects of its settings, and the outputs that changed."""
 
     notebooks: int
     settings: tuple[str, ...]
@@ -95,12 +95,12 @@ class Rehearsal(Record):
         ]
         lines += [f"NOT REHEARSED, {reason}" for reason in self.impossible]
         for effect in self.effects:
-            what = (
+            difference = (
                 f"{effect.as_it_is} -> {effect.limited}"
                 if effect.has_effect
                 else f"NO EFFECT, {effect.as_it_is}"
             )
-            lines.append(f"{effect.setting}: {effect.limit}: {effect.says}: {what}")
+            lines.append(f"{effect.setting}: {effect.limit}: {effect.says}: {difference}")
         for change in self.changes:
             lines.append(
                 f"{change.setting}: {change.notebook}, code cell {change.cell}, {change.verdict}: "
@@ -117,33 +117,45 @@ def rehearse(
 
     Raises AuthoringError where a run ends before it has compared every notebook.
     """
-    found: dict[str, tuple[list[Effect], list[Change]]] = {}
+    results: dict[str, tuple[list[Effect], list[Change]]] = {}
     impossible = []
     for setting in settings:
         try:
-            found[setting.name] = _rehearsed(course, setting, notebooks, sanitize)
+            results[setting.name] = _rehearse_setting(course, setting, notebooks, sanitize)
         except Unavailable as error:
             impossible.append(f"{setting.name}: {error}")
-    effects = tuple(effect for effects, _ in found.values() for effect in effects)
-    changes = tuple(change for _, changes in found.values() for change in changes)
-    return Rehearsal(len(notebooks), tuple(found), tuple(impossible), effects, changes)
+    effects = tuple(effect for effects, _ in results.values() for effect in effects)
+    changes = tuple(change for _, changes in results.values() for change in changes)
+    return Rehearsal(len(notebooks), tuple(results), tuple(impossible), effects, changes)
 
 
-def _rehearsed(
+def _rehearse_setting(
     course: Course, setting: Setting, notebooks: Sequence[Path], sanitize: Path
 ) -> tuple[list[Effect], list[Change]]:
-    with _limited(setting) as limited:
-        effects = _effects(setting, limited)
-        first = _changes(course, limited, notebooks, sanitize)
-        changed = [
-            path for path in notebooks if any(name == _name(course, path) for name, _ in first)
+    with _apply_limits(setting) as limits:
+        effects = _effects(setting, limits)
+        first_changes = _changes(course, limits, notebooks, sanitize)
+        changed_notebooks = [
+            path
+            for path in notebooks
+            if any(name == _name(course, path) for name, _ in first_changes)
         ]
-        again = _changes(course, limited, changed, sanitize) if changed else {}
-    with _limited(AS_IT_IS) as plain:
-        without = _changes(course, plain, changed, sanitize) if changed else {}
+        second_changes = (
+            _changes(course, limits, changed_notebooks, sanitize) if changed_notebooks else {}
+        )
+    with _apply_limits(AS_IT_IS) as plain:
+        unlimited_changes = (
+            _changes(course, plain, changed_notebooks, sanitize) if changed_notebooks else {}
+        )
     return effects, [
-        Change(setting.name, *place, *how, again=place in again, without=place in without)
-        for place, how in first.items()
+        Change(
+            setting.name,
+            *location,
+            *difference,
+            again=location in second_changes,
+            without=location in unlimited_changes,
+        )
+        for location, difference in first_changes.items()
     ]
 
 
@@ -152,16 +164,16 @@ def notebooks(course: Course, numbers: Sequence[str] = ()) -> tuple[Path, ...]:
     and exercises.
     """
     lessons = course.lessons(numbers)
-    found = [course.notebook(one) for one in (*lessons, *course.appendices(numbers))]
+    paths = [course.notebook(lesson) for lesson in (*lessons, *course.appendices(numbers))]
     for lesson in lessons:
-        found += sorted((course.folder / "exercises").glob(f"{lesson.number}_*.ipynb"))
-    return tuple(found)
+        paths += sorted((course.folder / "exercises").glob(f"{lesson.number}_*.ipynb"))
+    return tuple(paths)
 
 
 @dataclass(frozen=True)
-class _Limited:
-    """How to start a process with a setting's limits: words before its command, variables,
-    processors it may use.
+class _Limits:
+    """The limits of a setting for a process: words before its command, variables, processors that
+    it may use.
     """
 
     prefix: tuple[str, ...]
@@ -176,7 +188,7 @@ class _Limited:
 
 
 @contextmanager
-def _limited(setting: Setting) -> Iterator[_Limited]:
+def _apply_limits(setting: Setting) -> Iterator[_Limits]:
     with tempfile.TemporaryDirectory(
         prefix="course-rehearsal-", ignore_cleanup_errors=True
     ) as name:
@@ -184,11 +196,13 @@ def _limited(setting: Setting) -> Iterator[_Limited]:
         variables = dict(setting.variables)
         if setting.processor:
             variables |= {
-                "LD_PRELOAD": str(_compiled(folder)),
+                "LD_PRELOAD": str(_compile_answers(folder)),
                 "REHEARSED_CPUID": setting.processor.text,
             }
         environment = {**os.environ, **headless(cache_folder=str(folder / "cache")), **variables}
-        yield _Limited(_seen_files(setting, folder), environment, variables, _processors(setting))
+        yield _Limits(
+            _command_prefix(setting, folder), environment, variables, _processors(setting)
+        )
 
 
 def _processors(setting: Setting) -> frozenset[int] | None:
@@ -202,12 +216,12 @@ def _processors(setting: Setting) -> frozenset[int] | None:
     return frozenset(usable[: setting.cores])
 
 
-def _compiled(folder: Path) -> Path:
+def _compile_answers(folder: Path) -> Path:
     """Return processor.c, compiled; raises Unavailable where this processor answers every program
     itself.
     """
-    known = Path("/proc/cpuinfo")
-    if not known.exists() or "cpuid_fault" not in known.read_text(encoding="utf-8"):
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists() or "cpuid_fault" not in cpuinfo.read_text(encoding="utf-8"):
         raise Unavailable(
             "this processor cannot answer as another one (no cpuid_fault among its flags)"
         )
@@ -221,31 +235,31 @@ def _compiled(folder: Path) -> Path:
     return target
 
 
-def _seen_files(setting: Setting, folder: Path) -> tuple[str, ...]:
+def _command_prefix(setting: Setting, folder: Path) -> tuple[str, ...]:
     """Return the words that start a command which sees other files in place of the system's."""
-    bound = []
+    bind_options = []
     for number, (path, text) in enumerate(files(setting).items()):
-        mine = folder / f"file-{number}"
-        mine.write_text(text, encoding="utf-8")
-        bound += ["--ro-bind", str(mine), str(path)]
-    if not bound:
+        replacement = folder / f"file-{number}"
+        replacement.write_text(text, encoding="utf-8")
+        bind_options += ["--ro-bind", str(replacement), str(path)]
+    if not bind_options:
         return ()
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise Unavailable(
             f"{setting.name} shows other files in place of the system's; install bubblewrap"
         )
-    return (bubblewrap, "--die-with-parent", "--dev-bind", "/", "/", *bound, "--")
+    return (bubblewrap, "--die-with-parent", "--dev-bind", "/", "/", *bind_options, "--")
 
 
-def _effects(setting: Setting, limited: _Limited) -> list[Effect]:
-    """Return what shows each limit's effect; of the answers of another processor, all that
+def _effects(setting: Setting, limits: _Limits) -> list[Effect]:
+    """Return the evidence of each limit's effect; of the answers of another processor, all that
     changed.
     """
     python = [sys.executable, "-P"]
-    with _limited(AS_IT_IS) as plain:
-        before = effects.facts(python, plain.environment, plain.start)
-    after = effects.facts([*limited.prefix, *python], limited.environment, limited.start)
+    with _apply_limits(AS_IT_IS) as plain:
+        facts_before = effects.facts(python, plain.environment, plain.start)
+    facts_after = effects.facts([*limits.prefix, *python], limits.environment, limits.start)
     shows = [(f"{key}={value}", effects.SHOWN_BY[key]) for key, value in setting.variables.items()]
     shows += [(f"{setting.cores} core(s)", "cores of the card")] if setting.cores else []
     shows += (
@@ -255,9 +269,19 @@ def _effects(setting: Setting, limited: _Limited) -> list[Effect]:
     )
     shows += [("flags hidden", "extensions of the card")] if setting.hidden else []
     if setting.processor:
-        shows += [("another cpuid", name) for name in after if before.get(name) != after[name]]
+        shows += [
+            ("another cpuid", name)
+            for name in facts_after
+            if facts_before.get(name) != facts_after[name]
+        ]
     return [
-        Effect(setting.name, limit, says, before.get(says, "nothing"), after.get(says, "nothing"))
+        Effect(
+            setting.name,
+            limit,
+            says,
+            facts_before.get(says, "nothing"),
+            facts_after.get(says, "nothing"),
+        )
         for limit, says in dict.fromkeys(shows)
     ]
 
@@ -267,41 +291,41 @@ def _name(course: Course, notebook: Path) -> str:
 
 
 def _changes(
-    course: Course, limited: _Limited, notebooks: Sequence[Path], sanitize: Path
+    course: Course, limits: _Limits, notebooks: Sequence[Path], sanitize: Path
 ) -> dict[tuple[str, int], tuple[str, str, str]]:
     """Run notebooks in one process with the limits: (notebook, cell) to why and what changed."""
     with tempfile.TemporaryDirectory(
         prefix="course-rehearsal-", ignore_cleanup_errors=True
     ) as folder:
-        told = Path(folder, "changes")
-        asked = {
+        failures_file = Path(folder, "changes")
+        request = {
             "root": str(course.root),
             "sanitize": str(sanitize),
-            "variables": limited.variables,
+            "variables": limits.variables,
             "notebooks": [str(path) for path in notebooks],
         }
-        command = [*limited.prefix, sys.executable, "-P", str(_PROGRAM), str(told)]
+        command = [*limits.prefix, sys.executable, "-P", str(_PROGRAM), str(failures_file)]
         path = os.pathsep.join(
             filter(None, (str(course.root), str(_ROOT), os.environ.get("PYTHONPATH", "")))
         )
-        done = subprocess.run(
+        process = subprocess.run(
             command,
-            env={**limited.environment, "PYTHONPATH": path},
-            preexec_fn=limited.start,
-            input=json.dumps(asked),
+            env={**limits.environment, "PYTHONPATH": path},
+            preexec_fn=limits.start,
+            input=json.dumps(request),
             text=True,
             cwd=course.root,
             check=False,
         )
         lines = (
-            [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
-            if told.exists()
+            [json.loads(line) for line in failures_file.read_text(encoding="utf-8").splitlines()]
+            if failures_file.exists()
             else []
         )
-    if done.returncode != 0 or len(lines) != len(notebooks):
+    if process.returncode != 0 or len(lines) != len(notebooks):
         missing = _name(course, notebooks[len(lines)]) if len(lines) < len(notebooks) else "the end"
         raise AuthoringError(
-            f"the rehearsal ended with status {done.returncode} before {missing} was compared"
+            f"the rehearsal ended with status {process.returncode} before {missing} was compared"
         )
     return {
         (_name(course, notebook), cell): (why, stored, here)

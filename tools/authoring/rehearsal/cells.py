@@ -16,20 +16,20 @@ CELL_TIMEOUT_S = 600  # fewer instructions, and one core, take longer than a tes
 
 def main() -> None:
     """Read on standard input what to run, and write to the file of the first argument."""
-    asked = json.load(sys.stdin)
-    with warm.kernels() as kernels, Path(sys.argv[1]).open("w", encoding="utf-8") as told:
-        for notebook in map(Path, asked["notebooks"]):
-            found = strict.failures(
+    request = json.load(sys.stdin)
+    with warm.kernels() as kernels, Path(sys.argv[1]).open("w", encoding="utf-8") as output:
+        for notebook in map(Path, request["notebooks"]):
+            failures = strict.failures(
                 notebook,
-                Path(asked["root"]),
-                sanitize=Path(asked["sanitize"]),
+                Path(request["root"]),
+                sanitize=Path(request["sanitize"]),
                 kernels=kernels,
-                variables=asked["variables"],
+                variables=request["variables"],
                 cell_timeout_s=CELL_TIMEOUT_S,
             )
-            told.write(json.dumps([astuple(failure) for failure in found]) + "\n")
-            told.flush()
-            print(f"{notebook.name}: {len(found)} changed", file=sys.stderr, flush=True)
+            output.write(json.dumps([astuple(failure) for failure in failures]) + "\n")
+            output.flush()
+            print(f"{notebook.name}: {len(failures)} changed", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

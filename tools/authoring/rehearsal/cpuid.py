@@ -1,4 +1,4 @@
-"""What another processor says of itself when a program asks it (``cpuid``), as rules for
+"""The answers of another processor to a program that asks it (``cpuid``), as rules for
 processor.c.
 
 Source of the leaves: AMD64 Architecture Programmer's Manual, volume 3, appendix E.

@@ -1,5 +1,5 @@
-"""What each library says of the processor, so that a limit which nothing heeds is not taken for
-evidence.
+"""The facts that each library tells of the processor, so that a limit which nothing heeds is not
+taken for evidence.
 
 This file is also the program that asks the libraries, in a process of its own that has a setting's
 limits from the start.
@@ -45,11 +45,11 @@ _VERBOSE = {
 def facts(
     command: Sequence[str], environment: Mapping[str, str], start: Callable[[], None]
 ) -> dict[str, str]:
-    """Return what each library says in a process of Python that ``command`` starts and that begins
-    with ``start``.
+    """Return the facts that each library tells in a process of Python that ``command`` starts and
+    that begins with ``start``.
     """
     verbose = {**environment, "ONEDNN_VERBOSE": "1", "MKL_VERBOSE": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, __file__],
         env=verbose,
         preexec_fn=start,
@@ -58,15 +58,15 @@ def facts(
         check=True,
         timeout=300,
     )
-    said = {
-        name: found[1]
+    verbose_facts = {
+        name: match[1]
         for name, pattern in _VERBOSE.items()
-        if (found := pattern.search(done.stdout))
+        if (match := pattern.search(process.stdout))
     }
-    return json.loads(done.stdout.splitlines()[-1]) | said
+    return json.loads(process.stdout.splitlines()[-1]) | verbose_facts
 
 
-def _asked() -> dict[str, str]:
+def _ask_libraries() -> dict[str, str]:
     import numba
     import scipy.linalg  # noqa: F401  # it brings an OpenBLAS of its own
     import threadpoolctl
@@ -89,7 +89,7 @@ def _asked() -> dict[str, str]:
         "numba": f"{processor or 'this one'}, {_numba_registers()}",
         "FBGEMM's 2 x 255 x 127": _sum_of_bytes(),
         "exp of the C library": f"{_digits_of_exp():08x}",
-        "g++ -march=native": _compiled_for(),
+        "g++ -march=native": _compiler_extensions(),
         "threads of PyTorch": str(torch.get_num_threads()),
         "cores of the card": f"{card.usable_cores:g}" if card.usable_cores else "unknown",
         "last cache of the card": f"{caches[-1].size_bytes:,} B" if caches else "unknown",
@@ -104,8 +104,8 @@ def _numba_registers() -> str:
     @numba.njit(fastmath=True)
     def dot(a: numpy.ndarray, b: numpy.ndarray) -> float:
         total = 0.0
-        for place in range(a.size):
-            total += a[place] * b[place]
+        for index in range(a.size):
+            total += a[index] * b[index]
         return total
 
     dot(numpy.ones(8), numpy.ones(8))
@@ -126,11 +126,11 @@ def _sum_of_bytes() -> str:
         weights = torch._make_per_tensor_quantized_tensor(
             torch.full((16, 64), 127, dtype=torch.int8), 1.0, 0
         )
-        packed = torch.ops.quantized.linear_prepack(weights, None)
+        packed_weights = torch.ops.quantized.linear_prepack(weights, None)
         inputs = torch.zeros(4, 64)
         inputs[:, :2] = 255
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            inputs, 1.0, 0, packed
+            inputs, 1.0, 0, packed_weights
         )
     return f"{product[0, 0].item():,.0f}"
 
@@ -138,10 +138,10 @@ def _sum_of_bytes() -> str:
 def _digits_of_exp() -> int:
     import math
 
-    return zlib.crc32(repr([math.exp(place / 997) for place in range(-5000, 5000)]).encode())
+    return zlib.crc32(repr([math.exp(number / 997) for number in range(-5000, 5000)]).encode())
 
 
-def _compiled_for() -> str:
+def _compiler_extensions() -> str:
     from helpers import native
 
     macros = ("AMX_TILE", "AVX512BF16", "AVX512F", "AVX2", "FMA", "SSE4_2")
@@ -153,6 +153,6 @@ def _compiled_for() -> str:
 
 
 if __name__ == "__main__":
-    asked = _asked()
+    answers = _ask_libraries()
     sys.stdout.flush()
-    print(json.dumps(asked))
+    print(json.dumps(answers))

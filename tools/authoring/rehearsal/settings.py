@@ -31,7 +31,7 @@ class Unavailable(AuthoringError):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run has of this machine: ``name`` as the command takes it, ``what`` in words.
+    """A part of this machine for a run: ``name`` as the command takes it, ``what`` in words.
 
     ``variables`` limit libraries, ``cores`` are the processors that may be used, ``cache_bytes`` is
     the size of the last cache, ``hidden`` are the flags (words, of which those that begin so go)
@@ -147,7 +147,7 @@ SINGLE = (
 KNOWN = {setting.name: setting for setting in (AS_IT_IS, *SINGLE)}
 
 
-def chosen(name: str) -> Setting:
+def parse(name: str) -> Setting:
     """Return the setting of a name such as ``avx2`` or, for several at once, ``avx2+one-core``."""
     parts = name.split("+")
     unknown = [part for part in parts if part not in KNOWN]
@@ -155,10 +155,10 @@ def chosen(name: str) -> Setting:
         raise AuthoringError(
             f"no setting {', '.join(unknown)}; there are {', '.join(KNOWN)}, and a+b for both"
         )
-    found = KNOWN[parts[0]]
+    setting = KNOWN[parts[0]]
     for part in parts[1:]:
-        found |= KNOWN[part]
-    return found
+        setting |= KNOWN[part]
+    return setting
 
 
 LIMITED = "avx2+one-core+small-cache"  # what CI runs on a few lessons
@@ -167,23 +167,23 @@ WHOLE = ("avx512+four-threads", LIMITED, "sse", "amd")
 
 def files(setting: Setting, root: Path = Path("/")) -> dict[Path, str]:
     """Return the files below ``root`` that are seen otherwise, with their contents."""
-    found = {}
+    contents = {}
     if setting.hidden or setting.processor:
         path = root / "proc/cpuinfo"
         if not path.exists():
             raise Unavailable("this system has no /proc/cpuinfo, whose flags a setting hides")
-        found[path] = _cpuinfo(path.read_text(encoding="utf-8"), setting)
+        contents[path] = _cpuinfo(path.read_text(encoding="utf-8"), setting)
     if setting.cache_bytes:
-        found |= _last_caches(root, setting.cache_bytes)
-    return found
+        contents |= _last_caches(root, setting.cache_bytes)
+    return contents
 
 
 def _cpuinfo(text: str, setting: Setting) -> str:
     start = "|".join(sorted(map(re.escape, setting.hidden)))
     if start:
         text = re.sub(rf"(?m)(?<=[ \t])(?:{start})\w*(?: |$)", "", text)
-    known = setting.processor.cpuinfo if setting.processor else {}
-    for key, value in known.items():
+    fields = setting.processor.cpuinfo if setting.processor else {}
+    for key, value in fields.items():
         text = re.sub(rf"(?m)^({re.escape(key)}\s*:).*$", rf"\1 {value}", text)
     return text
 
@@ -194,14 +194,14 @@ def _last_caches(root: Path, size_bytes: int) -> dict[Path, str]:
     """
     caches = list((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"))
     levels = {cache: int((cache / "level").read_text()) for cache in caches}
-    found = {}
+    contents = {}
     for cache in (cache for cache, level in levels.items() if level == max(levels.values())):
         line, ways = (
             int((cache / name).read_text())
             for name in ("coherency_line_size", "ways_of_associativity")
         )
-        found[cache / "size"] = f"{size_bytes // 1024}K\n"
-        found[cache / "number_of_sets"] = f"{size_bytes // line // max(ways, 1)}\n"
-    if not found:
+        contents[cache / "size"] = f"{size_bytes // 1024}K\n"
+        contents[cache / "number_of_sets"] = f"{size_bytes // line // max(ways, 1)}\n"
+    if not contents:
         raise Unavailable("this system lists no caches, so the last one cannot be made smaller")
-    return found
+    return contents

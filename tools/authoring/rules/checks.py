@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 import nbformat
 
-from slides.cells import KEYS
+from slides.rules import KEYS
 from tools.authoring import minutes, notebook, yours
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
@@ -48,8 +48,8 @@ _PLACEHOLDER = re.compile(r"no run is recorded|python3? -m helpers\.recorded")
 _OBJECT_TEXT = re.compile(r"^<[^>]*>$", re.DOTALL)
 
 
-def _problem(lesson: Lesson, index: int | None, what: str) -> Problem:
-    return Problem(lesson.notebook_name, index, what)
+def _problem(lesson: Lesson, index: int | None, message: str) -> Problem:
+    return Problem(lesson.notebook_name, index, message)
 
 
 def _code(built: Notebook) -> Iterator[tuple[int, Notebook]]:
@@ -66,21 +66,23 @@ def drift(lesson: Lesson, built: Notebook, others: Sequence[Lesson] = ()) -> lis
     expected = notebook.unexecuted(lesson, others)
     if dict(built.metadata) != dict(expected.metadata):
         return [_problem(lesson, None, f"its metadata is not that of {lesson.name}.py; {rebuild}")]
-    want, have = ([_stated(cell) for cell in cells] for cells in (expected.cells, built.cells))
+    expected_cells, built_cells = (
+        [_compared_parts(cell) for cell in cells] for cells in (expected.cells, built.cells)
+    )
     for kind, first, last, source_first, _ in SequenceMatcher(
-        None, have, want, autojunk=False
+        None, built_cells, expected_cells, autojunk=False
     ).get_opcodes():
         if kind != "equal":
             line = lesson.cells[min(source_first, len(lesson.cells) - 1)].line
-            what = (
+            message = (
                 f"{max(last - first, 1)} cell(s) differ from line {line} of {lesson.name}.py on; "
                 f"{rebuild}"
             )
-            return [_problem(lesson, first, what)]
+            return [_problem(lesson, first, message)]
     return []
 
 
-def _stated(cell: Notebook) -> tuple[str, str, str, str]:
+def _compared_parts(cell: Notebook) -> tuple[str, str, str, str]:
     return (
         cell.cell_type,
         cell.source,
@@ -89,7 +91,7 @@ def _stated(cell: Notebook) -> tuple[str, str, str, str]:
     )
 
 
-def executed(lesson: Lesson, built: Notebook) -> list[Problem]:
+def execution_counts(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Code cells are numbered 1 to n: nbval never compares a cell without a number."""
     return [
         _problem(
@@ -104,33 +106,33 @@ def executed(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 def alt_texts(lesson: Lesson, built: Notebook) -> list[Problem]:
     """A picture has an alt text, and it is the output's text/plain, so that nbval compares it."""
-    found = []
+    problems = []
     for index, _, output in _outputs(built):
         data = output.get("data", {})
         for mime in (mime for mime in data if mime.startswith("image/")):
             plain = str(data.get("text/plain", "")).strip()
             alt = str(output.get("metadata", {}).get(mime, {}).get("alt", "")).strip()
             if not alt or alt != plain or _OBJECT_TEXT.match(plain):
-                what = (
+                message = (
                     f"a figure without alt text (text/plain is {plain[:40]!r}); use "
                     "plotting.show(figure, alt=...)"
                 )
-                found.append(_problem(lesson, index, what))
+                problems.append(_problem(lesson, index, message))
         if any(
             not picture.text.strip() for picture in markdown.pictures(data.get("text/html", ""))
         ):
-            found.append(
+            problems.append(
                 _problem(lesson, index, "its HTML holds an <img> without alt text; give it one")
             )
     for index, cell in enumerate(built.cells):
         for span in markdown.spans(cell.source) if cell.cell_type == "markdown" else []:
             if span.kind == "image" and not span.text.strip():
-                what = (
+                message = (
                     f"the picture {span.target} has no alt text; write ![what it "
                     f"shows]({span.target})"
                 )
-                found.append(_problem(lesson, index, what))
-    return found
+                problems.append(_problem(lesson, index, message))
+    return problems
 
 
 def lengths(lesson: Lesson, built: Notebook) -> list[Problem]:
@@ -152,31 +154,31 @@ def objectives(lesson: Lesson, built: Notebook) -> list[Problem]:
     """
     if lesson.is_appendix:
         return []
-    found, places = [], {}
-    for tag, done in (("objectives", False), ("recap", True)):
+    problems, positions = [], {}
+    for tag, is_recap in (("objectives", False), ("recap", True)):
         cells = [
             index for index, cell in enumerate(built.cells) if tag in cell.metadata.get("tags", [])
         ]
         if len(cells) != 1 or built.cells[cells[0]].cell_type != "markdown":
-            what = f"{len(cells)} cells are tagged {tag}; tag exactly one markdown cell"
-            found.append(_problem(lesson, cells[1] if len(cells) > 1 else None, what))
+            message = f"{len(cells)} cells are tagged {tag}; tag exactly one markdown cell"
+            problems.append(_problem(lesson, cells[1] if len(cells) > 1 else None, message))
             continue
-        places[tag] = cells[0]
-        stated = built.cells[cells[0]].source.partition("\n\n**Next: ")[0]
-        if not stated.endswith(f":\n\n{notebook.objectives(lesson, done=done)}"):
-            what = (
+        positions[tag] = cells[0]
+        text = built.cells[cells[0]].source.partition("\n\n**Next: ")[0]
+        if not text.endswith(f":\n\n{notebook.objectives(lesson, done=is_recap)}"):
+            message = (
                 "does not end with the objectives of the lesson's metadata; build the lesson again"
             )
-            found.append(_problem(lesson, cells[0], what))
-    if len(places) == 2 and places["recap"] < places["objectives"]:
-        found.append(
+            problems.append(_problem(lesson, cells[0], message))
+    if len(positions) == 2 and positions["recap"] < positions["objectives"]:
+        problems.append(
             _problem(
                 lesson,
-                places["recap"],
+                positions["recap"],
                 "the recap stands before the objectives; move it to the end",
             )
         )
-    return found
+    return problems
 
 
 def title(lesson: Lesson, built: Notebook) -> list[Problem]:
@@ -190,9 +192,9 @@ def title(lesson: Lesson, built: Notebook) -> list[Problem]:
         for line in markdown.titles(cell.source)
     ]
     if tops[:1] != [(0, lesson.title)]:
-        place = "the first cell" if lesson.is_appendix else "the cell tagged objectives"
-        what = f"begin with '# {lesson.title}', the title of the metadata, in {place}"
-        return [_problem(lesson, 0, what)]
+        where = "the first cell" if lesson.is_appendix else "the cell tagged objectives"
+        message = f"begin with '# {lesson.title}', the title of the metadata, in {where}"
+        return [_problem(lesson, 0, message)]
     return [
         _problem(lesson, index, f"a second title, '# {line}'; use ##") for index, line in tops[1:]
     ]
@@ -202,106 +204,110 @@ def tags(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Tags and cell metadata are known ones, and nbval's are tags, not comments (a comment after
     code is ignored).
     """
-    found = []
-    allowed = TAGS - OF_A_LESSON if lesson.is_appendix else TAGS
+    problems = []
+    allowed_tags = TAGS - OF_A_LESSON if lesson.is_appendix else TAGS
     allowed_keys = METADATA_KEYS - OF_A_SLIDE if lesson.is_appendix else METADATA_KEYS
     for index, cell in enumerate(built.cells):
-        own = cell.metadata.get("tags", [])
-        unknown = sorted({tag for tag in own if tag not in allowed or own.count(tag) > 1})
+        cell_tags = cell.metadata.get("tags", [])
+        unknown = sorted(
+            {tag for tag in cell_tags if tag not in allowed_tags or cell_tags.count(tag) > 1}
+        )
         if unknown:
-            what = (
+            message = (
                 f"tags {', '.join(unknown)} are unknown or stand twice; the tags are "
-                f"{', '.join(sorted(allowed))}"
+                f"{', '.join(sorted(allowed_tags))}"
             )
-            found.append(_problem(lesson, index, what))
+            problems.append(_problem(lesson, index, message))
         keys = sorted(set(cell.metadata) - allowed_keys)
         if keys:
-            what = (
+            message = (
                 f"unknown cell metadata {', '.join(keys)}; it is one of "
                 f"{', '.join(sorted(allowed_keys))}"
             )
-            found.append(_problem(lesson, index, what))
+            problems.append(_problem(lesson, index, message))
         if cell.cell_type == "code" and (comment := _NBVAL_COMMENT.search(cell.source)):
             tag = comment[1].lower().replace("_", "-")
-            found.append(
+            problems.append(
                 _problem(lesson, index, f"the comment {comment[1]}: use the tag {tag} instead")
             )
-        if cell.cell_type == "markdown" and {"nbval-ignore-output", "raises-exception"} & set(own):
-            found.append(
+        if cell.cell_type == "markdown" and {"nbval-ignore-output", "raises-exception"} & set(
+            cell_tags
+        ):
+            problems.append(
                 _problem(
                     lesson, index, "a tag of nbval on a markdown cell; it belongs to a code cell"
                 )
             )
-    return found
+    return problems
 
 
 def stages(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Experiments are cells in the order predict, run, look, explain; after explain one may run or
     look again.
     """
-    found, last = [], "explain"
+    problems, last = [], "explain"
     started = False
     for index, cell in enumerate(built.cells):
-        own = [tag for tag in cell.metadata.get("tags", []) if tag in STAGES]
-        if len(own) > 1:
-            found.append(
+        cell_stages = [tag for tag in cell.metadata.get("tags", []) if tag in STAGES]
+        if len(cell_stages) > 1:
+            problems.append(
                 _problem(
                     lesson,
                     index,
-                    f"is tagged {' and '.join(own)}; a cell is one step of an experiment",
+                    f"is tagged {' and '.join(cell_stages)}; a cell is one step of an experiment",
                 )
             )
-        for stage in own[:1]:
-            fits = {
+        for stage in cell_stages[:1]:
+            allowed_stages = {
                 last,
                 STAGES[(STAGES.index(last) + 1) % 4],
                 *(["run", "look"] if last == "explain" else []),
             }
-            if stage not in fits or (not started and stage != "predict"):
+            if stage not in allowed_stages or (not started and stage != "predict"):
                 after = last if started else "nothing"
-                what = (
+                message = (
                     f"{stage} after {after}; an experiment is cells in the order "
                     f"{', '.join(STAGES)}"
                 )
-                found.append(_problem(lesson, index, what))
+                problems.append(_problem(lesson, index, message))
             last, started = stage, True
     if started and last != "explain":
-        found.append(
+        problems.append(
             _problem(lesson, None, f"the last experiment ends with {last}; end it with explain")
         )
-    return found
+    return problems
 
 
 def outputs(lesson: Lesson, built: Notebook) -> list[Problem]:
     """A saved notebook shows no error but one that a tagged cell lets happen, and nothing on
     stderr.
     """
-    found = []
+    problems = []
     for index, cell, output in _outputs(built):
-        expected = "raises-exception" in cell.metadata.get("tags", [])
-        if output.output_type == "error" and not expected:
-            what = (
+        is_expected = "raises-exception" in cell.metadata.get("tags", [])
+        if output.output_type == "error" and not is_expected:
+            message = (
                 f"shows {output.ename}; mend it, or tag the cell raises-exception where the error "
                 "is the lesson"
             )
-            found.append(_problem(lesson, index, what))
+            problems.append(_problem(lesson, index, message))
         if output.output_type == "stream" and output.name == "stderr":
-            what = (
+            message = (
                 f"shows {output.text.strip()[:60]!r} on stderr; mend what warns, nbval compares it"
             )
-            found.append(_problem(lesson, index, what))
+            problems.append(_problem(lesson, index, message))
     for index, cell in _code(built):
-        tagged = "raises-exception" in cell.metadata.get("tags", [])
-        if tagged and not any(output.output_type == "error" for output in cell.outputs):
-            found.append(
+        is_tagged = "raises-exception" in cell.metadata.get("tags", [])
+        if is_tagged and not any(output.output_type == "error" for output in cell.outputs):
+            problems.append(
                 _problem(
                     lesson, index, "is tagged raises-exception but raises none; remove the tag"
                 )
             )
-    return found
+    return problems
 
 
-def decided(lesson: Lesson, built: Notebook) -> list[Problem]:
+def decisions(lesson: Lesson, built: Notebook) -> list[Problem]:
     """A saved notebook shows no comparison that is not stable, and no claim that its machine could
     not decide.
     """
@@ -309,12 +315,12 @@ def decided(lesson: Lesson, built: Notebook) -> list[Problem]:
         _problem(
             lesson,
             index,
-            f"shows {what} ({text.strip().splitlines()[0][:60]!r}); build it on a quiet machine, "
-            "ask for less precision or give more budget_s, or show a count or a recording",
+            f"shows {description} ({text.strip().splitlines()[0][:60]!r}); build it on a quiet "
+            "machine, ask for less precision or give more budget_s, or show a count or a recording",
         )
         for index, _, output in _outputs(built)
         for text in [output.get("text", output.get("data", {}).get("text/plain", ""))]
-        for what, pattern in _UNDECIDED.items()
+        for description, pattern in _UNDECIDED.items()
         if pattern.search(text)
     ]
 
@@ -334,18 +340,20 @@ def placeholders(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 def machine(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Neither text, code nor output names a machine: no absolute path, no memory address."""
-    found = []
+    problems = []
     for index, cell in enumerate(built.cells):
-        shown = [text for output in cell.get("outputs", []) for text in traces.texts(output)]
+        output_texts = [text for output in cell.get("outputs", []) for text in traces.texts(output)]
         for phrase in {
-            phrase: None for text in (cell.source, *shown) for phrase in traces.in_text(text, {})
+            phrase: None
+            for text in (cell.source, *output_texts)
+            for phrase in traces.in_text(text, {})
         }:
-            found.append(_problem(lesson, index, f"holds {phrase}; name no machine"))
-    return found
+            problems.append(_problem(lesson, index, f"holds {phrase}; name no machine"))
+    return problems
 
 
-CHECKS: tuple[Check, ...] = ( executed, alt_texts, lengths, objectives, title, tags, stages,
-    outputs, decided, placeholders, machine)  # fmt: skip
+CHECKS: tuple[Check, ...] = ( execution_counts, alt_texts, lengths, objectives, title, tags, stages,
+    outputs, decisions, placeholders, machine)  # fmt: skip
 
 
 def check(lesson: Lesson, built: Notebook, others: Sequence[Lesson] = ()) -> list[Problem]:

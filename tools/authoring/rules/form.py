@@ -47,39 +47,41 @@ def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
     write.
     """
     code = [cell.source.splitlines() for cell in lesson.cells if cell.kind == "code"]
-    parts = sum(len(_PART.findall(cell.source)) for cell in lesson.cells if cell.kind == "markdown")
-    written = sum("yours" in cell.metadata for cell in lesson.cells)
-    counted = (
+    part_count = sum(
+        len(_PART.findall(cell.source)) for cell in lesson.cells if cell.kind == "markdown"
+    )
+    function_count = sum("yours" in cell.metadata for cell in lesson.cells)
+    limits = (
         ("code cells", len(code), 0, CODE_CELLS),
         ("words", words(built), 0, WORDS),
-        ("parts", parts, 0, PARTS),
+        ("parts", part_count, 0, PARTS),
         ("lines in the median code cell", statistics.median(map(len, code)), 0, MEDIAN_LINES),
-        ("functions that the reader writes", written, *YOURS),
+        ("functions that the reader writes", function_count, *YOURS),
         ("predictions", minutes.predictions(lesson.cells), *PREDICTIONS),
     )
-    found = [
+    problems = [
         Problem(
             lesson.notebook_name,
             None,
-            f"{count:g} {what}, {f'{least} to' if least else 'at most'} {most}",
+            f"{count:g} {quantity}, {f'{least} to' if least else 'at most'} {most}",
         )
-        for what, count, least, most in counted
+        for quantity, count, least, most in limits
         if not least <= count <= most
     ]
     for index, cell in enumerate(built.cells):
         lines = cell.source.splitlines() if cell.cell_type == "code" else []
         if len(lines) > LINES:
-            found.append(
+            problems.append(
                 Problem(lesson.notebook_name, index, f"{len(lines)} lines of code, at most {LINES}")
             )
-        wide = max(map(len, lines), default=0)
-        if wide > WIDTH:
-            found.append(
+        longest = max(map(len, lines), default=0)
+        if longest > WIDTH:
+            problems.append(
                 Problem(
-                    lesson.notebook_name, index, f"a line of {wide} characters, at most {WIDTH}"
+                    lesson.notebook_name, index, f"a line of {longest} characters, at most {WIDTH}"
                 )
             )
-    return found
+    return problems
 
 
 def words(built: Notebook) -> int:
@@ -93,9 +95,9 @@ def booleans(lesson: Lesson, built: Notebook) -> list[Problem]:
     """No output says that something holds: numbers stand side by side, and what must hold is
     asserted silently.
     """
-    what = "shows {!r}; show the two numbers and a sentence, and assert what must hold"
+    message = "shows {!r}; show the two numbers and a sentence, and assert what must hold"
     return [
-        Problem(lesson.notebook_name, index, what.format(line[0].strip()))
+        Problem(lesson.notebook_name, index, message.format(line[0].strip()))
         for index, cell in enumerate(built.cells)
         for output in cell.get("outputs", [])
         for text in _texts(output)
@@ -111,7 +113,7 @@ class Question:
 
     name: str
     text: str
-    asked: int
+    cell_index: int
 
 
 def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
@@ -120,42 +122,42 @@ def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
     The answer is what the reveal shows in the saved notebook. It is given away by its number and
     unit, or by its number alone where that has three digits or more.
     """
-    found = []
-    asked = list(questions(built))
-    if len(asked) < minutes.predictions(lesson.cells):
-        what = (
+    problems = []
+    predictions = list(questions(built))
+    if len(predictions) < minutes.predictions(lesson.cells):
+        message = (
             "a prediction is not a line name = helpers.predict(...) of its own, so that its reveal "
             "is not found"
         )
-        found.append(Problem(lesson.notebook_name, None, what))
-    for question in asked:
+        problems.append(Problem(lesson.notebook_name, None, message))
+    for question in predictions:
         if not question.text:
-            what = (
+            message = (
                 f"{question.name} is not shown; let it be the cell's last line, and build the "
                 "lesson again"
             )
-            found.append(Problem(lesson.notebook_name, question.asked, what))
+            problems.append(Problem(lesson.notebook_name, question.cell_index, message))
             continue
-        cell, place = revealed(built, question)
-        if cell is None:
-            what = (
+        cell_index, output_index = find_reveal(built, question)
+        if cell_index is None:
+            message = (
                 f"{question.name} is predicted and never revealed; call "
                 f"{question.name}.reveal(...) below"
             )
-            found.append(Problem(lesson.notebook_name, question.asked, what))
+            problems.append(Problem(lesson.notebook_name, question.cell_index, message))
             continue
-        answer = answer_of(built.cells[cell].outputs[place])
-        for index, output in _between(built, question, cell, place):
-            given = answer and next(
-                (said for text in _texts(output) if (said := given_away(text, answer))), ""
+        answer = answer_of(built.cells[cell_index].outputs[output_index])
+        for index, output in _between(built, question, cell_index, output_index):
+            phrase = answer and next(
+                (part for text in _texts(output) if (part := find_answer(text, answer))), ""
             )
-            if given:
-                what = (
-                    f"shows {given!r} before {question.name} is revealed as {answer}; move it "
+            if phrase:
+                message = (
+                    f"shows {phrase!r} before {question.name} is revealed as {answer}; move it "
                     "below the reveal"
                 )
-                found.append(Problem(lesson.notebook_name, index, what))
-    return found
+                problems.append(Problem(lesson.notebook_name, index, message))
+    return problems
 
 
 def questions(built: Notebook) -> Iterator[Question]:
@@ -166,30 +168,30 @@ def questions(built: Notebook) -> Iterator[Question]:
                 and _calls(node.value, "predict")
                 and isinstance(node.targets[0], ast.Name)
             ):
-                shown = (
+                matches = (
                     _ASKED.match(output.get("data", {}).get("text/plain", ""))
                     for output in cell.outputs
                 )
                 yield Question(
-                    node.targets[0].id, next((one[1] for one in shown if one), ""), index
+                    node.targets[0].id, next((match[1] for match in matches if match), ""), index
                 )
 
 
 def _calls(node: ast.expr, name: str) -> bool:
     """Return whether an expression is a call of ``name``, or of an attribute so named."""
-    called = node.func if isinstance(node, ast.Call) else None
-    return name == (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
+    callee = node.func if isinstance(node, ast.Call) else None
+    return name == (callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", ""))
 
 
-def revealed(built: Notebook, question: Question) -> tuple[int | None, int]:
+def find_reveal(built: Notebook, question: Question) -> tuple[int | None, int]:
     """Return the cell that shows the answer, and which of its outputs does; None where no cell
     does.
     """
-    for index, cell in enumerate(built.cells[question.asked :], start=question.asked):
+    for index, cell in enumerate(built.cells[question.cell_index :], start=question.cell_index):
         if f"{question.name}.reveal(" in cell.source:
-            for place, output in enumerate(cell.get("outputs", [])):
-                if _shown(output)[:1] == [question.text]:
-                    return index, place
+            for output_index, output in enumerate(cell.get("outputs", [])):
+                if _reveal_lines(output)[:1] == [question.text]:
+                    return index, output_index
     return None, 0
 
 
@@ -197,12 +199,12 @@ def answer_of(output: Notebook) -> str:
     """Return the number and unit that a reveal shows as the answer: found where there is one, else
     modelled.
     """
-    rows = [re.split(r"\s{2,}", line) for line in _shown(output)[1:]]
-    shown = {row[0]: row[1] for row in rows if len(row) > 1}
-    return next((shown[name] for name in (*_EVIDENCE, "modelled") if name in shown), "")
+    rows = [re.split(r"\s{2,}", line) for line in _reveal_lines(output)[1:]]
+    values = {row[0]: row[1] for row in rows if len(row) > 1}
+    return next((values[name] for name in (*_EVIDENCE, "modelled") if name in values), "")
 
 
-def _shown(output: Notebook) -> list[str]:
+def _reveal_lines(output: Notebook) -> list[str]:
     """Return the lines of a reveal, as a terminal shows them: in a notebook they are a table."""
     data = output.get("data", {})
     question = re.match(r"<div><b>(.*?)</b><table>", data.get("text/html", ""))
@@ -213,18 +215,20 @@ def _shown(output: Notebook) -> list[str]:
 
 
 def _between(
-    built: Notebook, question: Question, last: int, place: int
+    built: Notebook, question: Question, last_index: int, output_index: int
 ) -> Iterator[tuple[int, Notebook]]:
     """Yield the outputs from the cell that asks to the answer; the question itself is none of
     them.
     """
-    for index in range(question.asked, last + 1):
-        for output in built.cells[index].get("outputs", [])[: place if index == last else None]:
+    for index in range(question.cell_index, last_index + 1):
+        for output in built.cells[index].get("outputs", [])[
+            : output_index if index == last_index else None
+        ]:
             if not output.get("data", {}).get("text/plain", "").startswith(question.text):
                 yield index, output
 
 
-def given_away(text: str, answer: str) -> str:
+def find_answer(text: str, answer: str) -> str:
     """Return the part of a text that is the answer, "" where none is."""
     number = re.match(rf"-?({_NUMBER})", answer)
     with_unit = re.search(rf"(?<![\w.,]){re.escape(answer)}(?!\w)", text)
@@ -233,20 +237,20 @@ def given_away(text: str, answer: str) -> str:
     if number is None or sum(map(str.isdigit, number[1])) < TELLING_DIGITS:
         return ""
     # 22.7 GiB of memory do not tell a ratio of 22.7
-    other = _MEASURE if answer.endswith("x") else r"(?!)"
-    same = re.finditer(rf"(?<![\w.,]){_NUMBER}(?!{other})", text)
+    unit_pattern = _MEASURE if answer.endswith("x") else r"(?!)"
+    numbers = re.finditer(rf"(?<![\w.,]){_NUMBER}(?!{unit_pattern})", text)
     return next(
         (
-            one[0]
-            for one in same
-            if one[0].rstrip(",").replace(",", "") == number[1].replace(",", "")
+            match[0]
+            for match in numbers
+            if match[0].rstrip(",").replace(",", "") == number[1].replace(",", "")
         ),
         "",
     )
 
 
 def _texts(output: Notebook) -> list[str]:
-    """Return what a reader sees of an output, HTML without its tags and scripts."""
+    """Return the texts that a reader sees of an output, HTML without its tags and scripts."""
     return [_UNSEEN.sub(" ", text) for text in shares.compared_texts(output)]
 
 

@@ -48,7 +48,7 @@ _SYMBOL = re.compile(rf"{_GREEK}|[A-Za-z]")
 
 
 def table(lesson: Lesson) -> str:
-    """Return what stands under a lesson's heading 'Formulas', '' where it has none."""
+    """Return the text under a lesson's heading 'Formulas', '' where it has none."""
     for cell in lesson.cells:
         if cell.kind == "markdown" and HEADING in cell.source.splitlines():
             after = cell.source.partition(f"{HEADING}\n")[2]
@@ -63,22 +63,22 @@ def check(lesson: Lesson) -> list[Problem]:
     """
     section = table(lesson)
     words = COMMON + _FORMULA.sub(r"\g<name>", section)
-    explained = {
+    explained_symbols = {
         symbol
         for math in _MATH.findall(words)
         if not re.search(r"[+=/(^-]", math)
         for symbol in _symbols(math)
     }
-    found = []
+    problems = []
     for row in _FORMULA.finditer(section):
-        unknown = sorted(set(_symbols(row["formula"])) - explained)
+        unknown = sorted(set(_symbols(row["formula"])) - explained_symbols)
         if unknown:
-            what = (
+            message = (
                 f"{row['formula']}: say in another cell, or in a sentence of {HEADING}, what "
                 f"{', '.join(unknown)} is"
             )
-            found.append(Problem(lesson.notebook_name, None, what))
-    return found
+            problems.append(Problem(lesson.notebook_name, None, message))
+    return problems
 
 
 def _symbols(math: str) -> list[str]:
@@ -101,8 +101,8 @@ def page(lessons: Sequence[Lesson], symbols: Sequence[Symbol] = ()) -> str:
     ]
     lines += ["", table_of_symbols(symbols)] if symbols else []
     for lesson in lessons:
-        own = table(lesson)
-        if own:
+        section = table(lesson)
+        if section:
             lines += ["", f"## {lesson.number} {lesson.title}", ""]
-            lines += [f"From [lesson {lesson.number}]({lesson.notebook_name}).", "", own]
+            lines += [f"From [lesson {lesson.number}]({lesson.notebook_name}).", "", section]
     return "\n".join(lines) + "\n"

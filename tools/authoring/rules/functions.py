@@ -1,5 +1,4 @@
-"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong
-with it.
+"""The index of the library's functions by lesson and of lessons by function, and its faults.
 
 The index holds what a lesson or an exercise uses, nothing else: a student looks up what they met.
 """
@@ -25,7 +24,7 @@ from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
 
-_TAUGHT = re.compile(r"Lesson (\d\d)\.\s*\Z")
+_TAUGHT = re.compile(r"Lesson\s+(\d\d)\.\s*\Z")
 _ROLE = re.compile(r":[a-z]+:`[~.]?([^`]*)`")
 _MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
 
@@ -50,8 +49,8 @@ class FunctionEntry:
 
 @dataclass(frozen=True)
 class Uses:
-    """The (module, name) of what each lesson, with its appendix, and its exercises use of the
-    package, by number.
+    """The (module, name) of each function and class of the package that a lesson, with its
+    appendix, and its exercises use, by number.
     """
 
     lessons: Mapping[str, frozenset[tuple[str, str]]]
@@ -63,38 +62,45 @@ class Uses:
 
 
 def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
-    """Return what the lessons, their appendices and the sources of their exercises use of the
-    course's package.
+    """Return the uses of the course's package in the lessons, their appendices and the sources of
+    their exercises.
     """
     exercises = {
-        path.name[:2]: _used(
+        path.name[:2]: _keys_in_cells(
             cells_of(path.read_text(encoding="utf-8"), path.name), course.package, path.name
         )
         for path in sorted((course.folder / "instructor" / "exercises").glob("*.py"))
     }
-    found = {lesson.number: used(lesson, course.package) for lesson in lessons}
-    for appendix in course.appendices([*found]):
-        found[appendix.number] |= used(appendix, course.package)
-    return Uses(found, exercises)
+    lesson_keys = {lesson.number: used_keys(lesson, course.package) for lesson in lessons}
+    for appendix in course.appendices([*lesson_keys]):
+        lesson_keys[appendix.number] |= used_keys(appendix, course.package)
+    return Uses(lesson_keys, exercises)
 
 
-def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[FunctionEntry, ...]:
+def entries(course: Course, keys: Iterable[tuple[str, str]] = ()) -> tuple[FunctionEntry, ...]:
     """Return every public function and class of the course's package, in the order of their names.
 
     Public is what a module of the package defines, and what a package within it hands on, without
-    an underscore. Of ``used``, by module and name, that is listed as well which stands deeper.
+    an underscore. Of ``keys``, by module and name, that is listed as well which stands deeper.
     """
     package = _package(course)
-    found: dict[tuple[str, str], FunctionEntry] = {}
+    entries_by_key: dict[tuple[str, str], FunctionEntry] = {}
     for module in (package, *_modules(package)):
-        for thing in _public(module):
-            known = thing.__name__ in dir(package) and getattr(package, thing.__name__) is thing
-            call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
-            found[thing.__module__, thing.__name__] = _entry(course, call, thing)
-    for path, name in set(used) - set(found):
+        for member in _public(module):
+            is_handed_on = (
+                member.__name__ in dir(package) and getattr(package, member.__name__) is member
+            )
+            call = (
+                f"{(package if is_handed_on else module).__name__.rpartition('.')[2]}"
+                f".{member.__name__}"
+            )
+            entries_by_key[member.__module__, member.__name__] = _entry(course, call, member)
+    for path, name in set(keys) - set(entries_by_key):
         call = f"{face(path, name).removeprefix(f'{package.__name__}.')}.{name}"
-        found[path, name] = _entry(course, call, getattr(importlib.import_module(path), name))
-    return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
+        entries_by_key[path, name] = _entry(
+            course, call, getattr(importlib.import_module(path), name)
+        )
+    return tuple(sorted(entries_by_key.values(), key=lambda entry: entry.call.lower()))
 
 
 def face(module: str, name: str) -> str:
@@ -105,9 +111,9 @@ def face(module: str, name: str) -> str:
     """
     packages = module.partition("._")[0].split(".")
     faces = (".".join(packages[:length]) for length in range(2, len(packages) + 1))
-    thing = getattr(importlib.import_module(module), name)
+    member = getattr(importlib.import_module(module), name)
     return next(
-        (path for path in faces if getattr(importlib.import_module(path), name, None) is thing),
+        (path for path in faces if getattr(importlib.import_module(path), name, None) is member),
         module,
     )
 
@@ -130,73 +136,73 @@ def _package(course: Course) -> ModuleType:
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
     """Yield the modules of a package, and those of each package in it that hands nothing on."""
-    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if not found.name.rpartition(".")[2].startswith("_"):
-            module = importlib.import_module(found.name)
+    for module_info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if not module_info.name.rpartition(".")[2].startswith("_"):
+            module = importlib.import_module(module_info.name)
             yield module
-            if found.ispkg and not any(_public(module)):
+            if module_info.ispkg and not any(_public(module)):
                 yield from _modules(module)
 
 
 def _public(module: ModuleType) -> Iterator[Callable]:
-    """Yield what a module defines or a package hands on; ``dir`` knows what a package imports only
-    when it is used.
+    """Yield the members that a module defines or a package hands on; ``dir`` knows what a package
+    imports only when it is used.
     """
     for name in dir(module):
-        thing = None if name.startswith("_") else getattr(module, name)
-        if _is_named(thing) and name == thing.__name__:
-            own = thing.__module__ == module.__name__
-            if own or (
-                hasattr(module, "__path__") and thing.__module__.startswith(f"{module.__name__}.")
+        member = None if name.startswith("_") else getattr(module, name)
+        if _is_named(member) and name == member.__name__:
+            is_defined_here = member.__module__ == module.__name__
+            if is_defined_here or (
+                hasattr(module, "__path__") and member.__module__.startswith(f"{module.__name__}.")
             ):
-                yield thing
+                yield member
 
 
-def _is_named(thing: object) -> TypeGuard[Callable]:
-    """Return whether it is a function (a cached one too) or a class of a module: no method, no
+def _is_named(value: object) -> TypeGuard[Callable]:
+    """Return whether a value is a function (a cached one too) or a class of a module: no method, no
     object to be called.
     """
     return (
-        callable(thing)
-        and getattr(thing, "__qualname__", None) == getattr(thing, "__name__", "") != ""
+        callable(value)
+        and getattr(value, "__qualname__", None) == getattr(value, "__name__", "") != ""
     )
 
 
-def _entry(course: Course, call: str, thing: Callable) -> FunctionEntry:
-    module = importlib.import_module(thing.__module__)
-    text, module_text = inspect.getdoc(thing) or "", inspect.getdoc(module) or ""
-    own = _TAUGHT.search(text)
-    taught = own or _TAUGHT.search(module_text)
+def _entry(course: Course, call: str, member: Callable) -> FunctionEntry:
+    module = importlib.import_module(member.__module__)
+    text, module_text = inspect.getdoc(member) or "", inspect.getdoc(module) or ""
+    own_match = _TAUGHT.search(text)
+    lesson_match = own_match or _TAUGHT.search(module_text)
     sentence = re.split(r"(?<=[.:;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":;")
     return FunctionEntry(
         call=call,
-        key=(module.__name__, thing.__name__),
+        key=(module.__name__, member.__name__),
         file=Path(module.__file__ or "").resolve().relative_to(course.root.resolve()).as_posix(),
         summary=sentence,
-        taught=taught[1] if taught else None,
-        own=own is not None,
-        is_function=not inspect.isclass(thing),
+        taught=lesson_match[1] if lesson_match else None,
+        own=own_match is not None,
+        is_function=not inspect.isclass(member),
     )
 
 
-def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
+def used_keys(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
     """Return the (module, name) of every thing of the package that a lesson's code calls or its
     text names in code.
     """
-    return _used(lesson.cells, package, lesson.label)
+    return _keys_in_cells(lesson.cells, package, lesson.label)
 
 
-def _used(cells: Iterable[Cell], package: str, where: str) -> frozenset[tuple[str, str]]:
+def _keys_in_cells(cells: Iterable[Cell], package: str, where: str) -> frozenset[tuple[str, str]]:
     bindings: dict[str, str] = {}
-    dotted: set[str] = set()
+    dotted_names: set[str] = set()
     for cell in cells:
         if cell.kind == "code":
             tree = _syntax(cell.source, cell.line, where)
             bindings |= _imports(tree, package)
-            dotted |= set(_references(tree, bindings))
+            dotted_names |= set(_references(tree, bindings))
         else:
-            dotted |= {_bound(name, bindings) for name in _MENTIONED.findall(cell.source)}
-    return frozenset(key for name in dotted if (key := resolved(name, package)) is not None)
+            dotted_names |= {_qualify(name, bindings) for name in _MENTIONED.findall(cell.source)}
+    return frozenset(key for name in dotted_names if (key := resolve(name, package)) is not None)
 
 
 def _syntax(source: str, line: int, where: str) -> ast.Module:
@@ -209,82 +215,82 @@ def _syntax(source: str, line: int, where: str) -> ast.Module:
 
 
 def _imports(tree: ast.Module, package: str) -> dict[str, str]:
-    bound: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            bound |= {
+            targets |= {
                 alias.asname or alias.name.partition(".")[0]: alias.name
                 if alias.asname
                 else alias.name.partition(".")[0]
                 for alias in node.names
             }
         elif isinstance(node, ast.ImportFrom) and node.module:
-            bound |= {
+            targets |= {
                 alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
             }
     return {
-        name: target for name, target in bound.items() if f"{target}.".startswith(f"{package}.")
+        name: target for name, target in targets.items() if f"{target}.".startswith(f"{package}.")
     }
 
 
 def _references(tree: ast.Module, bindings: Mapping[str, str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute):
-            yield _bound(ast.unparse(node), bindings)
+            yield _qualify(ast.unparse(node), bindings)
 
 
-def _bound(name: str, bindings: Mapping[str, str]) -> str:
+def _qualify(name: str, bindings: Mapping[str, str]) -> str:
     first, dot, rest = name.partition(".")
     return f"{bindings.get(first, first)}{dot}{rest}"
 
 
-def resolved(dotted: str, package: str) -> tuple[str, str] | None:
-    """Return what a dotted name of the package stands for; None for names that are not the
-    package's.
+def resolve(dotted_name: str, package: str) -> tuple[str, str] | None:
+    """Return the (module, name) that a dotted name of the package stands for; None for other
+    names.
     """
-    first, *rest = dotted.split(".")
+    first, *rest = dotted_name.split(".")
     if first != package or not all(name.isidentifier() for name in rest):
         return None
-    thing: object = importlib.import_module(package)
+    value: object = importlib.import_module(package)
     for name in rest:
         try:
-            thing = getattr(thing, name)
+            value = getattr(value, name)
         except AttributeError:
             if (
-                not inspect.ismodule(thing)
-                or importlib.util.find_spec(f"{thing.__name__}.{name}") is None
+                not inspect.ismodule(value)
+                or importlib.util.find_spec(f"{value.__name__}.{name}") is None
             ):
                 return None
-            thing = importlib.import_module(f"{thing.__name__}.{name}")
-    if not _is_named(thing) or thing.__module__.partition(".")[0] != package:
+            value = importlib.import_module(f"{value.__name__}.{name}")
+    if not _is_named(value) or value.__module__.partition(".")[0] != package:
         return None
-    return thing.__module__, thing.__name__
+    return value.__module__, value.__name__
 
 
 def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
     """Return a problem for each function of a lesson that names none, and for each that names one
     not using it.
     """
-    known = uses(course, lessons)
+    package_uses = uses(course, lessons)
     problems = []
-    for entry in entries(course, known.keys):
-        users = [number for number, keys in known.lessons.items() if entry.key in keys]
+    for entry in entries(course, package_uses.keys):
+        users = [number for number, keys in package_uses.lessons.items() if entry.key in keys]
         if not entry.is_function:
             continue
         if users and entry.taught is None:
-            what = (
+            message = (
                 f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson "
                 f"{users[0]}.'"
             )
-        elif entry.own and entry.taught in known.lessons and entry.taught not in users:
+        elif entry.own and entry.taught in package_uses.lessons and entry.taught not in users:
             elsewhere = f" (lesson {', '.join(users)} does)" if users else ""
-            what = (
+            message = (
                 f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend "
                 "either"
             )
         else:
             continue
-        problems.append(Problem(entry.file, None, what))
+        problems.append(Problem(entry.file, None, message))
     return problems
 
 
@@ -292,9 +298,11 @@ def page(course: Course, lessons: Sequence[Lesson]) -> str:
     """Return the index as Markdown: first from lesson to functions, then from function to
     lessons.
     """
-    known = uses(course, lessons)
+    package_uses = uses(course, lessons)
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
-    listed = [entry for entry in entries(course, known.keys) if entry.key in known.keys]
+    used_entries = [
+        entry for entry in entries(course, package_uses.keys) if entry.key in package_uses.keys
+    ]
     lines = [
         "# Index of functions",
         "",
@@ -311,8 +319,8 @@ def page(course: Course, lessons: Sequence[Lesson]) -> str:
     for lesson in lessons:
         names = [
             f"[`{entry.call}`](../{entry.file})"
-            for entry in listed
-            if entry.key in known.lessons[lesson.number]
+            for entry in used_entries
+            if entry.key in package_uses.lessons[lesson.number]
         ]
         lines += [
             (
@@ -327,15 +335,19 @@ def page(course: Course, lessons: Sequence[Lesson]) -> str:
         "| Name | What it gives | Taught in | Used in |",
         "|--|--|--|--|",
     ]
-    for entry in listed:
-        used_in = [_link(number, files) for number in files if entry.key in known.lessons[number]]
-        used_in += [
-            f"exercises {number}" for number, keys in known.exercises.items() if entry.key in keys
+    for entry in used_entries:
+        used_in = [
+            _link(number, files) for number in files if entry.key in package_uses.lessons[number]
         ]
-        taught = _link(entry.taught, files) if entry.taught else ""
+        used_in += [
+            f"exercises {number}"
+            for number, keys in package_uses.exercises.items()
+            if entry.key in keys
+        ]
+        lesson_link = _link(entry.taught, files) if entry.taught else ""
         name = f"[`{entry.call}`](../{entry.file})"
         lines += [
-            f"| {name} | {_escaped(plain(entry.summary))} | {taught} | {', '.join(used_in)} |"
+            f"| {name} | {_escape(plain(entry.summary))} | {lesson_link} | {', '.join(used_in)} |"
         ]
     return "\n".join(lines) + "\n"
 
@@ -344,5 +356,5 @@ def _link(number: str, files: Mapping[str, str]) -> str:
     return f"[{number}]({files[number]})" if number in files else number
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("|", r"\|")

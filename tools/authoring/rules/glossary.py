@@ -77,15 +77,15 @@ def parse(text: str, name: str = "glossary.md") -> tuple[Entry, ...]:
     blocks = re.split(r"(?m)^### +", text)[1:]
     entries = tuple(_entry(block, name) for block in blocks)
     order = [entry.term.lower() for entry in entries]
-    misplaced = [after for before, after in pairwise(order) if after < before]
-    if misplaced:
+    misplaced_terms = [after for before, after in pairwise(order) if after < before]
+    if misplaced_terms:
         raise AuthoringError(
-            f"{name}: {misplaced[0]!r} is not in the order of the alphabet; move it up"
+            f"{name}: {misplaced_terms[0]!r} is not in the order of the alphabet; move it up"
         )
     words = [word.lower() for entry in entries for word in entry.words]
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise AuthoringError(f"{name}: {', '.join(twice)} stands in it twice; keep one entry")
+    duplicates = sorted({word for word in words if words.count(word) > 1})
+    if duplicates:
+        raise AuthoringError(f"{name}: {', '.join(duplicates)} stands in it twice; keep one entry")
     return entries
 
 
@@ -119,17 +119,17 @@ class Terms:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._by_word = {word.lower(): entry for entry in entries for word in entry.words}
         forms = sorted(self._by_word, key=len, reverse=True)
-        either = "|".join(_form(word) for word in forms)
+        alternatives = "|".join(_form(word) for word in forms)
         self._pattern = (
-            re.compile(rf"(?<![\w-])(?:{either})(?![\w-])", re.IGNORECASE) if forms else None
+            re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])", re.IGNORECASE) if forms else None
         )
 
     def within(self, text: str) -> list[Entry]:
         """Return the entry of each term in ``text``, in order."""
         if self._pattern is None:
             return []
-        found = [" ".join(match.group().lower().split()) for match in self._pattern.finditer(text)]
-        return [self._entry(word) for word in found]
+        words = [" ".join(match.group().lower().split()) for match in self._pattern.finditer(text)]
+        return [self._entry(word) for word in words]
 
     def _entry(self, word: str) -> Entry:
         singulars = (
@@ -151,39 +151,39 @@ def uses(lesson_text: Sequence[str], entries: Sequence[Entry]) -> set[str]:
     """Return the terms that a lesson's Markdown cells use: in text, as the words of a link, or
     behind a link.
     """
-    terms, used = Terms(entries), set()
+    terms, used_terms = Terms(entries), set()
     for span in (span for text in lesson_text for span in markdown.spans(text)):
         if span.kind in ("text", "link"):
-            used |= {entry.term for entry in terms.within(span.text)}
+            used_terms |= {entry.term for entry in terms.within(span.text)}
         if span.kind == "link":
-            used |= _linked(span.target, entries)
-    return used
+            used_terms |= _linked_terms(span.target, entries)
+    return used_terms
 
 
 def check_lesson(
     name: str, built: nbformat.NotebookNode, entries: Sequence[Entry]
 ) -> list[Problem]:
     """Return a problem for each term that a lesson uses without a link at the first use."""
-    terms, seen, found = Terms(entries), set(), []
+    terms, seen, problems = Terms(entries), set(), []
     for index, cell in enumerate(built.cells):
         if cell.cell_type != "markdown":
             continue
         for span in markdown.spans(cell.source):
             if span.kind == "link":
-                seen |= _linked(span.target, entries)
+                seen |= _linked_terms(span.target, entries)
             elif span.kind == "text":
                 for entry in terms.within(span.text):
                     if entry.term not in seen:
                         seen.add(entry.term)
-                        what = (
+                        message = (
                             f"{entry.term} is first used here; link it: "
                             f"[...](glossary.md#{entry.anchor})"
                         )
-                        found.append(Problem(name, index, what))
-    return found
+                        problems.append(Problem(name, index, message))
+    return problems
 
 
-def _linked(link: str, entries: Sequence[Entry]) -> set[str]:
+def _linked_terms(link: str, entries: Sequence[Entry]) -> set[str]:
     """Return the term that a link leads to, whatever words it stands behind; none for a link to
     another page.
     """
@@ -203,19 +203,19 @@ def check_back_links(
     ``texts`` are the Markdown cells of each lesson, by its number.
     """
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
-    used = {number: uses(cells, entries) for number, cells in texts.items()}
-    found = []
+    used_terms = {number: uses(cells, entries) for number, cells in texts.items()}
+    problems = []
     for entry in entries:
         if files.get(entry.lesson) != entry.file:
-            what = (
+            message = (
                 f"{entry.term} leads back to {entry.file}, which is no lesson; name the one that "
                 "introduces it"
             )
-            found.append(Problem("glossary.md", None, what))
-        elif entry.term not in used[entry.lesson]:
-            what = (
+            problems.append(Problem("glossary.md", None, message))
+        elif entry.term not in used_terms[entry.lesson]:
+            message = (
                 f"{entry.term} leads back to lesson {entry.lesson}, which does not use it; name "
                 "the one that does"
             )
-            found.append(Problem("glossary.md", None, what))
-    return found
+            problems.append(Problem("glossary.md", None, message))
+    return problems

@@ -16,20 +16,22 @@ from tools.authoring.rules import markdown
 _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}(?::\d+)?", re.IGNORECASE)
 
 
-def dead(text: str, *, page: Path, root: Path, own_anchors: set[str] | None = None) -> list[str]:
+def dead_links(
+    text: str, *, page: Path, root: Path, own_anchors: set[str] | None = None
+) -> list[str]:
     """Return a phrase for each dead link in the Markdown ``text`` of the file ``page``, which lies
     under ``root``.
 
     ``own_anchors`` are the page's sections where ``text`` is only a part of it.
     """
     anchors = own_anchors if own_anchors is not None else markdown_anchors(text)
-    found = []
+    phrases = []
     for span in markdown.spans(text):
         if span.kind in ("link", "image"):
             reason = _reason(span.target, page, root, anchors)
             if reason:
-                found.append(f"the {span.kind} to {span.target!r} {reason}")
-    return found
+                phrases.append(f"the {span.kind} to {span.target!r} {reason}")
+    return phrases
 
 
 def _reason(target: str, page: Path, root: Path, anchors: set[str]) -> str:
@@ -55,17 +57,17 @@ def _reason(target: str, page: Path, root: Path, anchors: set[str]) -> str:
 
 
 def _missing(path: Path, fragment: str, root: Path) -> str:
-    resolved = path.resolve()
-    if not resolved.is_relative_to(root.resolve()):
+    target = path.resolve()
+    if not target.is_relative_to(root.resolve()):
         return "leaves the repository"
-    if not resolved.exists():
+    if not target.exists():
         return "leads to no file"
     if not fragment:
         return ""
-    if resolved.suffix == ".md":
-        known = markdown_anchors(resolved.read_text(encoding="utf-8"))
-    elif resolved.suffix == ".ipynb":
-        known = notebook_anchors(json.loads(resolved.read_text(encoding="utf-8")))
+    if target.suffix == ".md":
+        known = markdown_anchors(target.read_text(encoding="utf-8"))
+    elif target.suffix == ".ipynb":
+        known = notebook_anchors(json.loads(target.read_text(encoding="utf-8")))
     else:
         known = {fragment} if re.fullmatch(r"L\d+(-L\d+)?", fragment) else set()
     return "" if fragment in known else f"leads to a file without the section #{fragment}"
@@ -105,7 +107,7 @@ def check_notebook(name: str, built: dict, *, page: Path, root: Path) -> list[Pr
         Problem(name, index, f"{phrase}; mend it")
         for index, cell in enumerate(built["cells"])
         if cell["cell_type"] == "markdown"
-        for phrase in dead("".join(cell["source"]), page=page, root=root, own_anchors=anchors)
+        for phrase in dead_links("".join(cell["source"]), page=page, root=root, own_anchors=anchors)
     ]
 
 
@@ -114,5 +116,6 @@ def check_page(page: Path, *, root: Path) -> list[Problem]:
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(root).as_posix()
     return [
-        Problem(name, None, f"{phrase}; mend it") for phrase in dead(text, page=page, root=root)
+        Problem(name, None, f"{phrase}; mend it")
+        for phrase in dead_links(text, page=page, root=root)
     ]

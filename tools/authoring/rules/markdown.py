@@ -1,4 +1,6 @@
-"""What a reader sees of a Markdown text, in order: its words, links, headings and pictures."""
+"""The parts of a Markdown text that a reader sees, in order: words, links, headings,
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:
     ends them.
     """
     words = ""
-    for token in _unmarked(tokens):
+    for token in _flat_tokens(tokens):
         kind, children = token["type"], token.get("children", [])
         if kind == "text" or kind in _WORDS:
             words += _WORDS.get(kind) or token["raw"]
@@ -75,7 +77,7 @@ def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:
         words = ""
         if kind == "link":
             label = "".join(
-                _WORDS.get(part["type"]) or part.get("raw", "") for part in _unmarked(children)
+                _WORDS.get(part["type"]) or part.get("raw", "") for part in _flat_tokens(children)
             )
             yield MarkdownSpan("link", label, token["attrs"]["url"])
             yield from (span for span in _spans(children) if span.kind == "image")
@@ -91,11 +93,11 @@ def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:
     yield from _text(words)
 
 
-def _unmarked(tokens: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _flat_tokens(tokens: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the tokens, those of emphasised words among the others."""
     for token in tokens:
         if token["type"] in _MARKS:
-            yield from _unmarked(token["children"])
+            yield from _flat_tokens(token["children"])
         else:
             yield token
 
@@ -113,7 +115,7 @@ def _html(source: str) -> list[MarkdownSpan]:
     reader = _HtmlReader()
     reader.feed(source)
     reader.close()
-    return reader.found
+    return reader.spans
 
 
 class _HtmlReader(HTMLParser):
@@ -121,20 +123,20 @@ class _HtmlReader(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[MarkdownSpan] = []
+        self.spans: list[MarkdownSpan] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         if tag == "a" and values.get("href"):
-            self.found.append(MarkdownSpan("link", "", values["href"] or ""))
+            self.spans.append(MarkdownSpan("link", "", values["href"] or ""))
         if tag == "img":
-            self.found.append(
+            self.spans.append(
                 MarkdownSpan("image", values.get("alt") or "", values.get("src") or "")
             )
 
     def handle_data(self, data: str) -> None:
         if data.strip():
-            self.found.append(MarkdownSpan("text", data))
+            self.spans.append(MarkdownSpan("text", data))
 
 
 def pictures(html: str) -> list[MarkdownSpan]:

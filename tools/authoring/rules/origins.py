@@ -1,5 +1,5 @@
-"""Which compared values rest on what is measured, fitted, trained or probed: they may differ on
-another processor.
+"""Compared values that rest on measuring, fitting, training or probing: they may differ on another
+processor.
 
 The build names them and refuses nothing, because a mask, a count or rounding may make a value the
 same everywhere; that is for a person to judge. What is followed are assignments from statement to
@@ -72,46 +72,46 @@ class Resting:
         parts: dict[str, list[str]] = {}
         for (kind, name), cells in sorted(self.cells.items()):
             parts.setdefault(kind, []).append(f"{name} (cell {', '.join(map(str, cells))})")
-        said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in parts.items())
+        text = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in parts.items())
         return (
             f"{self.notebook}: compared values rest on "
-            f"{said or 'nothing that measures, fits, trains or probes'}"
+            f"{text or 'nothing that measures, fits, trains or probes'}"
         )
 
 
-def resting(
+def trace(
     name: str, notebook: nbformat.NotebookNode, package: str, rules: shares.Patterns
 ) -> Resting:
-    """Return what the compared values of a built notebook rest on."""
+    """Return the origins of the compared values of a built notebook."""
     flow = _Flow(package, rules)
-    found: dict[Origin, list[int]] = {}
+    cells_by_origin: dict[Origin, list[int]] = {}
     code = (cell for cell in notebook.cells if cell.cell_type == "code")
-    for place, cell in enumerate(code):
+    for index, cell in enumerate(code):
         tree = ast.parse(TransformerManager().transform_cell(cell.source))
-        shown = flow.cell(tree)
-        for origin in shown if shares.is_compared(cell, rules) else ():
-            found.setdefault(origin, []).append(place)
-    return Resting(name, {origin: tuple(cells) for origin, cells in found.items()})
+        cell_origins = flow.follow_cell(tree)
+        for origin in cell_origins if shares.is_compared(cell, rules) else ():
+            cells_by_origin.setdefault(origin, []).append(index)
+    return Resting(name, {origin: tuple(cells) for origin, cells in cells_by_origin.items()})
 
 
 @dataclass
 class _Flow:
-    """Follows values from statement to statement; ``known`` are the origins of each name so far."""
+    """Follows values from statement to statement; ``origins`` are those of each name so far."""
 
     package: str
     rules: shares.Patterns
-    known: dict[str, Origins] = field(default_factory=dict)
+    origins: dict[str, Origins] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
 
-    def cell(self, tree: ast.Module) -> Origins:
+    def follow_cell(self, tree: ast.Module) -> Origins:
         """Take in a cell, and return the origins of what it shows."""
-        checks = any(_called(node) in _CHECKS for node in ast.walk(tree))
-        shown = _NONE
-        for place, statement in enumerate(tree.body):
+        checks = any(_called_name(node) in _CHECKS for node in ast.walk(tree))
+        origins = _NONE
+        for index, statement in enumerate(tree.body):
             self._follow(statement)
-            last = place == len(tree.body) - 1 and isinstance(statement, ast.Expr)
-            shown |= _NONE if checks else self._shown(statement, is_last=last)
-        return shown
+            is_last = index == len(tree.body) - 1 and isinstance(statement, ast.Expr)
+            origins |= _NONE if checks else self._shown_origins(statement, is_last=is_last)
+        return origins
 
     def _follow(self, statement: ast.stmt) -> None:
         """Let names have the origins of what a statement binds them to, or changes in them."""
@@ -126,11 +126,11 @@ class _Flow:
             self._name(item.optional_vars, self.of(item.context_expr))
         bodies += [handler.body for handler in getattr(statement, "handlers", ())]
         if _trains(statement):
-            taken = {
+            loop_names = {
                 part.id for part in ast.walk(statement) if isinstance(part, ast.Name)
             } - self.bindings.keys()
-            self.known |= {name: self.known.get(name, _NONE) | {_LOOP} for name in taken}
-        before = dict(self.known)
+            self.origins |= {name: self.origins.get(name, _NONE) | {_LOOP} for name in loop_names}
+        origins_before = dict(self.origins)
         for body in [
             body
             for _ in range(2 if isinstance(statement, ast.For | ast.While) else 1)
@@ -138,81 +138,83 @@ class _Flow:
         ]:
             for part in body:
                 self._follow(part)
-        for name, origins in before.items():  # a body may not run
-            self.known[name] |= origins
+        for name, origins in origins_before.items():  # a body may not run
+            self.origins[name] |= origins
 
     def _name(self, target: ast.AST | None, origins: Origins) -> None:
         for part in ast.walk(target) if target is not None else ():
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                self.known[part.id] = origins
+                self.origins[part.id] = origins
 
     def _bind(self, statement: ast.stmt) -> None:
         origins = self.of(statement)
         for call in (part for part in ast.walk(statement) if isinstance(part, ast.Call)):
             trains = {
                 origin
-                for origin in self.known.get(getattr(call.func, "id", ""), _NONE)
+                for origin in self.origins.get(getattr(call.func, "id", ""), _NONE)
                 if origin[0] == TRAINS
             }
-            for given in (given for given in call.args if isinstance(given, ast.Name) and trains):
+            for argument in (
+                argument for argument in call.args if isinstance(argument, ast.Name) and trains
+            ):
                 # a network that is trained changes
-                self.known[given.id] = self.known.get(given.id, _NONE) | trains
+                self.origins[argument.id] = self.origins.get(argument.id, _NONE) | trains
         for name in _changed_names(statement) - self.bindings.keys():
-            self.known[name] = self.known.get(name, _NONE) | origins
+            self.origins[name] = self.origins.get(name, _NONE) | origins
         for name in _bound_names(statement):
-            self.known[name] = origins
+            self.origins[name] = origins
 
     def of(self, node: ast.AST) -> Origins:
         """Return the origins of a node: of the names it takes, the library's functions, and what it
         does itself.
         """
-        found = {_LOOP} if _trains(node) else set()
+        origins = {_LOOP} if _trains(node) else set()
         local = _local_names(node)
-        for part in _unmasked(node, self.rules):
+        for part in _unmasked_nodes(node, self.rules):
             if (
                 isinstance(part, ast.Name)
                 and part.id not in local
                 and isinstance(part.ctx, ast.Load)
             ):
-                found |= self.known.get(part.id, _NONE)
+                origins |= self.origins.get(part.id, _NONE)
             if isinstance(part, ast.Name | ast.Attribute):
-                dotted = _dotted(part, self.bindings)
-                found |= {(kind, start) for kind, start in _primitives(dotted)}
+                dotted_name = _dotted_name(part, self.bindings)
+                origins |= {(kind, start) for kind, start in _primitives(dotted_name)}
                 key = (
-                    functions.resolved(dotted, self.package)
-                    if dotted.startswith(f"{self.package}.")
+                    functions.resolve(dotted_name, self.package)
+                    if dotted_name.startswith(f"{self.package}.")
                     else None
                 )
                 if key is not None:
-                    told = dotted.removeprefix(f"{self.package}.")
-                    found |= {
-                        (kind, told)
+                    function_name = dotted_name.removeprefix(f"{self.package}.")
+                    origins |= {
+                        (kind, function_name)
                         for kind in _library(self.package).get(".".join(key), frozenset())
                     }
-        return frozenset(found)
+        return frozenset(origins)
 
-    def _shown(self, statement: ast.stmt, *, is_last: bool) -> Origins:
+    def _shown_origins(self, statement: ast.stmt, *, is_last: bool) -> Origins:
         parts: list[ast.AST] = []
         for node in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
-            name = _called(node)
+            name = _called_name(node)
             if name in _SHOWN_BY:
                 parts += [*node.args, *node.keywords]
                 parts += [node.func] if name == "reveal" else []
             if name in _ALT_ONLY:
                 parts += [keyword.value for keyword in node.keywords if keyword.arg == "alt"]
         if is_last and isinstance(statement, ast.Expr):
-            last = _called(statement.value)
+            last = _called_name(statement.value)
             parts += [] if last in _SHOWN_BY | _ALT_ONLY | _NOT_COMPARED else [statement.value]
         return frozenset().union(*map(self.of, parts))
 
 
-def _called(node: ast.AST) -> str:
+def _called_name(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _dotted(node: ast.AST, bindings: Mapping[str, str]) -> str:
+def _dotted_name(node: ast.AST, bindings: Mapping[str, str]) -> str:
     """Return the dotted name that a name or a chain of attributes stands for; "" for an attribute
     of anything else.
     """
@@ -227,25 +229,25 @@ def _dotted(node: ast.AST, bindings: Mapping[str, str]) -> str:
     )
 
 
-def _primitives(dotted: str) -> Iterator[Origin]:
+def _primitives(dotted_name: str) -> Iterator[Origin]:
     for kind, starts in KINDS.items():
-        yield from ((kind, start) for start in starts if f"{dotted}.".startswith(f"{start}."))
+        yield from ((kind, start) for start in starts if f"{dotted_name}.".startswith(f"{start}."))
 
 
 def _trains(node: ast.AST) -> bool:
     loops = (part for part in ast.walk(node) if isinstance(part, ast.For | ast.While))
-    return any(_called(part) in _GRADIENTS for loop in loops for part in ast.walk(loop))
+    return any(_called_name(part) in _GRADIENTS for loop in loops for part in ast.walk(loop))
 
 
 def _bindings(node: ast.AST, module: str) -> dict[str, str]:
-    """Return what the imports within a node bind: name to dotted name; ``module`` is the package of
-    relative ones.
+    """Return the bindings of the imports within a node: name to dotted name; ``module`` is the
+    package of relative ones.
     """
-    found = {}
+    bindings = {}
     for part in ast.walk(node):
         if isinstance(part, ast.Import):
             for alias in part.names:
-                found[alias.asname or alias.name.partition(".")[0]] = (
+                bindings[alias.asname or alias.name.partition(".")[0]] = (
                     alias.name if alias.asname else alias.name.partition(".")[0]
                 )
         elif isinstance(part, ast.ImportFrom):
@@ -255,45 +257,47 @@ def _bindings(node: ast.AST, module: str) -> dict[str, str]:
                 else ""
             )
             start = base or part.module or ""
-            found |= {alias.asname or alias.name: f"{start}.{alias.name}" for alias in part.names}
-    return found
+            bindings |= {
+                alias.asname or alias.name: f"{start}.{alias.name}" for alias in part.names
+            }
+    return bindings
 
 
 def _bound_names(statement: ast.stmt) -> set[str]:
     if _is_definition(statement):
         return {statement.name}
-    own = (
+    stores = (
         part
         for part in ast.walk(statement)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
     )
-    return {part.id for part in own} - _local_names(statement)
+    return {part.id for part in stores} - _local_names(statement)
 
 
 def _local_names(node: ast.AST) -> set[str]:
     """Return the names that comprehensions and lambdas bind within a node, or a function its
     arguments and names to.
     """
-    found = set()
+    names = set()
     for part in ast.walk(node):
         if isinstance(part, ast.comprehension):
-            found |= {name.id for name in ast.walk(part.target) if isinstance(name, ast.Name)}
+            names |= {name.id for name in ast.walk(part.target) if isinstance(name, ast.Name)}
         elif isinstance(part, ast.arguments):
-            found |= {each.arg for each in ast.walk(part) if isinstance(each, ast.arg)}
+            names |= {argument.arg for argument in ast.walk(part) if isinstance(argument, ast.arg)}
     if _is_definition(node):
-        found |= {
+        names |= {
             part.id
             for part in ast.walk(node)
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
         }
-    return found
+    return names
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
     """Return the names whose objects a statement may change: a part is assigned, or a method called
     for its effect.
     """
-    found = set()
+    names = set()
     for part in ast.walk(statement):
         targets: Iterable[ast.AST] = ()
         if isinstance(part, ast.Assign):
@@ -309,28 +313,28 @@ def _changed_names(statement: ast.stmt) -> set[str]:
             if isinstance(root, ast.Name) and (
                 root is not target or isinstance(part, ast.AugAssign)
             ):
-                found.add(root.id)
-    return found
+                names.add(root.id)
+    return names
 
 
-def _unmasked(node: ast.AST, rules: shares.Patterns) -> Iterator[ast.AST]:
+def _unmasked_nodes(node: ast.AST, rules: shares.Patterns) -> Iterator[ast.AST]:
     """Yield a node and the parts of it whose values the text that it makes lets be compared."""
     yield node
-    name = _called(node)
+    name = _called_name(node)
     if isinstance(node, ast.Call) and name == "text" and _is_masked("1", _unit(node), rules):
         return
     if isinstance(node, ast.Call) and name in _NOT_COMPARED:
         return
-    skipped = _masked_values(node, rules) if isinstance(node, ast.JoinedStr) else set()
+    skipped_nodes = _masked_values(node, rules) if isinstance(node, ast.JoinedStr) else set()
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
-        skipped = {node.value}  # its names are those of the whole
+        skipped_nodes = {node.value}  # its names are those of the whole
         root: ast.expr = node.value
         while isinstance(root, ast.Attribute):
             root = root.value
-        yield from _unmasked(root, rules)
+        yield from _unmasked_nodes(root, rules)
     for child in ast.iter_child_nodes(node):
-        if child not in skipped:
-            yield from _unmasked(child, rules)
+        if child not in skipped_nodes:
+            yield from _unmasked_nodes(child, rules)
 
 
 def _unit(call: ast.Call) -> str:
@@ -344,18 +348,18 @@ def _masked_values(text: ast.JoinedStr, rules: shares.Patterns) -> set[ast.AST]:
     """Return the values of an f-string that stand before a unit of time or rate, or before "times
     (measured)".
     """
-    found: set[ast.AST] = set()
+    values: set[ast.AST] = set()
     for value, after in zip(text.values, [*text.values[1:], None], strict=True):
-        said = (
+        suffix = (
             after.value if isinstance(after, ast.Constant) and isinstance(after.value, str) else ""
         )
-        if isinstance(value, ast.FormattedValue) and _is_masked("1", said, rules):
-            found.add(value)
-    return found
+        if isinstance(value, ast.FormattedValue) and _is_masked("1", suffix, rules):
+            values.add(value)
+    return values
 
 
 def _is_masked(number: str, after: str, rules: shares.Patterns) -> bool:
-    return bool(after) and shares.sanitized(f"{number}{after}", rules).startswith("<")
+    return bool(after) and shares.sanitize(f"{number}{after}", rules).startswith("<")
 
 
 @lru_cache(maxsize=4)
@@ -365,49 +369,60 @@ def _library(package: str) -> dict[str, frozenset[str]]:
     """
     uses: dict[str, set[str]] = {}
     kinds: dict[str, set[str]] = {}
-    found = importlib.util.find_spec(package)
-    assert found is not None
-    assert found.origin is not None  # a package of a lesson is a folder with an __init__.py
-    root = Path(found.origin).parent
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None  # a package of a lesson is a folder with an __init__.py
+    root = Path(spec.origin).parent
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root.parent).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         tree = ast.parse(path.read_text(encoding="utf-8"))
         holder = module if parts[-1] == "__init__" else module.rpartition(".")[0]
-        definitions = {name: node for node in tree.body for name in _defined(node)}
-        rest = ast.Module([node for node in tree.body if not _is_definition(node)], [])
-        top = _bindings(rest, holder) | {name: f"{module}.{name}" for name in definitions}
+        definitions = {name: node for node in tree.body for name in _defined_names(node)}
+        other_statements = ast.Module([node for node in tree.body if not _is_definition(node)], [])
+        top = _bindings(other_statements, holder) | {
+            name: f"{module}.{name}" for name in definitions
+        }
         for name, node in definitions.items():
             bindings = top | _bindings(node, holder)
             names = (
-                part for part in _evaluated(node) if isinstance(part, ast.Name | ast.Attribute)
+                part
+                for part in _evaluated_nodes(node)
+                if isinstance(part, ast.Name | ast.Attribute)
             )
-            named = {_dotted(part, bindings) for part in names}
-            own = {kind for dotted in named for kind, _ in _primitives(dotted)}
-            kinds[f"{module}.{name}"] = own | ({TRAINS} if _trains(node) else set())
+            dotted_names = {_dotted_name(part, bindings) for part in names}
+            own_kinds = {
+                kind for dotted_name in dotted_names for kind, _ in _primitives(dotted_name)
+            }
+            kinds[f"{module}.{name}"] = own_kinds | ({TRAINS} if _trains(node) else set())
             uses[f"{module}.{name}"] = {
-                dotted for dotted in named if dotted.startswith(f"{package}.")
+                dotted_name for dotted_name in dotted_names if dotted_name.startswith(f"{package}.")
             }
     faces = {
-        dotted: ".".join(key)
-        for used in uses.values()
-        for dotted in used
-        if dotted not in kinds and (key := functions.resolved(dotted, package))
+        dotted_name: ".".join(key)
+        for used_names in uses.values()
+        for dotted_name in used_names
+        if dotted_name not in kinds and (key := functions.resolve(dotted_name, package))
     }
-    changed = True
-    while changed:
-        changed = False
-        for name, used in uses.items():
-            more = (
-                set().union(*(kinds.get(faces.get(dotted, dotted), ()) for dotted in used))
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for name, used_names in uses.items():
+            inherited_kinds = (
+                set().union(
+                    *(
+                        kinds.get(faces.get(dotted_name, dotted_name), ())
+                        for dotted_name in used_names
+                    )
+                )
                 - kinds[name]
             )
-            kinds[name] |= more
-            changed |= bool(more)
-    return {name: frozenset(found) for name, found in kinds.items() if found}
+            kinds[name] |= inherited_kinds
+            has_changed |= bool(inherited_kinds)
+    return {name: frozenset(name_kinds) for name, name_kinds in kinds.items() if name_kinds}
 
 
-def _defined(node: ast.stmt) -> set[str]:
+def _defined_names(node: ast.stmt) -> set[str]:
     """Return the names that a statement of a module defines: a function, a class, or what is
     assigned.
     """
@@ -424,7 +439,7 @@ def _is_definition(
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 
-def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+def _evaluated_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the parts of a definition that run when it is called; what its annotations name is not
     among them.
     """
@@ -434,4 +449,4 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _evaluated(child)
+                yield from _evaluated_nodes(child)

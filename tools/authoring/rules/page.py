@@ -76,7 +76,7 @@ class Code(Result):
 
 
 def role(cell: Cell) -> str:
-    """Return what a visible code cell is there for, a field of :class:`Code`."""
+    """Return the purpose of a visible code cell, a field of :class:`Code`."""
     if "yours" in cell.metadata:
         return "yours"
     if "checks" in cell.metadata or _CHECKS.search(cell.source):
@@ -86,70 +86,72 @@ def role(cell: Cell) -> str:
 
 def code(cells: Sequence[Cell]) -> Code:
     """Return the visible lines of the cells of a lesson by their role."""
-    counted = dict.fromkeys(Code.__dataclass_fields__, 0)
+    line_counts = dict.fromkeys(Code.__dataclass_fields__, 0)
     for cell in cells:
         if cell.kind == "code":
-            counted[role(cell)] += minutes.lines(cell)
-    return Code(**counted)
+            line_counts[role(cell)] += minutes.lines(cell)
+    return Code(**line_counts)
 
 
 def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
     """A lesson is read in one sitting, and most of the code that it shows is the idea."""
-    shown = code(lesson.cells)
-    written = sum("yours" in cell.metadata for cell in lesson.cells)
-    parts = sum(len(_PART.findall(cell.source)) for cell in lesson.cells if cell.kind == "markdown")
-    counted = (
+    line_counts = code(lesson.cells)
+    function_count = sum("yours" in cell.metadata for cell in lesson.cells)
+    part_count = sum(
+        len(_PART.findall(cell.source)) for cell in lesson.cells if cell.kind == "markdown"
+    )
+    limits = (
         ("words of prose", minutes.words(lesson.cells), (0, WORDS)),
-        ("parts", parts, PARTS),
-        ("functions that the reader writes", written, YOURS),
+        ("parts", part_count, PARTS),
+        ("functions that the reader writes", function_count, YOURS),
         ("predictions", minutes.predictions(lesson.cells), PREDICTIONS),
         ("minutes", lesson.minutes, (0, MINUTES)),
-        ("visible lines of code", shown.visible, (0, VISIBLE_LINES)),
+        ("visible lines of code", line_counts.visible, (0, VISIBLE_LINES)),
     )
     problems = [
         Problem(
             lesson.notebook_name,
             None,
-            f"{count} {what}, {f'{least} to' if least else 'at most'} {most}",
+            f"{count} {quantity}, {f'{least} to' if least else 'at most'} {most}",
         )
-        for what, count, (least, most) in counted
+        for quantity, count, (least, most) in limits
         if not least <= count <= most
     ]
-    idea = shown.yours + shown.mechanism
-    if idea < LEAST_MECHANISM * shown.visible:
-        what = (
-            f"{idea} of {shown.visible} visible lines of code are the mechanism, at least "
+    idea = line_counts.yours + line_counts.mechanism
+    if idea < LEAST_MECHANISM * line_counts.visible:
+        message = (
+            f"{idea} of {line_counts.visible} visible lines of code are the mechanism, at least "
             f"{LEAST_MECHANISM:.0%}"
         )
-        problems.append(Problem(lesson.notebook_name, None, what))
+        problems.append(Problem(lesson.notebook_name, None, message))
     return problems + _cells(lesson, built)
 
 
 def _cells(lesson: Lesson, built: Notebook) -> list[Problem]:
     problems, row = [], 0
-    for index, (cell, made) in enumerate(zip(lesson.cells, built.cells, strict=True)):
+    for index, (cell, built_cell) in enumerate(zip(lesson.cells, built.cells, strict=True)):
         if cell.kind == "markdown":
             row = 0
             continue
         lines = minutes.lines(cell)
         row += bool(lines)
         if row > ROW:
-            what = (
+            message = (
                 f"the {row}th visible code cell in a row; fold one, or say between them why the "
                 "next one comes"
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
+            problems.append(Problem(lesson.notebook_name, index, message))
         if lines > MECHANISM_LINES and "yours" not in cell.metadata:
-            what = (
+            message = (
                 f"{lines} visible lines of code, at most {MECHANISM_LINES}; move what is not the "
                 "idea to helpers"
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
-        wide = max(map(len, made.source.splitlines()), default=0)
-        if wide > WIDTH:
+            problems.append(Problem(lesson.notebook_name, index, message))
+        longest = max(map(len, built_cell.source.splitlines()), default=0)
+        if longest > WIDTH:
             problems.append(
                 Problem(
-                    lesson.notebook_name, index, f"a line of {wide} characters, at most {WIDTH}"
+                    lesson.notebook_name, index, f"a line of {longest} characters, at most {WIDTH}"
                 )
             )
     return problems
@@ -160,7 +162,7 @@ def questions(lesson: Lesson, built: Notebook) -> list[Problem]:
     problems = []
     for question in form.questions(built):
         words = re.findall(r"[^\W\d_][\w'-]*|\d[\d,.]*", _SIZE.sub("1", question.text))
-        said = {word.lower() for word in words}
+        lower_words = {word.lower() for word in words}
         faults = [
             ("has a colon; ask in one sentence", ": " in question.text),
             (
@@ -170,14 +172,16 @@ def questions(lesson: Lesson, built: Notebook) -> list[Problem]:
             (f"has {len(words)} words, at most {QUESTION_WORDS}", len(words) > QUESTION_WORDS),
             (
                 "has no finite verb (tools/authoring/rules/page.py lists those known)",
-                question.text and not said & _VERBS,
+                question.text and not lower_words & _VERBS,
             ),
         ]
         problems += [
             Problem(
-                lesson.notebook_name, question.asked, f"the prediction {question.text!r} {what}"
+                lesson.notebook_name,
+                question.cell_index,
+                f"the prediction {question.text!r} {fault}",
             )
-            for what, is_fault in faults
+            for fault, is_fault in faults
             if is_fault
         ]
     return problems
@@ -193,31 +197,31 @@ def parts(lesson: Lesson, built: Notebook) -> list[Problem]:
         for index, cell in enumerate(built.cells)
         if cell.cell_type == "markdown"
     ]
-    starts = [place for place, (_, text) in enumerate(texts) if _PART.search(text)]
-    ends = [place for place, (_, text) in enumerate(texts) if re.search(r"(?m)^## ", text)]
+    starts = [position for position, (_, text) in enumerate(texts) if _PART.search(text)]
+    ends = [position for position, (_, text) in enumerate(texts) if re.search(r"(?m)^## ", text)]
     for start in starts:
         index, text = texts[start]
         first = next((block for block in re.split(r"\n\s*\n", text.partition("\n")[2].strip())), "")
         if _LIST.match(first) or "?" not in first:
-            what = (
+            message = (
                 "a part that does not begin with its question; ask it, and why it comes now, above "
                 "the list"
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
-        end = min((place for place in ends if place > start), default=len(texts))
+            problems.append(Problem(lesson.notebook_name, index, message))
+        end = min((position for position in ends if position > start), default=len(texts))
         rules = [rule for _, part in texts[start:end] for rule in rules_of_thumb(part)]
         if len(rules) != 1 or not re.search(r"\d", "".join(rules)):
-            what = (
+            message = (
                 f"a part with {len(rules)} rules of thumb; end it with one that carries a number: "
                 f"{REMEMBER} ..."
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
+            problems.append(Problem(lesson.notebook_name, index, message))
         elif "?" in rules[0]:
-            what = (
+            message = (
                 "a rule of thumb that asks; put the question of the next part into a paragraph of "
                 "its own"
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
+            problems.append(Problem(lesson.notebook_name, index, message))
     return problems
 
 
@@ -233,20 +237,20 @@ def gates(lesson: Lesson, built: Notebook) -> list[Problem]:
     """
     problems = []
     for question in form.questions(built):
-        cell, place = form.revealed(built, question)
-        if cell is None:
+        cell_index, output_index = form.find_reveal(built, question)
+        if cell_index is None:
             continue  # a rule of form.answers
-        answer = form.answer_of(built.cells[cell].outputs[place])
-        before = itertools.chain([0], range(question.asked + 1, cell))
+        answer = form.answer_of(built.cells[cell_index].outputs[output_index])
+        before = itertools.chain([0], range(question.cell_index + 1, cell_index))
         for index in before:
             text = built.cells[index].source if built.cells[index].cell_type == "markdown" else ""
-            given = answer and form.given_away(text, answer)
-            if given:
-                what = (
-                    f"says {given!r}, which is the answer to {question.name}; say it below the "
+            phrase = answer and form.find_answer(text, answer)
+            if phrase:
+                message = (
+                    f"says {phrase!r}, which is the answer to {question.name}; say it below the "
                     "reveal"
                 )
-                problems.append(Problem(lesson.notebook_name, index, what))
+                problems.append(Problem(lesson.notebook_name, index, message))
     return problems
 
 
@@ -260,17 +264,17 @@ def answers_in_other_styles(lesson: Lesson, _: Notebook) -> list[Problem]:
         styles = {answer.style for answer in lesson.right if answer.name == name}
         takes = cell.metadata.get("takes")
         if name and styles != set(yours.STYLES):
-            what = (
+            message = (
                 f"{name} has right answers in {len(styles)} other styles; write # %% "
                 f'right="{name}" style=1, and 2'
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
+            problems.append(Problem(lesson.notebook_name, index, message))
         if name and not (isinstance(takes, int) and minutes.YOURS[0] <= takes <= minutes.YOURS[1]):
-            what = (
+            message = (
                 f"{name} has takes={takes!r}; state the minutes that writing it takes, "
                 f"{minutes.YOURS}"
             )
-            problems.append(Problem(lesson.notebook_name, index, what))
+            problems.append(Problem(lesson.notebook_name, index, message))
     return problems
 
 

@@ -1,4 +1,4 @@
-"""How much of what a lesson shows is compared by strict nbval, counted honestly."""
+"""The share of a lesson's outputs that strict nbval compares, counted honestly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def patterns(sanitize_file: Path) -> Patterns:
     return _PATTERN.findall(sanitize_file.read_text(encoding="utf-8"))
 
 
-def sanitized(text: str, rules: Patterns) -> str:
+def sanitize(text: str, rules: Patterns) -> str:
     """Return ``text`` as nbval compares it."""
     for regex, replacement in rules:
         text = re.sub(regex, replacement, text)
@@ -59,17 +59,26 @@ def sanitized(text: str, rules: Patterns) -> str:
 def share(name: str, notebook: nbformat.NotebookNode, rules: Patterns) -> ComparedShare:
     """Count the code cells of one notebook; the share is None when no cell shows anything."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    shown = [cell for cell in code if cell.outputs]
-    compared = [cell for cell in shown if is_compared(cell, rules)]
+    shown_cells = [cell for cell in code if cell.outputs]
+    compared_cells = [cell for cell in shown_cells if is_compared(cell, rules)]
     return ComparedShare(
-        name, len(code), len(shown), len(compared), len(compared) / len(shown) if shown else None
+        name,
+        len(code),
+        len(shown_cells),
+        len(compared_cells),
+        len(compared_cells) / len(shown_cells) if shown_cells else None,
     )
 
 
-def shares(counted: Sequence[ComparedShare]) -> Shares:
+def shares(lesson_shares: Sequence[ComparedShare]) -> Shares:
     """Put the shares of all lessons together."""
-    shown = sum(one.shown for one in counted)
-    return Shares(sum(one.compared for one in counted) / shown if shown else None, tuple(counted))
+    shown_count = sum(lesson_share.shown for lesson_share in lesson_shares)
+    return Shares(
+        sum(lesson_share.compared for lesson_share in lesson_shares) / shown_count
+        if shown_count
+        else None,
+        tuple(lesson_shares),
+    )
 
 
 def is_compared(cell: nbformat.NotebookNode, rules: Patterns) -> bool:
@@ -80,7 +89,7 @@ def is_compared(cell: nbformat.NotebookNode, rules: Patterns) -> bool:
     """
     if cell.execution_count is None or IGNORE_TAG in cell.metadata.get("tags", []):
         return False
-    texts = [sanitized(text, rules) for output in cell.outputs for text in compared_texts(output)]
+    texts = [sanitize(text, rules) for output in cell.outputs for text in compared_texts(output)]
     return any(re.search(r"\w", _MASK.sub("", text)) for text in texts)
 
 

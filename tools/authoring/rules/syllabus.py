@@ -31,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True)
 class TeachingSession:
-    """What is done in one go. The exercises of its lessons follow it, at home."""
+    """A part of a plan that is done in one go. The exercises of its lessons follow it, at home."""
 
     title: str
     items: tuple[Item, ...]
@@ -189,7 +189,7 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
 
     ``exercises`` are the minutes of each lesson's exercises, by its number, where it has some.
     """
-    known = {lesson.slug: lesson for lesson in lessons}
+    lessons_by_slug = {lesson.slug: lesson for lesson in lessons}
     lines = [
         "# Syllabus",
         "",
@@ -207,9 +207,10 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
     for plan in PLANS:
         lines += ["", f"## {plan.title}", "", plan.text]
         for session in plan.sessions:
-            lines += ["", *_session(session, known, alone=len(plan.sessions) == 1)]
+            lines += ["", *_session(session, lessons_by_slug, alone=len(plan.sessions) == 1)]
         totals = [
-            sum(minutes_of(item, known) for item in session.items) for session in plan.sessions
+            sum(minutes_of(item, lessons_by_slug) for item in session.items)
+            for session in plan.sessions
         ]
         lines += [
             "",
@@ -248,17 +249,20 @@ def _session(session: TeachingSession, lessons: Mapping[str, Lesson], *, alone: 
     clock = 0
     for item in session.items:
         minutes = minutes_of(item, lessons)
-        lines.append(f"| {clock // 60}:{clock % 60:02d} | {minutes} | {_what(item, lessons)} |")
+        lines.append(f"| {clock // 60}:{clock % 60:02d} | {minutes} | {_describe(item, lessons)} |")
         clock += minutes
     lines.append(f"| {clock // 60}:{clock % 60:02d} | | end |")
-    taught = [item for item in session.items if item.what in lessons and not item.told]
-    talks = [lessons[item.what] for item in taught if item.talk]
+    taught_items = [item for item in session.items if item.what in lessons and not item.told]
+    talks = [lessons[item.what] for item in taught_items if item.talk]
     notebooks = [f"the notebook of [{lesson.number}]({lesson.notebook_name})" for lesson in talks]
     links = [
-        f"[{one.number}](exercises/{one.name}_exercises.ipynb)"
-        for one in _by_number(taught, lessons)
+        f"[{lesson.number}](exercises/{lesson.name}_exercises.ipynb)"
+        for lesson in _by_number(taught_items, lessons)
     ]
-    lines += ["", f"At home: {_listed([*notebooks, f'the exercises of {_listed(links)}'])}."]
+    lines += [
+        "",
+        f"At home: {_join_words([*notebooks, f'the exercises of {_join_words(links)}'])}.",
+    ]
     return lines
 
 
@@ -266,7 +270,7 @@ def _by_number(items: Sequence[Item], lessons: Mapping[str, Lesson]) -> list[Les
     return sorted((lessons[item.what] for item in items), key=lambda lesson: lesson.number)
 
 
-def _what(item: Item, lessons: Mapping[str, Lesson]) -> str:
+def _describe(item: Item, lessons: Mapping[str, Lesson]) -> str:
     if item.what == LECTURE:
         return f'the lecture "{LECTURE_TITLE}" (`make lecture`)'
     if item.what not in lessons:
@@ -281,7 +285,7 @@ def _link(lesson: Lesson) -> str:
     return f"[{lesson.number} {lesson.title}]({lesson.notebook_name})"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

@@ -34,9 +34,9 @@ def read(path: Path) -> tuple[Symbol, ...]:
     """
     if not path.is_file():
         return ()
-    stated = tomllib.loads(path.read_text(encoding="utf-8")).get("symbols", [])
+    rows = tomllib.loads(path.read_text(encoding="utf-8")).get("symbols", [])
     symbols = []
-    for row in stated:
+    for row in rows:
         if set(row) != {"symbol", "meaning", "words"} or not row["words"]:
             raise AuthoringError(
                 f"{path.name} has {row}; state symbol, meaning and words of each symbol"
@@ -59,25 +59,25 @@ def check(lesson: Lesson, symbols: Sequence[Symbol]) -> list[Problem]:
     its meaning.
     """
     problems = []
-    known = {symbol.symbol: symbol for symbol in symbols}
+    symbols_by_name = {symbol.symbol: symbol for symbol in symbols}
     seen: set[str] = set()
     for index, cell in enumerate(lesson.cells):
         for sentence in _sentences(cell.source) if cell.kind == "markdown" else ():
-            for name in _alone(sentence):
-                if name not in known or name in seen:
+            for name in _lone_symbols(sentence):
+                if name not in symbols_by_name or name in seen:
                     continue
                 seen.add(name)
-                symbol = known[name]
+                symbol = symbols_by_name[name]
                 if not any(
                     re.search(rf"\b{re.escape(word)}\b", sentence, re.IGNORECASE)
                     for word in symbol.words
                 ):
-                    what = (
+                    message = (
                         f"${name}$ is {symbol.meaning} in every lesson (course/symbols.toml); say "
                         f"one of {', '.join(symbol.words)} where it comes first, or take another "
                         "letter"
                     )
-                    problems.append(Problem(lesson.notebook_name, index, what))
+                    problems.append(Problem(lesson.notebook_name, index, message))
     return problems
 
 
@@ -85,7 +85,7 @@ def _sentences(text: str) -> list[str]:
     return [" ".join(sentence.split()) for sentence in _SENTENCE_END.split(text)]
 
 
-def _alone(sentence: str) -> Iterator[str]:
+def _lone_symbols(sentence: str) -> Iterator[str]:
     """Yield the formulas of a sentence that are a single symbol."""
     for formula in _MATH.findall(sentence):
         if re.fullmatch(r"\\?[A-Za-z]+", formula.strip()):

@@ -24,23 +24,26 @@ _ORDINARY = ("root", "localhost", "user", "main", "ubuntu", "debian", "runner", 
 
 
 def here(root: Path) -> dict[str, re.Pattern[str]]:
-    """Return what names this machine: the repository's and the home folder, the temporary one, host
-    and user.
+    """Return the patterns that name this machine: the repository's and the home folder, the
+    temporary one, host and user.
     """
     folders = {
         "the repository's folder": str(root),
         "the home folder": str(Path.home()),
         "the temporary folder": tempfile.gettempdir(),
     }
-    found = {
-        what: re.compile(re.escape(folder) + r"(?![\w-])")
-        for what, folder in folders.items()
+    patterns = {
+        label: re.compile(re.escape(folder) + r"(?![\w-])")
+        for label, folder in folders.items()
         if len(Path(folder).parts) > 1
     }
-    for what, word in {"the host's name": socket.gethostname(), "the user's name": _user()}.items():
+    for label, word in {
+        "the host's name": socket.gethostname(),
+        "the user's name": _user(),
+    }.items():
         if len(word) >= 4 and word not in _ORDINARY:
-            found[what] = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w-])")
-    return found
+            patterns[label] = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w-])")
+    return patterns
 
 
 def _user() -> str:
@@ -53,10 +56,10 @@ def _user() -> str:
 def in_text(text: str, local: dict[str, re.Pattern[str]]) -> list[str]:
     """Return a phrase for each trace in ``text``, such as "the home folder: '/home/ann/x'"."""
     phrases = []
-    for what, pattern in {**local, **_ANYWHERE}.items():
+    for label, pattern in {**local, **_ANYWHERE}.items():
         match = pattern.search(text)
         if match:
-            phrases.append(f"{what}: {match.group()!r}")
+            phrases.append(f"{label}: {match.group()!r}")
     return phrases
 
 

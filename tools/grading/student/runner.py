@@ -73,9 +73,9 @@ class Shown(io.TextIOBase):
     def write(self, text: str) -> int:
         if not (self.parts and "printed" in self.parts[-1]):
             self._add({"printed": ""})
-        kept = self.parts[-1].get("printed")
-        if kept is not None:
-            self.parts[-1]["printed"] = kept + text[: _MOST_PRINTED - len(kept)]
+        printed = self.parts[-1].get("printed")
+        if printed is not None:
+            self.parts[-1]["printed"] = printed + text[: _MOST_PRINTED - len(printed)]
         return len(text)
 
     def fileno(self) -> int:
@@ -168,25 +168,25 @@ class GraderLink:
     def _run(self, source: str) -> dict[str, Any]:
         self._shown.parts = []
         with contextlib.redirect_stdout(self._shown):
-            done = self._shell.run_cell(source, store_history=False)
+            result = self._shell.run_cell(source, store_history=False)
             self._shown.figures()
-        error = done.error_before_exec or done.error_in_exec
+        error = result.error_before_exec or result.error_in_exec
         if error is None:
             return {"ran": "", "shown": self._shown.parts}
         # str would name a file nobody has
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        ran = f"{type(error).__name__}: {said}"[:_MESSAGE_CHARACTERS]
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        ran = f"{type(error).__name__}: {message}"[:_MESSAGE_CHARACTERS]
         return {"ran": ran, "line": _line(error), "shown": self._shown.parts}
 
-    def _call(self, name: str, given: Any, frames: dict[FrameType, Any] | None) -> dict[str, Any]:
-        arguments = list(wire.decode(given, self._kept))
-        before = wire.encode(arguments, self._keep)
+    def _call(self, name: str, encoded: Any, frames: dict[FrameType, Any] | None) -> dict[str, Any]:
+        arguments = list(wire.decode(encoded, self._decode_object))
+        before = wire.encode(arguments, self._encode_object)
         if name not in self._shell.user_ns:
             raise NameError(f"name {name!r} is not defined")
         with self._follow(frames):
             value = self._shell.user_ns[name](*arguments)
-        after = wire.encode(arguments, self._keep)
-        answer = {"value": wire.encode(value, self._keep)}
+        after = wire.encode(arguments, self._encode_object)
+        answer = {"value": wire.encode(value, self._encode_object)}
         return answer if before == after else {**answer, "changed": after}
 
     def _step(self, number: int) -> dict[str, Any]:
@@ -205,9 +205,7 @@ class GraderLink:
     def _follow(
         self, frames: dict[FrameType, Any] | None
     ) -> contextlib.AbstractContextManager[None]:
-        """Return what to run a call in: a kernel is followed through its loops, to say where it
-        is.
-        """
+        """Return the context of a call: a kernel is followed through its loops, for its place."""
         self._frames = frames
         if frames is None:
             return contextlib.nullcontext()
@@ -229,14 +227,14 @@ class GraderLink:
         """
         wire.send(
             self._channel,
-            {"do": verb, "to": number, "with": wire.encode(list(arguments), self._keep)},
+            {"do": verb, "to": number, "with": wire.encode(list(arguments), self._encode_object)},
         )
         answer = wire.receive(self._channel)
         if "raised" in answer:
             raise _exception(answer["raised"])(answer["said"])
-        return wire.decode(answer["value"], self._kept)
+        return wire.decode(answer["value"], self._decode_object)
 
-    def _keep(self, value: Any) -> Any:
+    def _encode_object(self, value: Any) -> Any:
         """Return the JSON of what is no data: an object of the other side, a generator, or its text
         alone.
         """
@@ -255,19 +253,21 @@ class GraderLink:
             return {"c": None}
         return {"x": repr(value)[:200]}
 
-    def _kept(self, tag: str, body: Any) -> Any:
+    def _decode_object(self, tag: str, body: Any) -> Any:
         if tag == "o":
             number, name, values = body
             return Remote(
                 self,
                 number,
                 name,
-                {key: wire.decode(one, self._kept) for key, one in values.items()},
+                {key: wire.decode(value, self._decode_object) for key, value in values.items()},
             )
         if tag == "c":
             module, name, fields = body
-            made = getattr(importlib.import_module(module), name)
-            return made(**{key: wire.decode(one, self._kept) for key, one in fields.items()})
+            record_class = getattr(importlib.import_module(module), name)
+            return record_class(
+                **{key: wire.decode(value, self._decode_object) for key, value in fields.items()}
+            )
         raise wire.Broken(f"no value has the tag {tag!r}")
 
 
@@ -276,10 +276,10 @@ def _exception(name: str) -> type[Exception]:
 
     from helpers.studies import simulators
 
-    found = getattr(builtins, name, None) or getattr(simulators, name, None)
+    exception_class = getattr(builtins, name, None) or getattr(simulators, name, None)
     return (
-        found
-        if isinstance(found, type) and issubclass(found, Exception)
+        exception_class
+        if isinstance(exception_class, type) and issubclass(exception_class, Exception)
         else type(name, (Exception,), {})
     )
 
@@ -292,27 +292,33 @@ def _line(error: BaseException) -> str:
     import traceback
 
     frames = [
-        one
-        for one in traceback.extract_tb(error.__traceback__)
-        if one.filename not in (__file__, wire.__file__)
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, wire.__file__)
     ]
-    own = [one for one in frames if "ipykernel" in one.filename or "ipython-input" in one.filename]
-    if own:
-        return linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()[:200]
+    students_frames = [
+        frame
+        for frame in frames
+        if "ipykernel" in frame.filename or "ipython-input" in frame.filename
+    ]
+    if students_frames:
+        return linecache.getline(
+            students_frames[-1].filename, students_frames[-1].lineno or 0
+        ).strip()[:200]
     return (error.text or "").strip()[:200] if isinstance(error, SyntaxError) else ""
 
 
 def main() -> None:
     """Take the limits and the socket from the command line, and serve."""
-    descriptor, memory_bytes, processes = (int(one) for one in sys.argv[1:4])
-    for kind, most in (
+    descriptor, memory_bytes, processes = (int(argument) for argument in sys.argv[1:4])
+    for kind, limit in (
         (resource.RLIMIT_DATA, memory_bytes),
         (resource.RLIMIT_AS, memory_bytes + 8 * 2**30),
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_FSIZE, 256 * 2**20),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(kind, (most, most))
+        resource.setrlimit(kind, (limit, limit))
     shutil.copytree(
         "/fonts", os.environ["MPLCONFIGDIR"], ignore=shutil.ignore_patterns("tex.cache")
     )

@@ -99,8 +99,8 @@ def _exactly(channel: Any, count: int) -> bytes:
     return b"".join(parts)
 
 
-def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
-    """Return ``value`` as JSON; ``keep`` is asked for the JSON of what is no data."""
+def encode(value: Any, encode_object: Callable[[Any], Any]) -> Any:
+    """Return ``value`` as JSON; ``encode_object`` gives the JSON of what is no data."""
     if value is None or type(value) is bool:
         return value
     if isinstance(value, str):  # also what is made from it, such as NumPy's; and so below
@@ -108,35 +108,40 @@ def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
     if isinstance(value, bytes | bytearray):
         return {"b": base64.b64encode(value).decode("ascii")}
     if isinstance(value, list):
-        return {"l": [encode(item, keep) for item in list.__iter__(value)]}
+        return {"l": [encode(item, encode_object) for item in list.__iter__(value)]}
     if isinstance(value, tuple):
-        return {"t": [encode(item, keep) for item in tuple.__iter__(value)]}
+        return {"t": [encode(item, encode_object) for item in tuple.__iter__(value)]}
     if isinstance(value, dict):
-        return {"d": [[encode(key, keep), encode(item, keep)] for key, item in dict.items(value)]}
+        return {
+            "d": [
+                [encode(key, encode_object), encode(item, encode_object)]
+                for key, item in dict.items(value)
+            ]
+        }
     if isinstance(value, set | frozenset):
-        return {"s": [encode(item, keep) for item in value]}
+        return {"s": [encode(item, encode_object) for item in value]}
     library = type(value).__module__.partition(".")[0]
     if library in ("numpy", "torch") and hasattr(value, "dtype") and hasattr(value, "shape"):
-        return _encode_array(value, library, keep)
+        return _encode_array(value, library, encode_object)
     if isinstance(value, int):
         return int(value) if abs(int(value)) < 10**300 else {"i": hex(int(value))}
     if isinstance(value, float):
         return float(value)
     if isinstance(value, numbers.Rational):
         return {"q": [hex(int(value.numerator)), hex(int(value.denominator))]}
-    return keep(value)
+    return encode_object(value)
 
 
-def _encode_array(value: Any, library: str, keep: Callable[[Any], Any]) -> Any:
+def _encode_array(value: Any, library: str, encode_object: Callable[[Any], Any]) -> Any:
     if getattr(value.dtype, "kind", "") == "U":
-        return encode(value.tolist(), keep)
+        return encode(value.tolist(), encode_object)
     array = value.detach().cpu() if library == "torch" else value
     if library == "torch" and str(array.dtype) == "torch.bfloat16":
         return {"T": ["bfloat16", *_packed(array.float().numpy())]}
     try:
         packed = _packed(array.numpy() if library == "torch" else array)
     except TypeError:
-        return keep(value)
+        return encode_object(value)
     return {"T" if library == "torch" else "N" if getattr(value, "ndim", 0) else "n": ["", *packed]}
 
 
@@ -146,10 +151,10 @@ def _packed(array: Any) -> list[Any]:
     return [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode("ascii")]
 
 
-def decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
-    """Return the value of JSON; ``kept`` gives that of other tags. Raises Broken."""
+def decode(data: Any, decode_object: Callable[[str, Any], Any]) -> Any:
+    """Return the value of JSON; ``decode_object`` gives that of other tags. Raises Broken."""
     try:
-        return _decode(data, kept)
+        return _decode(data, decode_object)
     except Broken:
         raise
     except Exception as error:
@@ -157,16 +162,16 @@ def decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
         raise Broken(f"no value ({type(error).__name__})") from error
 
 
-def _decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
+def _decode(data: Any, decode_object: Callable[[str, Any], Any]) -> Any:
     if data is None or isinstance(data, bool | int | float | str):
         return data
     if not isinstance(data, dict) or len(data) != 1:
         raise Broken("no value")
     ((tag, body),) = data.items()
     if tag in ("l", "t", "s"):
-        return {"l": list, "t": tuple, "s": set}[tag](_decode(item, kept) for item in body)
+        return {"l": list, "t": tuple, "s": set}[tag](_decode(item, decode_object) for item in body)
     if tag == "d":
-        return {_decode(key, kept): _decode(item, kept) for key, item in body}
+        return {_decode(key, decode_object): _decode(item, decode_object) for key, item in body}
     if tag == "b":
         return base64.b64decode(body, validate=True)
     if tag == "i":
@@ -177,7 +182,7 @@ def _decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
         return fractions.Fraction(_whole(body[0]), _whole(body[1]))
     if tag in ("T", "N", "n"):
         return _decode_array(tag, *body)
-    return kept(tag, body)
+    return decode_object(tag, body)
 
 
 def _whole(text: str) -> int:

@@ -49,19 +49,19 @@ def draw_hierarchy(
         raise ValueError("nothing to draw: give at least one memory level")
     drawn, axes = figure(title=title, height_in=1.3 + 0.62 * len(levels))
     widths = _widths([level.size_bytes for level in levels])
-    for place, (level, width) in enumerate(zip(levels, widths, strict=True)):
-        above = widths[place - 1] if place else width * 0.72
-        colour = _SHADES[min(place, len(_SHADES) - 1)]
+    for index, (level, width) in enumerate(zip(levels, widths, strict=True)):
+        above = widths[index - 1] if index else width * 0.72
+        colour = _SHADES[min(index, len(_SHADES) - 1)]
         corners = [
-            (0.5 - above / 2, place),
-            (0.5 + above / 2, place),
-            (0.5 + width / 2, place + 0.94),
-            (0.5 - width / 2, place + 0.94),
+            (0.5 - above / 2, index),
+            (0.5 + above / 2, index),
+            (0.5 + width / 2, index + 0.94),
+            (0.5 - width / 2, index + 0.94),
         ]
         axes.add_patch(Polygon(corners, closed=True, facecolor=colour, edgecolor="white"))
         axes.text(
             0.5,
-            place + 0.47,
+            index + 0.47,
             level.name,
             ha="center",
             va="center",
@@ -69,7 +69,7 @@ def draw_hierarchy(
             fontweight="bold",
             color=ink_on(colour),
         )
-        times = _times_slower(levels[place - 1], level) if place else ""
+        times = _times_slower(levels[index - 1], level) if index else ""
         cells = (
             units.text(level.size_bytes, "B", binary=True),
             units.text(level.latency_s, "s"),
@@ -77,7 +77,7 @@ def draw_hierarchy(
             times,
         )
         for (across, _), cell in zip(_COLUMNS, cells, strict=True):
-            axes.text(across, place + 0.47, cell, ha="center", va="center", fontsize=11)
+            axes.text(across, index + 0.47, cell, ha="center", va="center", fontsize=11)
     for across, name in _COLUMNS:
         axes.text(across, -0.12, name, ha="center", va="bottom", fontsize=10, color="#555555")
     axes.set(xlim=(0, 2.3), ylim=(len(levels), -0.55))
@@ -115,21 +115,21 @@ def draw_links(
             f"bandwidth and latency are numbers above 0, or None; not those of {', '.join(wrong)}"
         )
     with plt.style.context(STYLE_FILE):
-        drawn, places = plt.subplots(
+        drawn, axes_grid = plt.subplots(
             1, len(panels), figsize=(8.4, 1.5 + 0.42 * len(links)), sharey=True, squeeze=False
         )
         drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-    for axes, (name, unit, values) in zip(places[0], panels, strict=True):
+    for axes, (name, unit, values) in zip(axes_grid[0], panels, strict=True):
         known = [value for value in values if value is not None]
         axes.set_xscale("log")
         axes.set_xlim(min(known) / 3, max(known) * 30)
-        for place, value in enumerate(values):
+        for row, value in enumerate(values):
             if value is not None:
-                axes.plot([value], [place], "o", color=MEASURED, markersize=10)
+                axes.plot([value], [row], "o", color=MEASURED, markersize=10)
             at = math.sqrt(min(known) * max(known)) if value is None else value
             axes.annotate(
                 units.text(value, unit),
-                (at, place),
+                (at, row),
                 xytext=(9, 0),
                 textcoords="offset points",
                 va="center",
@@ -141,8 +141,8 @@ def draw_links(
         unit_axis(axes, "x", unit)
         axes.set_xlabel(name)
         axes.grid(axis="y", visible=False)
-    places[0][0].set_yticks(range(len(links)), [link.link for link in links])
-    places[0][0].set_ylim(len(links) - 0.5, -0.5)
+    axes_grid[0][0].set_yticks(range(len(links)), [link.link for link in links])
+    axes_grid[0][0].set_ylim(len(links) - 0.5, -0.5)
     return drawn
 
 
@@ -170,33 +170,33 @@ def draw_inversion(
     with plt.style.context(STYLE_FILE):
         colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     axes.set_yscale("log", base=2)
-    ends, ended = [], []
-    for place, (row, values) in enumerate(zip(processors, rows.values(), strict=True)):
+    ends, end_colours = [], []
+    for index, (row, values) in enumerate(zip(processors, rows.values(), strict=True)):
         axes.plot(
             range(len(_LEVELS)),
             [math.nan if value is None else value for value in values],
-            marker=_MARKERS[place % len(_MARKERS)],
-            color=colours[place % len(colours)],
+            marker=_MARKERS[index % len(_MARKERS)],
+            color=colours[index % len(colours)],
             linestyle="-" if row.kind == "gpu" else "--",
             markersize=7,
         )
         points = [(at, value) for at, value in enumerate(values) if value is not None]
         if points:
             ends.append((*points[-1], row.name))
-            ended.append(colours[place % len(colours)])
+            end_colours.append(colours[index % len(colours)])
     axes.set_xticks(range(len(_LEVELS)), _LEVELS)
     axes.set_xlim(-0.25, len(_LEVELS) - 1 + 0.9)
     axes.set_ylim(min(known) / 2, max(known) * 2)
     unit_axis(axes, "y", "B", binary=True)
     axes.set_xlabel("from the arithmetic units outwards (solid: GPU)")
     axes.set_ylabel("on the whole chip")
-    places = [
+    occupied = [
         (at, value)
         for totals in rows.values()
         for at, value in enumerate(totals)
         if value is not None
     ]
-    for name, line in zip(label_points(axes, ends, avoid=places), ended, strict=True):
+    for name, line in zip(label_points(axes, ends, avoid=occupied), end_colours, strict=True):
         name.set_color(mix_colours(line, "#000000", 0.3))
     return drawn
 

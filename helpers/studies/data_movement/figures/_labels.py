@@ -57,9 +57,9 @@ def label_points(
     half = _POINT_PT * scale
     spots = np.concatenate([pixels, _pixels(axes, avoid)])
     written = np.array([text.get_window_extent().extents for text in axes.texts]).reshape(-1, 4)
-    taken = np.concatenate([np.concatenate([spots - half, spots + half], axis=1), written])
+    occupied = np.concatenate([np.concatenate([spots - half, spots + half], axis=1), written])
     lines = np.concatenate([np.empty((0, 2)), *(_samples(line, scale) for line in axes.lines)])
-    made = []
+    texts = []
     for centre, (x, y, name) in zip(pixels, points, strict=True):
         text = axes.annotate(
             name,
@@ -73,21 +73,21 @@ def label_points(
             annotation_clip=False,
         )
         box = text.get_window_extent()
-        boxes = _places(centre, np.array([box.width, box.height]), scale)
+        boxes = _candidate_boxes(centre, np.array([box.width, box.height]), scale)
         costs = (
-            _covered(boxes, taken)
-            + _outside(boxes, frame)
-            + _crossed(boxes, lines)
+            _shared_areas(boxes, occupied)
+            + _areas_outside(boxes, frame)
+            + _count_crossings(boxes, lines)
             + _doubt(boxes, centre, spots)
         )
         best = int(costs.argmin())
-        taken = np.concatenate([taken, boxes[best : best + 1]])
+        occupied = np.concatenate([occupied, boxes[best : best + 1]])
         text.set_position(tuple(((boxes[best, :2] + boxes[best, 2:]) / 2 - centre) / scale))
         if _DISTANCES_PT[best // len(_DIRECTIONS)] >= _WITH_LINE_PT:
             line = _line_to_point(axes, centre, boxes[best])
             lines = np.concatenate([lines, _samples(line, scale)])
-        made.append(text)
-    return made
+        texts.append(text)
+    return texts
 
 
 def _pixels(axes: Axes, points: Sequence[tuple[float, float]]) -> np.ndarray:
@@ -108,14 +108,14 @@ def _line_to_point(axes: Axes, centre: np.ndarray, box: np.ndarray) -> Line2D:
     return line
 
 
-def _places(centre: np.ndarray, size: np.ndarray, scale: float) -> np.ndarray:
+def _candidate_boxes(centre: np.ndarray, size: np.ndarray, scale: float) -> np.ndarray:
     """Return the boxes (n, 4) that a text of ``size`` may take, nearest first: x0, y0, x1, y1 in
     pixels.
     """
-    ways = np.array(list(itertools.product(_DISTANCES_PT, _DIRECTIONS)), dtype=object)
+    candidates = np.array(list(itertools.product(_DISTANCES_PT, _DIRECTIONS)), dtype=object)
     distances, directions = (
-        np.array(list(ways[:, 0]), dtype=float),
-        np.array(list(ways[:, 1]), dtype=float),
+        np.array(list(candidates[:, 0]), dtype=float),
+        np.array(list(candidates[:, 1]), dtype=float),
     )
     middles = centre + directions * (distances[:, None] * scale + size / 2)
     return np.concatenate([middles - size / 2, middles + size / 2], axis=1)
@@ -139,18 +139,18 @@ def _area(boxes: np.ndarray) -> np.ndarray:
     return sides[..., 0] * sides[..., 1]
 
 
-def _covered(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _shared_areas(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return for each box (n, 4) the area that it shares with ``others`` (m, 4)."""
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     return _area(np.concatenate([low, high], axis=2)).sum(axis=1)
 
 
-def _outside(boxes: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    return _area(boxes) - _covered(boxes, frame[None])
+def _areas_outside(boxes: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    return _area(boxes) - _shared_areas(boxes, frame[None])
 
 
-def _crossed(boxes: np.ndarray, lines: np.ndarray) -> np.ndarray:
+def _count_crossings(boxes: np.ndarray, lines: np.ndarray) -> np.ndarray:
     """Return for each box how many samples of lines lie in it: a little, beside the area of a
     name.
     """

@@ -48,16 +48,19 @@ def draw_latencies(
     """
     if origin not in _ORIGINS:
         raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
-    accepted = "latency points, such as the latencies of probe()"
-    latencies = members("latencies", latencies, accepted, kind=(LatencyPoint, ChasePoint))
+    description = "latency points, such as the latencies of probe()"
+    latencies = members("latencies", latencies, description, kind=(LatencyPoint, ChasePoint))
     if not latencies:
         raise ValueError("nothing to draw: the limits hold no latency (their notes say why)")
     wrong = [point for point in latencies if not 0 < point.latency_s < math.inf]
     if wrong:
         raise ValueError(f"a latency must be a time above 0; got {wrong[0]}")
     drawn, axes = figure(title=title)
-    ordered = sorted(latencies, key=lambda point: point.working_set_bytes)
-    sizes, times_s = [p.working_set_bytes for p in ordered], [p.latency_s for p in ordered]
+    sorted_points = sorted(latencies, key=lambda point: point.working_set_bytes)
+    sizes, times_s = (
+        [p.working_set_bytes for p in sorted_points],
+        [p.latency_s for p in sorted_points],
+    )
     axes.plot(sizes, times_s, "o-", color=_ORIGINS[origin], markersize=4, label=origin, zorder=3)
     _logarithmic(axes, [*sizes, *(caches or {}).values()], times_s, "s")
     _mark_caches(axes, caches or {}, _BY_MACHINE if origin == "simulated" else _BY_SYSTEM)
@@ -94,17 +97,17 @@ def draw_bandwidths(
     if not bandwidths:
         raise ValueError("nothing to draw: the limits hold no bandwidth (their notes say why)")
     drawn, axes = figure(title=title)
-    ordered = sorted(bandwidths, key=lambda point: point.working_set_bytes)
-    sizes = [point.working_set_bytes for point in ordered]
+    sorted_points = sorted(bandwidths, key=lambda point: point.working_set_bytes)
+    sizes = [point.working_set_bytes for point in sorted_points]
     for name in kernels:
-        place = KERNELS.index(name)
-        rates = [getattr(point, f"{name}_bytes_per_s") for point in ordered]
+        index = KERNELS.index(name)
+        rates = [getattr(point, f"{name}_bytes_per_s") for point in sorted_points]
         line, label = ("--", f"PyTorch's {name}") if compiled else ("-", name)
         axes.plot(
             sizes,
             rates,
-            marker=_MARKERS[place],
-            color=_COLOURS[place],
+            marker=_MARKERS[index],
+            color=_COLOURS[index],
             markersize=4,
             linewidth=1.6,
             linestyle=line,
@@ -143,14 +146,14 @@ def _logarithmic(
 
 
 def _mark_caches(axes: Axes, caches: Mapping[str, int], name_of_all: str) -> None:
-    for place, (name, size) in enumerate(caches.items()):
+    for index, (name, size) in enumerate(caches.items()):
         axes.axvline(
             size,
             color="#777777",
             linestyle="--",
             linewidth=1.2,
             zorder=1.5,
-            label="_cache" if place else name_of_all,
+            label="_cache" if index else name_of_all,
         )
         axes.text(
             size,
@@ -168,19 +171,19 @@ def _mark_caches(axes: Axes, caches: Mapping[str, int], name_of_all: str) -> Non
 
 
 def _mark_changes(axes: Axes, change_points: Sequence[float]) -> None:
-    named = [_binary(size) for size in change_points]
-    found = (
+    sizes = [_binary(size) for size in change_points]
+    label_of_all = (
         "found on the curve: "
-        f"{', '.join(named) if len(named) <= _MOST_NAMED else f'{len(named)} rises'}"
+        f"{', '.join(sizes) if len(sizes) <= _MOST_NAMED else f'{len(sizes)} rises'}"
     )
-    for place, size in enumerate(change_points):
+    for index, size in enumerate(change_points):
         axes.axvline(
             size,
             color="#D55E00",
             linestyle=":",
             linewidth=1.6,
             zorder=1.6,
-            label="_found" if place else found,
+            label="_found" if index else label_of_all,
         )
 
 

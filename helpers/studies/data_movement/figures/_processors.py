@@ -146,9 +146,9 @@ def draw_dies(
     if not dies:
         raise ValueError("nothing to draw: give at least one die")
     with plt.style.context(STYLE_FILE):
-        drawn, places = plt.subplots(1, len(dies), figsize=(3.6 * len(dies), 3.9), squeeze=False)
+        drawn, axes_grid = plt.subplots(1, len(dies), figsize=(3.6 * len(dies), 3.9), squeeze=False)
         drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-    for axes, die in zip(places[0], dies, strict=True):
+    for axes, die in zip(axes_grid[0], dies, strict=True):
         for part, box in die_boxes(die):
             axes.add_patch(
                 Rectangle(

@@ -65,7 +65,7 @@ def draw_towers(
         for memory in tower
         if memory and len(memory) > 2
     ]
-    middles = [_EDGE_IN + (place + 0.5) * _TOWER_IN for place in range(len(rows))]
+    middles = [_EDGE_IN + (index + 0.5) * _TOWER_IN for index in range(len(rows))]
     for middle, (name, tower) in zip(middles, rows.items(), strict=True):
         write(axes, middle, 0.22, name, bold=True, size=12)
         for row, memory in enumerate(tower):

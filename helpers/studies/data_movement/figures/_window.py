@@ -37,8 +37,8 @@ def draw_window(
     boolean("read", read)
     whole_number("layers", layers, at_most=16)
     kept = [
-        whole_number(f"kept[{place}]", layer, at_least=0, at_most=layers - 1)
-        for place, layer in enumerate(members("kept", kept, "layers"))
+        whole_number(f"kept[{slot}]", layer, at_least=0, at_most=layers - 1)
+        for slot, layer in enumerate(members("kept", kept, "layers"))
     ]
     if len(set(kept)) < len(kept) or used not in kept:
         raise ValueError(
@@ -47,15 +47,15 @@ def draw_window(
         )
     drawn, axes = paper(max(_LEFT_IN + layers * _CELL_IN, _KEYS_IN) + 0.2, 2.35, title=title)
 
-    def left(place: int) -> float:
-        return _LEFT_IN + place * _CELL_IN
+    def left(slot: int) -> float:
+        return _LEFT_IN + slot * _CELL_IN
 
     write(axes, _LEFT_IN - 0.15, _MEMORY_IN + 0.21, "memory", ha="right", bold=True)
     write(axes, _LEFT_IN - 0.15, _FILE_IN + 0.21, "file", ha="right", bold=True)
-    for place, layer in enumerate(kept):
+    for slot, layer in enumerate(kept):
         box(
             axes,
-            left(place) + 0.03,
+            left(slot) + 0.03,
             _MEMORY_IN,
             _CELL_IN - 0.06,
             0.42,

@@ -21,25 +21,25 @@ def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
     whole_number("n", n, at_least=2, at_most=_MOST)
     side = n * _CELL_IN
     panel = 3 * side + 2 * _GAP_IN
-    drawn, axes = paper(2 * (panel + _MARGIN_IN) + _APART_IN, side + 1.15, title=title)
+    figure, axes = paper(2 * (panel + _MARGIN_IN) + _APART_IN, side + 1.15, title=title)
     row, column = n // 4, n // 2
     element = {(row, column)}
     panels = {
         "a * b": (element, element, "an element of a takes part in one result"),
         "a @ b": (
-            {(column, place) for place in range(n)},
-            {(row, place) for place in range(n)},
+            {(column, index) for index in range(n)},
+            {(row, index) for index in range(n)},
             f"an element of a takes part in {n} results",
         ),
     }
-    for place, (name, (of_b, made, used)) in enumerate(panels.items()):
-        left = _MARGIN_IN + place * (panel + _APART_IN)
+    for panel_index, (name, (b_cells, result_cells, caption)) in enumerate(panels.items()):
+        left = _MARGIN_IN + panel_index * (panel + _APART_IN)
         write(axes, left + panel / 2, 0.25, name, size=13, bold=True)
-        for index, shown in enumerate((element, of_b, made)):
+        for index, cells in enumerate((element, b_cells, result_cells)):
             x = left + index * (side + _GAP_IN)
             for i in range(n):
                 for j in range(n):
-                    colour = EMPTY if (i, j) not in shown else COMPUTING if index == 2 else DATA
+                    colour = EMPTY if (i, j) not in cells else COMPUTING if index == 2 else DATA
                     corner, wide = (x + j * _CELL_IN, _TOP_IN + i * _CELL_IN), _CELL_IN - 0.03
                     axes.add_patch(Rectangle(corner, wide, wide, facecolor=colour))
             if index < 2:
@@ -50,5 +50,5 @@ def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
                     "=" if index else name[2],
                     size=15,
                 )
-        write(axes, left + panel / 2, _TOP_IN + side + 0.26, used, colour=QUIET)
-    return drawn
+        write(axes, left + panel / 2, _TOP_IN + side + 0.26, caption, colour=QUIET)
+    return figure

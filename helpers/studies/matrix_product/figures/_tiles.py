@@ -39,8 +39,8 @@ def draw_tiles(
                 f"{name}={side} is cut into no whole tiles of {tile}; give a multiple of the tile"
             )
     rows, columns = (
-        whole_number(f"block[{place}]", at, at_least=0, at_most=side // tile - 1) * tile
-        for place, (at, side) in enumerate(zip(block, (m, n), strict=True))
+        whole_number(f"block[{index}]", at, at_least=0, at_most=side // tile - 1) * tile
+        for index, (at, side) in enumerate(zip(block, (m, n), strict=True))
     )
     naive = step is None
     tall, wide = (1, min(tile, 2)) if naive else (tile, tile)
@@ -49,7 +49,7 @@ def draw_tiles(
     )
     left, top = _LEFT_IN + k * _CELL_IN + _GAP_IN, _TOP_IN + k * _CELL_IN + _GAP_IN
     high = top + m * _CELL_IN
-    drawn, axes = paper(max(left + n * _CELL_IN + 0.3, 6.0), high + 0.75, title=title)
+    figure, axes = paper(max(left + n * _CELL_IN + 0.3, 6.0), high + 0.75, title=title)
     now, path = (slice(0, k), slice(0, 0)) if naive else (slice(start, start + tile), slice(0, k))
     at = {"A": (_LEFT_IN, top), "B": (left, _TOP_IN), "C": (left, top)}
     strips = {
@@ -57,21 +57,21 @@ def draw_tiles(
         "B": (k, n, None, (columns, columns + wide)),
         "C": (m, n, (rows, rows + tall), (columns, columns + wide)),
     }
-    for name, (down, across, own_rows, own_columns) in strips.items():
+    for name, (down, across, needed_rows, needed_columns) in strips.items():
         for i in range(down):
             for j in range(across):
-                mine = (own_rows is None or own_rows[0] <= i < own_rows[1]) and (
-                    own_columns is None or own_columns[0] <= j < own_columns[1]
+                is_needed = (needed_rows is None or needed_rows[0] <= i < needed_rows[1]) and (
+                    needed_columns is None or needed_columns[0] <= j < needed_columns[1]
                 )
-                place = {"A": j, "B": i, "C": -1}[name]
+                k_index = {"A": j, "B": i, "C": -1}[name]
                 colour = (
-                    COMPUTING if name == "C" else DATA if now.start <= place < now.stop else EMPTY
+                    COMPUTING if name == "C" else DATA if now.start <= k_index < now.stop else EMPTY
                 )
                 if naive and name == "B":
                     colour = tint(DATA, 0.6)
-                if colour == EMPTY and path.start <= place < path.stop:
+                if colour == EMPTY and path.start <= k_index < path.stop:
                     colour = tint(DATA, 0.75)
-                _cell(axes, *at[name], i, j, colour if mine else EMPTY)
+                _cell(axes, *at[name], i, j, colour if is_needed else EMPTY)
         x, y = at[name]
         write(axes, x + across * _CELL_IN / 2, y - 0.16, f"{name}, {down} x {across}", bold=True)
     for i in range(0, m, tile):
@@ -81,7 +81,7 @@ def draw_tiles(
         _frame(axes, _LEFT_IN + start * _CELL_IN, top + rows * _CELL_IN, tile)
         _frame(axes, left + columns * _CELL_IN, _TOP_IN + start * _CELL_IN, tile)
         _frame(axes, left + columns * _CELL_IN, top + rows * _CELL_IN, tile)
-    named = (
+    legend = (
         {
             "two threads": (COMPUTING, "none"),
             "both read": (DATA, "none"),
@@ -94,8 +94,8 @@ def draw_tiles(
             "before and after": (tint(DATA, 0.75), "none"),
         }
     )
-    keys(axes, _LEFT_IN, high + 0.25, named | ({"blocks": ("white", QUIET)} if naive else {}))
-    return drawn
+    keys(axes, _LEFT_IN, high + 0.25, legend | ({"blocks": ("white", QUIET)} if naive else {}))
+    return figure
 
 
 def _cell(axes: Axes, x: float, y: float, row: int, column: int, colour: str) -> None:

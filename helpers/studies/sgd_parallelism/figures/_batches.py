@@ -26,7 +26,7 @@ def draw_updates(measured: Mapping[int, RateSearch], *, stays: float, shrinks: f
     stays, shrinks = number("stays", stays, above=0), number("shrinks", shrinks, above=0)
     batches = sorted(measured)
     drawn, axes = plotting.figure(title="", height_in=4.2)
-    along = [batches[0] * (batches[-1] / batches[0]) ** (place / 60) for place in range(61)]
+    along = [batches[0] * (batches[-1] / batches[0]) ** (index / 60) for index in range(61)]
     axes.plot(
         along,
         [stays + shrinks / batch for batch in along],

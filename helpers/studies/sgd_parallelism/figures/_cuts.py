@@ -46,15 +46,21 @@ def draw_cut(side: str) -> Figure:
     for row, (name, matrices) in enumerate(_PRODUCTS.items()):
         middle = _HEAD_IN + (row + 0.45) * _ROW_IN
         write(axes, _LEFT_IN, middle - 0.1, name, size=12, bold=True, ha="left")
-        summed = side not in matrices[2]
-        said = f"a sum of {len(colours)} terms" if summed else "no sum"
+        is_sum = side not in matrices[2]
+        caption = f"a sum of {len(colours)} terms" if is_sum else "no sum"
         write(
-            axes, _LEFT_IN, middle + 0.17, said, size=12, ha="left", colour=INK if summed else QUIET
+            axes,
+            _LEFT_IN,
+            middle + 0.17,
+            caption,
+            size=12,
+            ha="left",
+            colour=INK if is_sum else QUIET,
         )
         for centre, sides in zip(_COLUMNS_IN, matrices, strict=True):
-            if summed and sides == matrices[2]:
-                for place, colour in reversed(list(enumerate(colours))):
-                    away = _BEHIND_IN * place
+            if is_sum and sides == matrices[2]:
+                for index, colour in reversed(list(enumerate(colours))):
+                    away = _BEHIND_IN * index
                     _matrix(axes, centre + away, middle - away, sides, side, (colour,))
             else:
                 _matrix(axes, centre, middle, sides, side, colours)
@@ -80,14 +86,16 @@ def _matrix(
     if len(colours) == 1 or cut not in sides:
         pieces = [(left, top, width, height, colours[0] if len(colours) == 1 else EMPTY)]
     elif cut == sides[0]:
-        each = height / len(colours)
+        length = height / len(colours)
         pieces = [
-            (left, top + place * each, width, each, colour) for place, colour in enumerate(colours)
+            (left, top + index * length, width, length, colour)
+            for index, colour in enumerate(colours)
         ]
     else:
-        each = width / len(colours)
+        length = width / len(colours)
         pieces = [
-            (left + place * each, top, each, height, colour) for place, colour in enumerate(colours)
+            (left + index * length, top, length, height, colour)
+            for index, colour in enumerate(colours)
         ]
     for x, y, wide, high, colour in pieces:
         edge = QUIET if colour == EMPTY else "white"

@@ -62,24 +62,24 @@ def draw_split(split: ProductSplit) -> Figure:
     axes.text(left + _GAP_SHARE / 2, top / 2, "@", ha="center", va="center", fontsize=16)
     left = _matrix(axes, left + _GAP_SHARE, top, (k, n), b_cut, sizes, "b")
     outputs = split.parts if split.by == "inner" and split.parts > 1 else 1
-    for place in range(outputs):
+    for index in range(outputs):
         axes.text(
             left + _GAP_SHARE / 2,
             top / 2,
-            "+" if place else "=",
+            "+" if index else "=",
             ha="center",
             va="center",
             fontsize=16,
         )
-        whole = [0.0] * place + [1.0] if outputs > 1 else sizes
+        part_sizes = [0.0] * index + [1.0] if outputs > 1 else sizes
         left = _matrix(
             axes,
             left + _GAP_SHARE,
             top,
             (m, n),
             "rows" if outputs > 1 else output_cut,
-            whole,
-            f"term {place}" if outputs > 1 else "output",
+            part_sizes,
+            f"term {index}" if outputs > 1 else "output",
         )
     axes.set_xlim(-0.05, left + 0.05)
     axes.set_ylim(-0.25, top + 0.05)
@@ -100,8 +100,8 @@ def draw_split(split: ProductSplit) -> Figure:
 
 def _part_size(split: ProductSplit, part: int) -> float:
     """Return the share of the side that is cut which this part has."""
-    whole = split.m * split.k * split.n
-    return split.work[part].macs / whole
+    total_macs = split.m * split.k * split.n
+    return split.work[part].macs / total_macs
 
 
 def _matrix(
@@ -118,16 +118,16 @@ def _matrix(
     """
     height, width = shape
     low = (top - height) / 2
-    begun = 0.0
+    offset = 0.0
     for part, size in enumerate([1.0] if cut is None else sizes):
         if cut == "columns":
-            box = (left + begun * width, low), size * width, height
+            box = (left + offset * width, low), size * width, height
         else:
-            box = (left, low + (1 - begun - size) * height), width, size * height
+            box = (left, low + (1 - offset - size) * height), width, size * height
         colour = _SHARED if cut is None else _PARTS[part]
         if size:
             axes.add_patch(Rectangle(*box, facecolor=colour, edgecolor="white", linewidth=1.5))
-        begun += size
+        offset += size
     axes.text(left + width / 2, low - 0.06, name, ha="center", va="top", fontsize=12)
     return left + width
 
@@ -152,14 +152,14 @@ def draw_limits(
             "many"
         )
     drawn, axes = figure(title="")
-    places = [delay + 1 for delay in delays]
-    axes.plot(places, modelled, "-", color=MODELLED, label="modelled")
-    axes.plot(places, simulated, "o", color=MEASURED, markersize=9, label="simulated")
+    positions = [delay + 1 for delay in delays]
+    axes.plot(positions, modelled, "-", color=MODELLED, label="modelled")
+    axes.plot(positions, simulated, "o", color=MEASURED, markersize=9, label="simulated")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_major_locator(FixedLocator(positions))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{place - 1:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda position, _: f"{position - 1:g}"))
     _plain_ticks(axes)
     axes.set_xlabel("delay (updates)")
     axes.set_ylabel("largest stable rate times curvature")
@@ -182,7 +182,7 @@ def draw_crossover(crossover: Crossover) -> Figure:
     if not points:
         raise ValueError("nothing to draw: the sweep has no sizes")
     drawn, axes = figure(title=f"{points[0].nets} networks: time over that of the loop")
-    places = range(len(points))
+    positions = range(len(points))
     rows = (
         ("modelled_ratio", MODELLED, "D--", "stacked, modelled"),
         ("stacked_ratio", MEASURED, "o-", "stacked, measured"),
@@ -190,8 +190,8 @@ def draw_crossover(crossover: Crossover) -> Figure:
     )
     for name, colour, line, label in rows:
         known = [
-            (place, getattr(p, name))
-            for place, p in zip(places, points, strict=True)
+            (position, getattr(p, name))
+            for position, p in zip(positions, points, strict=True)
             if getattr(p, name)
         ]
         if known:
@@ -199,7 +199,7 @@ def draw_crossover(crossover: Crossover) -> Figure:
     axes.axhline(1, color="#444444", linewidth=1.4, label="the loop")
     axes.set_yscale("log")
     _plain_ticks(axes)
-    axes.set_xticks(places, [f"{p.hidden} wide\nbatch {p.batch_size}" for p in points])
+    axes.set_xticks(positions, [f"{p.hidden} wide\nbatch {p.batch_size}" for p in points])
     axes.set_xlim(-0.3, len(points) - 0.7)
     axes.set_xlabel("size of each network")
     axes.set_ylabel("time over the loop's")
@@ -221,13 +221,13 @@ def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
     drawn, axes = figure(title="Speedup by threads")
     counts = sorted({point.threads for sweep in sweeps for point in sweep.points})
     axes.plot(counts, counts, ":", color="#777777", marker="_", label="perfect")
-    for place, sweep in enumerate(sweeps):
+    for index, sweep in enumerate(sweeps):
         axes.plot(
             [point.threads for point in sweep.points],
             [point.speedup for point in sweep.points],
             marker="o",
-            color=_LINES[place % len(_LINES)],
-            linestyle=_DASHES[place % len(_DASHES)],
+            color=_LINES[index % len(_LINES)],
+            linestyle=_DASHES[index % len(_DASHES)],
             label=sweep.name,
         )
     axes.set_xscale("log", base=2)

@@ -66,17 +66,17 @@ def draw_sources(
     if until > UNITS:
         raise ValueError(f"until={until:g} is behind the end; give at most {UNITS:g} units")
     drawn, axes = paper(_WIDE_IN, 4 * _PANEL_IN + 0.45, title=title)
-    for place, panel in enumerate((_within(), _examples(), _iterations(), _models())):
-        _draw(axes, panel, 0.06 + place * _PANEL_IN, until)
-    now = _at(until)
+    for index, panel in enumerate((_within_layers(), _examples(), _iterations(), _models())):
+        _draw(axes, panel, 0.06 + index * _PANEL_IN, until)
+    now = _x_of(until)
     axes.plot([now, now], [0.1, 4 * _PANEL_IN], color=QUIET, linewidth=1, linestyle=":")
-    named = {"layer, forward": (_FORWARD, "none"), "layer, backward": (_BACKWARD, "none"),
+    legend = {"layer, forward": (_FORWARD, "none"), "layer, backward": (_BACKWARD, "none"),
              "both exchange": (SENDING, "none"), "weights in common": (DATA, "none")}  # fmt: skip
-    keys(axes, 0.12, 4 * _PANEL_IN + 0.1, named)
+    keys(axes, 0.12, 4 * _PANEL_IN + 0.1, legend)
     return drawn
 
 
-def _at(unit: float) -> float:
+def _x_of(unit: float) -> float:
     return _LEFT_IN + unit * _PER_UNIT_IN
 
 
@@ -89,7 +89,7 @@ def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
     if panel.messages:
         box(
             axes,
-            _at(0),
+            _x_of(0),
             tops[0] + _LANE_IN + 0.015,
             UNITS * _PER_UNIT_IN,
             _BETWEEN_IN - 0.03,
@@ -98,7 +98,7 @@ def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
     for task in panel.tasks:
         end = min(task.start + task.length, until)
         if task.start < end:
-            left, right = _at(task.start) + 0.01, _at(end) - 0.01
+            left, right = _x_of(task.start) + 0.01, _x_of(end) - 0.01
             axes.add_patch(
                 _rectangle(
                     left,
@@ -115,27 +115,31 @@ def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
         if start < end:
             axes.add_patch(
                 _rectangle(
-                    _at(start), tops[0], _at(end) - _at(start), 2 * _LANE_IN + _BETWEEN_IN, SENDING
+                    _x_of(start),
+                    tops[0],
+                    _x_of(end) - _x_of(start),
+                    2 * _LANE_IN + _BETWEEN_IN,
+                    SENDING,
                 )
             )
     for lane, when in panel.messages:
         if when <= until:
             edge = tops[0] + _LANE_IN if lane == 0 else tops[1]
             outward, middle = (-0.22 if lane == 0 else 0.22), tops[0] + _LANE_IN + _BETWEEN_IN / 2
-            arrow(axes, (_at(when), edge + outward), (_at(when), middle), thick=1.8)
+            arrow(axes, (_x_of(when), edge + outward), (_x_of(when), middle), thick=1.8)
 
 
 def _rectangle(left: float, top: float, width: float, height: float, colour: str) -> Rectangle:
     return Rectangle((left, top), width, height, facecolor=colour, edgecolor="none")
 
 
-def _within() -> _Panel:
+def _within_layers() -> _Panel:
     tasks, exchanges, now = [], [], 0.0
     while now < UNITS:
-        for place, (layer, backward) in enumerate(_LAYERS):
+        for index, (layer, backward) in enumerate(_LAYERS):
             tasks += [_Task(lane, now, 0.5, f"½ {layer}", backward) for lane in (0, 1)]
             now += 0.5
-            if place < len(_LAYERS) - 1:  # nobody asks for the gradient of the images
+            if index < len(_LAYERS) - 1:  # nobody asks for the gradient of the images
                 exchanges.append((now, _EXCHANGE))
                 now += _EXCHANGE
     return _Panel(
@@ -156,11 +160,11 @@ def _examples() -> _Panel:
     )
 
 
-def _whole(lane: int, begun: int) -> list[_Task]:
-    order = [_LAYERS[(place + begun) % 4] for place in range(int(UNITS))]
+def _example_tasks(lane: int, begun: int) -> list[_Task]:
+    order = [_LAYERS[(index + begun) % 4] for index in range(int(UNITS))]
     return [
-        _Task(lane, float(place), 1.0, layer, backward)
-        for place, (layer, backward) in enumerate(order)
+        _Task(lane, float(index), 1.0, layer, backward)
+        for index, (layer, backward) in enumerate(order)
     ]
 
 
@@ -169,7 +173,7 @@ def _iterations() -> _Panel:
     return _Panel(
         "over updates",
         "own images, weights in common; nobody waits",
-        _whole(0, 0) + _whole(1, 2),
+        _example_tasks(0, 0) + _example_tasks(1, 2),
         [],
         messages,
     )
@@ -179,7 +183,7 @@ def _models() -> _Panel:
     return _Panel(
         "over models",
         "two trainings, which need nothing of each other",
-        _whole(0, 0) + _whole(1, 0),
+        _example_tasks(0, 0) + _example_tasks(1, 0),
         [],
         [],
     )

@@ -42,7 +42,7 @@ def draw_tasks() -> Figure:
     chain = examples // 2
     middle_in = _HEAD_IN + (examples - 1) / 2 * _ROW_IN
 
-    def place(column: int, row: float) -> tuple[float, float]:
+    def position(column: int, row: float) -> tuple[float, float]:
         return _MARGIN_IN + (column + 0.5) * pitch_in, _HEAD_IN + (row + 0.3) * _ROW_IN
 
     order = [
@@ -51,19 +51,19 @@ def draw_tasks() -> Figure:
     ]
     for step in range(steps):
         first = step * (2 * layers + 1)
-        updated = place(first + 2 * layers, (examples - 1) / 2)
+        update_position = position(first + 2 * layers, (examples - 1) / 2)
         for row in [*(row for row in range(examples) if row != chain), chain]:  # the chain on top
             marked = row == chain
-            own = [place(first + column, row) for column in range(len(order))]
-            before = [place(first - 1, (examples - 1) / 2)] if step else []
-            for start, end in itertools.pairwise([*before, *own, updated]):
+            positions = [position(first + column, row) for column in range(len(order))]
+            before = [position(first - 1, (examples - 1) / 2)] if step else []
+            for start, end in itertools.pairwise([*before, *positions, update_position]):
                 _wait(axes, start, end, width_in, marked=marked)
-            for at, (text, colour) in zip(own, order, strict=True):
+            for at, (text, colour) in zip(positions, order, strict=True):
                 _task(axes, at, width_in, text, colour, marked=marked)
-        _task(axes, updated, width_in, "update", DATA, marked=True)
+        _task(axes, update_position, width_in, "update", DATA, marked=True)
         write(
             axes,
-            place(first + layers, 0)[0],
+            position(first + layers, 0)[0],
             0.14,
             f"step {step + 1}",
             size=12,
@@ -71,12 +71,12 @@ def draw_tasks() -> Figure:
             colour=QUIET,
         )
     tasks = steps * (2 * layers * examples + 1)
-    named = {
+    legend = {
         "layer, forward": (_FORWARD, "none"),
         "layer, backward": (_BACKWARD, "none"),
         f"longest chain, {columns} of {tasks} tasks": ("white", SENDING),
     }
-    keys(axes, _MARGIN_IN, middle_in + examples / 2 * _ROW_IN + 0.2, named)
+    keys(axes, _MARGIN_IN, middle_in + examples / 2 * _ROW_IN + 0.2, legend)
     return drawn
 
 

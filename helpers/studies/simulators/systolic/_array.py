@@ -161,7 +161,7 @@ class _Registers:
 
 
 class _Array:
-    """The elements, what has left them, and what was counted."""
+    """The elements, the sums that have left them, and the counts."""
 
     def __init__(
         self,
@@ -205,8 +205,8 @@ class _Array:
                 )
             return
         # a tile begins when the one before has taken its rows and its own are loaded
-        apart = max(self.m, self.rows)
-        begin = self.rows + apart * np.arange(len(tiles))
+        period = max(self.m, self.rows)
+        begin = self.rows + period * np.arange(len(tiles))
         loading = np.r_[0, begin[:-1]]
         self._stream(tiles, loading, begin, self.column_delays, clock, 0)
 
@@ -217,7 +217,7 @@ class _Array:
         begin: np.ndarray,
         load_delays: np.ndarray,
         clock: Iterator[int],
-        first: int,
+        first_fold: int,
     ) -> None:
         """Load tile f from cycle ``loading[f]``, pass a from ``begin[f]``, until all results have
         left.
@@ -232,30 +232,30 @@ class _Array:
             step = cycle - self.row_delays - begin[fold]
             self.changing[:, 1:] = self.changing[:, :-1]
             self.changing[:, 0] = (fold >= 0) & (step == 0)
-            for held, following in (
+            for current, following in (
                 (self.held.values, self.next.values),
                 (self.held.places, self.next.places),
             ):
-                np.copyto(held, following, where=self.changing)
+                np.copyto(current, following, where=self.changing)
             self._take_filters(cycle - load_delays, loading, k0, n0)
             at = k0[fold] + every_row
             self.inputs.move_right(
-                *self._entering(self.a, step, at, (fold >= 0) & (step < self.m) & (at < self.k))
+                *self._edge_values(self.a, step, at, (fold >= 0) & (step < self.m) & (at < self.k))
             )
             self.moving_reads += int(np.count_nonzero(self.inputs.places[:, 0] != _EMPTY))
             top, filters = self.inputs.places[0], self.held.places[0]
             born = np.where(
-                (top != _EMPTY) & (filters != _EMPTY), self._belonging(top, filters), _EMPTY
+                (top != _EMPTY) & (filters != _EMPTY), self._sum_places(top, filters), _EMPTY
             )
             self.sums.move_down(np.zeros(1, self.a.dtype), born)
-            begun = int(np.searchsorted(begin, cycle, "right")) - 1
-            phase = "load" if begun < 0 else "compute"
+            current_fold = int(np.searchsorted(begin, cycle, "right")) - 1
+            phase = "load" if current_fold < 0 else "compute"
             # With one register an element holds what was loaded; with two, in use is the one that
             # it changed to.
             self._work(
-                first + max(begun, 0),
+                first_fold + max(current_fold, 0),
                 phase,
-                self.held if len(tiles) > 1 and begun >= 0 else self.next,
+                self.held if len(tiles) > 1 and current_fold >= 0 else self.next,
             )
             missing -= self._leave()
             next(clock)
@@ -269,13 +269,15 @@ class _Array:
         it is in its row.
         """
         fold = np.searchsorted(loading, times, "right") - 1
-        entered = times - loading[fold]
-        under_way = (fold >= 0) & (entered < self.rows)
+        steps = times - loading[fold]
+        under_way = (fold >= 0) & (steps < self.rows)
         if under_way.any():
-            k, n = k0[fold] + self.rows - 1 - entered, n0[fold] + np.arange(self.columns)
-            values, places = self._entering(self.b, k, n, under_way & (k < self.k) & (n < self.n))
+            k, n = k0[fold] + self.rows - 1 - steps, n0[fold] + np.arange(self.columns)
+            values, places = self._edge_values(
+                self.b, k, n, under_way & (k < self.k) & (n < self.n)
+            )
             self.next.move_down(
-                values, places, under_way & (np.arange(self.rows)[:, None] <= entered)
+                values, places, under_way & (np.arange(self.rows)[:, None] <= steps)
             )
             self.staying_reads += int(np.count_nonzero(places != _EMPTY))
 
@@ -290,9 +292,9 @@ class _Array:
             for cycle in itertools.count():
                 left, top = cycle - self.row_delays, cycle - self.column_delays
                 fits = (left >= 0) & (left < self.k) & (m < self.m)
-                self.inputs.move_right(*self._entering(self.a, m, left, fits))
+                self.inputs.move_right(*self._edge_values(self.a, m, left, fits))
                 self.held.move_down(
-                    *self._entering(self.b, top, n, (top >= 0) & (top < self.k) & (n < self.n))
+                    *self._edge_values(self.b, top, n, (top >= 0) & (top < self.k) & (n < self.n))
                 )
                 met = (self.inputs.places != _EMPTY) & (self.held.places != _EMPTY)
                 if not met.any():
@@ -301,7 +303,7 @@ class _Array:
                 self.staying_reads += int(np.count_nonzero(self.held.places[0] != _EMPTY))
                 np.copyto(
                     self.sums.places,
-                    self._belonging(self.inputs.places, self.held.places),
+                    self._sum_places(self.inputs.places, self.held.places),
                     where=met,
                 )
                 self._work(fold, "compute", self.held)
@@ -314,7 +316,7 @@ class _Array:
                 self.sums.move_down(np.zeros(1, self.a.dtype), np.array([_EMPTY]))
                 next(clock)
 
-    def _entering(
+    def _edge_values(
         self, matrix: np.ndarray, row: np.ndarray, column: np.ndarray, fits: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the values and places of the elements that enter at an edge; nothing where they do
@@ -323,7 +325,7 @@ class _Array:
         places = np.where(fits, row * matrix.shape[1] + column, _EMPTY)
         return np.where(fits, matrix.ravel()[places], 0), places
 
-    def _belonging(self, inputs: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    def _sum_places(self, inputs: np.ndarray, filters: np.ndarray) -> np.ndarray:
         """Return the places of the sums to which products of these operands belong."""
         return inputs // self.k * self.n + filters % self.n
 
@@ -349,25 +351,30 @@ class _Array:
         return len(places)
 
     def _keep(self, fold: int, phase: str, filters: _Registers, active: np.ndarray) -> None:
-        held = {
+        registers = {
             "inputs": (self.inputs, self.a),
             "filters": (filters, self.b),
             "sums": (self.sums, self.product),
         }
         if self.transposed:
-            held = {"inputs": held["filters"], "filters": held["inputs"], "sums": held["sums"]}
+            registers = {
+                "inputs": registers["filters"],
+                "filters": registers["inputs"],
+                "sums": registers["sums"],
+            }
         places = {
-            name: self._given_places(register.places, matrix)
-            for name, (register, matrix) in held.items()
+            name: self._caller_places(register.places, matrix)
+            for name, (register, matrix) in registers.items()
         }
         values = {
-            f"{name[:-1]}_values": register.values.copy() for name, (register, _) in held.items()
+            f"{name[:-1]}_values": register.values.copy()
+            for name, (register, _) in registers.items()
         }
         self.frames.append(
             Frame(cycle=len(self.active), fold=fold, phase=phase, **places, **values, active=active)
         )
 
-    def _given_places(self, places: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    def _caller_places(self, places: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         """Return places in ``matrix`` as places in the matrix that the caller knows, which may be
         its transpose.
         """

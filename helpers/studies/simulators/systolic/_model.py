@@ -87,8 +87,8 @@ def model_cycles(
 def model_accesses(
     m: int, n: int, k: int, *, rows: int, columns: int, dataflow: str = "weight"
 ) -> Accesses:
-    """Return what an m x k by k x n product reads and writes at the edge of an array of ``rows`` x
-    ``columns``.
+    """Return the reads and writes of an m x k by k x n product at the edge of an array of ``rows``
+    x ``columns``.
 
     What stays in the elements is read once. An operand that passes is read once for each tile along
     the other one's columns (or rows), and where k takes several folds each result is written, read
@@ -140,8 +140,8 @@ def working_elements(rows: int, *, side: int) -> np.ndarray:
 
 def _sizes(m: Any, n: Any, k: Any, rows: Any, columns: Any, dataflow: Any) -> tuple[int, ...]:
     choice("dataflow", dataflow, DATAFLOWS)
-    given = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns}
-    return tuple(whole_number(name, size) for name, size in given.items())
+    sizes = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns}
+    return tuple(whole_number(name, size) for name, size in sizes.items())
 
 
 def _folds(size: int, elements: int) -> int:

@@ -131,9 +131,9 @@ def simulate_network(
     accesses_of = functools.partial(model_accesses, rows=rows, columns=columns, dataflow=dataflow)
     cycles_of(1, 1, 1)  # refuses the array
     steps.check_model(model)
-    calls: list[_Called] = []
+    calls: list[_LayerCall] = []
     hooks = [
-        layer.register_forward_hook(_noting(calls, name or type(layer).__name__))
+        layer.register_forward_hook(_make_hook(calls, name or type(layer).__name__))
         for name, layer in model.named_modules()
         if isinstance(layer, _LAYERS) and not isinstance(layer, _ConvTransposeNd)
     ]
@@ -169,17 +169,17 @@ def simulate_network(
     )
 
 
-class _Called(NamedTuple):
+class _LayerCall(NamedTuple):
     name: str
     kind: str
     gemm: Gemm
 
 
-def _noting(calls: list[_Called], name: str) -> Any:
-    def note(layer: nn.Module, _given: Any, output: torch.Tensor) -> None:
-        calls.append(_Called(name, type(layer).__name__, _product(layer, output.shape)))
+def _make_hook(calls: list[_LayerCall], name: str) -> Any:
+    def record_call(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        calls.append(_LayerCall(name, type(layer).__name__, _product(layer, output.shape)))
 
-    return note
+    return record_call
 
 
 def _product(layer: Any, output: Sequence[int]) -> Gemm:

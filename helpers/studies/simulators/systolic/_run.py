@@ -12,7 +12,7 @@ from helpers.results import Record
 
 
 class Frame(Record):
-    """What the elements of an array hold in one cycle, as arrays of shape (rows, columns).
+    """The contents of an array's elements in one cycle, as arrays of shape (rows, columns).
 
     ``inputs``, ``filters`` and ``sums`` are places: the flat index, row by row, in ``a``, in ``b``
     and in the product; -1 is an empty register. ``input_values``, ``filter_values`` and

@@ -59,8 +59,13 @@ def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
     """
     frame = _frame(run, cycle)
     before = f"{title}: " if title else ""
-    view = _View(run, longest_title=max(len(before + _told(run, each)) for each in run.frames))
-    drawn, axes = paper(view.width, view.height, title=before + _told(run, frame))
+    view = _View(
+        run,
+        longest_title=max(
+            len(before + _describe_frame(run, run_frame)) for run_frame in run.frames
+        ),
+    )
+    drawn, axes = paper(view.width, view.height, title=before + _describe_frame(run, frame))
     _write_keys(axes, run, frame, view)
     if view.labelled:
         _draw_elements(axes, run, frame, view)
@@ -84,7 +89,7 @@ def _frame(run: SystolicRun, cycle: int) -> Frame:
     return run.frames[whole_number("cycle", cycle, at_least=0, at_most=len(run.frames) - 1)]
 
 
-def _told(run: SystolicRun, frame: Frame) -> str:
+def _describe_frame(run: SystolicRun, frame: Frame) -> str:
     return (
         f"Cycle {frame.cycle} of 0 to {len(run.frames) - 1}, {frame.phase}: "
         f"{np.count_nonzero(frame.active)} of {frame.active.size} at work"
@@ -177,8 +182,8 @@ class _View:
 
     @cached_property
     def edges(self) -> dict[str, tuple[np.ndarray, int]]:
-        """What passes each edge, an array of (cycles, rows or columns), and the way in time to what
-        stands at the edge.
+        """The stream over each edge, an array of (cycles, rows or columns), and the way in time to
+        what stands at the edge.
 
         At the left and the top it is what enters, in later cycles; below what has left, in earlier
         ones.
@@ -199,17 +204,17 @@ class _View:
         }
 
     def outside(self, cycle: int) -> dict[str, np.ndarray]:
-        """Return what stands at each edge, an array of (places, rows or columns), and one place
-        more than is shown.
+        """Return the places that stand at each edge, an array of (places, rows or columns), and one
+        place more than is shown.
         """
         return {
             edge: np.array(
                 [
                     trace[at] if 0 <= at < len(trace) else np.full(trace.shape[1], -1)
-                    for at in range(cycle + way, cycle + way * (self.places[edge] + 2), way)
+                    for at in range(cycle + step, cycle + step * (self.places[edge] + 2), step)
                 ]
             )
-            for edge, (trace, way) in self.edges.items()
+            for edge, (trace, step) in self.edges.items()
         }
 
     def corner(self, row: int, column: int) -> tuple[float, float]:
@@ -278,14 +283,14 @@ def _write_keys(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None
         size=10,
         colour=QUIET,
     )
-    named = {
+    legend = {
         "at work": (COMPUTING, "none"),
         "idle": ("white", _IDLE_EDGE),
         "waits to enter": (_WAITING, "none"),
         "has left": (DATA, INK),
     }
     y = view.bottom + 0.14
-    for name, colours in named.items():
+    for name, colours in legend.items():
         keys(axes, _MARGIN_IN, y, {name: colours})
         y += _LINE_IN
     if view.labelled:
@@ -309,16 +314,16 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
             edge=INK if active else _IDLE_EDGE,
         )
         ink, half = INK if active else QUIET, view.label / 2 + 0.05
-        for held, name, middle in (
+        for operands, name, middle in (
             (rightward, names["left"], x + half),
             (downward, names["top"], x + wide - half),
         ):
-            if held[row, column] >= 0:
+            if operands[row, column] >= 0:
                 write(
                     axes,
                     middle,
                     y + 0.17,
-                    _label(run, name, int(held[row, column])),
+                    _label(run, name, int(operands[row, column])),
                     size=9.5,
                     colour=ink,
                 )
@@ -337,21 +342,21 @@ def _came_down(run: SystolicRun, frame: Frame) -> np.ndarray:
     """
     operands = frame.phase == "load" or (run.dataflow == "output" and frame.phase == "compute")
     before, now = (
-        _downward(run, each) if operands else each.sums
-        for each in (run.frames[max(frame.cycle - 1, 0)], frame)
+        _downward(run, step_frame) if operands else step_frame.sums
+        for step_frame in (run.frames[max(frame.cycle - 1, 0)], frame)
     )
-    new = (now >= 0) & ((now != before) | (frame.cycle == 0))
-    return new if operands else new & (np.arange(run.rows)[:, None] > 0)
+    arrivals = (now >= 0) & ((now != before) | (frame.cycle == 0))
+    return arrivals if operands else arrivals & (np.arange(run.rows)[:, None] > 0)
 
 
 def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
     wide, high = view.place
-    for edge, held in view.outside(frame.cycle).items():
+    for edge, places in view.outside(frame.cycle).items():
         colour, border = (DATA, INK) if edge == "bottom" else (_WAITING, "none")
-        for away, line in np.argwhere(held >= 0):
+        for away, line in np.argwhere(places >= 0):
             x, y = view.corner_outside(edge, line, away + 1)
-            if away + 1 < len(held):
-                label = _label(run, _names(run)[edge], held[away, line])
+            if away + 1 < len(places):
+                label = _label(run, _names(run)[edge], places[away, line])
                 box(
                     axes,
                     x + 0.02,
@@ -364,7 +369,7 @@ def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> No
                     thick=0.8,
                     size=9,
                 )
-            elif away and held[away - 1, line] >= 0:  # the stream goes on beyond the last place
+            elif away and places[away - 1, line] >= 0:  # the stream goes on beyond the last place
                 x, y = (
                     (x + wide - 0.12, y + high / 2)
                     if edge == "left"
@@ -393,14 +398,14 @@ def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
     _draw_squares(axes, frame.active, corner, view.element[0], colour=COMPUTING)
     size = view.right - view.left, view.bottom - view.top
     axes.add_artist(Rectangle(corner, *size, facecolor="none", edgecolor=QUIET, linewidth=1))
-    for edge, held in view.outside(frame.cycle).items():
-        shown = held[:-1] >= 0
+    for edge, places in view.outside(frame.cycle).items():
+        occupied = places[:-1] >= 0
         if edge == "bottom":
             _draw_squares(
-                axes, shown, view.corner_outside(edge, 0, 1), view.element[0], colour=DATA
+                axes, occupied, view.corner_outside(edge, 0, 1), view.element[0], colour=DATA
             )
         else:
-            farthest, outwards = view.corner_outside(edge, 0, len(shown)), shown[::-1]
+            farthest, outwards = view.corner_outside(edge, 0, len(occupied)), occupied[::-1]
             _draw_squares(
                 axes,
                 outwards.T if edge == "left" else outwards,
@@ -411,15 +416,15 @@ def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
 
 
 def _draw_squares(
-    axes: Axes, shown: np.ndarray, corner: tuple[float, float], side: float, *, colour: str
+    axes: Axes, mask: np.ndarray, corner: tuple[float, float], side: float, *, colour: str
 ) -> None:
-    """Draw a square of ``side`` inches for each true element of ``shown``, the first at
+    """Draw a square of ``side`` inches for each true element of ``mask``, the first at
     ``corner``.
     """
-    (left, top), (high, wide) = corner, shown.shape
+    (left, top), (high, wide) = corner, mask.shape
     limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}  # a picture would set its own
     axes.imshow(
-        shown,
+        mask,
         cmap=ListedColormap(["white", colour]),
         vmin=0,
         vmax=1,

@@ -54,7 +54,7 @@ def test_the_page_cache_is_seen_to_empty_and_to_fill_page_by_page(tmp_path):
 
 @linux
 def test_a_direct_read_leaves_nothing_in_the_page_cache_and_reads_what_was_written(tmp_path):
-    with on_disk(tmp_path) as path, disk.opened_past_cache(path) as (descriptor, bypass):
+    with on_disk(tmp_path) as path, disk.open_past_cache(path) as (descriptor, bypass):
         assert bypass == disk.DIRECT
         assert disk.read_rate(descriptor, 8 * MIB) > 0
         assert disk.random_read_seconds(descriptor, 8 * MIB) > 0

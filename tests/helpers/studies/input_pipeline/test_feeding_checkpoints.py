@@ -205,7 +205,7 @@ def test_a_save_is_measured_part_by_part(tmp_path) -> None:
     state = {"weights": torch.rand(1 << 20)}
     cost = input_pipeline.measure_save(state, tmp_path)
     assert cost.state_bytes == 1 << 22
-    assert cost.file_bytes == len(checkpoints.serialised(state).getbuffer()) >= 1 << 22
+    assert cost.file_bytes == len(checkpoints.serialise(state).getbuffer()) >= 1 << 22
     assert cost.save_s == pytest.approx(cost.serialise_s + cost.write_s + cost.sync_s)
     assert cost.saved_bytes_per_s == pytest.approx((1 << 22) / cost.save_s)
     assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ from number_samples import DESCRIBED, FLOATING, LISTED, UNITS, bits_of, hard_val
 
 from helpers import results
 from helpers.studies.numbers import FORMATS, Format
-from helpers.studies.numbers._formats import _floating
+from helpers.studies.numbers._formats import _float_format
 from tests.properties import repeatable
 
 # A type of NumPy's with the same codes, and the type of its codes.
@@ -293,7 +293,7 @@ def any_format(draw) -> Format:
     """
     exponent_bits, mantissa_bits = draw(st.integers(2, 5)), draw(st.integers(1, 4))
     infinities, nans = draw(st.booleans()), draw(st.integers(0, 2 ** (mantissa_bits - 1)))
-    return _floating(
+    return _float_format(
         "drawn",
         exponent_bits,
         mantissa_bits,

@@ -17,7 +17,7 @@ from torch import nn
 from helpers.links import Link
 from helpers.studies.data_parallel import SleepingLayer, measure_message_overhead
 from helpers.studies.parallel_plans import Layout, count_footprint
-from helpers.studies.parallel_plans._choosing import Choice, choose, described, layouts_of
+from helpers.studies.parallel_plans._choosing import Choice, choose, describe, layouts_of
 from helpers.studies.parallel_plans._costs import strategy_step
 from helpers.studies.parallel_plans._execution import execute_strategies
 from helpers.studies.parallel_plans._footprint import SHARDED
@@ -74,7 +74,7 @@ def test_every_product_that_divides_the_devices_is_a_row_and_the_fastest_that_fi
     alone = next(each for each in choice.rows if each.strategy == "one device")
     assert choice.speedup == pytest.approx(alone.step_s / choice.step_s)
     assert alone.reason == "compute-bound: 100 % of the step are passes"
-    assert described(Layout(2, 2, 3, "parameters")) == "data 2 (FSDP) x tensor 2 x pipeline 3"
+    assert describe(Layout(2, 2, 3, "parameters")) == "data 2 (FSDP) x tensor 2 x pipeline 3"
 
 
 @pytest.mark.parametrize("link", [LINK, Link(1e9, 1e-5), Link(1e6, 1e-3)])

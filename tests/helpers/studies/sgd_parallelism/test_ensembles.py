@@ -65,7 +65,7 @@ def test_stacked_equals_the_loop_and_the_loop_is_sgd(rate, nets, examples):
         optimizer = torch.optim.SGD(net.parameters(), lr=own_rate)
         batches = problems.batch_indices(96, 32, seed=0)
         for _ in range(20):
-            batch = problems.chosen(examples, next(batches))
+            batch = problems.select_examples(examples, next(batches))
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(batch.inputs), batch.targets).backward()
             optimizer.step()
@@ -133,7 +133,7 @@ def test_a_crossover_holds_what_was_timed_and_run_by_processes(examples):
 def test_stacking_many_small_networks_pays_and_a_planted_loop_does_not(examples):
     nets = ensembles.make_ensemble(24, hidden=4, inputs=12, outputs=3, device="cpu")
     stacked, rates = ensembles.stack_weights(nets), torch.full((24,), 1e-6)
-    batch = problems.chosen(examples, torch.arange(16))
+    batch = problems.select_examples(examples, torch.arange(16))
     calls = {
         "loop": lambda: ensembles.loop_step(nets, batch, rates),
         "stacked": lambda: ensembles.stacked_step(nets[0], stacked, batch, rates),

@@ -49,7 +49,7 @@ def sgd_by_torch(model, examples, *, rate, steps, batch_size, seed):
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
     losses = []
     for _ in range(steps):
-        batch = problems.chosen(examples, next(batches))
+        batch = problems.select_examples(examples, next(batches))
         loss = nn.functional.cross_entropy(trained(batch.inputs), batch.targets)
         losses.append(loss.item())
         optimizer.zero_grad()
@@ -252,9 +252,14 @@ def test_an_exception_in_a_worker_and_a_loss_that_is_not_finite_end_the_run(
 
 def test_hogwild_writes_one_memory_and_a_server_copies(model, digits):
     run = servers._Run(model, digits, rate=0.1, batch_size=32, seed=0)
-    own, shared = problems.trainable(run.sharing_replica()), problems.trainable(run.model)
+    own, shared = (
+        problems.trainable_parameters(run.sharing_replica()),
+        problems.trainable_parameters(run.model),
+    )
     assert [a.data_ptr() for a in own] == [b.data_ptr() for b in shared]
-    assert not {a.data_ptr() for a in own} & {b.data_ptr() for b in problems.trainable(model)}
+    assert not {a.data_ptr() for a in own} & {
+        b.data_ptr() for b in problems.trainable_parameters(model)
+    }
 
 
 def test_interleavings_are_counted_as_by_hand():

@@ -282,12 +282,12 @@ def test_without_numba_the_counts_are_the_same(monkeypatch):
     expected = simulate_caches(stream, levels)
     monkeypatch.setattr(cache, "_COMPILED_FROM", 0)
     monkeypatch.setitem(sys.modules, "numba", None)
-    cache._compiled_walk.cache_clear()
+    cache._compile_walk.cache_clear()
     try:
         assert simulate_caches(stream, levels) == expected
-        assert cache._compiled_walk() is None
+        assert cache._compile_walk() is None
     finally:
-        cache._compiled_walk.cache_clear()
+        cache._compile_walk.cache_clear()
 
 
 def test_an_empty_stream_counts_nothing():

@@ -151,10 +151,7 @@ def test_an_array_of_256_by_256_elements():
 FAULTS = {
     "no skew": ("return np.arange(count)", "return 0 * np.arange(count)"),
     "skew on one side": ("_skew(rows), _skew(columns)", "_skew(rows), 0 * _skew(columns)"),
-    "filters loaded the wrong way up": (
-        "k0[fold] + self.rows - 1 - entered,",
-        "k0[fold] + entered,",
-    ),
+    "filters loaded the wrong way up": ("k0[fold] + self.rows - 1 - steps,", "k0[fold] + steps,"),
     "updated in place, from the left": (
         "            register[:, 1:] = register[:, :-1]\n            register[:, 0] = entering",
         "            register[:, 0] = entering\n            for column in range(1, "

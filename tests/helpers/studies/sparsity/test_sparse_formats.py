@@ -280,9 +280,10 @@ def test_on_cuda_the_same_is_stored_and_computed():
 @pytest.mark.parametrize(("owner", "name", "wrong", "seen_by"), [
     (_formats.Csr, "_rows", lambda csr: torch.arange(csr.kept) % (len(csr.row_starts) - 1),
      lambda: require_scipys(matrix_of((12, 16), 0.5), (1, 1), torch.int64)),
-    (_formats, "tiled", lambda matrix, tile: matrix.reshape(-1, matrix.shape[1] // tile[1], *tile),
+    (_formats, "split_tiles",
+     lambda matrix, tile: matrix.reshape(-1, matrix.shape[1] // tile[1], *tile),
      lambda: require_scipys(matrix_of((36, 48), 0.9), (4, 4), torch.int64)),
-    (_formats, "_down", lambda places: places.flip(1),
+    (_formats, "_row_numbers", lambda places: places.flip(1),
      test_every_group_of_four_comes_back_and_takes_four_bits),
 ])  # fmt: skip
 def test_a_planted_fault_is_seen(monkeypatch, owner, name, wrong, seen_by):

@@ -174,7 +174,7 @@ def test_a_call_without_an_operator_says_so(here, capfd):
     assert (seen.log, seen.kernels, seen.nested, seen.devices) == ("", (), (), ())
     assert set(seen.operators.values()) == {()}
     assert calls._computed_by(seen, ()) == "nothing: no operator of PyTorch ran"
-    assert calls._counted(seen) == ()
+    assert calls._count_operators(seen) == ()
     assert "something" not in capfd.readouterr().out
 
 

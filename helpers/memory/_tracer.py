@@ -36,8 +36,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from helpers import steps
 from helpers.memory import _attribution as attribution
-from helpers.memory._trace import (
-    Made,
+from helpers.memory._events import (
+    Layouts,
+    MadeStorage,
     Release,
     StepTrace,
     TensorSpec,
@@ -45,7 +46,7 @@ from helpers.memory._trace import (
     key_of,
     strides_of,
 )
-from helpers.memory._values import KnownValues, written
+from helpers.memory._values import KnownValues, written_tensors
 from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -60,14 +61,12 @@ _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
 UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
-# by an operator's key: position of a result, its strides
-Layouts = dict[Any, dict[int, tuple[int, ...]]]
 
 
-def traced(
-    work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None
+def trace_step(
+    step: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None
 ) -> StepTrace:
-    """Run two steps of ``work`` on fake copies and return the life of every tensor.
+    """Run two steps like ``step`` on fake copies and return the life of every tensor.
 
     ``observe(tracer, layers)`` is a context around the second step, for those who want to see more
     of it. ``layouts`` has the strides that an operator's results really have, where PyTorch's fake
@@ -75,50 +74,50 @@ def traced(
 
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
-    with steps.undisturbed(), torch.inference_mode(False), steps.nothing_left(work.model):
-        return _traced(work, observe, layouts or {})
+    with steps.undisturbed(), torch.inference_mode(False), steps.nothing_left(step.model):
+        return _trace_undisturbed(step, observe, layouts or {})
 
 
-def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
+def _trace_undisturbed(step: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
-    copying = _Copying(fake_mode, work.runs_on, values)
-    with copying, fake_mode, _copied_generators():
-        fake = steps.copied(work, copy_tensor=copying.copied, refill=values.learn)
-    layers = attribution.Layers(fake.model)
-    tracer = Tracer(fake_mode, layers, work, values, layouts)
-    tracer.trace.uncertain.update(work.assumed)
-    for name in steps.opaque_classes(work.model, work.arguments):
+    copier = _Copier(fake_mode, step.runs_on, values)
+    with copier, fake_mode, _copy_generators():
+        fake_step = steps.copied(step, copy_tensor=copier.copy_tensor, refill=values.learn)
+    layers = attribution.Layers(fake_step.model)
+    tracer = Tracer(fake_mode, layers, step, values, layouts)
+    tracer.trace.uncertain.update(step.assumed)
+    for name in steps.opaque_classes(step.model, step.arguments):
         tracer.trace.uncertain.add(
             f"a {name} cannot be looked into: tensors that it holds are not counted"
         )
     with (
-        steps.in_one_thread(fake.model),
+        steps.in_one_thread(fake_step.model),
         steps.uncompiled(),
         _quiet_fakes(),
-        _hidden_fakes(),
-        _foreach_as_real(work),
-        _seen_generator_states(tracer),
-        _written_lengths(tracer),
-        _seen_sizes(tracer),
+        _hide_fakes(),
+        _foreach_as_real(step),
+        _see_generator_states(tracer),
+        _write_lengths(tracer),
+        _see_sizes(tracer),
         fake_mode,
         tracer,
-        layers.watched(),
+        layers.watch(),
     ):
-        return _two_steps(fake, tracer, observe(tracer, layers))
+        return _run_two_steps(fake_step, tracer, observe(tracer, layers))
 
 
-def _copied_generators() -> AbstractContextManager:
+def _copy_generators() -> AbstractContextManager:
     """Let :func:`copy.deepcopy` copy a random generator where its state would be a fake tensor."""
 
-    def copied(generator: torch.Generator, memo: dict[int, Any]) -> torch.Generator:
+    def copy_generator(generator: torch.Generator, memo: dict[int, Any]) -> torch.Generator:
         with _disable_current_modes():
             return memo.setdefault(id(generator), generator.clone_state())
 
-    return mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {torch.Generator: copied})
+    return mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {torch.Generator: copy_generator})
 
 
-class _Copying(TorchFunctionMode):
+class _Copier(TorchFunctionMode):
     """Copy tensors into fake ones on ``device``, wherever they lie, and keep the values of small
     integer tensors.
     """
@@ -131,21 +130,21 @@ class _Copying(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
-            return self.copied(args[0])
+            return self.copy_tensor(args[0])
         if function is torch.Tensor.__deepcopy__:
             tensor, memo = args
             if id(tensor) not in memo:
-                memo[id(tensor)] = self._values.learn(self._fake(tensor), tensor)
+                memo[id(tensor)] = self._values.learn(self._make_fake(tensor), tensor)
             return memo[id(tensor)]
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
 
-    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+    def copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake copy in memory of its own."""
         with torch._C.DisableTorchFunction():
-            return self._values.learn(self._fake(tensor).clone(), tensor)
+            return self._values.learn(self._make_fake(tensor).clone(), tensor)
 
-    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _make_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self._device:
             return self._fake_mode.from_tensor(tensor, static_shapes=True)
         strided = torch.empty_strided(
@@ -164,12 +163,12 @@ class _Alive:
     is_free: bool
 
 
-class _Resized(NamedTuple):
+class _ResizedStorages(NamedTuple):
     """The storages that were given another size: as they are now, and the numbers of what they
     were.
     """
 
-    made: tuple[Made, ...]
+    made_storages: tuple[MadeStorage, ...]
     gone: list[int]
 
 
@@ -182,7 +181,7 @@ class Tracer(TorchDispatchMode):
         self,
         fake_mode: FakeTensorMode,
         layers: attribution.Layers,
-        work: steps.Step,
+        step: steps.Step,
         values: KnownValues,
         layouts: Layouts,
     ) -> None:
@@ -196,14 +195,14 @@ class Tracer(TorchDispatchMode):
             values,
             layouts,
         )
-        self._device, self._runs_on = work.device, work.runs_on
+        self._device, self._runs_on = step.device, step.runs_on
         self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
         self._alive: dict[int, _Alive] = {}
         self._outside: dict[int, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        self._release(self._numbers.dropped_by(self._nodes.observe()))
+        self._release(self._numbers.drop_by_node(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
         if function.__name__.startswith("_nested_"):
@@ -221,90 +220,97 @@ class Tracer(TorchDispatchMode):
                     *args, **kwargs
                 )
         if function not in _CONSTANTS:
-            args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake_twin, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
-            known = self._values.computed(function, args, kwargs)
+            known_values = self._values.compute(function, args, kwargs)
             self._note_draws(args, kwargs)
             if self._values.takes_finite:
                 self.trace.uncertain.add(
                     "the model asks whether its activations are finite numbers: they are taken so"
                 )
-            return known[0] if known else self._unknown_value(function, args[0])
+            return known_values[0] if known_values else self._unknown_value(function, args[0])
         _check_types(function, args)
         self._note_values(function, args)
         self._check_positions(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
         describe = functools.partial(
-            self._described, by_values=by_values, may_fill=function._schema.is_mutable
+            self._describe, by_values=by_values, may_fill=function._schema.is_mutable
         )
-        described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
-        outputs = self._outputs(function, args, kwargs, described)
+        argument_specs = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
+        outputs = self._outputs(function, args, kwargs, argument_specs)
         pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
         if function in _CONSTANTS:
             self._values.keep(outputs, args[0])
         else:
             self._values.follow(function, args, kwargs, outputs)
-        made = tuple(
-            Made(self.add(leaf, is_free=self._is_free(leaf, function)), position, strides_of(leaf))
+        made_storages = tuple(
+            MadeStorage(
+                self.add(leaf, is_free=self._is_free(leaf, function)), position, strides_of(leaf)
+            )
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
-        resized = self._resized(function, args, kwargs, outputs)
-        self.write(function, made + resized.made, described)
+        resized = self._note_resized(function, args, kwargs, outputs)
+        self.write(function, made_storages + resized.made_storages, argument_specs)
         self._release(resized.gone)
         number_bytes = self._numbers.saved_bytes(function, args)
         if number_bytes and self._device.type == "cpu":
             storage = self._new_storage(number_bytes)
-            self.write(None, (Made(storage),))
+            self.write(None, (MadeStorage(storage),))
             self._numbers.keep(storage)
         return outputs
 
-    def _resized(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> _Resized:
+    def _note_resized(
+        self, function: Any, args: Any, kwargs: Any, outputs: Any
+    ) -> _ResizedStorages:
         """Return the storages to which ``function`` gave another size: each is a new one, and the
         old one is gone.
         """
         storages = {
             tensor.untyped_storage()._cdata: tensor.untyped_storage()
-            for tensor in written(function, args, kwargs)
+            for tensor in written_tensors(function, args, kwargs)
         }
         leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        found = _Resized((), [])
+        resized = _ResizedStorages((), [])
         for key, storage in storages.items():
-            numbers = self._renumbered(storage)
+            numbers = self._renumber(storage)
             if numbers is not None:
-                places = [
-                    place
-                    for place, leaf in enumerate(leaves)
+                positions = [
+                    position
+                    for position, leaf in enumerate(leaves)
                     if leaf.untyped_storage()._cdata == key
                 ]
-                made = Made(
-                    numbers[1], *((places[0], strides_of(leaves[places[0]])) if places else ())
+                made_storage = MadeStorage(
+                    numbers[1],
+                    *((positions[0], strides_of(leaves[positions[0]])) if positions else ()),
                 )
-                found = _Resized((*found.made, made), [*found.gone, numbers[0]])
-        return found
+                resized = _ResizedStorages(
+                    (*resized.made_storages, made_storage), [*resized.gone, numbers[0]]
+                )
+        return resized
 
-    def _renumbered(self, storage: torch.UntypedStorage) -> tuple[int, int] | None:
+    def _renumber(self, storage: torch.UntypedStorage) -> tuple[int, int] | None:
         """Return the old and the new number of a storage that has another size than before, None
         where it has not.
         """
-        known = self._alive.get(storage._cdata)
-        if known is None or known.size_bytes == storage.nbytes():
+        alive = self._alive.get(storage._cdata)
+        if alive is None or alive.size_bytes == storage.nbytes():
             return None
-        known.size_bytes = storage.nbytes()
-        old, known.number = (
-            known.number,
-            self._new_storage(0 if known.is_free else known.size_bytes),
+        alive.size_bytes = storage.nbytes()
+        old, alive.number = (
+            alive.number,
+            self._new_storage(0 if alive.is_free else alive.size_bytes),
         )
         if old in self.trace.names:
-            self.trace.names[known.number] = self.trace.names[old]
-        return old, known.number
+            self.trace.names[alive.number] = self.trace.names[old]
+        return old, alive.number
 
     def write_resized(self, storage: torch.UntypedStorage) -> None:
         """Write down that the model gave a storage another size itself, which no operator shows."""
-        numbers = self._renumbered(storage)
+        numbers = self._renumber(storage)
         if numbers is not None:
             self._values.forget(storage._cdata)
-            self.write(None, (Made(numbers[1]),))
+            self.write(None, (MadeStorage(numbers[1]),))
             self._release([numbers[0]])
 
     def _check_positions(self, function: Any, args: tuple[Any, ...]) -> None:
@@ -313,31 +319,31 @@ class Tracer(TorchDispatchMode):
         """
         name = function.__name__.partition(".")[0]
         if name == "embedding":
-            size, positions, passed_over = args[0].shape[0], args[1], None
+            size, positions, ignored_index = args[0].shape[0], args[1], None
         elif name in ("nll_loss_forward", "nll_loss2d_forward"):
-            size, positions, passed_over = (
+            size, positions, ignored_index = (
                 args[0].shape[-1 if args[0].dim() == 1 else 1],
                 args[1],
                 args[4],
             )
         else:
             return
-        known = self._values.of(positions)
-        if known is None:
+        values = self._values.of(positions)
+        if values is None:
             return
         with _disable_current_modes():
-            wrong = [
+            wrong_indices = [
                 index
-                for index in known.unique().tolist()
-                if not 0 <= index < size and index != passed_over
+                for index in values.unique().tolist()
+                if not 0 <= index < size and index != ignored_index
             ]
-        if wrong:
+        if wrong_indices:
             looked_up = "rows of an embedding" if name == "embedding" else "classes of a loss"
             raise IndexError(
-                f"index {wrong[0]} is out of range: the {looked_up} are 0 to {size - 1}"
+                f"index {wrong_indices[0]} is out of range: the {looked_up} are 0 to {size - 1}"
             )
 
-    def _outputs(self, function: Any, args: Any, kwargs: Any, described: Any) -> Any:
+    def _outputs(self, function: Any, args: Any, kwargs: Any, argument_specs: Any) -> Any:
         """Return the operator's fake results: as many and as large as the known values make them,
         and as laid out.
         """
@@ -346,18 +352,18 @@ class Tracer(TorchDispatchMode):
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             outputs = self._outputs_by_values(function, args, kwargs)
             if outputs is None:
-                raise self._data_dependent(function) from error
+                raise self._data_dependent_error(function) from error
             self._note_draws(args, kwargs)
         strides = self._layouts and self._layouts.get(
-            key_of(function, torch.is_grad_enabled(), described)
+            key_of(function, torch.is_grad_enabled(), argument_specs)
         )
         if not strides:
             return outputs
         leaves, shape = pytree.tree_flatten(outputs)
-        for position, real in strides.items():
-            fake = leaves[position]
+        for position, real_strides in strides.items():
+            fake_output = leaves[position]
             leaves[position] = torch.empty_strided(
-                fake.size(), real, dtype=fake.dtype, device=fake.device
+                fake_output.size(), real_strides, dtype=fake_output.dtype, device=fake_output.device
             )
         return pytree.tree_unflatten(leaves, shape)
 
@@ -381,7 +387,7 @@ class Tracer(TorchDispatchMode):
             )
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Return what PyTorch says of the results; it speaks of grouped products in bfloat16
+        """Return PyTorch's fake results; it knows those of grouped products in bfloat16
         only.
         """
         if (
@@ -396,10 +402,10 @@ class Tracer(TorchDispatchMode):
             or args[0].dtype == torch.bfloat16
         ):
             return function(*args, **kwargs)
-        halves = [operand.to(torch.bfloat16) for operand in args[:2]]
-        made = function(*halves, *args[2:], **kwargs)
+        bfloat16_operands = [operand.to(torch.bfloat16) for operand in args[:2]]
+        product = function(*bfloat16_operands, *args[2:], **kwargs)
         return torch.empty_strided(
-            made.size(), made.stride(), dtype=args[0].dtype, device=made.device
+            product.size(), product.stride(), dtype=args[0].dtype, device=product.device
         )
 
     def _outputs_by_values(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -407,41 +413,43 @@ class Tracer(TorchDispatchMode):
         not.
         """
         if function is torch.ops.aten._pack_padded_sequence.default:
-            return self._packed(*args)
-        found = self._values.computed(function, args, kwargs)
-        if found is not None:
-            return pytree.tree_map_only(torch.Tensor, self._like, found[0])
+            return self._pack(*args)
+        known_values = self._values.compute(function, args, kwargs)
+        if known_values is not None:
+            return pytree.tree_map_only(torch.Tensor, self._fake_like, known_values[0])
         if function is not torch.ops.aten.index.Tensor:
             return None
-        places: list[torch.Tensor | None] = []
+        indices: list[torch.Tensor | None] = []
         for index in args[1]:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
-                places.append(index)
+                indices.append(index)
                 continue
-            known = self._values.of(index)
-            if known is None:
+            mask = self._values.of(index)
+            if mask is None:
                 return None
-            places += map(self._like, _places(known))
-        return function(args[0], places)
+            indices += map(self._fake_like, _mask_positions(mask))
+        return function(args[0], indices)
 
-    def _packed(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    def _pack(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
         """Return packed data, and real sizes: PyTorch reads them in memory, without an operator."""
-        known = self._values.of(lengths)
-        if known is None:
+        known_lengths = self._values.of(lengths)
+        if known_lengths is None:
             return None
         with _disable_current_modes():
-            listed = known.tolist()
-        sizes = batch_sizes(data, listed, batch_first)
+            row_lengths = known_lengths.tolist()
+        sizes = batch_sizes(data, row_lengths, batch_first)
         with _disable_current_modes():
-            real = torch.tensor(sizes)
-        return data.new_empty((sum(sizes), *data.shape[2:])), real
+            real_sizes = torch.tensor(sizes)
+        return data.new_empty((sum(sizes), *data.shape[2:])), real_sizes
 
-    def _like(self, real: torch.Tensor) -> torch.Tensor:
+    def _fake_like(self, real: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(
             real.size(), real.stride(), dtype=real.dtype, device=self._runs_on
         )
 
-    def write(self, function: Any, made: tuple[Made, ...], arguments: Any = ((), {})) -> None:
+    def write(
+        self, function: Any, made_storages: tuple[MadeStorage, ...], arguments: Any = ((), {})
+    ) -> None:
         """Write down that ``function`` ran now and made these storages; None for what is no
         operator.
         """
@@ -449,7 +457,7 @@ class Tracer(TorchDispatchMode):
             TracedOperator(
                 function=function,
                 arguments=arguments,
-                made=made,
+                made_storages=made_storages,
                 phase=self.phase,
                 layer=self._layers.of_operator(),
                 grad_mode=torch.is_grad_enabled(),
@@ -460,12 +468,12 @@ class Tracer(TorchDispatchMode):
 
     def write_state(self, state: torch.Tensor) -> None:
         """Write down that a state of the CPU's generator was made, which takes nothing of a GPU."""
-        self.write(None, (Made(self.add(state, is_free=self._device.type != "cpu")),))
+        self.write(None, (MadeStorage(self.add(state, is_free=self._device.type != "cpu")),))
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the step; what only the backward graph kept ends with it."""
         if phase not in ("loss", "backward"):
-            self._release(self._numbers.dropped_at_end())
+            self._release(self._numbers.drop_at_end())
         if self.phase in attribution.OUTSIDE_MODEL:
             self._layers.pop()
         if phase in attribution.OUTSIDE_MODEL:
@@ -477,13 +485,13 @@ class Tracer(TorchDispatchMode):
         it is.
         """
         if self.phase != "optimizer" or function is not torch.ops.aten._local_scalar_dense.default:
-            raise self._data_dependent(function)
+            raise self._data_dependent_error(function)
         self.trace.uncertain.add(
             "the optimizer reads a value that only the step would compute: 1 was taken for it"
         )
         return 1.0 if tensor.is_floating_point() else 1
 
-    def _data_dependent(self, function: Any) -> steps.ModelError:
+    def _data_dependent_error(self, function: Any) -> steps.ModelError:
         part = steps.PARTS.get(self.phase, "step")
         return steps.ModelError(
             f"the {part} looks at the values of a tensor ({function}), so what it stores depends "
@@ -494,7 +502,7 @@ class Tracer(TorchDispatchMode):
     def _release(self, storages: list[int]) -> None:
         self.trace.events.extend(Release(storage) for storage in storages)
 
-    def _settled(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _fake_twin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor's fake twin; one that was there before the step is known to be no part
         of the count.
         """
@@ -512,8 +520,8 @@ class Tracer(TorchDispatchMode):
 
     def number(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the tensor's storage, None for one that is not counted."""
-        known = self._alive.get(tensor.untyped_storage()._cdata)
-        return known.number if known else None
+        alive = self._alive.get(tensor.untyped_storage()._cdata)
+        return alive.number if alive else None
 
     def _is_free(self, tensor: torch.Tensor, function: Any) -> bool:
         """Return whether the tensor takes nothing of the device.
@@ -535,11 +543,13 @@ class Tracer(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key, number = storage._cdata, self._new_storage(0 if is_free else storage.nbytes())
 
-        def gone(_: weakref.ref) -> None:
+        def note_release(_: weakref.ref) -> None:
             self.trace.events.append(Release(self._alive.pop(key).number))
             self._values.forget(key)
 
-        self._alive[key] = _Alive(number, weakref.ref(storage, gone), storage.nbytes(), is_free)
+        self._alive[key] = _Alive(
+            number, weakref.ref(storage, note_release), storage.nbytes(), is_free
+        )
         return number
 
     def _new_storage(self, size_bytes: int) -> int:
@@ -549,12 +559,12 @@ class Tracer(TorchDispatchMode):
 
     def alive(self) -> list[int]:
         """Return the numbers of the storages that are alive."""
-        return [known.number for known in self._alive.values()]
+        return [alive.number for alive in self._alive.values()]
 
-    def _described(
+    def _describe(
         self, tensor: torch.Tensor, *, by_values: bool = False, may_fill: bool = False
     ) -> TensorSpec:
-        known = self._values.of(tensor) if by_values else None
+        values = self._values.of(tensor) if by_values else None
         return TensorSpec(
             sizes=tuple(tensor.size()),
             strides=tuple(tensor.stride()),
@@ -563,20 +573,20 @@ class Tracer(TorchDispatchMode):
             is_conj=tensor.is_conj(),
             is_neg=tensor.is_neg(),
             room_bytes=0 if tensor.numel() or not may_fill else tensor.untyped_storage().nbytes(),
-            content=None if known is None else _content(known),
+            content=None if values is None else _content(values),
             storage=self.number(tensor),
             is_view=tensor._is_view(),
         )
 
 
-def _places(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _mask_positions(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     with _disable_current_modes():
         return mask.nonzero(as_tuple=True)
 
 
-def _content(known: torch.Tensor) -> bytes:
+def _content(values: torch.Tensor) -> bytes:
     with _disable_current_modes():
-        return known.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        return values.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
@@ -600,55 +610,59 @@ def _is_known(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], FakeTensor) and args[0].constant is not None
 
 
-def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager) -> StepTrace:
+def _run_two_steps(
+    fake_step: steps.Step, tracer: Tracer, observe_second: AbstractContextManager
+) -> StepTrace:
     trace = tracer.trace
-    _name_carried(fake, tracer)
-    fake = steps.with_optimizer(fake)
+    _name_carried(fake_step, tracer)
+    fake_step = steps.with_optimizer(fake_step)
 
     def enter(phase: str) -> None:
         tracer.enter(phase)
         if phase == "optimizer":
-            _name_gradients(fake.model, tracer)
+            _name_gradients(fake_step.model, tracer)
 
-    for observed in (nullcontext(), second):
+    for observer in (nullcontext(), observe_second):
         # the caller's own autocast would keep the casts of the step before
         torch.clear_autocast_cache()
-        steps.drop_gradients(fake)
+        steps.drop_gradients(fake_step)
         tracer.enter("preparation")
-        _name_optimizer_state(fake, tracer)
+        _name_optimizer_state(fake_step, tracer)
         trace.gradients.clear()
         trace.carried, trace.start = tracer.alive(), len(trace.events)
-        with observed:
-            steps.run(fake, enter)
-    _name_gradients(fake.model, tracer)
+        with observer:
+            steps.run(fake_step, enter)
+    _name_gradients(fake_step.model, tracer)
     torch.clear_autocast_cache()
     # the copy's own releases, which follow, are no part of it
     return replace(trace, events=list(trace.events))
 
 
-def _name_carried(fake: steps.Step, tracer: Tracer) -> None:
+def _name_carried(fake_step: steps.Step, tracer: Tracer) -> None:
     groups = {
-        "parameter": fake.model.named_parameters(),
-        "buffer": fake.model.named_buffers(),
-        "other": steps.kept_tensors(fake.model).items(),
+        "parameter": fake_step.model.named_parameters(),
+        "buffer": fake_step.model.named_buffers(),
+        "other": steps.kept_tensors(fake_step.model).items(),
     }
-    named = [
+    named_tensors = [
         (category, *_split(name), tensor)
         for category, pairs in groups.items()
         for name, tensor in pairs
     ]
-    inputs = steps.tensors_of(fake.arguments)
-    named += [("input", "", f"input {position}", tensor) for position, tensor in enumerate(inputs)]
-    for category, layer, name, tensor in named:
+    inputs = steps.tensors_of(fake_step.arguments)
+    named_tensors += [
+        ("input", "", f"input {position}", tensor) for position, tensor in enumerate(inputs)
+    ]
+    for category, layer, name, tensor in named_tensors:
         if not tracer.knows(tensor):
             tracer.trace.names[tracer.add(tensor)] = (category, layer, name)
 
 
-def _name_optimizer_state(fake: steps.Step, tracer: Tracer) -> None:
-    if fake.optimizer is None:
+def _name_optimizer_state(fake_step: steps.Step, tracer: Tracer) -> None:
+    if fake_step.optimizer is None:
         return
-    owners = {id(parameter): _split(name) for name, parameter in fake.model.named_parameters()}
-    for parameter, state in fake.optimizer.state.items():
+    owners = {id(parameter): _split(name) for name, parameter in fake_step.model.named_parameters()}
+    for parameter, state in fake_step.optimizer.state.items():
         layer, name = owners.get(id(parameter), ("", "parameter"))
         for key, value in state.items():
             number = tracer.number(value) if isinstance(value, torch.Tensor) else None
@@ -690,20 +704,20 @@ class _HiddenFakeTensor(metaclass=_AskedByTorchOnly):
     pass
 
 
-def _hidden_fakes() -> AbstractContextManager:
+def _hide_fakes() -> AbstractContextManager:
     """Let a model that looks whether it is traced (transformers) do what it does in a real run."""
     return mock.patch.object(torch._subclasses, "FakeTensor", _HiddenFakeTensor)
 
 
 @contextmanager
-def _foreach_as_real(work: steps.Step) -> Iterator[None]:
+def _foreach_as_real(step: steps.Step) -> Iterator[None]:
     """Let optimizers choose for fake parameters the implementation that they choose for real ones
     on the device.
     """
     module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
     devices = module._get_foreach_kernels_supported_devices()
-    if work.device.type in devices:
-        devices = [*devices, work.runs_on.type]
+    if step.device.type in devices:
+        devices = [*devices, step.runs_on.type]
     with (
         mock.patch.object(
             module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
@@ -714,13 +728,13 @@ def _foreach_as_real(work: steps.Step) -> Iterator[None]:
 
 
 @contextmanager
-def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
+def _see_generator_states(tracer: Tracer) -> Iterator[None]:
     """See the states of the random generator that checkpointing keeps: no operator makes them."""
-    real = torch.get_rng_state
+    real_get_rng_state = torch.get_rng_state
 
     def get_rng_state() -> torch.Tensor:
         with _disable_current_modes():
-            state = real()
+            state = real_get_rng_state()
         tracer.write_state(state)
         return state
 
@@ -729,28 +743,28 @@ def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
 
 
 @contextmanager
-def _seen_sizes(tracer: Tracer) -> Iterator[None]:
+def _see_sizes(tracer: Tracer) -> Iterator[None]:
     """See the sizes that a model gives to storages themselves: no operator does it."""
-    real = torch.UntypedStorage.resize_
+    real_resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        made = real(storage, size)
+        result = real_resize(storage, size)
         tracer.write_resized(storage)
-        return made
+        return result
 
     with mock.patch.object(torch.UntypedStorage, "resize_", resize_, create=True):
         yield
 
 
 @contextmanager
-def _written_lengths(tracer: Tracer) -> Iterator[None]:
+def _write_lengths(tracer: Tracer) -> Iterator[None]:
     """Let the function that pads a packed sequence write its lengths into a real tensor."""
-    real = rnn._VF._pad_packed_sequence
+    real_pad = rnn._VF._pad_packed_sequence
 
     def pad(*args: Any) -> Any:
         tracer.makes_lengths = True
         try:
-            return real(*args)
+            return real_pad(*args)
         finally:
             tracer.makes_lengths = False
 

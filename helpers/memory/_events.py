@@ -1,5 +1,4 @@
-"""Two records of a step: its operators and releases on fake tensors, and the CPU allocator's own on
-real ones.
+"""The events of a traced step: its operators and the releases of its storages, on fake tensors.
 
 A :class:`StepTrace` has every operator with what it was given and made, and every release, in
 order.
@@ -12,18 +11,15 @@ operator in the trace: :func:`as_without_mode` gives the trace as it is without.
 from __future__ import annotations
 
 import functools
-import itertools
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
-from helpers import steps
+# by an operator's key: position of a result, its strides
+Layouts = dict[Any, dict[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -54,15 +50,15 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def key_of(function: Any, grad_mode: bool, arguments: Any) -> Any:
-    """Return what is equal for two calls that make and take the same."""
+    """Return a key that is equal for two calls that make and take the same."""
     leaves, shape = pytree.tree_flatten(arguments)
-    given = tuple(
+    leaf_keys = tuple(
         leaf if isinstance(leaf, TensorSpec) else (type(leaf), repr(leaf)) for leaf in leaves
     )
-    return function, grad_mode, repr(shape), given
+    return function, grad_mode, repr(shape), leaf_keys
 
 
-class Made(NamedTuple):
+class MadeStorage(NamedTuple):
     """A storage that an operator made: its number, and of the value that has it the position and
     the strides.
     """
@@ -80,7 +76,7 @@ class TracedOperator:
 
     function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    made: tuple[Made, ...]
+    made_storages: tuple[MadeStorage, ...]
     phase: str
     layer: str
     grad_mode: bool  # some kernels keep more when gradients are recorded
@@ -104,7 +100,7 @@ class TracedOperator:
     @property
     def only_views(self) -> bool:
         """Whether all that it returns are other views of its arguments, which takes no memory."""
-        if self.made or self.function is None or self.function._schema.is_mutable:
+        if self.made_storages or self.function is None or self.function._schema.is_mutable:
             return False
         return all(value.alias_info is not None for value in self.function._schema.returns)
 
@@ -149,8 +145,12 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
 
     The operator then makes nothing: its result is the storage of its first operand, which lives on.
     """
-    makers = {storage: event for event in _operators(trace.events) for storage, _, _ in event.made}
-    same: dict[int, int] = {}  # a result's storage: the one that it really is
+    makers = {
+        storage: event
+        for event in _operators(trace.events)
+        for storage, _, _ in event.made_storages
+    }
+    real_storages: dict[int, int] = {}  # a result's storage: the one that it really is
     events: list[TracedOperator | Release] = list(trace.events[: trace.start])
     second_step = trace.events[trace.start :]
     continued: set[int] = set()
@@ -159,19 +159,25 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
             if event.storage in continued:
                 continued.remove(event.storage)
             else:
-                events.append(Release(same.get(event.storage, event.storage)))
+                events.append(Release(real_storages.get(event.storage, event.storage)))
             continue
         function = (
-            _in_place(event, makers, trace) if _ends_with(event, second_step, position) else None
+            _in_place_operator(event, makers, trace)
+            if _releases_first_operand(event, second_step, position)
+            else None
         )
         if function is None:
             events.append(event)
             continue
-        first = event.arguments[0][0].storage
-        continued.add(first)
-        same[event.made[0].storage] = same.get(first, first)
-        events.append(replace(event, function=function, made=()))
-    gradients = {same.get(storage, storage): name for storage, name in trace.gradients.items()}
+        operand_storage = event.arguments[0][0].storage
+        continued.add(operand_storage)
+        real_storages[event.made_storages[0].storage] = real_storages.get(
+            operand_storage, operand_storage
+        )
+        events.append(replace(event, function=function, made_storages=()))
+    gradients = {
+        real_storages.get(storage, storage): name for storage, name in trace.gradients.items()
+    }
     return replace(trace, events=events, gradients=gradients)
 
 
@@ -179,37 +185,37 @@ def _operators(events: list[TracedOperator | Release]) -> Iterator[TracedOperato
     return (event for event in events if isinstance(event, TracedOperator))
 
 
-def _ends_with(
+def _releases_first_operand(
     event: TracedOperator, events: list[TracedOperator | Release], position: int
 ) -> bool:
     """Return whether the first operand is released before the next operator."""
-    first = _first(event)
-    if first is None:
+    operand = _first_operand(event)
+    if operand is None:
         return False
     for later in events[position + 1 :]:
         if not isinstance(later, Release):
             return False
-        if later.storage == first.storage:
+        if later.storage == operand.storage:
             return True
     return False
 
 
-def _first(event: TracedOperator) -> TensorSpec | None:
+def _first_operand(event: TracedOperator) -> TensorSpec | None:
     operand = event.arguments[0][0] if event.arguments[0] else None
     return operand if isinstance(operand, TensorSpec) and operand.storage is not None else None
 
 
-def _in_place(
+def _in_place_operator(
     event: TracedOperator, makers: dict[int, TracedOperator], trace: StepTrace
 ) -> torch._ops.OpOverload | None:
     """Return the operator that really ran, None where it is the one in the trace."""
-    first = _first(event)
-    if first is None or first.storage is None:
+    operand = _first_operand(event)
+    if operand is None or operand.storage is None:
         return None
-    maker = makers.get(first.storage)
-    if event.segment == 0 or maker is None or first.is_view or len(event.made) != 1:
+    maker = makers.get(operand.storage)
+    if event.segment == 0 or maker is None or operand.is_view or len(event.made_storages) != 1:
         return None
-    if trace.storage_bytes[event.made[0].storage] != trace.storage_bytes[first.storage]:
+    if trace.storage_bytes[event.made_storages[0].storage] != trace.storage_bytes[operand.storage]:
         return None
     if _is_accumulation(event, maker):
         return _ATEN.add_.Tensor
@@ -227,110 +233,5 @@ def _is_accumulation(event: TracedOperator, maker: TracedOperator) -> bool:
     node's own formula does.
     """
     tensors = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
-    plain = event.function is _ADD and len(tensors) == 2 and not event.arguments[1]
-    return plain and event.may_accumulate and maker.segment != event.segment
-
-
-# What the CPU allocator really handed out and took back, as PyTorch's profiler reports it for the
-# profiled thread. A release of memory that was allocated before the profiler started is not
-# reported, so a record opens before what it is to see. What oneDNN or MKL take from the system
-# themselves is not reported either.
-
-_MARK = "helpers.memory:"
-# Kineto writes lines of its own to stderr, and reads its level once, at its first use.
-_QUIET_KINETO = {"KINETO_LOG_LEVEL": "6"}
-
-
-@dataclass
-class AllocatorLog:
-    """Allocations (positive) and releases (negative) in bytes, in order, cut into windows by
-    marks.
-    """
-
-    marks: int = 0
-    _windows: dict[str, list[int]] = field(default_factory=dict)
-
-    def mark(self, name: str) -> None:
-        """Open the window ``name``: what follows belongs to it, until the next mark."""
-        self.marks += 1
-        with profiler.record_function(_MARK + name):
-            pass
-
-    def window(self, name: str) -> list[int]:
-        """Return the changes after the mark ``name``, once the record is closed."""
-        return self._windows[name]
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Bytes over the level at the start: the most at any moment, and what is left at the end."""
-
-    peak_bytes: int
-    kept_bytes: int
-
-
-def usage(changes: list[int]) -> Usage:
-    """Return the peak and the end of a row of allocations and releases; the peak is at least 0."""
-    levels = list(itertools.accumulate(changes, initial=0))
-    return Usage(peak_bytes=max(levels), kept_bytes=levels[-1])
-
-
-@contextmanager
-def recorded() -> Iterator[AllocatorLog]:
-    """Record this thread's CPU allocations; the record is filled when the context closes.
-
-    Raises RuntimeError when a PyTorch profiler is already running, since there can be only one.
-    """
-    with steps.ONE_AT_A_TIME:
-        yield from _recorded()
-
-
-def _recorded() -> Iterator[AllocatorLog]:
-    if torch.autograd._profiler_enabled():
-        raise RuntimeError(
-            "a PyTorch profiler is running, and there can be only one: leave it before measuring "
-            "memory"
-        )
-    for name, value in _QUIET_KINETO.items():
-        os.environ.setdefault(name, value)
-    record = AllocatorLog()
-    with profiler.profile(use_kineto=True, profile_memory=True) as profile:
-        yield record
-    record._windows.update(_cut(_ordered(profile.kineto_results.experimental_event_tree())))
-
-
-def _ordered(roots: list) -> list[int | str]:
-    """Return the changes in bytes and the names of the marks, in the order of time."""
-    found, waiting = [], list(roots)
-    while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
-        if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
-            found.append((event.start_time_ns, event.extra_fields.alloc_size))
-        elif event.name.startswith(_MARK):
-            found.append((event.start_time_ns, event.name.removeprefix(_MARK)))
-    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
-
-
-def _cut(items: list[int | str]) -> dict[str, list[int]]:
-    windows: dict[str, list[int]] = {}
-    changes: list[int] = []
-    for item in items:
-        if isinstance(item, str):
-            changes = windows.setdefault(item, [])
-        else:
-            changes.append(item)
-    return windows
-
-
-def cuda_usage(call: Callable[[], object], device: torch.device) -> tuple[Usage, object]:
-    """Return what ``call()`` took from the CUDA caching allocator over its start, and what it
-    returned.
-    """
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    value = call()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    return Usage(peak_bytes=peak, kept_bytes=torch.cuda.memory_allocated(device) - before), value
+    is_plain_sum = event.function is _ADD and len(tensors) == 2 and not event.arguments[1]
+    return is_plain_sum and event.may_accumulate and maker.segment != event.segment

@@ -16,38 +16,40 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations._shapes import batch_sizes, everywhere, result_of
+from helpers.operations._shapes import batch_sizes, result_of, uniform_value
 from helpers.operations._specs import (
     META,
     Operator,
-    mapped,
-    not_dense,
+    map_tensors,
+    not_dense_error,
     shape_only,
     tensors_in,
-    written,
+    written_tensors,
 )
 from helpers.operations._trace import OperatorTrace, is_recurrence
 from helpers.steps import ForwardError
 
 # Values are kept of so many elements at most: the masks of 512 sequences of 512, and 2 MB.
 LIMIT = 2**18
-_SMALL = 2**12  # of a model's own floating-point tensors: a constant, a table
+_MAX_TABLE_ELEMENTS = 2**12  # of a model's own floating-point tensors: a constant, a table
 # of a parameter: the scale of a loss, the weights of a choice; what a larger one makes is an
 # activation
-_FEW = 2**9
+_MAX_PARAMETER_ELEMENTS = 2**9
 
-_HERE = torch.device("cpu")
-_PLACE = {"device": _HERE, "is_meta": False, "is_cpu": True, "is_cuda": False}
-_ANSWERS = {getattr(torch.Tensor, name).__get__: answer for name, answer in _PLACE.items()}
+_CPU = torch.device("cpu")
+_DEVICE_ATTRIBUTES = {"device": _CPU, "is_meta": False, "is_cpu": True, "is_cuda": False}
+_ANSWERS = {
+    getattr(torch.Tensor, name).__get__: answer for name, answer in _DEVICE_ATTRIBUTES.items()
+}
 _EXPORTING = frozenset({"numpy", "tolist", "__array__"})
 _INDEXING = frozenset({"__getitem__", "__setitem__"})
 _MOVING = frozenset({"cpu", "cuda", "pin_memory"})
-_OF_NUMBERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
-_IN_MEMORY = frozenset(
+_FROM_NUMBERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
+_READING_LENGTHS = frozenset(
     {"_pad_packed_sequence", "ctc_loss", "tensor_split", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 )
 """Functions that reach into the memory of lengths, without an operator."""
-_IGNORING = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "rand_like",
+_IGNORING_VALUES = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "rand_like",
                        "randn_like", "randint_like", "new_zeros", "new_ones", "new_full",
                        "new_empty", "new_empty_strided"})  # fmt: skip
 """Operators that use the shape and type of their operand, and not its values."""
@@ -58,7 +60,7 @@ Nothing is known of it where nothing is known of their first operand.
 """
 
 
-class OnShapes(OperatorTrace):
+class MetaTrace(OperatorTrace):
     """The record of one forward pass on shapes: nothing is computed but values that are known."""
 
     _has_memory = False
@@ -67,7 +69,11 @@ class OnShapes(OperatorTrace):
     def _stand_in_of_weight(self, tensor: Tensor) -> Tensor:
         _check_dense(tensor)
         stand_in = shape_only(tensor, requires_grad=tensor.requires_grad)
-        return _lend(stand_in, tensor, _FEW if isinstance(tensor, nn.Parameter) else _SMALL)
+        return _lend(
+            stand_in,
+            tensor,
+            _MAX_PARAMETER_ELEMENTS if isinstance(tensor, nn.Parameter) else _MAX_TABLE_ELEMENTS,
+        )
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return the shape of a tensor that the caller passes, with its values if it is small and
@@ -85,17 +91,17 @@ class OnShapes(OperatorTrace):
         if name == "__get__":
             if func in _ANSWERS:
                 return _ANSWERS[func]
-            result = func(self._here(args[0]))
-            return self._here(result) if isinstance(result, Tensor) else result
-        args = tuple([self._here(value) for value in args])
+            result = func(self._to_meta(args[0]))
+            return self._to_meta(result) if isinstance(result, Tensor) else result
+        args = tuple([self._to_meta(value) for value in args])
         if kwargs:
-            kwargs = {key: self._here(value) for key, value in kwargs.items()}
+            kwargs = {key: self._to_meta(value) for key, value in kwargs.items()}
             if kwargs.get("device") is not None:
                 kwargs["device"] = META
         if name in _INDEXING and not isinstance(args[1], Tensor | int | slice):
-            args = (args[0], self._with_positions(args[1]), *args[2:])
-        if name in _OF_NUMBERS and not _has_tensor(args[-1:]):
-            kwargs = {**kwargs, "device": _HERE}
+            args = (args[0], self._convert_index(args[1]), *args[2:])
+        if name in _FROM_NUMBERS and not _has_tensor(args[-1:]):
+            kwargs = {**kwargs, "device": _CPU}
         if name in _MOVING and args and isinstance(args[0], Tensor):
             return args[0]
         if name in _EXPORTING:
@@ -114,40 +120,40 @@ class OnShapes(OperatorTrace):
             args = tuple(
                 [META if isinstance(value, str | torch.device) else value for value in args]
             )
-        if name in _IN_MEMORY and not is_recurrence(name, args):
-            return self._with_memory(func, args, kwargs)
+        if name in _READING_LENGTHS and not is_recurrence(name, args):
+            return self._call_on_lengths(func, args, kwargs)
         self._is_sealed = name in _SEALED and bool(args) and not _is_known(args[0])
         try:
             result = super().function(func, name, args, kwargs)
         finally:
             self._is_sealed = False
-        return self._here(result) if isinstance(result, Tensor) else result
+        return self._to_meta(result) if isinstance(result, Tensor) else result
 
-    def _with_memory(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def _call_on_lengths(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Call a function that reads and writes lengths in memory, with those that are known on the
         CPU.
         """
         self._has_memory = True
-        known = [_read_if_known(value) for value in args]
+        known_args = [_read_if_known(value) for value in args]
         # as lists: with tensors torch asks for the operator that reads them
         if func.__name__ == "ctc_loss":
-            known[2:4] = [
-                value.tolist() if isinstance(value, Tensor) else value for value in known[2:4]
+            known_args[2:4] = [
+                value.tolist() if isinstance(value, Tensor) else value for value in known_args[2:4]
             ]
         try:
-            return func(*known, **kwargs)
+            return func(*known_args, **kwargs)
         finally:
             self._has_memory = False
 
-    def _here(self, value: Any) -> Any:
+    def _to_meta(self, value: Any) -> Any:
         """Return the stand-in of a tensor, or of each in a list (a recurrent layer's weights)."""
         if type(value) in (list, tuple):
-            return type(value)([self._here(item) for item in value])
+            return type(value)([self._to_meta(item) for item in value])
         if not isinstance(value, Tensor):
             return value
-        known = self._stand_ins.get(id(value))
-        if known is not None:
-            return known
+        known_stand_in = self._stand_ins.get(id(value))
+        if known_stand_in is not None:
+            return known_stand_in
         if (
             value.is_meta
             or value.layout != torch.strided
@@ -156,103 +162,123 @@ class OnShapes(OperatorTrace):
             return value
         with _disable_current_modes():
             stand_in = shape_only(value, requires_grad=value.requires_grad)
-        self._stand_ins[id(value)] = _lend(stand_in, value, _SMALL)
-        self._kept.append(value)
+        self._stand_ins[id(value)] = _lend(stand_in, value, _MAX_TABLE_ELEMENTS)
+        self._alive_tensors.append(value)
         return stand_in
 
-    def _with_positions(self, index: Any) -> tuple:
+    def _convert_index(self, index: Any) -> tuple:
         """Return an index with a tensor for each list of numbers: torch would make one on shapes,
         without values.
         """
         parts = index if isinstance(index, tuple) else (index,)
         return tuple(
-            [self._positions_of(part) if isinstance(part, list | tuple) else part for part in parts]
+            [
+                self._convert_positions(part) if isinstance(part, list | tuple) else part
+                for part in parts
+            ]
         )
 
-    def _positions_of(self, numbers: list | tuple) -> Any:
+    def _convert_positions(self, numbers: list | tuple) -> Any:
         if not numbers or not all(isinstance(number, int) for number in numbers):
             return numbers
         with _disable_current_modes():
             positions = torch.tensor(numbers)
-        return self._here(positions)
+        return self._to_meta(positions)
 
-    def _read(self, tensor: Tensor, what: str) -> Tensor:
+    def _read(self, tensor: Tensor, operation: str) -> Tensor:
         values = _values_of(tensor)
         if values is None:
-            raise ForwardError(data_dependent(what))
+            raise ForwardError(data_dependence_message(operation))
         if hasattr(tensor.untyped_storage(), "drawn"):
-            self.draws.add(self.here())
+            self.draws.add(self.current_path())
         return values
 
-    def _recurrent_results(self, record: Any) -> Any:
-        return record.shapes()
+    def _recurrent_results(self, recurrence: Any) -> Any:
+        return recurrence.shapes()
 
     # The operators, below autograd.
 
     def _run(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
         """Run on the meta device, and on values where all that is read is known."""
-        given = tuple([mapped(value, self._here) for value in args])
+        meta_args = tuple([map_tensors(value, self._to_meta) for value in args])
         if kwargs:
-            kwargs = {key: mapped(value, self._here) for key, value in kwargs.items()}
-        if operator.takes_device and (kwargs.get("device") is not None or not _has_tensor(given)):
-            if self._has_memory and kwargs.get("device") == _HERE:
+            kwargs = {key: map_tensors(value, self._to_meta) for key, value in kwargs.items()}
+        if operator.takes_device and (
+            kwargs.get("device") is not None or not _has_tensor(meta_args)
+        ):
+            if self._has_memory and kwargs.get("device") == _CPU:
                 return func(*args, **kwargs)
             kwargs["device"] = META
         if operator.name == "index":
-            given = (given[0], self._positions(given[1]), *given[2:])
+            meta_args = (meta_args[0], self._convert_masks(meta_args[1]), *meta_args[2:])
         if operator.name == "_pack_padded_sequence":
-            sizes = batch_sizes(given[0], self._read(given[1], operator.text).tolist(), given[2])
-            return given[0].new_empty((sum(sizes), *given[0].shape[2:])), self._here(
+            sizes = batch_sizes(
+                meta_args[0], self._read(meta_args[1], operator.text).tolist(), meta_args[2]
+            )
+            return meta_args[0].new_empty((sum(sizes), *meta_args[0].shape[2:])), self._to_meta(
                 torch.tensor(sizes)
             )
-        tensors = list(tensors_in((*given, *kwargs.values())))
-        is_known = operator.name in _IGNORING or all(_is_known(tensor) for tensor in tensors)
+        operands = list(tensors_in((*meta_args, *kwargs.values())))
+        is_known = operator.name in _IGNORING_VALUES or all(
+            _is_known(tensor) for tensor in operands
+        )
         if operator.reads_values and operator.name != "index":
-            return self._of_values(func, operator, given, kwargs, tensors if is_known else None)
-        result = self._on_meta(func, operator, given, kwargs)
-        made = list(tensors_in((result,)))
-        for tensor in made:
+            return self._run_data_dependent(
+                func, operator, meta_args, kwargs, operands if is_known else None
+            )
+        result = self._run_on_meta(func, operator, meta_args, kwargs)
+        results = list(tensors_in((result,)))
+        for tensor in results:
             _check_dense(tensor)
-        if is_known and not self._is_sealed and all(tensor.numel() <= LIMIT for tensor in made):
-            self._on_values(func, operator, given, kwargs, made)
-            self._note_draws(operator, tensors, made)
+        if is_known and not self._is_sealed and all(tensor.numel() <= LIMIT for tensor in results):
+            self._run_on_values(func, operator, meta_args, kwargs, results)
+            self._note_draws(operator, operands, results)
         else:
-            for tensor in written(operator, given):
+            for tensor in written_tensors(operator, meta_args):
                 _forget(tensor)
-            answer = everywhere(operator.name, given, _everywhere)
-            if answer is not None and made[0].dtype == torch.bool:
-                _keep_everywhere(made[0], answer=answer)
-        return self._as_given(result, operator, args, given)
+            answer = uniform_value(operator.name, meta_args, _uniform_value_of)
+            if answer is not None and results[0].dtype == torch.bool:
+                _keep_uniform_value(results[0], answer=answer)
+        return self._hand_back(result, operator, args, meta_args)
 
-    def _as_given(self, result: Any, operator: Operator, args: tuple, given: tuple) -> Any:
+    def _hand_back(self, result: Any, operator: Operator, args: tuple, meta_args: tuple) -> Any:
         """Hand back the tensor that was given where an operator wrote into its stand-in."""
         return next(
             (
-                args[place]
-                for place in operator.writes
-                if place < len(args) and result is given[place]
+                args[index]
+                for index in operator.writes
+                if index < len(args) and result is meta_args[index]
             ),
             result,
         )
 
-    def _positions(self, indices: Any) -> list:
+    def _convert_masks(self, indices: Any) -> list:
         """Replace masks by the positions that they select, which must be known."""
         positions: list = []
         for index in indices:
             if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
-                found = self._read(index, "aten.index.Tensor with a mask").nonzero().unbind(1)
+                # (selected, dims), taken apart by dimension
+                positions_by_dim = (
+                    self._read(index, "aten.index.Tensor with a mask").nonzero().unbind(1)
+                )
                 positions += [
-                    _lend(shape_only(place), place.contiguous(), LIMIT) for place in found
+                    _lend(shape_only(dim_positions), dim_positions.contiguous(), LIMIT)
+                    for dim_positions in positions_by_dim
                 ]
             else:
                 positions.append(index)
         return positions
 
-    def _of_values(
-        self, func: Any, operator: Operator, args: tuple, kwargs: dict, known: list[Tensor] | None
+    def _run_data_dependent(
+        self,
+        func: Any,
+        operator: Operator,
+        args: tuple,
+        kwargs: dict,
+        known_operands: list[Tensor] | None,
     ) -> Any:
         """Run an operator whose result, or the shape of it, depends on the values that it reads."""
-        if operator.name == "masked_select" and known is None:
+        if operator.name == "masked_select" and known_operands is None:
             mask = self._read(args[1], operator.text)
             return args[0].new_empty(
                 int(mask.expand(torch.broadcast_shapes(mask.shape, args[0].shape)).sum())
@@ -260,20 +286,20 @@ class OnShapes(OperatorTrace):
         if (
             operator.name == "repeat_interleave"
             and kwargs.get("output_size") is not None
-            and known is None
+            and known_operands is None
         ):
-            return self._on_meta(func, operator, args, kwargs)
-        if known is None:
-            raise ForwardError(data_dependent(operator.text))
+            return self._run_on_meta(func, operator, args, kwargs)
+        if known_operands is None:
+            raise ForwardError(data_dependence_message(operator.text))
         values = func(
-            *mapped(args, _values_of),
-            **{key: mapped(value, _values_of) for key, value in kwargs.items()},
+            *map_tensors(args, _values_of),
+            **{key: map_tensors(value, _values_of) for key, value in kwargs.items()},
         )
-        result = mapped(values, lambda tensor: _lend(shape_only(tensor), tensor, LIMIT))
-        self._note_draws(operator, known, list(tensors_in((result,))))
+        result = map_tensors(values, lambda tensor: _lend(shape_only(tensor), tensor, LIMIT))
+        self._note_draws(operator, known_operands, list(tensors_in((result,))))
         return result
 
-    def _on_meta(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
+    def _run_on_meta(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
         result = result_of(operator.name, args, kwargs, in_place=0 in operator.writes)
         if result is not None:
             return result
@@ -291,34 +317,35 @@ class OnShapes(OperatorTrace):
                 "model without that part"
             ) from error
 
-    def _on_values(
-        self, func: Any, operator: Operator, args: tuple, kwargs: dict, made: list[Tensor]
+    def _run_on_values(
+        self, func: Any, operator: Operator, args: tuple, kwargs: dict, results: list[Tensor]
     ) -> None:
         """Work out the values of a result that is known, and keep them with it."""
         if (
             not operator.writes
-            and made
-            and all(hasattr(tensor.untyped_storage(), "values") for tensor in made)
+            and results
+            and all(hasattr(tensor.untyped_storage(), "values") for tensor in results)
         ):
             return  # a view
-        for tensor in written(operator, args):
-            _own(tensor)
-        reading = _empty_of if operator.name in _IGNORING else _values_of
+        for tensor in written_tensors(operator, args):
+            _unshare_values(tensor)
+        read_values = _empty_of if operator.name in _IGNORING_VALUES else _values_of
         if "device" in kwargs:
-            kwargs = {**kwargs, "device": _HERE}
+            kwargs = {**kwargs, "device": _CPU}
         values = func(
-            *mapped(args, reading), **{key: mapped(value, reading) for key, value in kwargs.items()}
+            *map_tensors(args, read_values),
+            **{key: map_tensors(value, read_values) for key, value in kwargs.items()},
         )
-        for tensor, value in zip(made, tensors_in((values,)), strict=True):
+        for tensor, value in zip(results, tensors_in((values,)), strict=True):
             if not hasattr(tensor.untyped_storage(), "values"):
                 _keep(tensor, value)
 
 
-def data_dependent(what: str) -> str:
+def data_dependence_message(operation: str) -> str:
     """Return the one sentence for a forward that needs values which are not known."""
     return (
-        f"the forward needs the values of an activation ({what}), and counting knows only shapes, "
-        "and what integer and boolean inputs hold; pass values=True to run it once on real "
+        f"the forward needs the values of an activation ({operation}), and counting knows only "
+        "shapes, and what integer and boolean inputs hold; pass values=True to run it once on real "
         "tensors, or replace that step by one of fixed shape"
     )
 
@@ -366,23 +393,23 @@ def _keep(stand_in: Tensor, values: Tensor) -> None:
         values = torch.empty_strided(stand_in.size(), stand_in.stride(), dtype=values.dtype).copy_(
             values
         )
-    own = values.untyped_storage()[values.storage_offset() * values.itemsize :]
-    stand_in.untyped_storage().values = own  # type: ignore[attr-defined]  # an attribute of ours
+    storage = values.untyped_storage()[values.storage_offset() * values.itemsize :]
+    stand_in.untyped_storage().values = storage  # type: ignore[attr-defined]  # an attribute of ours
 
 
-def _lend(stand_in: Tensor, tensor: Tensor, floats: int) -> Tensor:
-    """Let ``stand_in`` show the values of a tensor that is not ours, if it is small; ``floats`` for
-    floating point.
+def _lend(stand_in: Tensor, tensor: Tensor, max_float_elements: int) -> Tensor:
+    """Let ``stand_in`` show the values of a tensor that is not ours, if it is small; one of
+    floating-point numbers has ``max_float_elements`` at most.
     """
-    limit = floats if tensor.is_floating_point() else LIMIT
-    if not tensor.is_meta and tensor.numel() <= limit:
+    max_elements = max_float_elements if tensor.is_floating_point() else LIMIT
+    if not tensor.is_meta and tensor.numel() <= max_elements:
         with _disable_current_modes():
             _keep(stand_in, tensor.detach().cpu())
         stand_in.untyped_storage().is_lent = True  # type: ignore[attr-defined]  # an attribute of ours
     return stand_in
 
 
-def _own(tensor: Tensor) -> None:
+def _unshare_values(tensor: Tensor) -> None:
     """Copy values that are lent before they are written."""
     storage = tensor.untyped_storage()
     if hasattr(storage, "is_lent"):
@@ -397,11 +424,11 @@ def _forget(tensor: Tensor) -> None:
             delattr(storage, name)
 
 
-def _everywhere(tensor: Tensor) -> bool | None:
+def _uniform_value_of(tensor: Tensor) -> bool | None:
     return getattr(tensor.untyped_storage(), "everywhere", None)
 
 
-def _keep_everywhere(tensor: Tensor, *, answer: bool) -> None:
+def _keep_uniform_value(tensor: Tensor, *, answer: bool) -> None:
     """Keep that every element of ``tensor`` is ``answer``, whatever its size, and the values of a
     single one.
     """
@@ -416,4 +443,4 @@ def _has_tensor(values: Any) -> bool:
 
 def _check_dense(tensor: Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise not_dense(tensor)
+        raise not_dense_error(tensor)
