@@ -1,4 +1,5 @@
-"""``python -m helpers``: print this machine's card, the versions and what of the course works here.
+"""``python -m helpers``: print this machine's card, its versions and the checks of this
+environment.
 
 Lesson 00.
 """

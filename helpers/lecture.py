@@ -76,17 +76,17 @@ def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.Tra
     """Train ``model`` for ``epochs`` of ``loader`` as :func:`.training.train` does, and print a
     line an epoch.
     """
-    return _with_epochs_printed(training.train(model, loader, epochs))
+    return _print_epochs(training.train(model, loader, epochs))
 
 
 def gpu_train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
     """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`.training.gpu_train`; print a
     line an epoch.
     """
-    return _with_epochs_printed(training.gpu_train(model, loader, epochs))
+    return _print_epochs(training.gpu_train(model, loader, epochs))
 
 
-def _with_epochs_printed(run: training.TrainingRun) -> training.TrainingRun:
+def _print_epochs(run: training.TrainingRun) -> training.TrainingRun:
     for row in run.rows:
         print(
             f"Epoch {row.epoch}, {run.steps} steps, loss {row.loss:.3f}, "
@@ -159,7 +159,7 @@ def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
 
 
 def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
-    """Return what :func:`.memory.profile_layer_alexnet` returns, and draw it, a bar a layer."""
+    """Return the result of :func:`.memory.profile_layer_alexnet`, and draw it, a bar a layer."""
     sets = memory.profile_layer_alexnet(model)
     largest = max(sets.layers, key=lambda row: row.working_set_bytes)
     plotting.show(

@@ -1,5 +1,5 @@
-"""A link between ranks as two numbers, a port that is busy as long as the link would be, and who
-did what when.
+"""A link between ranks as two numbers, a port that is busy as long as the link would be, and
+timelines.
 
 A message of n bytes over a link takes alpha + n beta: alpha is the latency, beta one over the
 bandwidth (the Hockney model, Parallel Computing 20, 1994). Every rank has one port that sends one
@@ -62,7 +62,7 @@ class PublishedLink(Record):
     source: str
 
 
-def checked_link(name: str, value: object) -> Link:
+def require_link(name: str, value: object) -> Link:
     """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
     if not isinstance(value, Link):
         raise TypeError(
@@ -72,7 +72,8 @@ def checked_link(name: str, value: object) -> Link:
 
 
 class Activity(Record):
-    """What ``kind`` of thing filled ``lane`` (a rank, a port) from ``start_s`` to ``end_s``.
+    """A stretch of ``lane`` (a rank, a port) from ``start_s`` to ``end_s``, filled with one
+    ``kind`` of activity.
 
     It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws
     it. Lesson 05.
@@ -101,8 +102,8 @@ class Activity(Record):
 
 
 class Timeline(Record):
-    """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws
-    it.
+    """The activities of every lane, in the order of starts; ``gantt(timeline.activities, ...)``
+    draws it.
 
     ``duration_s`` is from the first start to the last end. Lesson 05.
     """
@@ -120,14 +121,14 @@ class Timeline(Record):
         if lane not in lanes:
             raise ValueError(f"no lane {lane!r}; there are {', '.join(lanes)}")
         busy_s, until_s = 0.0, -math.inf
-        for each in self.activities:
-            if each.lane == lane and kind in (None, each.kind):
-                busy_s += max(0.0, each.end_s - max(each.start_s, until_s))
-                until_s = max(until_s, each.end_s)
+        for activity in self.activities:
+            if activity.lane == lane and kind in (None, activity.kind):
+                busy_s += max(0.0, activity.end_s - max(activity.start_s, until_s))
+                until_s = max(until_s, activity.end_s)
         return busy_s
 
 
-def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Timeline:
+def join_activities(activities: Iterable[Activity], *, zero_s: float | None = None) -> Timeline:
     """Return the activities of all ranks as one timeline, the lanes in alphabetical order;
     ``zero_s`` becomes 0.
 
@@ -136,19 +137,26 @@ def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Ti
     The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine.
     Raises ValueError where there is nothing to join.
     """
-    ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
-    if not ordered:
-        raise ValueError("no activities to join: record some first")
-    first_s, last_s = min(bar.start_s for bar in ordered), max(bar.end_s for bar in ordered)
-    zero_s = first_s if zero_s is None else zero_s
-    moved = tuple(
-        replace(bar, start_s=bar.start_s - zero_s, end_s=bar.end_s - zero_s) for bar in ordered
+    sorted_activities = sorted(
+        activities, key=lambda activity: (activity.lane, activity.start_s, activity.end_s)
     )
-    return Timeline(last_s - first_s, moved)
+    if not sorted_activities:
+        raise ValueError("no activities to join: record some first")
+    first_s, last_s = (
+        min(activity.start_s for activity in sorted_activities),
+        max(activity.end_s for activity in sorted_activities),
+    )
+    zero_s = first_s if zero_s is None else zero_s
+    shifted_activities = tuple(
+        replace(activity, start_s=activity.start_s - zero_s, end_s=activity.end_s - zero_s)
+        for activity in sorted_activities
+    )
+    return Timeline(last_s - first_s, shifted_activities)
 
 
 class Recorder:
-    """Collects what one rank did, in its own process; ``activities`` goes back to the caller.
+    """Collects the activities of one rank, in its own process; ``activities`` goes back to the
+    caller.
 
     Lesson 05.
     """

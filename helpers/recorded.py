@@ -57,7 +57,7 @@ _BUDGET_S = 5.0
 
 
 class Recording(results.Record):
-    """What one machine measured for one lesson.
+    """The measurements of one machine for one lesson.
 
     ``entries`` maps a name to its result's type and values.
     """
@@ -88,17 +88,19 @@ class Recording(results.Record):
 
 
 def record(lesson: str, *, command: str = "") -> Recording:
-    """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is
+    """Run the :data:`RECORDERS` of ``lesson`` on this machine and return the recording; nothing is
     written.
 
     Raises ValueError for a lesson that records nothing.
     """
     _require_recorders(lesson)
     entries = {}
-    for name, place in console.track(list(RECORDERS[lesson].items()), f"recording lesson {lesson}"):
-        module, function = place.split(":")
-        measured = getattr(importlib.import_module(module), function)()
-        entries[name] = {"type": _public_name(type(measured)), "values": measured.to_dict()}
+    for name, location in console.track(
+        list(RECORDERS[lesson].items()), f"recording lesson {lesson}"
+    ):
+        module, function = location.split(":")
+        result = getattr(importlib.import_module(module), function)()
+        entries[name] = {"type": _public_name(type(result)), "values": result.to_dict()}
     return Recording(
         lesson=lesson,
         device=_device_name(),
@@ -166,21 +168,21 @@ def machines_html(recordings: Sequence[Recording]) -> str:
 
 
 def results_html(recording: Recording) -> str:
-    """Return one line of HTML with what a machine measured for a lesson, below its name; every text
-    is escaped in it.
+    """Return one line of HTML with a machine's results for a lesson, below its name; every text is
+    escaped.
 
     Raises ValueError where an entry is no result of this library.
     """
-    shown = [
+    blocks = [
         html.escape(recording.source),
         *(recording.result(name)._repr_html_() for name in recording.entries),
     ]
-    return _one_line(" ".join(f'<div class="recorded">{block}</div>' for block in shown))
+    return _one_line(" ".join(f'<div class="recorded">{block}</div>' for block in blocks))
 
 
 def _machine(recordings: Sequence[Recording]) -> dict[str, str]:
-    last = recordings[-1]
-    card = last.card
+    latest = recordings[-1]
+    card = latest.card
     kinds = {"data": "L{} data", "instruction": "L{} instructions", "unified": "L{}"}
     caches = (
         f"{kinds[cache.kind].format(cache.level)} {units.text(cache.size_bytes, 'B', binary=True)}"
@@ -193,7 +195,7 @@ def _machine(recordings: Sequence[Recording]) -> dict[str, str]:
         "caches": ", ".join(caches),
         "vector extensions": ", ".join(card.extensions or ()),
         "GPU": ", ".join(gpu.name for gpu in card.gpus or ()) or "none",
-        "torch": last.versions["torch"],
+        "torch": latest.versions["torch"],
     }
 
 
@@ -209,7 +211,7 @@ def _html_row(kind: str, cells: Sequence[str]) -> str:
 
 
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
-    """Display what ``lesson`` recorded as ``name`` in ``folder`` (by default the course's), under
+    """Display the result ``name`` of ``lesson`` from ``folder`` (by default the course's), under
     its machine's name.
 
     Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not
@@ -252,19 +254,21 @@ def _matrices() -> Sequence[Any]:
     return [torch.rand(_SIDE, _SIDE, device=device) for _ in range(2)]
 
 
-def _result_type(place: str) -> type[results.Result]:
+def _result_type(location: str) -> type[results.Result]:
     """Return the class at 'module:Class'; raise ValueError for anything but a result of this
     library.
     """
-    module, _, type_name = place.partition(":")
-    registered = {
-        place.partition(":")[0] for places in RECORDERS.values() for place in places.values()
+    module, _, type_name = location.partition(":")
+    modules = {
+        recorder.partition(":")[0]
+        for recorders in RECORDERS.values()
+        for recorder in recorders.values()
     }
-    if module.startswith("helpers.") or module in registered:
-        found = getattr(importlib.import_module(module), type_name, None)
-        if isinstance(found, type) and issubclass(found, results.Result):
-            return found
-    raise ValueError(f"{place!r} is no result of this library")
+    if module.startswith("helpers.") or module in modules:
+        result_type = getattr(importlib.import_module(module), type_name, None)
+        if isinstance(result_type, type) and issubclass(result_type, results.Result):
+            return result_type
+    raise ValueError(f"{location!r} is no result of this library")
 
 
 def _public_name(kind: type) -> str:
@@ -313,12 +317,12 @@ def _commit() -> str:
         commit = subprocess.run(
             [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
         )
-        changed = subprocess.run(
+        status = subprocess.run(
             [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
 
 
 def _folder(folder: Path | None) -> Path:

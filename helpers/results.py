@@ -1,4 +1,4 @@
-"""How every result of the library is shown and kept: as text, HTML, a pandas DataFrame, JSON.
+"""Results of the library as text, HTML, a pandas DataFrame and JSON.
 
 A result is a class that inherits :class:`Record`, which makes it a frozen dataclass (a frozen
 dataclass that inherits :class:`Result` is one as well). Its field names carry the units, and the
@@ -102,9 +102,9 @@ class Result:
             for name, value in _scalars(self)
         )
         scalars = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-        parts = "".join(_titled(label(name), part._repr_html_()) for name, part in _parts(self))
+        parts = "".join(_add_title(label(name), part._repr_html_()) for name, part in _parts(self))
         tables = "".join(
-            _titled(label(name), _whole_html(printed(_frame(members))))
+            _add_title(label(name), _whole_html(printed(_frame(members))))
             for name, members in _tables(self)
         )
         return f"<div><b>{html.escape(type(self).__name__)}</b>{scalars}{parts}{tables}</div>"
@@ -145,8 +145,8 @@ class Result:
         }
 
     def to_json(self) -> str:
-        """Return the result as JSON text; :func:`from_dict` reads back what ``json.loads`` makes of
-        it.
+        """Return the result as JSON text; :func:`from_dict` reads back the values of
+        ``json.loads``.
 
         JSON has no NaN and no infinity: they stand as the strings "NaN", "Infinity" and
         "-Infinity".
@@ -163,7 +163,7 @@ class Record(Result):
 
 
 def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> ResultType:
-    """Build a ``result_type`` from what :meth:`Result.to_dict` gave, nested results and tuples
+    """Build a ``result_type`` from the values of :meth:`Result.to_dict`, nested results and tuples
     included.
 
     The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a
@@ -197,18 +197,18 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
     )
 
 
-def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
-    """Return a ``result_type`` with fields ``own``; another field is that of the first of
+def derived(result_type: type[ResultType], *sources: Any, **overrides: Any) -> ResultType:
+    """Return a ``result_type`` with fields ``overrides``; another field is that of the first of
     ``sources`` that has it.
     """
     for name in _names(result_type):  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
-        if name not in own:
+        if name not in overrides:
             for source in sources:
                 value = getattr(source, name, dataclasses.MISSING)
                 if value is not dataclasses.MISSING:
-                    own[name] = value
+                    overrides[name] = value
                     break
-    return result_type(**own)
+    return result_type(**overrides)
 
 
 @functools.cache
@@ -216,22 +216,22 @@ def _names(result_type: type[Result]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(result_type))
 
 
-def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:
-    """Return the first of ``rows`` whose fields are as ``wanted``.
+def row_of(rows: Sequence[ResultType], what: str, **fields: Any) -> ResultType:
+    """Return the first of ``rows`` whose fields are as ``fields``.
 
     ``what`` names a row in the error. Raises ValueError, with what there is, for none.
     """
-    known = [tuple(getattr(row, name) for name in wanted) for row in rows]
-    if (values := tuple(wanted.values())) in known:
-        return rows[known.index(values)]
-    asked = ", ".join(f"{name} {value!r}" for name, value in wanted.items())
-    asked, listed = (
-        (f"with {asked}", known)
+    candidates = [tuple(getattr(row, name) for name in fields) for row in rows]
+    if (values := tuple(fields.values())) in candidates:
+        return rows[candidates.index(values)]
+    request = ", ".join(f"{name} {value!r}" for name, value in fields.items())
+    request, options = (
+        (f"with {request}", candidates)
         if len(values) > 1
-        else (repr(*values), [each for (each,) in known])
+        else (repr(*values), [value for (value,) in candidates])
     )
     raise ValueError(
-        f"there is no {what} {asked}; there are {', '.join(map(repr, listed)) or 'none'}"
+        f"there is no {what} {request}; there are {', '.join(map(repr, options)) or 'none'}"
     )
 
 
@@ -291,17 +291,17 @@ def _number(name: str, value: float) -> str:
 
 def _plain_number(value: float) -> str:
     # pandas turns a column of whole numbers into floats where one is missing.
-    whole = isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT_FLOATS)
-    return f"{int(value):,}" if whole else f"{value:.4g}"
+    is_whole = isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT_FLOATS)
+    return f"{int(value):,}" if is_whole else f"{value:.4g}"
 
 
 def _suffix(name: str) -> str | None:
     one_of("name", name, str, "a field's name as text")
-    known = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
+    suffixes = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
     return next(
         (
             suffix
-            for suffix in known
+            for suffix in suffixes
             if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")
         ),
         None,
@@ -363,7 +363,7 @@ def _whole_html(frame: pd.DataFrame) -> str:
         return frame.to_html(index=False, border=0)
 
 
-def _titled(title: str, block: str) -> str:
+def _add_title(title: str, block: str) -> str:
     return f"<div><b>{html.escape(title)}</b></div>{block}"
 
 
@@ -439,8 +439,8 @@ def _is_a(hint: type, value: Any) -> bool:
     """
     if hint is int and isinstance(value, float):
         return value.is_integer()
-    accepted = (int, float) if hint is float else hint
-    return isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
+    accepted_types = (int, float) if hint is float else hint
+    return isinstance(value, accepted_types) and (hint is bool or not isinstance(value, bool))
 
 
 def _restore_union(options: tuple[Any, ...], value: Any) -> Any:

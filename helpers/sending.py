@@ -95,7 +95,7 @@ _OURS = {"type", "lesson", "date", "terms"}
 
 
 class GpuRecords(results.Record):
-    """What one GPU measured for several lessons; ``missing`` says what could not be recorded, and
+    """The measurements of one GPU for several lessons; ``missing`` names those that failed, and
     why.
     """
 
@@ -110,7 +110,7 @@ class GpuRecords(results.Record):
 
 
 def record_gpu(lessons: Sequence[str] = LESSONS) -> GpuRecords:
-    """Record ``lessons`` on this machine's GPU; what fails is named in ``missing``, and the rest is
+    """Record ``lessons`` on this machine's GPU; ``missing`` names those that fail, the others are
     recorded.
 
     Raises RuntimeError where there is no CUDA device, and where nothing could be recorded.
@@ -134,21 +134,21 @@ def record_gpu(lessons: Sequence[str] = LESSONS) -> GpuRecords:
             )
     if not recordings:
         raise RuntimeError(f"nothing could be recorded: {'; '.join(missing)}")
-    return without_names(GpuRecords(TERMS, tuple(recordings), tuple(missing)))
+    return remove_names(GpuRecords(TERMS, tuple(recordings), tuple(missing)))
 
 
-def without_names(records: GpuRecords) -> GpuRecords:
+def remove_names(records: GpuRecords) -> GpuRecords:
     """Return the records without names of host, user and folder, serial numbers and addresses in
     their texts.
     """
-    return results.from_dict(GpuRecords, _cleaned(records.to_dict(), _names()))
+    return results.from_dict(GpuRecords, _clean(records.to_dict(), _names()))
 
 
-def private(text: str) -> list[str]:
-    """Return what in ``text`` tells where it was recorded or by whom: names of this machine,
-    folders, numbers.
+def find_private_texts(text: str) -> list[str]:
+    """Return the parts of ``text`` that tell where or by whom it was recorded: names, folders,
+    numbers.
     """
-    return [found[0] for found in re.finditer(_pattern(_names()), text)]
+    return [match[0] for match in re.finditer(_pattern(_names()), text)]
 
 
 def check(text: str) -> GpuRecords:
@@ -172,13 +172,13 @@ def check(text: str) -> GpuRecords:
         raise ValueError(f"it is no JSON ({error})") from error
     try:
         _require_schema(values)
-        found = private(_texts(values))
-        if found:
+        private_texts = find_private_texts(_texts(values))
+        if private_texts:
             raise ValueError(
-                f"it holds {found[0]!r}, which tells where it was recorded or by whom; ask for "
-                "another"
+                f"it holds {private_texts[0]!r}, which tells where it was recorded or by whom; ask "
+                "for another"
             )
-        records = _typed(values)
+        records = _parse_records(values)
     except RecursionError:
         raise ValueError("its lists lie too deep in one another") from None
     lessons = [recording.lesson for recording in records.recordings]
@@ -190,7 +190,7 @@ def check(text: str) -> GpuRecords:
     return records
 
 
-def _typed(values: Mapping[str, Any]) -> GpuRecords:
+def _parse_records(values: Mapping[str, Any]) -> GpuRecords:
     """Return the records of values that are of the form.
 
     Raises ValueError unless each is what its lesson records.
@@ -224,7 +224,11 @@ def _require_ranges(value: Any, field: str = "") -> None:
     measures.
     """
     if isinstance(value, results.Result):
-        for name in (one.name for one in dataclasses.fields(value) if one.name != "entries"):
+        for name in (
+            data_field.name
+            for data_field in dataclasses.fields(value)
+            if data_field.name != "entries"
+        ):
             _require_ranges(getattr(value, name), name)
     elif isinstance(value, Mapping | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
@@ -262,14 +266,14 @@ def save(records: GpuRecords, folder: Path) -> Path:
 
 
 def take(file: Path, folder: Path) -> Path:
-    """Check a ``file`` that was sent, build what the site shows of it, and write it to ``folder``;
+    """Check a ``file`` that was sent, build the site's view of it, and write it to ``folder``;
     return the path.
 
     Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be
     read.
     """
-    with file.open("rb") as opened:
-        content = opened.read(_MOST_BYTES + 1)
+    with file.open("rb") as stream:
+        content = stream.read(_MOST_BYTES + 1)
     records = check(check(content.decode("utf-8")).to_json())  # as it is read from now on
     recorded.machines_html(records.recordings)
     for recording in records.recordings:
@@ -282,8 +286,8 @@ def gpus(*, folder: Path | None = None) -> tuple[GpuRecords, ...]:
 
     Raises ValueError, naming it, for a file that is not sound. Lesson 18.
     """
-    place = storage.course_file(FOLDER) if folder is None else folder
-    return tuple(_read(path) for path in sorted(place.glob("*.json")))
+    directory = storage.course_file(FOLDER) if folder is None else folder
+    return tuple(_read(path) for path in sorted(directory.glob("*.json")))
 
 
 def _read(path: Path) -> GpuRecords:
@@ -319,11 +323,11 @@ def _pattern(names: Sequence[str]) -> str:
     )
 
 
-def _cleaned(value: Any, names: Sequence[str], field: str = "") -> Any:
+def _clean(value: Any, names: Sequence[str], field: str = "") -> Any:
     if isinstance(value, dict):
-        return {key: _cleaned(item, names, key) for key, item in value.items()}
+        return {key: _clean(item, names, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_cleaned(item, names, field) for item in value]
+        return [_clean(item, names, field) for item in value]
     if not isinstance(value, str) or field in _OURS:
         return value
     plain = " ".join(_NO_TEXT.sub(" ", re.sub(_pattern(names), _REMOVED, value)).split())
@@ -353,10 +357,12 @@ def _schema() -> Any:
 
 
 def _require_schema(values: Any) -> None:
-    first = next(_schema().iter_errors(values), None)
-    if first is not None:
-        where = "/".join(short(step).strip("'") for step in first.absolute_path) or "the file"
-        raise ValueError(f"{where}: {first.message[:200]}")
+    violation = next(_schema().iter_errors(values), None)
+    if violation is not None:
+        location = (
+            "/".join(short(step).strip("'") for step in violation.absolute_path) or "the file"
+        )
+        raise ValueError(f"{location}: {violation.message[:200]}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,15 +38,15 @@ _NO_GPU = ("", "-1", "none", "NoDevFiles")
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be measured again, made if it is not there.
+    """Return the folder for measurements that can be made again, made if it is not there.
 
     The environment variable HELPERS_CACHE names it; without it, it is the course's own folder in
     the platform's folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
 
     Raises OSError, with what to do, when the folder cannot be made.
     """
-    named = os.environ.get("HELPERS_CACHE", "")
-    folder = Path(named).expanduser() if named else _user_caches() / _COURSE
+    configured = os.environ.get("HELPERS_CACHE", "")
+    folder = Path(configured).expanduser() if configured else _user_caches() / _COURSE
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -63,9 +63,9 @@ def _user_caches() -> Path:
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA", "")
         return Path(local) if local else Path.home() / "AppData" / "Local"
-    named = os.environ.get("XDG_CACHE_HOME", "")
+    xdg_folder = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification tells programs to ignore a relative path here.
-    return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+    return Path(xdg_folder) if os.path.isabs(xdg_folder) else Path.home() / ".cache"
 
 
 def course_folder() -> Path | None:
@@ -75,9 +75,13 @@ def course_folder() -> Path | None:
     A notebook works in its own folder, so that its lesson finds what was recorded, and the reader's
     predictions, wherever the library is installed. None outside a course.
     """
-    here = Path.cwd()
-    known = (folder / name for folder in (here, *here.parents) for name in ("", "course"))
-    return next((folder for folder in known if (folder / _OF_A_COURSE).is_file()), None)
+    working_folder = Path.cwd()
+    candidates = (
+        folder / name
+        for folder in (working_folder, *working_folder.parents)
+        for name in ("", "course")
+    )
+    return next((folder for folder in candidates if (folder / _OF_A_COURSE).is_file()), None)
 
 
 def course_file(*parts: str) -> Path:
@@ -117,9 +121,12 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
     try:
         _write_and_rename(temporary, target, content)
     except OSError as error:
-        kept = "the old file is as it was" if os.path.lexists(target) else "nothing was written"
+        consequence = (
+            "the old file is as it was" if os.path.lexists(target) else "nothing was written"
+        )
         problem = (
-            f"could not write {len(content):,} bytes: {error.strerror}; {kept}. {_remedy(target)}"
+            f"could not write {len(content):,} bytes: {error.strerror}; {consequence}. "
+            f"{_remedy(target)}"
         )
         raise OSError(error.errno, problem, str(path)) from error
     finally:
@@ -128,33 +135,33 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
 
 
 def own_prefix(prefix: str) -> str:
-    """Return ``prefix`` with this process's mark, for the name of what :func:`remove_leftovers` may
+    """Return ``prefix`` with this process's mark, for names that :func:`remove_leftovers` may
     remove one day.
 
     The mark is the process's number, and where that number counts: this machine and its namespace
     of processes, so that containers may share a folder.
     """
-    return f"{prefix}{_place()}-{os.getpid()}-"
+    return f"{prefix}{_machine_mark()}-{os.getpid()}-"
 
 
 def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
-    """Remove what killed processes left in ``folder`` under names from :func:`own_prefix` with
-    ``prefix``.
+    """Remove the leftovers of killed processes in ``folder``, under names from :func:`own_prefix`
+    with ``prefix``.
 
     What another user, another machine or a living process made stays.
     """
     if os.name != "posix":  # elsewhere to ask after a process may end it
         return
-    pattern = re.compile(rf"{re.escape(prefix + _place())}-(\d+)-.*")
+    pattern = re.compile(rf"{re.escape(prefix + _machine_mark())}-(\d+)-.*")
     # A folder that is not there, or that another process cleans up as well, is no leftover's
     # problem.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            made = pattern.fullmatch(entry.name)
+            match = pattern.fullmatch(entry.name)
             if (
-                made
+                match
                 and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                and _is_gone(int(made[1]))
+                and _is_gone(int(match[1]))
             ):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
@@ -172,7 +179,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def _place() -> str:
+def _machine_mark() -> str:
     namespace = Path("/proc/self/ns/pid")
     parts = (platform.node(), os.stat(namespace).st_ino if namespace.exists() else 0)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:6]
@@ -223,8 +230,8 @@ def _remedy(target: Path) -> str:
 
 
 def machine_key() -> str:
-    """Return what a measurement on this machine depends on, as one readable line; the same line in
-    every process.
+    """Return the facts on which a measurement here depends, as one readable line, the same in every
+    process.
 
     It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if
     it is set, the GPUs that are not hidden, and the versions of Python and PyTorch. It takes

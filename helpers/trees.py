@@ -49,8 +49,8 @@ class Row(NamedTuple):
 
 
 class ColumnLayout(NamedTuple):
-    """How a tree looks: its columns, what its bars are shares of, and in HTML the CSS widths of
-    columns and whole.
+    """The look of a tree: its columns, the whole of which its bars are shares, and in HTML the CSS
+    widths of columns and whole.
     """
 
     columns: tuple[Column, ...]
@@ -98,11 +98,11 @@ def children_of(paths: Iterable[str]) -> dict[str, list[str]]:
     """Return the paths right below each path; a shared module in between may stand under another
     name.
     """
-    known = dict.fromkeys(paths)
+    unique_paths = dict.fromkeys(paths)
     children: dict[str, list[str]] = defaultdict(list)
-    for path in known:
+    for path in unique_paths:
         parent = path.rpartition(".")[0]
-        while parent and parent not in known:
+        while parent and parent not in unique_paths:
             parent = parent.rpartition(".")[0]
         if path:
             children[parent].append(path)
@@ -115,8 +115,8 @@ def last_name(layer: str, kind: str) -> str:
 
 
 class _Branch(NamedTuple):
-    """A row with all that stands below it, and what is equal of two branches of which one is
-    shown.
+    """A row with all that stands below it, and the parts that are equal in two branches of which
+    one is shown.
     """
 
     rows: tuple[Row, ...]
@@ -125,7 +125,7 @@ class _Branch(NamedTuple):
     likeness: tuple
 
 
-def folded(rows: Sequence[Row]) -> list[Row]:
+def fold_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with equal blocks shown once: "0-79 x 80" stands for the block 0 and 79 more.
 
     Three or more branches fold that have one parent, the same rows, and names that differ in a
@@ -137,29 +137,33 @@ def folded(rows: Sequence[Row]) -> list[Row]:
 
 def _branches(rows: Sequence[Row]) -> list[_Branch]:
     """Return the branches of the tree that ``rows`` are, each folded within."""
-    starts = [place for place, row in enumerate(rows) if row.depth == rows[0].depth]
+    starts = [index for index, row in enumerate(rows) if row.depth == rows[0].depth]
     groups: list[list[_Branch]] = []
     for start, end in zip(starts, [*starts, len(rows)][1:], strict=True):
-        row, below = (
+        row, descendants = (
             rows[start],
             [row for branch in _branches(rows[start + 1 : end]) for row in branch.rows],
         )
         stem = row.name.rstrip("0123456789")
         number = int(row.name[len(stem) :]) if row.name != stem else None
-        branch = _Branch((row, *below), stem, number, (row._replace(name=stem), *below))
-        known = groups if below else groups[-1:]
+        branch = _Branch((row, *descendants), stem, number, (row._replace(name=stem), *descendants))
+        candidates = groups if descendants else groups[-1:]
         equal = [
-            group for group in known if number is not None and group[0].likeness == branch.likeness
+            group
+            for group in candidates
+            if number is not None and group[0].likeness == branch.likeness
         ]
         equal[0].append(branch) if equal else groups.append([branch])
     return [
-        branch for group in groups for branch in ([_shown_once(group)] if len(group) > 2 else group)
+        branch
+        for group in groups
+        for branch in ([_merge_group(group)] if len(group) > 2 else group)
     ]
 
 
-def _shown_once(group: Sequence[_Branch]) -> _Branch:
+def _merge_group(group: Sequence[_Branch]) -> _Branch:
     """Return the first of a group of equal branches, named for all of them."""
-    first, *below = group[0].rows
+    first, *descendants = group[0].rows
     runs: list[list[int]] = []
     for number in (branch.number for branch in group if branch.number is not None):
         if runs and number == runs[-1][-1] + 1:
@@ -169,7 +173,7 @@ def _shown_once(group: Sequence[_Branch]) -> _Branch:
     texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_SHOWN_RUNS]]
     numbers = ", ".join(texts) + (", ..." if len(runs) > _SHOWN_RUNS else "")
     name = f"{group[0].stem}{numbers} x {len(group)}"
-    return group[0]._replace(rows=(first._replace(name=name), *below))
+    return group[0]._replace(rows=(first._replace(name=name), *descendants))
 
 
 def text_lines(layout: ColumnLayout, rows: Sequence[Row]) -> list[str]:
@@ -251,11 +255,11 @@ def _line(layout: ColumnLayout, row: Row) -> str:
         for column, cell in zip(layout.columns, row.cells, strict=True)
     )
     kind = f" <span style='opacity:.65'>{html.escape(row.kind)}</span>" if row.kind else ""
-    faded = ";opacity:.55" if row.is_faded else ""
+    opacity = ";opacity:.55" if row.is_faded else ""
     bar = _bar(row.share, layout.share_of)
     return (
         "<span "
-        f"style='{layout.grid}{faded}'><span>{html.escape(row.name)}{kind}</span>{cells}{bar}</span>"
+        f"style='{layout.grid}{opacity}'><span>{html.escape(row.name)}{kind}</span>{cells}{bar}</span>"
     )
 
 
@@ -264,14 +268,14 @@ def rows_html(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
     share.
     """
     head = "".join(
-        f"<th style='{_side(place)}'>{html.escape(title)}</th>"
-        for place, title in enumerate(titles)
+        f"<th style='{_alignment(column)}'>{html.escape(title)}</th>"
+        for column, title in enumerate(titles)
     )
     lines = []
     for cells, share in rows:
         line = "".join(
-            f"<td style='{_side(place)}'>{html.escape(cell)}</td>"
-            for place, cell in enumerate(cells)
+            f"<td style='{_alignment(column)}'>{html.escape(cell)}</td>"
+            for column, cell in enumerate(cells)
         )
         lines.append(f"<tr>{line}<td style='min-width:10em'>{_bar(share, 'the whole')}</td></tr>")
     return f"<table><thead><tr>{head}<th></th></tr></thead><tbody>{''.join(lines)}</tbody></table>"
@@ -286,8 +290,8 @@ def rows_text(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
 
     def line(cells: Sequence[str]) -> str:
         return "  ".join(
-            f"{cell:<{width}}" if not place else f"{cell:>{width}}"
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            f"{cell:<{width}}" if not column else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
         )
 
     return [
@@ -296,8 +300,8 @@ def rows_text(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
     ]
 
 
-def _side(place: int) -> str:
-    return f"padding:.1em .5em;white-space:nowrap;{_RIGHT if place else 'text-align:left'}"
+def _alignment(column: int) -> str:
+    return f"padding:.1em .5em;white-space:nowrap;{_RIGHT if column else 'text-align:left'}"
 
 
 def _bar(share: float, share_of: str) -> str:

@@ -93,12 +93,12 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
         comma = (
             " (a comma separates thousands, the decimal sign is the point)" if "," in text else ""
         )
-        wanted = (
+        example = (
             f"a number and a unit, such as '3.5 {unit}'"
             if unit
             else "a number alone, such as '3.5'"
         )
-        raise ValueError(f"{text!r} is not a quantity{comma}; write {wanted}")
+        raise ValueError(f"{text!r} is not a quantity{comma}; write {example}")
     number, suffix = match.group(1), match.group(2).replace(_GREEK_MU, "µ")
     plain = number.replace(",", "").replace("_", "")
     if not (suffix or bare) and unit:
@@ -110,8 +110,8 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
         raise ValueError(f"{text!r} is more than a computer's number can hold (about 1.8e308)")
     # In floating point 76 * 1e-6 is 7.599999999999999e-05; in decimal arithmetic it is exact.
     value = Decimal(plain) * Decimal(repr(factor))
-    whole = value.adjusted() < _EXACT_DIGITS and value == value.to_integral_value()
-    return int(value) if whole else float(value)
+    is_whole = value.adjusted() < _EXACT_DIGITS and value == value.to_integral_value()
+    return int(value) if is_whole else float(value)
 
 
 def _require_known(unit: str) -> None:
@@ -128,8 +128,8 @@ def _factor(suffix: str, unit: str, text: str) -> float:
         return _OTHER_TIMES_S[_SPELLINGS.get(suffix, suffix)]
     prefixes = {**_decimal_prefixes(unit), **(BINARY_PREFIXES if unit.startswith("B") else {})}
     for prefix in sorted(prefixes, key=len, reverse=True):
-        rest = suffix.removeprefix(prefix) if suffix.startswith(prefix) else None
-        if rest and _SPELLINGS.get(rest, rest) == unit:
+        base_unit = suffix.removeprefix(prefix) if suffix.startswith(prefix) else None
+        if base_unit and _SPELLINGS.get(base_unit, base_unit) == unit:
             return prefixes[prefix]
     if unit == "" and suffix in prefixes:
         return prefixes[suffix]
@@ -159,12 +159,12 @@ def _confusion(suffix: str, unit: str, prefixes: Sequence[str]) -> str:
         return ": FLOP and FLOPs are counts; a rate is in FLOP/s"
     if suffix.startswith("m") and unit and unit not in _DIVISIBLE_UNITS:
         return ": a small m means a thousandth; write a capital M for a million"
-    meant = {
+    intended_units = {
         form.lower(): f"{prefix}{unit}"
         for prefix in reversed(prefixes)
         for form in (prefix, f"{prefix}{unit}")
     }
-    example = f"3.5 {meant.get(suffix.lower()) or ('m' if unit == 's' else 'M') + unit}"
+    example = f"3.5 {intended_units.get(suffix.lower()) or ('m' if unit == 's' else 'M') + unit}"
     return (
         f"; write it as, for example, '3.5 {unit}' or '{example}'"
         if unit
@@ -196,11 +196,11 @@ def text(value: float | None, unit: str, *, binary: bool = False) -> str:
         return "unknown"
     if math.isinf(value):
         return f"{value} {unit}".strip()
-    whole = unit in ("B", "FLOP", "MAC") and value.is_integer()
-    if value == 0 or (whole and abs(value) < (1024 if binary else 10_000)):
+    is_whole = unit in ("B", "FLOP", "MAC") and value.is_integer()
+    if value == 0 or (is_whole and abs(value) < (1024 if binary else 10_000)):
         return f"{int(value):,} {unit}".strip()
     prefixes: dict[str, float] = {"": 1, **BINARY_PREFIXES} if binary else _printed_prefixes(unit)
-    return _scaled(value, unit, prefixes)
+    return _text_with_prefix(value, unit, prefixes)
 
 
 def _printed_prefixes(unit: str) -> dict[str, float]:
@@ -209,14 +209,14 @@ def _printed_prefixes(unit: str) -> dict[str, float]:
     return {prefix: DECIMAL_PREFIXES[prefix] for prefix in (*small, "", *large)}
 
 
-def _scaled(value: float, unit: str, prefixes: dict[str, float]) -> str:
+def _text_with_prefix(value: float, unit: str, prefixes: dict[str, float]) -> str:
     ascending = sorted(prefixes.items(), key=lambda item: item[1])
     fitting = [
         item for item in ascending if float(f"{abs(value) / item[1]:.6g}") >= 0.9995
     ] or ascending[:1]
     prefix, factor = fitting[-1]
-    scaled = value / factor
-    return f"{_three_digits(scaled)} {prefix}{unit}".strip()
+    scaled_value = value / factor
+    return f"{_three_digits(scaled_value)} {prefix}{unit}".strip()
 
 
 def _three_digits(value: float) -> str:

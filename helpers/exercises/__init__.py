@@ -1,5 +1,4 @@
-"""What the reader's own functions are checked with: known inputs, and a machine with a made-up
-clock.
+"""Checks of the reader's own functions: known inputs, and a machine with a made-up clock.
 
 The checks stand in the notebook, one call a line: what is asked (the *goal*), the arguments, what
 must come back, and what a common mistake would give instead. :meth:`Checks.report` ends the checks

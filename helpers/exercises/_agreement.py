@@ -1,4 +1,4 @@
-"""Whether an answer is the expected one, and how both are shown where they differ.
+"""Whether an answer is the expected one, and the texts of both where they differ.
 
 Lesson 00.
 """
@@ -72,48 +72,50 @@ def _plain(value: Any) -> Any:
 
 
 def name(function: Callable[..., object]) -> str:
-    """Return what a function is called."""
+    """Return the name of a function."""
     return getattr(function, "__name__", type(function).__name__)
 
 
-def apart(got: object, expected: object) -> tuple[str, str]:
+def tell_apart(got: object, expected: object) -> tuple[str, str]:
     """Return both with as many digits as it takes to see a difference."""
     for digits in _DIGITS:
-        shown = short(got, digits=digits), short(expected, digits=digits)
-        if shown[0] != shown[1]:
+        texts = short(got, digits=digits), short(expected, digits=digits)
+        if texts[0] != texts[1]:
             break
-    return shown
+    return texts
 
 
 def short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
-    """Return a value in one line, cut where it is long; ``depth`` is how deep it lies in what is
+    """Return a value in one line, cut where it is long; ``depth`` is its depth in the value that is
     shown.
     """
     if callable(value):
         return name(value)
     if isinstance(value, tuple | list):
         ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
-        items = _joined((short(item, depth + 1, digits) for item in value), depth)
+        items = _join_texts((short(item, depth + 1, digits) for item in value), depth)
         return f"{ends[0]}{items}{ends[1]}"
     if isinstance(value, Mapping):
         pairs = (
             f"{short(key, depth + 1, digits)}: {short(item, depth + 1, digits)}"
             for key, item in value.items()
         )
-        return f"{{{_joined(pairs, depth)}}}"
+        return f"{{{_join_texts(pairs, depth)}}}"
     try:
-        shown = f"{value:.{digits}g}" if isinstance(value, float) else " ".join(repr(value).split())
+        text = f"{value:.{digits}g}" if isinstance(value, float) else " ".join(repr(value).split())
     except Exception as error:
         # a whole number too long to print, or what a reader's own class raises
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _joined(shown: Iterable[str], depth: int) -> str:
-    """Return the first items, and dots for what is left out: no answer fills the page, however long
+def _join_texts(texts: Iterable[str], depth: int) -> str:
+    """Return the first items, and dots for those left out: no answer fills the page, however long
     or deep.
     """
     if depth == _DEEPEST_SHOWN:
         return "..."
-    first = list(itertools.islice(shown, _MOST_SHOWN + 1))
-    return ", ".join([*first[:_MOST_SHOWN], *(["..."] if len(first) > _MOST_SHOWN else [])])
+    first_texts = list(itertools.islice(texts, _MOST_SHOWN + 1))
+    return ", ".join(
+        [*first_texts[:_MOST_SHOWN], *(["..."] if len(first_texts) > _MOST_SHOWN else [])]
+    )

@@ -1,4 +1,4 @@
-"""The checks of one function that the reader writes, and what they say.
+"""The checks of one function that the reader writes, and their messages.
 
 ``report`` says which goals are reached, and that the hidden checks were not run; ``score`` counts
 the goals that every check, hidden ones included, found reached; ``settle`` says which version of
@@ -16,12 +16,12 @@ from typing import Any
 
 from helpers.checks import boolean, one_of
 from helpers.exercises import _worked as worked
-from helpers.exercises._agreement import agree, apart, name, short
+from helpers.exercises._agreement import agree, name, short, tell_apart
 from helpers.exercises._copies import copy_data
 
 
 class NotYet:
-    """What an exercise's function returns before it is written."""
+    """The value that an exercise's function returns before it is written."""
 
     def __repr__(self) -> str:
         return "not_yet"
@@ -48,7 +48,7 @@ class Checks:
         self._title = title
         self._function = function
         self._is_stub = worked.is_stub(function)
-        self._is_the_courses = worked.is_the_courses(function)
+        self._is_from_course = worked.is_from_course(function)
         self._outcomes: list[_Outcome] = []
         self._answered = False
 
@@ -63,7 +63,7 @@ class Checks:
         kind: type | tuple[type, ...] = object,
         unchanged: bool = False,
     ) -> None:
-        """Call the function with copies of ``arguments`` and hold what it returns to ``expected``.
+        """Call the function with copies of ``arguments`` and hold its answer to ``expected``.
 
         Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do.
         ``mistakes`` maps what a common mistake returns to the sentence that explains it. An
@@ -78,38 +78,45 @@ class Checks:
         one_of(
             "arguments", arguments, (list, tuple), "what the function is called with, such as (5,)"
         )
-        if self._is_the_courses:
+        if self._is_from_course:
             return
-        asked = f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
+        call_text = (
+            f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
+        )
         if self._is_stub:
-            self._outcomes.append(_Outcome(goal, f"{asked} does nothing yet", unwritten=True))
+            self._outcomes.append(_Outcome(goal, f"{call_text} does nothing yet", unwritten=True))
             return
-        handed = [copy_data(argument) for argument in arguments]
+        copies = [copy_data(argument) for argument in arguments]
         try:
-            got = call(self._function, *handed) if call else self._function(*handed)
+            got = call(self._function, *copies) if call else self._function(*copies)
         except Exception as error:
             self._answered = False
             self._outcomes.append(
-                _Outcome(goal, f"{asked} raised {_raised(error, (self._function, *arguments))}")
+                _Outcome(
+                    goal,
+                    f"{call_text} raised {_describe_error(error, (self._function, *arguments))}",
+                )
             )
             return
         self._answered = not isinstance(got, NotYet)
         if not self._answered:
-            self._outcomes.append(_Outcome(goal, f"{asked} still returns not_yet", unwritten=True))
+            self._outcomes.append(
+                _Outcome(goal, f"{call_text} still returns not_yet", unwritten=True)
+            )
             return
         try:
-            problem = _difference(asked, got, expected, mistakes or {})
-            problem = problem or _unusable(asked, got, kind)
-            problem = problem or (_change(arguments, handed) if unchanged else "")
+            problem = _difference(call_text, got, expected, mistakes or {})
+            problem = problem or _type_problem(call_text, got, kind)
+            problem = problem or (_change(arguments, copies) if unchanged else "")
         except Exception as error:
             # of what the reader returned, such as a tensor without elements to read
             of_type = f"an answer of type {type(got).__name__}"
-            problem = f"{asked} gave {of_type} that cannot be compared: {type(error).__name__}"
+            problem = f"{call_text} gave {of_type} that cannot be compared: {type(error).__name__}"
         self._outcomes.append(_Outcome(goal, problem))
 
     def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
-        """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says
-        what to mend.
+        """Hold the last call to ``condition``, such as a count of its operations; ``otherwise``
+        says what to mend.
 
         A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition
         says.
@@ -122,16 +129,16 @@ class Checks:
         )
 
     def report(self) -> None:
-        """Print "not yet", or a line a goal with what is wrong, and in the end that the hidden
-        checks were not run.
+        """Print "not yet", or a line a goal with its problem, and in the end that the hidden checks
+        were not run.
         """
         if self._all_unwritten():
             print(f"{self._title}: not yet")
             return
-        missed = self._print_goals()
+        missed_count = self._print_goals()
         public = (
-            f"{missed} of {len(self._problems())} goals not reached"
-            if missed
+            f"{missed_count} of {len(self._problems())} goals not reached"
+            if missed_count
             else "public checks passed"
         )
         print(f"{public}, hidden not run")
@@ -144,7 +151,7 @@ class Checks:
         reader's copy of the lesson. A live notebook shows the course's below, folded. Raises
         LookupError where it is needed and no notebook in the working folder holds it.
         """
-        if self._is_the_courses:
+        if self._is_from_course:
             print(
                 f"{self._title}: this is the course's version already; to check yours, run the "
                 "cell above first"
@@ -156,21 +163,25 @@ class Checks:
             reached = False
         else:
             reached = self._print_goals() == 0
-        called, source = worked.source_of(self._function) or (name(self._function), "")
+        function_name, source = worked.source_of(self._function) or (name(self._function), "")
         if not reached and not source:
             raise LookupError(
-                f"the notebooks in this folder do not hold the course's {called}: open your copy "
-                f"of the lesson in its own folder (make lab), or mend your {called}"
+                f"the notebooks in this folder do not hold the course's {function_name}: open your "
+                f"copy of the lesson in its own folder (make lab), or mend your {function_name}"
             )
         whose = "your" if reached else "the course's"
-        print(f"Below, {whose} {called} is used.")
+        print(f"Below, {whose} {function_name} is used.")
         if source:
             worked.show(source)
-        return self._function if reached else worked.made(called, source, self._function)
+        return (
+            self._function
+            if reached
+            else worked.compile_source(function_name, source, self._function)
+        )
 
     def _print_goals(self) -> int:
-        """Print the title and a line a goal with what is wrong; return how many goals are not
-        reached.
+        """Print the title and a line a goal with its problem; return the number of goals that are
+        not reached.
         """
         problems = self._problems()
         print(self._title)
@@ -181,8 +192,8 @@ class Checks:
         return sum(bool(problem) for problem in problems.values())
 
     def score(self) -> float:
-        """Return how many goals every check so far found reached: what nbgrader takes as the
-        points.
+        """Return the number of goals that every check so far found reached: the points that
+        nbgrader takes.
         """
         return float(sum(not problem for problem in self._problems().values()))
 
@@ -197,21 +208,21 @@ class Checks:
         return bool(self._outcomes) and all(outcome.unwritten for outcome in self._outcomes)
 
 
-def _difference(asked: str, got: object, expected: object, mistakes: Mapping[Any, str]) -> str:
-    """Return how ``got`` differs from ``expected``, "" where it does not, and the sentence on a
-    common mistake.
+def _difference(call_text: str, got: object, expected: object, mistakes: Mapping[Any, str]) -> str:
+    """Return the difference of ``got`` from ``expected``, "" where there is none, and the sentence
+    on a common mistake.
     """
     if agree(got, expected):
         return ""
-    gave, wanted = apart(got, expected)
-    return f"{asked} gave {gave}, expected {wanted}{_explanation(got, mistakes)}"
+    got_text, expected_text = tell_apart(got, expected)
+    return f"{call_text} gave {got_text}, expected {expected_text}{_explanation(got, mistakes)}"
 
 
-def _change(arguments: Sequence[object], handed: Sequence[object]) -> str:
-    """Return a sentence on the first of ``arguments`` that is another in ``handed``, "" where none
+def _change(arguments: Sequence[object], copies: Sequence[object]) -> str:
+    """Return a sentence on the first of ``arguments`` that is another in ``copies``, "" where none
     is.
     """
-    for before, after in zip(arguments, handed, strict=True):
+    for before, after in zip(arguments, copies, strict=True):
         if not agree(after, before):
             return (
                 f"Your function turned {short(before)} into {short(after)}: leave what it is given "
@@ -220,17 +231,21 @@ def _change(arguments: Sequence[object], handed: Sequence[object]) -> str:
     return ""
 
 
-def _unusable(asked: str, got: object, kind: type | tuple[type, ...]) -> str:
+def _type_problem(call_text: str, got: object, kind: type | tuple[type, ...]) -> str:
     """Return a sentence about a right value of a type with which the lesson cannot go on, "" for
     another.
     """
     if isinstance(got, kind):
         return ""
-    needed = " or ".join(
-        _type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,))
+    needed_types = " or ".join(
+        _type_name(accepted_type)
+        for accepted_type in (kind if isinstance(kind, tuple) else (kind,))
     )
-    had = _type_name(type(got))
-    return f"{asked} gave the right value as {had}, but the cells below need {needed}: return that"
+    got_type = _type_name(type(got))
+    return (
+        f"{call_text} gave the right value as {got_type}, but the cells below need {needed_types}: "
+        "return that"
+    )
 
 
 def _type_name(kind: type) -> str:
@@ -251,21 +266,25 @@ def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
     return ""
 
 
-def _raised(error: Exception, given: Sequence[object]) -> str:
+def _describe_error(error: Exception, values: Sequence[object]) -> str:
     """Return the exception in one line, and below it the reader's own line where it happened.
 
-    ``given`` is what was called and its arguments: the cells in which its functions stand are the
+    ``values`` is what was called and its arguments: the cells in which its functions stand are the
     reader's. Ranks say themselves what happened in which line.
     """
     from helpers.ranks import RankError
 
     if isinstance(error, RankError):
-        said = str(error).splitlines()[0]
+        message = str(error).splitlines()[0]
         return (
-            f"RankError: {said}\nin your line: {error.text}" if error.text else f"RankError: {said}"
+            f"RankError: {message}\nin your line: {error.text}"
+            if error.text
+            else f"RankError: {message}"
         )
-    cells = {value.__code__.co_filename for value in given if hasattr(value, "__code__")}
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells]
-    line = f"\nin your line: {own[-1].line}" if own and own[-1].line else ""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {said}' if said else ''}{line}"
+    cells = {value.__code__.co_filename for value in values if hasattr(value, "__code__")}
+    own_frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells
+    ]
+    line = f"\nin your line: {own_frames[-1].line}" if own_frames and own_frames[-1].line else ""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {message}' if message else ''}{line}"

@@ -1,4 +1,4 @@
-"""Copies of what is handed to an answer, which may use up or change what it gets.
+"""Copies of an answer's arguments, which it may use up or change.
 
 Lesson 00.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def copy_data(value: Any) -> Any:
-    """Return a copy of data: lists, tuples, dicts and sets with what they hold, arrays and tensors;
+    """Return a copy of data: lists, tuples, dicts and sets with their members, arrays and tensors;
     else ``value``.
 
     A function, and an object that counts what is done with it, is handed on as it is.

@@ -39,40 +39,42 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
     """
     module = _load(title)
 
-    def check(function: Callable[..., Any], **given: Any) -> Callable[..., Any]:
-        known = {name: made for name, made in vars(module).items() if _is_check(made, module)}
-        name = next((name for name in names_of(function) if name in known), "")
+    def check(function: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
+        checks_by_name = {
+            name: member for name, member in vars(module).items() if _is_check(member, module)
+        }
+        name = next((name for name in names_of(function) if name in checks_by_name), "")
         if not name:
             raise LookupError(
-                f"no check of this lesson is for {function!r}; it checks {', '.join(known)}: run "
-                "the cell above again"
+                f"no check of this lesson is for {function!r}; it checks "
+                f"{', '.join(checks_by_name)}: run the cell above again"
             )
-        checks = Checks(inspect.cleandoc(known[name].__doc__ or name), function)
-        known[name](checks, **given)
+        checks = Checks(inspect.cleandoc(checks_by_name[name].__doc__ or name), function)
+        checks_by_name[name](checks, **arguments)
         return checks.settle()
 
     return check
 
 
-def _is_check(made: object, module: ModuleType) -> bool:
+def _is_check(member: object, module: ModuleType) -> bool:
     return (
-        inspect.isfunction(made)
-        and made.__module__ == module.__name__
-        and not made.__name__.startswith("_")
+        inspect.isfunction(member)
+        and member.__module__ == module.__name__
+        and not member.__name__.startswith("_")
     )
 
 
 def _load(title: str) -> ModuleType:
     """Return the file of checks of a lesson as a module, read again at each call."""
-    found = [
+    paths = [
         path for folder in FOLDERS for path in sorted(Path(folder).glob(f"[0-9][0-9]_{title}.py"))
     ]
-    if not found:
+    if not paths:
         raise LookupError(
             f"no checks of the lesson {title!r} are in the folder {FOLDERS[0]} beside this "
             "notebook; open your copy of the lesson in its own folder (make lab)"
         )
-    spec = importlib.util.spec_from_file_location(f"checks_{title}", found[0])
+    spec = importlib.util.spec_from_file_location(f"checks_{title}", paths[0])
     assert spec is not None
     assert spec.loader is not None  # as the name ends in .py
     module = importlib.util.module_from_spec(spec)

@@ -30,22 +30,22 @@ _MARK = "_is_the_courses_version"
 def is_stub(function: Callable[..., object]) -> bool:
     """Return True when nothing is written yet: the body is no more than a docstring and ``...``."""
     try:
-        [made] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     except (OSError, TypeError, SyntaxError, ValueError):
         # no Python, or no cell in which it stands
         return False
-    if not isinstance(made, ast.FunctionDef):
+    if not isinstance(definition, ast.FunctionDef):
         return False
-    body = made.body[1:] if ast.get_docstring(made) is not None else made.body
-    return all(isinstance(one, ast.Expr) and _is_dots(one.value) for one in body)
+    body = definition.body[1:] if ast.get_docstring(definition) is not None else definition.body
+    return all(isinstance(statement, ast.Expr) and _is_dots(statement.value) for statement in body)
 
 
 def _is_dots(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is ...
 
 
-def is_the_courses(function: Callable[..., object]) -> bool:
-    """Return True when :func:`made` has made it."""
+def is_from_course(function: Callable[..., object]) -> bool:
+    """Return True when :func:`compile_source` has made it."""
     return getattr(function, _MARK, False)
 
 
@@ -89,7 +89,9 @@ def _namespace(function: Callable[..., object]) -> dict[str, Any]:
     return getattr(function, "__globals__", {})
 
 
-def made(name: str, source: str, function: Callable[..., object]) -> Callable[..., object]:
+def compile_source(
+    name: str, source: str, function: Callable[..., object]
+) -> Callable[..., object]:
     """Return the course's version, which takes the names that the reader's ``function`` takes; none
     is bound anew.
     """
@@ -102,7 +104,7 @@ def made(name: str, source: str, function: Callable[..., object]) -> Callable[..
 
 
 def own_source(function: Callable[..., object]) -> str:
-    """Return the text from which :func:`made` has made a function."""
+    """Return the text from which :func:`compile_source` has made a function."""
     return "".join(linecache.getlines(inspect.unwrap(function).__code__.co_filename))
 
 
@@ -111,5 +113,5 @@ def show(source: str) -> None:
     if not console.is_headless():
         from IPython.display import display
 
-        folded = f"<details><summary>Show me</summary><pre>{html.escape(source)}</pre></details>"
-        display({"text/plain": "Show me", "text/html": folded}, raw=True)
+        details = f"<details><summary>Show me</summary><pre>{html.escape(source)}</pre></details>"
+        display({"text/plain": "Show me", "text/html": details}, raw=True)

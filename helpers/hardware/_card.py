@@ -1,5 +1,5 @@
-"""What a machine is: its processor, caches, memory, limits and GPUs, as one result that prints for
-a reader.
+"""The card of a machine: its processor, caches, memory, limits and GPUs, as one result that prints
+for a reader.
 
 A card holds no host name, user name or serial number, so it may stand in a recorded file. Lesson
 00.
@@ -55,7 +55,7 @@ class Gpu(Record):
 
 
 class MachineCard(Record):
-    """What one machine is.
+    """The facts of one machine.
 
     None is unknown, but for the two limits, where it means that none can be seen. ``allowed_cores``
     are the logical processors that the process may run on, ``quota_cores`` the processor time, in
@@ -88,17 +88,17 @@ class MachineCard(Record):
     def __str__(self) -> str:
         blocks = [
             *_lines(self),
-            ("caches", _aligned(_cache_rows(self))),
+            ("caches", _align(_cache_rows(self))),
             *_gpu_lines(self),
             *_notes(self),
         ]
-        labelled = [
+        rows = [
             (name if row == 0 else "", line)
             for name, block in blocks
             for row, line in enumerate(block.split("\n"))
         ]
         return "\n".join(
-            ["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in labelled)]
+            ["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in rows)]
         )
 
     def _repr_html_(self) -> str:
@@ -130,18 +130,18 @@ def binary(size_bytes: int | None) -> str:
 
 
 def _lines(card: MachineCard) -> list[tuple[str, str]]:
-    named = ", ".join(filter(None, [card.vendor, card.architecture]))
-    known = ", ".join(card.extensions or ()) or "none that speeds deep learning up"
+    maker = ", ".join(filter(None, [card.vendor, card.architecture]))
+    extensions = ", ".join(card.extensions or ()) or "none that speeds deep learning up"
     quota = f" (a quota of {card.quota_cores:.3g})" if card.quota_cores else ""
     cores = (card.physical_cores, card.logical_cores)
     usable = f"{card.usable_cores:.3g}" if card.usable_cores is not None else "unknown"
     limit = "none seen" if card.memory_limit_bytes is None else binary(card.memory_limit_bytes)
     return [
-        ("processor", _known(card.model) + (f" ({named})" if named else "")),
-        ("instructions", "unknown" if card.extensions is None else known),
+        ("processor", _or_unknown(card.model) + (f" ({maker})" if maker else "")),
+        ("instructions", "unknown" if card.extensions is None else extensions),
         (
             "cores",
-            "{} physical, {} logical, {} usable{}".format(*map(_known, cores), usable, quota),
+            "{} physical, {} logical, {} usable{}".format(*map(_or_unknown, cores), usable, quota),
         ),
         (
             "clock",
@@ -153,7 +153,7 @@ def _lines(card: MachineCard) -> list[tuple[str, str]]:
         ),
         ("memory limit", limit),
         ("swap", "none" if card.swap_bytes == 0 else binary(card.swap_bytes)),
-        ("system", _known(card.system)),
+        ("system", _or_unknown(card.system)),
     ]
 
 
@@ -165,8 +165,13 @@ def _cache_rows(card: MachineCard) -> list[list[str]]:
 
 
 def _cache_row(cache: Cache) -> list[str]:
-    sizes = (binary(cache.size_bytes), _known(cache.instances), binary(cache.line_bytes))
-    return [f"L{cache.level} {cache.kind}", *sizes, _known(cache.ways), _known(cache.shared_by)]
+    sizes = (binary(cache.size_bytes), _or_unknown(cache.instances), binary(cache.line_bytes))
+    return [
+        f"L{cache.level} {cache.kind}",
+        *sizes,
+        _or_unknown(cache.ways),
+        _or_unknown(cache.shared_by),
+    ]
 
 
 def _gpu_lines(card: MachineCard) -> list[tuple[str, str]]:
@@ -177,10 +182,10 @@ def _gpu_lines(card: MachineCard) -> list[tuple[str, str]]:
 
 def _gpu_line(gpu: Gpu) -> str:
     return (
-        f"{gpu.name} ({gpu.backend}): {_known(gpu.multiprocessors)} multiprocessors, memory "
+        f"{gpu.name} ({gpu.backend}): {_or_unknown(gpu.multiprocessors)} multiprocessors, memory "
         f"{binary(gpu.memory_bytes)}, L2 {binary(gpu.l2_bytes)}, capability "
-        f"{_known(gpu.capability)}, clock {units.text(gpu.clock_hz, 'Hz')}, driver "
-        f"{_known(gpu.driver)}"
+        f"{_or_unknown(gpu.capability)}, clock {units.text(gpu.clock_hz, 'Hz')}, driver "
+        f"{_or_unknown(gpu.driver)}"
     )
 
 
@@ -188,11 +193,11 @@ def _notes(card: MachineCard) -> list[tuple[str, str]]:
     return [("note", note) for note in card.notes]
 
 
-def _known(value: object) -> str:
+def _or_unknown(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def _align(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

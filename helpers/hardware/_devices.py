@@ -184,8 +184,10 @@ class Device(Record):
         _require(dtype, DTYPES, "dtype")
         if unit is not None:
             _require(unit, UNITS, "unit")
-        known = [peak for peak in self.peaks if peak.dtype == dtype and unit in (None, peak.unit)]
-        return max(known, key=lambda peak: peak.dense_flops_per_s or 0.0, default=None)
+        candidates = [
+            peak for peak in self.peaks if peak.dtype == dtype and unit in (None, peak.unit)
+        ]
+        return max(candidates, key=lambda peak: peak.dense_flops_per_s or 0.0, default=None)
 
     def sources(self) -> pd.DataFrame:
         """Return every figure and peak as printed, with the source's title, kind, address, date and
@@ -220,7 +222,7 @@ FIGURES = tuple(
 
 
 class KnownDevice(Record):
-    """What the table has for a machine's device: the device, or None and the reason in words.
+    """The table's entry for a machine's device: the device, or None and the reason in words.
 
     Lesson 02.
     """
@@ -253,23 +255,27 @@ def device(name: str) -> Device:
         raise TypeError(
             f"device takes a name such as 'NVIDIA H200', not {name!r} ({type(name).__name__})"
         )
-    asked = _normal(name)
-    for known in devices():
-        if asked and asked in {_normal(alias) for alias in (known.name, *known.aliases)}:
-            return known
-    near = _near(asked)
-    if len(near) > 1 and all(_normal(other)[: len(asked)] == asked for other in near):
+    normal_name = _normal(name)
+    for entry in devices():
+        if normal_name and normal_name in {
+            _normal(alias) for alias in (entry.name, *entry.aliases)
+        }:
+            return entry
+    near = _near(normal_name)
+    if len(near) > 1 and all(
+        _normal(near_name)[: len(normal_name)] == normal_name for near_name in near
+    ):
         raise ValueError(f"{name!r} may be {' or '.join(near)}, and they differ; say which")
-    listed = (
+    suggestion = (
         f"near it: {', '.join(near)}"
         if near
-        else f"known: {', '.join(known.name for known in devices())}"
+        else f"known: {', '.join(entry.name for entry in devices())}"
     )
-    raise ValueError(f"{name!r} is not in the table of devices; {listed}")
+    raise ValueError(f"{name!r} is not in the table of devices; {suggestion}")
 
 
 def known_device(machine: str | MachineCard) -> KnownDevice:
-    """Return what the table has for a device's name, or for a machine card's first GPU or else its
+    """Return the table's entry for a device's name, or for a machine card's first GPU or else its
     processor.
 
     Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason``
@@ -281,20 +287,20 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
             f"known_device takes a name or a machine card, not {machine!r:.40} "
             f"({type(machine).__name__})"
         )
-    asked = (
+    name = (
         machine
         if isinstance(machine, str)
         else machine.gpus[0].name
         if machine.gpus
         else machine.model
     )
-    if not asked:
+    if not name:
         return KnownDevice("", None, "the system does not say what its processor is called")
     try:
-        found = device(asked)
+        entry = device(name)
     except ValueError as error:
-        return KnownDevice(asked, None, str(error))
-    return KnownDevice(asked, found, f"{asked!r} is {found.name} in the table")
+        return KnownDevice(name, None, str(error))
+    return KnownDevice(name, entry, f"{name!r} is {entry.name} in the table")
 
 
 def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None) -> float | None:
@@ -316,12 +322,12 @@ def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None)
     return peak.dense_flops_per_s / device.memory_bandwidth_bytes_per_s
 
 
-def require_device(given: object) -> None:
-    """Raise TypeError unless ``given`` is a device."""
-    if not isinstance(given, Device):
+def require_device(candidate: object) -> None:
+    """Raise TypeError unless ``candidate`` is a device."""
+    if not isinstance(candidate, Device):
         raise TypeError(
-            f"this takes a device of the table, such as device('NVIDIA H200'), not {given!r:.40} "
-            f"({type(given).__name__})"
+            "this takes a device of the table, such as device('NVIDIA H200'), not "
+            f"{candidate!r:.40} ({type(candidate).__name__})"
         )
 
 
@@ -329,9 +335,9 @@ def _product(*factors: float | None) -> Any:
     return None if None in factors else math.prod(factors)
 
 
-def _require(value: str, known: Sequence[str], what: str) -> None:
-    if value not in known:
-        raise ValueError(f"{what} {value!r} is not known; use one of {', '.join(known)}")
+def _require(value: str, choices: Sequence[str], label: str) -> None:
+    if value not in choices:
+        raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
 
 
 def _origin(fact: Fact | Peak | None) -> dict[str, str]:
@@ -360,8 +366,8 @@ def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
     file's.
     """
     return {
-        key: Source(title, address, kind, *(own or [data["read"]]))
-        for key, (title, address, kind, *own) in data["sources"].items()
+        key: Source(title, address, kind, *(read_dates or [data["read"]]))
+        for key, (title, address, kind, *read_dates) in data["sources"].items()
     }
 
 
@@ -407,12 +413,16 @@ def _normal(name: str) -> str:
     return "".join(word for word in re.findall(r"[a-z0-9.+]+", words) if word not in _MARKETING)
 
 
-def _near(asked: str) -> list[str]:
+def _near(normal_name: str) -> list[str]:
     names = {
-        _normal(alias): known.name for known in devices() for alias in (*known.aliases, known.name)
+        _normal(alias): entry.name for entry in devices() for alias in (*entry.aliases, entry.name)
     }
-    begins = [original for normal, original in names.items() if asked and normal.startswith(asked)]
-    close = begins or [names[match] for match in difflib.get_close_matches(asked, names, n=3)]
+    begins = [
+        original
+        for normal, original in names.items()
+        if normal_name and normal.startswith(normal_name)
+    ]
+    close = begins or [names[match] for match in difflib.get_close_matches(normal_name, names, n=3)]
     return list(dict.fromkeys(close))
 
 
@@ -493,10 +503,10 @@ def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, such as [{names!r}]")
     if names is None:
-        chosen = [known for known in devices() if known.register_bytes is not None]
+        chosen = [entry for entry in devices() if entry.register_bytes is not None]
     else:
         chosen = [device(name) for name in names]
-    rows = tuple(_on_chip(one) for one in chosen)
+    rows = tuple(_on_chip(entry) for entry in chosen)
     return MemoryInversion(_median_ratio(rows, "gpu"), _median_ratio(rows, "cpu"), rows)
 
 
@@ -513,10 +523,10 @@ def published_errors() -> PublishedErrors:
     return PublishedErrors(statistics.median(claim.claim_ratio for claim in claims), claims)
 
 
-def _on_chip(one: Device) -> OnChipMemory:
-    registers, l2 = one.register_bytes, one.l2_bytes
+def _on_chip(entry: Device) -> OnChipMemory:
+    registers, l2 = entry.register_bytes, entry.l2_bytes
     ratio = None if registers is None or l2 is None else registers / l2
-    return results.derived(OnChipMemory, one, registers_to_l2_ratio=ratio)
+    return results.derived(OnChipMemory, entry, registers_to_l2_ratio=ratio)
 
 
 def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
@@ -529,7 +539,7 @@ def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
 
 
 def _claim(entry: dict, source: Source) -> PublishedError:
-    claimed = amount(entry["flops_per_s"])
+    claimed_flops_per_s = amount(entry["flops_per_s"])
     peak = device(entry["device"]).peak(entry["dtype"])
     assert peak is not None
     assert peak.dense_flops_per_s is not None  # the file has the peak of each claim
@@ -538,9 +548,9 @@ def _claim(entry: dict, source: Source) -> PublishedError:
         entry["device"],
         entry["dtype"],
         entry["said"],
-        claimed,
+        claimed_flops_per_s,
         dense,
-        claimed / dense,
+        claimed_flops_per_s / dense,
         source.title,
         source,
     )

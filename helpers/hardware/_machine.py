@@ -31,7 +31,7 @@ def machine_card() -> MachineCard:
     if sys.platform == "linux":
         card = linux_card(Path("/"), allowed_cores=len(os.sched_getaffinity(0)))
         if card.caches is None or card.extensions is None:
-            card = _completed(card, _capabilities())
+            card = _complete_card(card, _capabilities())
     elif sys.platform == "darwin":
         card = macos_card(_sysctl, _portable_card(_capabilities()))
     else:
@@ -99,8 +99,8 @@ def _driver(root: Path) -> str | None:
 
 
 def macos_card(sysctl: Callable[[str], bytes | None], card: MachineCard) -> MachineCard:
-    """Return ``card`` with what macOS's ``sysctl`` adds: model, vendor and the caches of each sort
-    of core.
+    """Return ``card`` with the facts of macOS's ``sysctl``: model, vendor and the caches of each
+    sort of core.
     """
 
     def number(name: str) -> int | None:
@@ -159,24 +159,24 @@ def _windows_names() -> dict[str, str]:
 
 
 def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
-    """Return what torch, psutil (where it is installed) and the platform module tell on any
-    system.
+    """Return the card that torch, psutil (where it is installed) and the platform module give on
+    any system.
     """
     logical = os.cpu_count()
-    allowed = getattr(os, "process_cpu_count", os.cpu_count)()  # Python 3.13
+    allowed_cores = getattr(os, "process_cpu_count", os.cpu_count)()  # Python 3.13
     card = MachineCard(
         model=capabilities.get("cpu_name") or None,
         architecture=platform.machine() or None,
         physical_cores=capabilities.get("num_physical_cores") or None,
         logical_cores=logical,
-        allowed_cores=allowed,
-        usable_cores=allowed,
+        allowed_cores=allowed_cores,
+        usable_cores=allowed_cores,
         system=f"{platform.system()} {platform.release()}",
     )
     try:
         import psutil
     except ModuleNotFoundError:
-        return _completed(
+        return _complete_card(
             replace(card, notes=("the memory is unknown: psutil is not installed",)), capabilities
         )
     memory = psutil.virtual_memory()
@@ -184,10 +184,10 @@ def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
     card = replace(
         card, ram_bytes=memory.total, ram_available_bytes=memory.available, swap_bytes=swap
     )
-    return _completed(card, capabilities)
+    return _complete_card(card, capabilities)
 
 
-def _completed(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCard:
+def _complete_card(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCard:
     """Return ``card`` with the caches and the extensions that torch found, where the system listed
     none.
     """
@@ -211,9 +211,9 @@ def _completed(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCar
 def _capabilities() -> dict[str, Any]:
     import torch
 
-    read = getattr(torch.cpu, "get_capabilities", None)
+    read_capabilities = getattr(torch.cpu, "get_capabilities", None)
     try:
-        return dict(read()) if read else {}
+        return dict(read_capabilities()) if read_capabilities else {}
     except RuntimeError:
         # torch's own reader does not know this processor: all it would tell stays unknown
         return {}
@@ -316,23 +316,25 @@ def read_caches(root: Path) -> tuple[tuple[Cache, ...] | None, tuple[str, ...]]:
     Caches of one sort (level, kind, size, line, ways) are one :class:`Cache`, so a hybrid processor
     has two rows for a level. None where the system lists none.
     """
-    found: dict[_Sort, set[frozenset[int] | None]] = {}
-    covered: dict[str, set[int]] = {}
+    sharers_by_sort: dict[_Sort, set[frozenset[int] | None]] = {}
+    covered_cpus: dict[str, set[int]] = {}
     nameless = 0
     for cpu in _online(root):
         folder = f"{_cpu_folder(root, cpu)}/cache"
         for index in _cache_indexes(folder):
-            if cpu in covered.setdefault(index, set()):
+            if cpu in covered_cpus.setdefault(index, set()):
                 continue
             sharing = _cpu_list(_read(f"{folder}/{index}/shared_cpu_list")) or None
-            covered[index] |= sharing or set()
+            covered_cpus[index] |= sharing or set()
             sort = _cache_sort(f"{folder}/{index}")
             if sort is None:
                 nameless += 1
             else:
-                found.setdefault(sort, set()).add(sharing)
+                sharers_by_sort.setdefault(sort, set()).add(sharing)
     notes = (f"left out {nameless} cache entries without a level or a type",) if nameless else ()
-    return tuple(sorted((_cache(*item) for item in found.items()), key=cache_order)) or None, notes
+    return tuple(
+        sorted((_cache(*item) for item in sharers_by_sort.items()), key=cache_order)
+    ) or None, notes
 
 
 def _cache_indexes(folder: str) -> list[str]:
@@ -354,10 +356,10 @@ def _cache_sort(folder: str) -> _Sort | None:
 
 
 def _cache(sort: _Sort, sharers: set[frozenset[int] | None]) -> Cache:
-    known = [sharing for sharing in sharers if sharing is not None]
-    if len(known) < len(sharers):
+    known_sharers = [sharing for sharing in sharers if sharing is not None]
+    if len(known_sharers) < len(sharers):
         return Cache(*sort)
-    return Cache(*sort, shared_by=max(map(len, known)), instances=len(sharers))
+    return Cache(*sort, shared_by=max(map(len, known_sharers)), instances=len(sharers))
 
 
 def cache_order(cache: Cache) -> tuple[int, int, int]:
@@ -386,9 +388,9 @@ def read_cores(root: Path) -> tuple[int | None, int | None]:
 
 def _cores_of_topology(root: Path, online: list[int]) -> int | None:
     cores = 0
-    seen: set[int] = set()
+    seen_cpus: set[int] = set()
     for cpu in online:
-        if cpu in seen:
+        if cpu in seen_cpus:
             continue
         folder = f"{_cpu_folder(root, cpu)}/topology"
         siblings = _cpu_list(
@@ -396,7 +398,7 @@ def _cores_of_topology(root: Path, online: list[int]) -> int | None:
         )
         if not siblings:
             return None
-        seen |= siblings
+        seen_cpus |= siblings
         cores += 1
     return cores
 
@@ -495,7 +497,9 @@ def _hexadecimal(record: Mapping[str, str], name: str) -> int:
 
 
 def _extensions(records: list[dict[str, str]]) -> tuple[str, ...] | None:
-    """Return what every processor has, in the table's order; None where no flags are listed."""
+    """Return the extensions of every processor, in the table's order; None where no flags are
+    listed.
+    """
     lines = {record.get("flags") or record.get("Features") for record in records}
     words = [set(line.split()) for line in lines if line is not None]
     return extensions_among(set.intersection(*words)) if words else None
@@ -528,8 +532,8 @@ def _linux_name(root: Path) -> str | None:
     )
 
 
-def _usable(allowed: int | None, quota: float | None) -> float | None:
-    return min(allowed, quota) if allowed and quota else allowed
+def _usable(allowed_cores: int | None, quota: float | None) -> float | None:
+    return min(allowed_cores, quota) if allowed_cores and quota else allowed_cores
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[Path]:
@@ -548,27 +552,27 @@ def _control_groups(root: Path, controller: str) -> Iterator[Path]:
             or source_fields[0] not in ("cgroup", "cgroup2")
         ):
             continue
-        wanted = "" if source_fields[0] == "cgroup2" else controller
-        if wanted and wanted not in source_fields[2].split(","):
+        required_controller = "" if source_fields[0] == "cgroup2" else controller
+        if required_controller and required_controller not in source_fields[2].split(","):
             continue
         paths = [
             path
             for _, names, path in (m for m in memberships if len(m) == 3)
-            if wanted in names.split(",")
+            if required_controller in names.split(",")
         ]
-        below, point = mount_fields[3], root / mount_fields[4].lstrip("/")
+        mount_root, point = mount_fields[3], root / mount_fields[4].lstrip("/")
         for path in map(PurePosixPath, paths):
             # A group outside the mounted part (a container without its own namespace) is seen as
             # the mount itself.
-            inside = path.is_relative_to(below) and ".." not in path.parts
-            relative = path.relative_to(below) if inside else PurePosixPath()
+            inside = path.is_relative_to(mount_root) and ".." not in path.parts
+            relative = path.relative_to(mount_root) if inside else PurePosixPath()
             yield from (point / parent for parent in (relative, *relative.parents))
 
 
 def _online(root: Path) -> list[int]:
-    listed = _cpu_list(_read(root / "sys/devices/system/cpu/online"))
-    if listed:
-        return sorted(listed)
+    cpus = _cpu_list(_read(root / "sys/devices/system/cpu/online"))
+    if cpus:
+        return sorted(cpus)
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*")
     return sorted(
         int(folder.name[3:])

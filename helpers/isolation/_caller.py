@@ -1,4 +1,4 @@
-"""The caller's side: send the function, watch its process, end it, and tell what became of it.
+"""The caller's side: send the function, watch its process, end it, and report its outcome.
 
 Lesson 12.
 """
@@ -38,7 +38,7 @@ _MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
 
 
 class Outcome(results.Record):
-    """What became of a function that :func:`run_limited` ran; ``status`` says which of five things.
+    """The outcome of a function that :func:`run_limited` ran; ``status`` is one of five.
 
     ``returned``: it returned ``value``. ``raised``: an exception (``error_type``, ``traceback``),
     also when its value cannot be sent back. ``out_of_memory``: it asked for more than the limit or
@@ -103,7 +103,7 @@ def run_limited(
 
     Lesson 12.
     """
-    task = processes.packed(function, args, caller="run_limited")
+    task = processes.pack_call(function, args, caller="run_limited")
     memory = memory_bytes
     if memory is not None:
         memory = min(int(number("memory_bytes", memory, at_least=1)), _LARGEST_LIMIT_BYTES)
@@ -199,11 +199,11 @@ def _run(
         env=environment,
         **processes.own_group(),
     )
-    captured = _Captured()
-    reader = threading.Thread(target=captured.drain, args=(process.stdout,), daemon=True)
+    capture = _OutputCapture()
+    reader = threading.Thread(target=capture.drain, args=(process.stdout,), daemon=True)
     try:
         reader.start()
-        seen = _watch(process, folder, memory_bytes, timeout_s)
+        observation = _watch(process, folder, memory_bytes, timeout_s)
     finally:
         _ask_to_end(process)
         processes.end_group(process.pid)
@@ -211,9 +211,9 @@ def _run(
         reader.join(_READER_LIMIT_S)
     kills = _system_memory_kills() - kills_before
     return _outcome(
-        seen,
+        observation,
         folder,
-        captured.text(),
+        capture.text(),
         code=process.returncode,
         kills=kills,
         memory_bytes=memory_bytes,
@@ -221,7 +221,7 @@ def _run(
     )
 
 
-class _Captured:
+class _OutputCapture:
     """The first and the last of what a process prints; the rest is read and dropped, so that it
     never waits.
     """
@@ -240,15 +240,15 @@ class _Captured:
                 del self._tail[:excess]
 
     def text(self) -> str:
-        return processes.joined_output(bytes(self._head), self._dropped, bytes(self._tail))
+        return processes.join_output(bytes(self._head), self._dropped, bytes(self._tail))
 
 
 _Phase = Literal["starting", "running", "sending", "leaving"]
 
 
 @dataclass
-class _Seen:
-    """What the caller saw of the running process."""
+class _Observation:
+    """The caller's view of the running process."""
 
     phase: _Phase = "starting"
     start: dict[str, Any] | None = None
@@ -261,40 +261,42 @@ class _Seen:
 
 def _watch(
     process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | None, timeout_s: float
-) -> _Seen:
-    """Wait until the process has ended or must be ended, and return what was seen of it."""
+) -> _Observation:
+    """Wait until the process has ended or must be ended, and return the observation of it."""
     limits_s = {
         "starting": _START_LIMIT_S,
         "running": timeout_s + _GRACE_S,
         "sending": _SEND_LIMIT_S,
         "leaving": _EXIT_LIMIT_S,
     }
-    seen, since = _Seen(), time.monotonic()
+    observation, since = _Observation(), time.monotonic()
     while not _has_ended(process):
-        phase = seen.phase
-        _read_progress(seen, folder)
-        since = since if seen.phase == phase else time.monotonic()
-        if seen.phase == "running" and seen.start is not None:
-            seen.elapsed_s = time.monotonic() - since
-            _look_at_memory(seen, seen.start, memory_bytes)
-        if time.monotonic() - since > limits_s[seen.phase]:
-            seen.ended_for = "time"
-        if seen.ended_for:
-            return seen
-    _read_progress(seen, folder)
-    return seen
+        phase = observation.phase
+        _read_progress(observation, folder)
+        since = since if observation.phase == phase else time.monotonic()
+        if observation.phase == "running" and observation.start is not None:
+            observation.elapsed_s = time.monotonic() - since
+            _look_at_memory(observation, observation.start, memory_bytes)
+        if time.monotonic() - since > limits_s[observation.phase]:
+            observation.ended_for = "time"
+        if observation.ended_for:
+            return observation
+    _read_progress(observation, folder)
+    return observation
 
 
-def _read_progress(seen: _Seen, folder: Path) -> None:
-    seen.start = seen.start or _read_json(folder / child.START)
-    seen.end = seen.end or _read_json(folder / child.END)
-    seen.answer = seen.answer or _read_json(folder / child.ANSWER)
+def _read_progress(observation: _Observation, folder: Path) -> None:
+    observation.start = observation.start or _read_json(folder / child.START)
+    observation.end = observation.end or _read_json(folder / child.END)
+    observation.answer = observation.answer or _read_json(folder / child.ANSWER)
     phases: dict[_Phase, object] = {
-        "leaving": seen.answer,
-        "sending": seen.end,
-        "running": seen.start,
+        "leaving": observation.answer,
+        "sending": observation.end,
+        "running": observation.start,
     }
-    seen.phase = next((phase for phase, file in phases.items() if file is not None), "starting")
+    observation.phase = next(
+        (phase for phase, file in phases.items() if file is not None), "starting"
+    )
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -306,7 +308,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
-    """Let the keeper of the function's process (``_keeper``) end that and what it started, if it
+    """Let the keeper of the function's process (``_keeper``) end it and all that it started, if it
     still runs.
     """
     if sys.platform != "linux":
@@ -316,7 +318,9 @@ def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_EXIT_LIMIT_S)
 
 
-def _look_at_memory(seen: _Seen, start: dict[str, Any], memory_bytes: int | None) -> None:
+def _look_at_memory(
+    observation: _Observation, start: dict[str, Any], memory_bytes: int | None
+) -> None:
     """Note the peak, and where the system does not hold the limit, hold it."""
     limit_bytes = None if start["is_limited"] else memory_bytes
     if limit_bytes is not None and start["baseline_bytes"] is None:
@@ -327,15 +331,15 @@ def _look_at_memory(seen: _Seen, start: dict[str, Any], memory_bytes: int | None
     resident = child.resident_bytes(start["process"])
     if resident is None or start["baseline_bytes"] is None:
         return
-    now, peak = (amount - start["baseline_bytes"] for amount in resident)
-    seen.peak_bytes = max(seen.peak_bytes or 0, peak)
-    if limit_bytes is not None and now > limit_bytes:
-        seen.ended_for = "memory"
+    current, peak = (amount - start["baseline_bytes"] for amount in resident)
+    observation.peak_bytes = max(observation.peak_bytes or 0, peak)
+    if limit_bytes is not None and current > limit_bytes:
+        observation.ended_for = "memory"
 
 
 def _system_memory_kills() -> int:
-    """Return how many processes the kernel has ended for want of memory since it started (Linux;
-    else 0).
+    """Return the number of processes that the kernel has ended for want of memory since it started
+    (Linux; else 0).
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
@@ -345,7 +349,7 @@ def _system_memory_kills() -> int:
 
 
 def _outcome(
-    seen: _Seen,
+    observation: _Observation,
     folder: Path,
     output: str,
     *,
@@ -354,23 +358,29 @@ def _outcome(
     memory_bytes: int | None,
     timeout_s: float,
 ) -> Outcome:
-    measured = seen.end or {"elapsed_s": seen.elapsed_s, "peak_bytes": None}
-    peak = seen.peak_bytes if measured["peak_bytes"] is None else measured["peak_bytes"]
-    common = {"elapsed_s": measured["elapsed_s"], "peak_bytes": peak, "output": output}
-    if seen.ended_for == "memory":
+    measurement = observation.end or {"elapsed_s": observation.elapsed_s, "peak_bytes": None}
+    peak = (
+        observation.peak_bytes if measurement["peak_bytes"] is None else measurement["peak_bytes"]
+    )
+    common = {"elapsed_s": measurement["elapsed_s"], "peak_bytes": peak, "output": output}
+    if observation.ended_for == "memory":
         message = f"the function was ended: it held more than its limit of {memory_bytes:,} bytes"
         return Outcome(status="out_of_memory", message=message, **common)
-    if measured["elapsed_s"] > timeout_s or (seen.ended_for == "time" and seen.phase != "leaving"):
-        return _timed_out(seen, folder, common, timeout_s)
-    if seen.answer is None:
-        return _died(code, kills, common)
-    if seen.answer["status"] != "returned":
-        return Outcome(**seen.answer, **common)
-    return _returned(folder, common)
+    if measurement["elapsed_s"] > timeout_s or (
+        observation.ended_for == "time" and observation.phase != "leaving"
+    ):
+        return _timeout_outcome(observation, folder, common, timeout_s)
+    if observation.answer is None:
+        return _death_outcome(code, kills, common)
+    if observation.answer["status"] != "returned":
+        return Outcome(**observation.answer, **common)
+    return _return_outcome(folder, common)
 
 
-def _timed_out(seen: _Seen, folder: Path, common: dict[str, Any], timeout_s: float) -> Outcome:
-    if seen.phase == "starting":
+def _timeout_outcome(
+    observation: _Observation, folder: Path, common: dict[str, Any], timeout_s: float
+) -> Outcome:
+    if observation.phase == "starting":
         message = f"the fresh process was not ready after {_START_LIMIT_S:.0f} s, and was ended"
     elif common["elapsed_s"] <= timeout_s:
         message = (
@@ -380,11 +390,11 @@ def _timed_out(seen: _Seen, folder: Path, common: dict[str, Any], timeout_s: flo
     else:
         message = f"the function ran longer than its limit of {timeout_s:g} s, and was ended"
     trace = folder / child.TRACE
-    where = trace.read_text(encoding="utf-8", errors="replace") if trace.exists() else ""
-    return Outcome(status="timed_out", message=message, traceback=where, **common)
+    stack = trace.read_text(encoding="utf-8", errors="replace") if trace.exists() else ""
+    return Outcome(status="timed_out", message=message, traceback=stack, **common)
 
 
-def _returned(folder: Path, common: dict[str, Any]) -> Outcome:
+def _return_outcome(folder: Path, common: dict[str, Any]) -> Outcome:
     try:
         with open(folder / child.VALUE, "rb") as file:
             value = pickle.load(file)
@@ -396,8 +406,10 @@ def _returned(folder: Path, common: dict[str, Any]) -> Outcome:
     return Outcome(status="returned", message=message, value=value, **common)
 
 
-def _died(code: int, kills: int, common: dict[str, Any]) -> Outcome:
-    """Tell how a process ended that left no answer; out of memory only where something shows it."""
+def _death_outcome(code: int, kills: int, common: dict[str, Any]) -> Outcome:
+    """Return the outcome of a process that left no answer; out of memory only where something shows
+    it.
+    """
     if os.name == "posix" and code < 0:
         name = processes.signal_name(code)
         if name == "SIGKILL" and kills > 0:
@@ -413,7 +425,7 @@ def _died(code: int, kills: int, common: dict[str, Any]) -> Outcome:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """Return what the file holds, None while it is not there: the process renames it into place
+    """Return the file's contents, None while it is not there: the process renames it into place
     when it is whole.
     """
     try:

@@ -78,7 +78,7 @@ def serve(folder: Path) -> None:
 def _carry_out(
     folder: Path, function: Callable[..., Any], args: tuple[Any, ...], memory_bytes: int | None
 ) -> dict[str, Any]:
-    limit = None if memory_bytes is None else _held_limit(memory_bytes)
+    limit = None if memory_bytes is None else _memory_limiter(memory_bytes)
     _restart_peak()
     resident = resident_bytes(os.getpid())
     baseline = None if resident is None else resident[0]
@@ -129,14 +129,14 @@ def _send(folder: Path, value: Any) -> dict[str, Any]:
     return {"status": "returned", "message": ""}
 
 
-def _failure(error: BaseException, what: str) -> dict[str, Any]:
+def _failure(error: BaseException, context: str) -> dict[str, Any]:
     """Return the part of an answer that tells of ``error``, without this module's own frames."""
     steps = error.__traceback__
     while steps is not None and steps.tb_frame.f_code.co_filename == __file__:
         steps = steps.tb_next
     return {
         "status": "out_of_memory" if is_memory_error(error) else "raised",
-        "message": f"{what}: {type(error).__name__}: {processes.message_of(error)}".rstrip(": "),
+        "message": f"{context}: {type(error).__name__}: {processes.message_of(error)}".rstrip(": "),
         "error_type": type(error).__name__,
         "traceback": "".join(traceback.format_exception(type(error), error, steps)),
     }
@@ -167,11 +167,15 @@ def resident_bytes(process: int) -> tuple[int, int] | None:
             status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        now, most = (
+        current_match, peak_match = (
             re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE)
             for name in ("VmRSS", "VmHWM")
         )
-        return None if now is None or most is None else (int(now[1]) * 1024, int(most[1]) * 1024)
+        return (
+            None
+            if current_match is None or peak_match is None
+            else (int(current_match[1]) * 1024, int(peak_match[1]) * 1024)
+        )
     try:
         import psutil
     except ModuleNotFoundError:
@@ -192,9 +196,9 @@ def _restart_peak() -> None:
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def _held_limit(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
-    """Return what sets a limit of ``memory_bytes`` over the present use and gives back what lifts
-    it.
+def _memory_limiter(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
+    """Return a function that sets a limit of ``memory_bytes`` over the present use and returns one
+    that lifts it.
 
     None where the system does not hold the limit, which is tried by asking for a little too much.
     """
@@ -202,16 +206,16 @@ def _held_limit(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
         return None
     import resource
 
-    used = re.search(
+    match = re.search(
         r"^VmData:\s+(\d+) kB",
         Path("/proc/self/status").read_text(encoding="utf-8"),
         flags=re.MULTILINE,
     )
-    if used is None:
+    if match is None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    known = [value for value in (soft, hard) if value != resource.RLIM_INFINITY]
-    limit = min([int(used.group(1)) * 1024 + memory_bytes, *known])
+    present_limits = [value for value in (soft, hard) if value != resource.RLIM_INFINITY]
+    limit = min([int(match.group(1)) * 1024 + memory_bytes, *present_limits])
 
     def lift() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

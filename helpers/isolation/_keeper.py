@@ -1,5 +1,5 @@
-"""The process between the caller's and the function's: it outlives that one, and ends what that has
-started.
+"""The process between the caller's and the function's: it outlives the function's, and ends all
+that it has started.
 
 On Linux a process whose parent has ended becomes a child of the keeper (prctl(2),
 PR_SET_CHILD_SUBREAPER), whatever session it made for itself. So when the function's process has
@@ -27,7 +27,7 @@ _TIDY = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 
 
 def go_on_in_a_child() -> None:
-    """Return in a child of this process, which stays to end what the child leaves, and ends as the
+    """Return in a child of this process, which stays to end the child's leftovers, and ends as the
     child has ended.
 
     Asked to end (SIGTERM), also by the end of its parent, it ends the child first. Elsewhere than
@@ -53,8 +53,8 @@ def go_on_in_a_child() -> None:
 
 
 def _end_children() -> None:
-    """End every child, and those that come to this process by their end; what tidies up has a while
-    to do so.
+    """End every child, and those that come to this process by their end; cleaners have a while to
+    finish.
     """
     ends = time.monotonic() + _TIDY_LIMIT_S
     while _reap():

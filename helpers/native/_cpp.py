@@ -1,4 +1,4 @@
-"""C++ compiled here and now into a library that Python calls, kept under the hash of what it
+"""C++ compiled here and now into a library that Python calls, kept under the hash of all that it
 depends on.
 """
 
@@ -26,7 +26,7 @@ from helpers.native._tools import (
     MissingToolError,
     NativeError,
     find_compiler,
-    refused_line,
+    line_error,
     run_tool,
 )
 
@@ -100,10 +100,10 @@ class Library:
                 f"the library has no function {signature.name!r}; a C++ function keeps its "
                 'plain name when it is not static and stands under extern "C"'
             ) from None
-        return _bound(raw, signature)
+        return _bind(raw, signature)
 
 
-def _bound(raw: Any, signature: Signature) -> CppFunction:
+def _bind(raw: Any, signature: Signature) -> CppFunction:
     raw.argtypes = [parameter.c_type for parameter in signature.parameters]
     raw.restype = None if signature.returns is None else signature.returns.c_type
 
@@ -157,33 +157,37 @@ def compile_cpp(
         key, _SUFFIX, lambda target: _compile(command, flags, source, target), folder=folder
     )
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
-    return Library(path, version, flags, was_cached, compile_s, source, _loaded(path))
+    return Library(path, version, flags, was_cached, compile_s, source, _load(path))
 
 
 def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: Path) -> None:
     # In a folder of its own and by a relative name: no path of this machine gets into the library
     # or a message.
-    with storage.temporary_folder("compile-") as place:
-        Path(place, _FILE).write_text(source, encoding="utf-8")
+    with storage.temporary_folder("compile-") as build_folder:
+        Path(build_folder, _FILE).write_text(source, encoding="utf-8")
         # The libraries among the flags (-lm) must stand behind the source that needs them.
-        done = run_tool(
-            [*command, *_ALWAYS, _FILE, *flags, "-o", str(target)], folder=place, limit_s=_LIMIT_S
+        process = run_tool(
+            [*command, *_ALWAYS, _FILE, *flags, "-o", str(target)],
+            folder=build_folder,
+            limit_s=_LIMIT_S,
         )
-    if done.returncode != 0 and (full := os.strerror(errno.ENOSPC)) in done.stderr:
+    if process.returncode != 0 and (full := os.strerror(errno.ENOSPC)) in process.stderr:
         raise OSError(errno.ENOSPC, full)
-    if done.returncode != 0 or not target.exists():
-        raise _refusal(Path(command[0]).name, source, done.stderr + done.stdout, done.returncode)
+    if process.returncode != 0 or not target.exists():
+        raise _refusal(
+            Path(command[0]).name, source, process.stderr + process.stdout, process.returncode
+        )
 
 
 def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationError:
-    """Return the error for what the compiler printed: its first error, and the source's line that
-    it is about.
+    """Return the error for the compiler's output: its first error, and the source's line that it is
+    about.
     """
     errors = list(_ERROR.finditer(log))
-    found = next(
+    match = next(
         (error for error in errors if error["place"].endswith(_FILE) and error["line"]), None
     )
-    if found is None or not 1 <= int(found["line"]) <= len(source.splitlines()):
+    if match is None or not 1 <= int(match["line"]) <= len(source.splitlines()):
         linker = _LINK_ERROR.search(log)
         reason = (
             linker.group()
@@ -197,10 +201,10 @@ def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationEr
             "read the compiler's whole output in .log",
             log,
         )
-    return refused_line(compiler, source, int(found["line"]), found["message"], log)
+    return line_error(compiler, source, int(match["line"]), match["message"], log)
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
+def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -216,29 +220,31 @@ def _version(*command: str) -> str:
     executable.
     """
     status = os.stat(command[0])
-    return _asked_version(command, status.st_size, status.st_mtime_ns)
+    return _query_version(command, status.st_size, status.st_mtime_ns)
 
 
 @functools.cache
-def _asked_version(command: tuple[str, ...], size: int, changed_ns: int) -> str:  # noqa: ARG001
-    done = run_tool([*command, "--version"], limit_s=60)
-    if done.returncode != 0:
-        reason = next(iter(done.stderr.strip().splitlines()), f"exit status {done.returncode}")
+def _query_version(command: tuple[str, ...], size: int, changed_ns: int) -> str:  # noqa: ARG001
+    process = run_tool([*command, "--version"], limit_s=60)
+    if process.returncode != 0:
+        reason = next(
+            iter(process.stderr.strip().splitlines()), f"exit status {process.returncode}"
+        )
         raise MissingToolError(
             f"{Path(command[0]).name} fails: {reason}", "install the compiler again, or set CXX"
         )
-    return next(iter(done.stdout.strip().splitlines()), "unknown compiler")
+    return next(iter(process.stdout.strip().splitlines()), "unknown compiler")
 
 
 @functools.cache
 def _processor() -> str:
-    """Return what -march=native depends on: the processor's name and every instruction set that it
-    reports.
+    """Return the facts on which -march=native depends: the processor's name and every instruction
+    set that it reports.
     """
     facts = [platform.machine(), platform.processor()]
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        wanted = (
+        field_names = (
             "vendor_id",
             "cpu family",
             "model",
@@ -249,6 +255,6 @@ def _processor() -> str:
             "CPU part",
         )
         for line in cpuinfo.read_text(errors="replace").split("\n\n")[0].splitlines():
-            if line.partition(":")[0].strip() in wanted:
+            if line.partition(":")[0].strip() in field_names:
                 facts.append(line)
     return "\n".join(facts)

@@ -1,5 +1,5 @@
-"""What a cubin, a 64-bit ELF file, holds: kernels with their registers, stack and parameters, and
-machine code.
+"""The contents of a cubin, a 64-bit ELF file: kernels with their registers, stack and parameters,
+and machine code.
 
 The sections and their attributes are those of NVIDIA's ``.nv.info``;
 ``cuobjdump --dump-resource-usage`` reads the same ones. The machine code is read as nvdisasm prints
@@ -103,8 +103,8 @@ class Elf:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel takes: registers and bytes of stack per thread, bytes of parameters
-    (None: not said).
+    """The resources of a compiled kernel: registers and bytes of stack per thread, bytes of
+    parameters (None: not said).
 
     ``shared_bytes`` is the shared memory of a block that the program declares; what a launch adds
     is not in it. Lessons 03 and 17.
@@ -147,8 +147,10 @@ def _read(image: bytes) -> Elf:
     for header, body in zip(headers, bodies, strict=True):
         if header[1] == 2:
             for name, info, other, section, _, length in struct.iter_unpack("<IBBHQQ", body):
-                place = labels[section] if section < len(labels) else ""
-                symbols.append((_string(bodies[header[6]], name), info & 0xF, other, place, length))
+                section_name = labels[section] if section < len(labels) else ""
+                symbols.append(
+                    (_string(bodies[header[6]], name), info & 0xF, other, section_name, length)
+                )
     sizes = {label: header[5] for label, header in zip(labels, headers, strict=True)}
     return Elf(dict(zip(labels, bodies, strict=True)), tuple(symbols), sizes)
 
@@ -173,7 +175,7 @@ def kernels(elf: Elf) -> tuple[str, ...]:
 
 
 def resources(elf: Elf, function: str) -> Resources:
-    """Return what the cubin says of the kernel ``function``."""
+    """Return the resources of the kernel ``function`` as the cubin notes them."""
     index = next(
         (
             index
@@ -183,11 +185,14 @@ def resources(elf: Elf, function: str) -> Resources:
         -1,
     )
     common = dict(_attributes(elf.sections.get(".nv.info", b""), index))
-    own = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
+    function_info = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
     reserved_bytes = _RESERVED_BYTES if _RESERVED in elf.sizes else 0
     shared_bytes = max(0, elf.sizes.get(f".nv.shared.{function}", 0) - reserved_bytes)
     return Resources(
-        common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES), shared_bytes
+        common.get(_REGISTERS),
+        common.get(_FRAME),
+        function_info.get(_PARAMETER_BYTES),
+        shared_bytes,
     )
 
 
@@ -236,11 +241,11 @@ class GpuInstruction:
 
     @property
     def operand_kind(self) -> str | None:
-        """The first of :data:`OPERAND_KINDS` among what it reads, addresses and predicates apart;
-        None: nothing.
+        """The first of :data:`OPERAND_KINDS` among its sources, addresses and predicates apart;
+        None: none.
         """
-        found = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
-        return next((kind for kind in OPERAND_KINDS if kind in found), None)
+        kinds = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
+        return next((kind for kind in OPERAND_KINDS if kind in kinds), None)
 
     @property
     def multiplies_and_adds(self) -> bool:
@@ -254,8 +259,8 @@ class GpuInstruction:
 
     @property
     def accesses(self) -> tuple[tuple[str, str, int | None], ...]:
-        """What it does to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread,
-        None: not said).
+        """Its access to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread, None:
+        not said).
         """
         if self.kind == "LDGSTS":  # a copy from global to shared memory, past the registers
             return ("load", "global", self._width()), ("store", "shared", self._width())
@@ -304,12 +309,12 @@ class GpuFunction:
 
     def text(self) -> str:
         """Return the listing: labels, and a line an instruction with its byte offset."""
-        places: dict[int, list[str]] = {}
+        labels_at: dict[int, list[str]] = {}
         for label, offset in self.labels:
-            places.setdefault(offset, []).append(f"{label}:")
+            labels_at.setdefault(offset, []).append(f"{label}:")
         lines = [f"{self.name}:"]
         for instruction in self.instructions:
-            lines += places.get(instruction.offset, [])
+            lines += labels_at.get(instruction.offset, [])
             operands = ", ".join(instruction.operands)
             words = " ".join(
                 filter(None, (f"{instruction.predicate:>5}", instruction.opcode, operands))
@@ -319,26 +324,26 @@ class GpuFunction:
 
 
 def parse(listing: str) -> dict[str, GpuFunction]:
-    """Return every function in what ``nvdisasm -c`` printed, by its name."""
+    """Return every function in the output of ``nvdisasm -c``, by its name."""
     functions: dict[str, GpuFunction] = {}
     name = ""
     instructions: list[GpuInstruction] = []
     labels: list[tuple[str, int]] = []
     waiting: list[str] = []
     for line in [*listing.splitlines(), "\t.section\t.text.,"]:
-        section, found, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
+        section, match, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
         if section or _OTHER_SECTION.match(line):
             if name:
                 functions[name] = GpuFunction(name, tuple(instructions), tuple(labels))
             name, instructions, labels, waiting = section[1] if section else "", [], [], []
-        elif found and name:
-            offset = int(found[1], 16)
+        elif match and name:
+            offset = int(match[1], 16)
             labels += [(text, offset) for text in waiting]
             operands = tuple(
-                part.strip() for part in _COMMENT.sub("", found[4]).split(",") if part.strip()
+                part.strip() for part in _COMMENT.sub("", match[4]).split(",") if part.strip()
             )
             instructions.append(
-                GpuInstruction(offset, (found[2] or "").strip(), found[3], operands)
+                GpuInstruction(offset, (match[2] or "").strip(), match[3], operands)
             )
             waiting = []
         elif label and name and label[1] not in (name, f".text.{name}"):
@@ -352,8 +357,10 @@ def _sources(instruction: GpuInstruction) -> tuple[str, ...]:
     """
     operands = instruction.operands
     first = operands[0] if operands else ""
-    written = bool(_REGISTER.match(first) or _UNIFORM.match(first) or _PREDICATE.fullmatch(first))
-    return operands[1:] if written else operands
+    writes_first = bool(
+        _REGISTER.match(first) or _UNIFORM.match(first) or _PREDICATE.fullmatch(first)
+    )
+    return operands[1:] if writes_first else operands
 
 
 def _operand_kind(operand: str) -> str | None:

@@ -43,7 +43,9 @@ _ARGUMENTS = {
 
 
 class Driver:
-    """CUDA's driver library: :meth:`call` calls one of its functions and raises what it reports."""
+    """CUDA's driver library: :meth:`call` calls one of its functions and raises the error that it
+    reports.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._functions = {}
@@ -91,16 +93,16 @@ class Module:
             )
         file = cubin.read(self.image)
         names = cubin.kernels(file)
-        found = [name for name in names if name == signature.name] or [
+        matches = [name for name in names if name == signature.name] or [
             name for name in names if name.startswith(f"_Z{len(signature.name)}{signature.name}")
         ]
-        if len(found) != 1:
+        if len(matches) != 1:
             raise ValueError(
                 f"the program has no kernel {signature.name!r}; it has {', '.join(names) or 'none'}"
             )
-        _check_size(signature, cubin.resources(file, found[0]).parameter_bytes)
+        _check_size(signature, cubin.resources(file, matches[0]).parameter_bytes)
         kernel = ctypes.c_void_p()
-        self._call("cuModuleGetFunction", ctypes.byref(kernel), self.handle, found[0].encode())
+        self._call("cuModuleGetFunction", ctypes.byref(kernel), self.handle, matches[0].encode())
         return LoadedKernel(signature, self, kernel.value or 0)
 
     def write(self, name: str, tensor: Any) -> None:
@@ -111,13 +113,13 @@ class Module:
         such variable. Lesson 17.
         """
         address, size = ctypes.c_void_p(), ctypes.c_size_t()
-        known = {symbol[0] for symbol in cubin.read(self.image).symbols}
-        if name not in known:
+        symbol_names = {symbol[0] for symbol in cubin.read(self.image).symbols}
+        if name not in symbol_names:
             raise ValueError(
                 f"the program has no variable {name!r}; declare it outside the kernels and use it "
                 "in one"
             )
-        given = tensor.numel() * tensor.element_size()
+        tensor_bytes = tensor.numel() * tensor.element_size()
         self._call(
             "cuModuleGetGlobal_v2",
             ctypes.byref(address),
@@ -125,12 +127,16 @@ class Module:
             self.handle,
             name.encode(),
         )
-        if given != size.value or not tensor.is_contiguous() or str(tensor.device) != self.device:
+        if (
+            tensor_bytes != size.value
+            or not tensor.is_contiguous()
+            or str(tensor.device) != self.device
+        ):
             raise ValueError(
-                f"{name} holds {size.value:,} bytes on {self.device}; the tensor has {given:,} on "
-                f"{tensor.device}; give a contiguous tensor of that size there"
+                f"{name} holds {size.value:,} bytes on {self.device}; the tensor has "
+                f"{tensor_bytes:,} on {tensor.device}; give a contiguous tensor of that size there"
             )
-        self._call("cuMemcpyAsync", address, tensor.data_ptr(), given, self.stream())
+        self._call("cuMemcpyAsync", address, tensor.data_ptr(), tensor_bytes, self.stream())
 
     def _call(self, name: str, *arguments: Any) -> None:
         """Call the driver in the module's context: another thread, or another current device, has
@@ -184,12 +190,19 @@ class LoadedKernel:
             self.module._call(
                 "cuFuncSetAttribute", self.handle, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes
             )
-        places = (ctypes.c_void_p * max(1, len(arguments)))(
+        argument_pointers = (ctypes.c_void_p * max(1, len(arguments)))(
             *(ctypes.addressof(value) for value in arguments)
         )
         stream = self.module.stream()
         self.module._call(
-            "cuLaunchKernel", self.handle, *blocks, *threads, shared_bytes, stream, places, None
+            "cuLaunchKernel",
+            self.handle,
+            *blocks,
+            *threads,
+            shared_bytes,
+            stream,
+            argument_pointers,
+            None,
         )
 
 
@@ -202,10 +215,10 @@ def load(image: bytes, *, architecture: str, device: Any = None) -> Module:
 
     if not torch.cuda.is_available():
         raise NativeError("there is no CUDA device here", _NO_GPU)
-    place = torch.device("cuda" if device is None else device)
-    if place.type != "cuda":
-        raise ValueError(f"a GPU's program is loaded on a CUDA device, not on {place}")
-    index = torch.cuda.current_device() if place.index is None else place.index
+    target = torch.device("cuda" if device is None else device)
+    if target.type != "cuda":
+        raise ValueError(f"a GPU's program is loaded on a CUDA device, not on {target}")
+    index = torch.cuda.current_device() if target.index is None else target.index
     _check_architecture(architecture, torch.cuda.get_device_capability(index))
     with torch.cuda.device(index):
         torch.cuda.synchronize()  # torch makes its context when it first needs one
@@ -234,7 +247,7 @@ def module_in_current_context(
 
 
 def gpu_architecture(device: Any = None) -> str:
-    """Return the architecture of a CUDA device, ``"sm_90"``: what to compile for here.
+    """Return the architecture of a CUDA device, ``"sm_90"``: the one to compile for here.
 
     Raises NativeError without a GPU.
     """
@@ -257,11 +270,11 @@ def _check_architecture(architecture: str, capability: tuple[int, int]) -> None:
             "such as 'sm_90'"
         )
     major, minor, kind = int(match[1]), int(match[2]), match[3]
-    here = f"sm_{capability[0]}{capability[1]}"
+    device_architecture = f"sm_{capability[0]}{capability[1]}"
     if capability[0] != major or capability[1] < minor or (kind == "a" and capability[1] != minor):
         raise NativeError(
-            f"the program is compiled for {architecture}, and this GPU is {here}",
-            f"compile it with architecture={here!r}",
+            f"the program is compiled for {architecture}, and this GPU is {device_architecture}",
+            f"compile it with architecture={device_architecture!r}",
         )
 
 
@@ -275,21 +288,23 @@ def _driver_library() -> ctypes.CDLL:
         ) from error
 
 
-def _dimensions(name: str, given: int | Sequence[int], most: Sequence[int]) -> tuple[int, int, int]:
+def _dimensions(
+    name: str, sizes: int | Sequence[int], limits: Sequence[int]
+) -> tuple[int, int, int]:
     try:
         numbers = (
-            tuple(map(operator.index, given))
-            if isinstance(given, Sequence)
-            else (operator.index(given),)
+            tuple(map(operator.index, sizes))
+            if isinstance(sizes, Sequence)
+            else (operator.index(sizes),)
         )
     except TypeError:
         numbers = ()
     if not 1 <= len(numbers) <= 3:
-        raise TypeError(f"{name} is one to three whole numbers, not {given!r:.40}")
-    if not all(1 <= number <= limit for number, limit in zip(numbers, most, strict=False)):
+        raise TypeError(f"{name} is one to three whole numbers, not {sizes!r:.40}")
+    if not all(1 <= number <= limit for number, limit in zip(numbers, limits, strict=False)):
         raise ValueError(
-            f"{name} is {given}; each number is 1 or more, and at most "
-            f"{', '.join(f'{n:,}' for n in most)}"
+            f"{name} is {sizes}; each number is 1 or more, and at most "
+            f"{', '.join(f'{n:,}' for n in limits)}"
         )
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z

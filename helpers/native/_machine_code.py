@@ -1,5 +1,4 @@
-"""Compiled programs read back as instructions, and counted: of each kind, what feeds them, what
-they load and store.
+"""Compiled programs read back as instructions, and counted by kind, operands, loads and stores.
 
 nvdisasm reads a GPU's machine code, objdump this processor's. Counted are instructions as they
 stand in the program, each once, however often it runs. Lesson 17.
@@ -147,19 +146,19 @@ class _Program(Generic[Function]):
         Raises ValueError, naming the functions, when there is none of this name, several, or
         several to choose from.
         """
-        listed = ", ".join(sorted(self.functions)) or "none"
+        known_names = ", ".join(sorted(self.functions)) or "none"
         if name is None:
             if len(self.functions) == 1:
                 return next(iter(self.functions.values()))
-            raise ValueError(f"say which function: function='...'; the program has {listed}")
+            raise ValueError(f"say which function: function='...'; the program has {known_names}")
         plain = [full for full in self.functions if full in (name, f"_{name}")]
-        found = plain or [
+        matches = plain or [
             full for full in self.functions if full.startswith(f"_Z{len(name)}{name}")
         ]
-        if len(found) != 1:
-            many = f"{len(found)} functions named" if found else "no function"
-            raise ValueError(f"the program has {many} {name!r}; it has {listed}")
-        return self.functions[found[0]]
+        if len(matches) != 1:
+            count_text = f"{len(matches)} functions named" if matches else "no function"
+            raise ValueError(f"the program has {count_text} {name!r}; it has {known_names}")
+        return self.functions[matches[0]]
 
 
 @dataclass(frozen=True)
@@ -196,12 +195,12 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
     """
     if function is not None:
         one_of("function", function, str, "a function's name")
-    read = read_program(program)
+    contents = read_program(program)
     if function is not None:
-        return read.function(function).text()
-    if isinstance(read, GpuProgram) or "x86-64" in read.form:
-        return "\n\n".join(body.text() for body in read.functions.values())
-    return read.listing.strip()
+        return contents.function(function).text()
+    if isinstance(contents, GpuProgram) or "x86-64" in contents.form:
+        return "\n\n".join(body.text() for body in contents.functions.values())
+    return contents.listing.strip()
 
 
 @overload
@@ -220,14 +219,14 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     be left out where there is only one. Raises as :func:`disassemble` does, and NativeError for a
     processor that is not x86-64. Lesson 02.
     """
-    read = read_program(program)
-    if isinstance(read, HostProgram):
-        return host_census(_counted_form(read).function(function))
-    body = read.function(function)
-    resources = cubin.resources(cubin.read(read.image), body.name)
+    contents = read_program(program)
+    if isinstance(contents, HostProgram):
+        return host_census(_require_countable(contents).function(function))
+    body = contents.function(function)
+    resources = cubin.resources(cubin.read(contents.image), body.name)
     log = program.log if isinstance(program, Cubin) else ""
     architecture = (
-        program.architecture if isinstance(program, Cubin) else cubin.architecture(read.image)
+        program.architecture if isinstance(program, Cubin) else cubin.architecture(contents.image)
     )
     stores, loads = nvrtc.spills(log).get(body.name, (None, None))
     return Census(
@@ -261,12 +260,12 @@ def read_program(program: Compiled) -> GpuProgram | HostProgram:
 
 def host_function(library: Library, name: str) -> x86.HostFunction:
     """Return a function of an x86-64 library. Raises as :func:`census` does."""
-    read = read_program(library)
-    assert isinstance(read, HostProgram)  # a library is a processor's
-    return _counted_form(read).function(name)
+    contents = read_program(library)
+    assert isinstance(contents, HostProgram)  # a library is a processor's
+    return _require_countable(contents).function(name)
 
 
-def _counted_form(program: HostProgram) -> HostProgram:
+def _require_countable(program: HostProgram) -> HostProgram:
     if "x86-64" not in program.form:
         raise NativeError(
             f"instructions are counted for x86-64, not for {program.form or 'this program'}",
@@ -285,11 +284,11 @@ def _read_gpu(image: bytes) -> GpuProgram:
         functions = cubin.parse(_output([tool, "-c", str(path)]))
     for section, size in sizes.items():
         name = section.removeprefix(".text.")
-        listed = len(functions[name].instructions) if name in functions else 0
-        if section.startswith(".text.") and listed * cubin.INSTRUCTION_BYTES != size:
+        instruction_count = len(functions[name].instructions) if name in functions else 0
+        if section.startswith(".text.") and instruction_count * cubin.INSTRUCTION_BYTES != size:
             problem = (
-                f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows {listed:,} "
-                "instructions"
+                f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows "
+                f"{instruction_count:,} instructions"
             )
             raise NativeError(
                 f"{problem} of {cubin.INSTRUCTION_BYTES} bytes",
@@ -317,16 +316,18 @@ def _objdump(program: bytes | str | os.PathLike[str]) -> str:
 
 
 def _output(command: list[str]) -> str:
-    done = run_tool(command, limit_s=_LIMIT_S)
-    if done.returncode != 0:
-        reason = next(iter(done.stderr.strip().splitlines()), f"exit status {done.returncode}")
+    process = run_tool(command, limit_s=_LIMIT_S)
+    if process.returncode != 0:
+        reason = next(
+            iter(process.stderr.strip().splitlines()), f"exit status {process.returncode}"
+        )
         reason = reason.replace(command[-1], Path(command[-1]).name)
         remedy = (
             "give a Cubin, a Library, or a compiled file, for an architecture that this "
             "disassembler knows"
         )
         raise NativeError(f"{Path(command[0]).name} cannot read the program: {reason}", remedy)
-    return done.stdout
+    return process.stdout
 
 
 def _content(program: bytes | str | os.PathLike[str]) -> bytes:
@@ -346,7 +347,7 @@ def _content(program: bytes | str | os.PathLike[str]) -> bytes:
 
 
 def _counts(function: cubin.GpuFunction) -> dict[str, int]:
-    fed = Counter(
+    operand_kinds = Counter(
         instruction.operand_kind
         for instruction in function.instructions
         if instruction.multiplies_and_adds
@@ -357,8 +358,8 @@ def _counts(function: cubin.GpuFunction) -> dict[str, int]:
     return {
         "total": len(function.instructions),
         "padding": function.padding,
-        "multiply_adds": fed.total(),
-        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS},
+        "multiply_adds": operand_kinds.total(),
+        **{kind: operand_kinds[kind] for kind in cubin.OPERAND_KINDS},
         **{
             f"{space}_loads": spaces["load", space]
             for space in ("global", "shared", "local", "constant")
@@ -380,10 +381,10 @@ def _kinds(instructions: Iterable[cubin.GpuInstruction]) -> tuple[KindCount, ...
     operands: dict[str, Counter[str | None]] = {}
     for instruction in instructions:
         operands.setdefault(instruction.kind, Counter())[instruction.operand_kind] += 1
-    ordered = sorted(operands.items(), key=lambda item: (-item[1].total(), item[0]))
+    by_frequency = sorted(operands.items(), key=lambda item: (-item[1].total(), item[0]))
     return tuple(
-        KindCount(kind, found.total(), *(found[name] for name in cubin.OPERAND_KINDS))
-        for kind, found in ordered
+        KindCount(kind, counts.total(), *(counts[name] for name in cubin.OPERAND_KINDS))
+        for kind, counts in by_frequency
     )
 
 
@@ -397,7 +398,7 @@ def host_census(function: x86.HostFunction) -> HostCensus:
     instructions = function.instructions
     forms = Counter(form for instruction in instructions if (form := instruction.form))
     kinds = Counter(instruction.mnemonic for instruction in instructions)
-    packed = (
+    packed_instructions = (
         instruction
         for instruction in instructions
         if instruction.form and instruction.form[1] == "packed"
@@ -413,7 +414,9 @@ def host_census(function: x86.HostFunction) -> HostCensus:
         packed_multiplies=forms["multiply", "packed"],
         scalar_adds=forms["add", "scalar"],
         packed_adds=forms["add", "packed"],
-        vector_bits=max((instruction.vector_bits for instruction in packed), default=0),
+        vector_bits=max(
+            (instruction.vector_bits for instruction in packed_instructions), default=0
+        ),
         loads=sum(instruction.loads for instruction in instructions),
         constant_loads=sum(instruction.loads_constant for instruction in instructions),
         stores=sum(instruction.stores for instruction in instructions),

@@ -22,8 +22,8 @@ from helpers.native._tools import (
     CompilationError,
     MissingToolError,
     NativeError,
+    line_error,
     package_folders,
-    refused_line,
 )
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ def compile_cuda(
     path = find_nvrtc()
     library = _library(path)
     version = nvrtc_version()
-    known = supported_architectures()
+    architectures = supported_architectures()
     match = _ARCHITECTURE.fullmatch(architecture) if isinstance(architecture, str) else None
-    if match is None or f"sm_{match[1]}" not in known:
+    if match is None or f"sm_{match[1]}" not in architectures:
         raise ValueError(
             f"architecture {architecture!r} is not known to NVRTC {version}; it knows "
-            f"{', '.join(known)}"
+            f"{', '.join(architectures)}"
         )
-    given = (
+    compiler_options = (
         f"--gpu-architecture={architecture}",
         "--ptxas-options=-v",
         *_include_options(path),
@@ -136,12 +136,12 @@ def compile_cuda(
     key = tools.digest(source, architecture, repr(options), version, path.name)
 
     def build(target: Path) -> None:
-        image, log = _compiled(library, source, given)
+        image, log = _compile(library, source, compiler_options)
         target.write_bytes(log.encode() + b"\0" + image)
 
     begun = time.perf_counter()
-    kept, was_cached = tools.fetch(key, ".nvrtc", build, folder=folder)
-    log, _, image = kept.read_bytes().partition(b"\0")
+    file, was_cached = tools.fetch(key, ".nvrtc", build, folder=folder)
+    log, _, image = file.read_bytes().partition(b"\0")
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
     return Cubin(
         architecture,
@@ -187,7 +187,7 @@ def spills(log: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def _compiled(library: ctypes.CDLL, source: str, options: Sequence[str]) -> tuple[bytes, str]:
+def _compile(library: ctypes.CDLL, source: str, options: Sequence[str]) -> tuple[bytes, str]:
     program = ctypes.c_void_p()
     _call(
         library,
@@ -212,23 +212,23 @@ def _compiled(library: ctypes.CDLL, source: str, options: Sequence[str]) -> tupl
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _text(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+def _text(library: ctypes.CDLL, program: ctypes.c_void_p, kind: str) -> bytes:
     size = ctypes.c_size_t()
-    _call(library, f"nvrtcGet{what}Size", program, ctypes.byref(size))
+    _call(library, f"nvrtcGet{kind}Size", program, ctypes.byref(size))
     content = ctypes.create_string_buffer(size.value)
-    _call(library, f"nvrtcGet{what}", program, content)
+    _call(library, f"nvrtcGet{kind}", program, content)
     return content.raw
 
 
 def _refusal(library: ctypes.CDLL, status: int, source: str, log: str) -> CompilationError:
-    found = _FIRST_ERROR.search(log)
-    if found is None or not 1 <= int(found["line"]) <= len(source.splitlines()):
+    match = _FIRST_ERROR.search(log)
+    if match is None or not 1 <= int(match["line"]) <= len(source.splitlines()):
         words = re.search(r"error\s*: (.*)", log)
         reason = words[1] if words else library.nvrtcGetErrorString(status).decode()
         return CompilationError(
             f"NVRTC refuses: {reason}", "read the compiler's whole output in .log", log
         )
-    return refused_line("NVRTC", source, int(found["line"]), found["message"], log)
+    return line_error("NVRTC", source, int(match["line"]), match["message"], log)
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
@@ -263,30 +263,30 @@ def find_nvrtc() -> Path:
     import torch
 
     release = (torch.version.cuda or "").split(".")[0]
-    for folders in _places():
-        found = {
+    for folders in _library_folders():
+        libraries = {
             path
             for folder in folders
             for pattern in ("libnvrtc.so*", "nvrtc64_*.dll", "libnvrtc*.dylib")
             for path in folder.glob(pattern)
             if ".alt." not in path.name
         }
-        if found:
+        if libraries:
             return min(
-                found,
+                libraries,
                 key=lambda path: (not re.search(rf"(so\.|64_){release}", path.name), str(path)),
             )
     raise MissingToolError("there is no NVRTC beside torch", _REMEDY)
 
 
-def _places() -> list[list[Path]]:
+def _library_folders() -> list[list[Path]]:
     wheels = [
         folder
-        for place in package_folders("nvidia")
+        for package_folder in package_folders("nvidia")
         for kind in ("*/lib", "*/bin", "*/bin/x64")
-        for folder in sorted(place.glob(kind))
+        for folder in sorted(package_folder.glob(kind))
     ]
-    wheels += [place / "lib" for place in package_folders("torch")]
+    wheels += [package_folder / "lib" for package_folder in package_folders("torch")]
     conda = [
         Path(sys.prefix, *parts)
         for parts in (("lib",), ("Library", "bin"), ("Library", "bin", "x64"))
@@ -302,7 +302,10 @@ def _include_options(nvrtc: Path) -> list[str]:
     """
     beside = [
         nvrtc.parent.parent / "include",
-        *(place / "cuda_runtime" / "include" for place in package_folders("nvidia")),
+        *(
+            package_folder / "cuda_runtime" / "include"
+            for package_folder in package_folders("nvidia")
+        ),
     ]
     beside += [
         folder

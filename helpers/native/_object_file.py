@@ -39,7 +39,7 @@ def object_file(program: MachineCode) -> bytes:
         "<IBBHQQ", len(strings) - len(name) - 1, 0x12, 0, 1, 0, len(program.code)
     )
     parts = (code, bytes(_SYMBOL_BYTES) + function, strings)
-    starts = [_HEADER_BYTES + sum(map(len, parts[:place])) for place in range(4)]
+    starts = [_HEADER_BYTES + sum(map(len, parts[:index])) for index in range(4)]
     sections = [
         bytes(_SECTION_BYTES),
         _section(strings.index(b".text"), 1, 6, starts[0], len(program.code), align=16),

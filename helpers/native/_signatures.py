@@ -99,8 +99,8 @@ class Signature:
 
 
 def parse_signature(declaration: str) -> Signature:
-    """Return what a C declaration such as ``"void add(const float* x, float* y, int64_t n)"``
-    declares.
+    """Return the signature in a C declaration such as ``"void add(const float* x, float* y, int64_t
+    n)"``.
 
     Raises ValueError for what is no declaration of this form and for a returned type that is no
     number or pointer. Lesson 17.
@@ -112,8 +112,12 @@ def parse_signature(declaration: str) -> Signature:
             f"{declaration!r} is no C declaration; write it as 'void add(const float* x, float* y, "
             "int n)'"
         )
-    listed = [] if match["parameters"].strip() in ("", "void") else match["parameters"].split(",")
-    parameters = tuple(_parameter(text, index, declaration) for index, text in enumerate(listed))
+    parameter_texts = (
+        [] if match["parameters"].strip() in ("", "void") else match["parameters"].split(",")
+    )
+    parameters = tuple(
+        _parameter(text, index, declaration) for index, text in enumerate(parameter_texts)
+    )
     returns = _parameter(match["returns"], 0, declaration)
     nothing = returns.type == "void" and not returns.is_pointer
     if not nothing and returns.c_type is None:
@@ -161,54 +165,54 @@ def to_c(signature: Signature, values: Sequence[Any], *, device: str) -> list[An
             f"{len(values)}"
         )
     return [
-        _converted(signature.name, parameter, value, device)
+        _convert(signature.name, parameter, value, device)
         for parameter, value in zip(signature.parameters, values, strict=True)
     ]
 
 
-def _converted(function: str, parameter: Parameter, value: Any, device: str) -> Any:
-    where = f"{function}: {parameter.name}"
+def _convert(function: str, parameter: Parameter, value: Any, device: str) -> Any:
+    label = f"{function}: {parameter.name}"
     if parameter.is_pointer:
-        return _address(where, parameter, value, device)
+        return _address(label, parameter, value, device)
     if parameter.c_type is None:
         if isinstance(value, bytes | bytearray):
             return (ctypes.c_char * len(value)).from_buffer_copy(value)
         if isinstance(value, ctypes.Structure | ctypes.Array):
             return value
         raise TypeError(
-            f"{where} is a {parameter.type} by value: give a ctypes structure or bytes, not "
+            f"{label} is a {parameter.type} by value: give a ctypes structure or bytes, not "
             f"{_kind(value)}"
         )
     if parameter.type in _FLOATS:
-        return parameter.c_type(_float(where, parameter.type, value))
+        return parameter.c_type(_float(label, parameter.type, value))
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(
-            f"{where} is a whole number ({parameter.type}), not {_kind(value)} {value!r:.40}"
+            f"{label} is a whole number ({parameter.type}), not {_kind(value)} {value!r:.40}"
         ) from None
     if parameter.c_type(number).value != number:
         raise ValueError(
-            f"{where} is {number}, which a {parameter.type} of {ctypes.sizeof(parameter.c_type)} "
+            f"{label} is {number}, which a {parameter.type} of {ctypes.sizeof(parameter.c_type)} "
             "bytes does not hold"
         )
     return parameter.c_type(number)
 
 
-def _float(where: str, kind: str, value: Any) -> float:
+def _float(label: str, kind: str, value: Any) -> float:
     if (
         isinstance(value, str | bytes)
         or getattr(value, "ndim", 0) != 0
         or not hasattr(value, "__float__")
     ):
-        raise TypeError(f"{where} is one number ({kind}), not {_kind(value)} {value!r:.40}")
+        raise TypeError(f"{label} is one number ({kind}), not {_kind(value)} {value!r:.40}")
     number = float(value)
     if kind == "float" and math.isfinite(number) and math.isinf(ctypes.c_float(number).value):
-        raise ValueError(f"{where} is {number}, which a float of 32 bits does not hold")
+        raise ValueError(f"{label} is {number}, which a float of 32 bits does not hold")
     return number
 
 
-def _address(where: str, parameter: Parameter, value: Any, device: str) -> Any:
+def _address(label: str, parameter: Parameter, value: Any, device: str) -> Any:
     if value is None:
         return ctypes.c_void_p(None)
     if isinstance(value, ctypes.Array | ctypes.Structure | ctypes.c_void_p) and device == "cpu":
@@ -220,21 +224,21 @@ def _address(where: str, parameter: Parameter, value: Any, device: str) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)):
             raise ValueError(
-                f"{where} is {value}, which is no address; give a tensor, or its data_ptr()"
+                f"{label} is {value}, which is no address; give a tensor, or its data_ptr()"
             )
         return ctypes.c_void_p(value)
     if hasattr(value, "data_ptr"):
-        return _tensor_address(where, parameter, value, device)
+        return _tensor_address(label, parameter, value, device)
     if hasattr(value, "__array_interface__") and device == "cpu":
-        _check_dtype(where, parameter, str(value.dtype))
+        _check_dtype(label, parameter, str(value.dtype))
         if not value.flags["C_CONTIGUOUS"]:
             raise ValueError(
-                f"{where} is an array with gaps or in another order; give "
+                f"{label} is an array with gaps or in another order; give "
                 "numpy.ascontiguousarray(...)"
             )
         if not parameter.is_const and not value.flags["WRITEABLE"]:
             raise ValueError(
-                f"{where} is a read-only array, and the parameter is not const; give a copy of it"
+                f"{label} is a read-only array, and the parameter is not const; give a copy of it"
             )
         return ctypes.c_void_p(value.ctypes.data)
     accepted = (
@@ -242,29 +246,29 @@ def _address(where: str, parameter: Parameter, value: Any, device: str) -> Any:
         if device == "cpu"
         else "a CUDA tensor, an address or None"
     )
-    raise TypeError(f"{where} is a pointer: give {accepted}, not {_kind(value)} {value!r:.40}")
+    raise TypeError(f"{label} is a pointer: give {accepted}, not {_kind(value)} {value!r:.40}")
 
 
-def _tensor_address(where: str, parameter: Parameter, tensor: Any, device: str) -> Any:
+def _tensor_address(label: str, parameter: Parameter, tensor: Any, device: str) -> Any:
     if str(tensor.device) != device:
         raise ValueError(
-            f"{where} is a tensor on {tensor.device}, and the function runs on {device}; "
+            f"{label} is a tensor on {tensor.device}, and the function runs on {device}; "
             f"give tensor.to({device!r})"
         )
-    _check_dtype(where, parameter, str(tensor.dtype).removeprefix("torch."))
+    _check_dtype(label, parameter, str(tensor.dtype).removeprefix("torch."))
     if not tensor.is_contiguous():
         raise ValueError(
-            f"{where} is a tensor with gaps or in another order; give tensor.contiguous()"
+            f"{label} is a tensor with gaps or in another order; give tensor.contiguous()"
         )
     if not parameter.is_const and tensor.requires_grad:
         raise ValueError(
-            f"{where} would be written to behind autograd's back; give tensor.detach(), or declare "
+            f"{label} would be written to behind autograd's back; give tensor.detach(), or declare "
             "it const"
         )
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def _check_dtype(where: str, parameter: Parameter, given: str) -> None:
+def _check_dtype(label: str, parameter: Parameter, dtype: str) -> None:
     """Refuse an element type that is not the declared one; a structure or void* takes any."""
     kind = parameter.type
     if kind in _FLOATS:
@@ -272,15 +276,15 @@ def _check_dtype(where: str, parameter: Parameter, given: str) -> None:
     elif kind == "bool":
         accepted = ("bool",)
     elif kind in _C_TYPES:
-        signed = _C_TYPES[kind](-1).value < 0
-        accepted = (f"{'' if signed else 'u'}int{8 * ctypes.sizeof(_C_TYPES[kind])}",)
+        is_signed = _C_TYPES[kind](-1).value < 0
+        accepted = (f"{'' if is_signed else 'u'}int{8 * ctypes.sizeof(_C_TYPES[kind])}",)
         accepted = ("uint16", "float16", "bfloat16") if accepted == ("uint16",) else accepted
         accepted = ("int8", "uint8") if kind == "char" else accepted
     else:
         return
-    if given not in accepted:
+    if dtype not in accepted:
         raise ValueError(
-            f"{where} is declared {kind}*, which takes {' or '.join(accepted)}, not {given}; "
+            f"{label} is declared {kind}*, which takes {' or '.join(accepted)}, not {dtype}; "
             "convert the tensor, or correct the declaration"
         )
 

@@ -1,5 +1,5 @@
-"""What compiling takes: sources in files, the programs that compile, what to say without them, and
-what was compiled.
+"""The tools of compiling: sources in files, the compilers, the errors without them, and a cache of
+programs.
 
 A compiled program is kept under its content's hash: found whole or built again, also by two
 processes at once.
@@ -48,7 +48,8 @@ _ONCE = "#pragma once\n"
 
 
 class NativeError(RuntimeError):
-    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``.
+    """The reason why a program is not compiled, loaded or read: the ``problem``, and the
+    ``remedy``.
 
     Lesson 17.
     """
@@ -95,9 +96,9 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
 
     def read(path: str) -> str:
         text = importlib.resources.files(package).joinpath(folder, path).read_text(encoding="utf-8")
-        return "".join(included(line) for line in text.splitlines(keepends=True) if line != _ONCE)
+        return "".join(include(line) for line in text.splitlines(keepends=True) if line != _ONCE)
 
-    def included(line: str) -> str:
+    def include(line: str) -> str:
         match = _INCLUDE.fullmatch(line)
         if match is None:
             return line
@@ -108,9 +109,7 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     return read(name.rpartition("/")[2])
 
 
-def refused_line(
-    compiler: str, source: str, number: int, message: str, log: str
-) -> CompilationError:
+def line_error(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:
     """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that
     line's text.
     """
@@ -129,7 +128,7 @@ def package_folders(package: str) -> list[Path]:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return []
-    return [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+    return [Path(location) for location in spec.submodule_search_locations or ()] if spec else []
 
 
 def find_compiler() -> list[str]:
@@ -149,14 +148,14 @@ def find_compiler() -> list[str]:
     names = (words[0],) if words else ("g++", "clang++", "c++")
     path = next((path for path in map(shutil.which, names) if path), None)
     if path is None:
-        named = f"CXX is {os.environ['CXX']!r}, and " if words else ""
+        cxx_note = f"CXX is {os.environ['CXX']!r}, and " if words else ""
         remedy = (
             f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}"
             if words
             else _COMPILER_REMEDY
         )
         raise MissingToolError(
-            f"there is no C++ compiler: {named}the PATH has no {' or '.join(names)}", remedy
+            f"there is no C++ compiler: {cxx_note}the PATH has no {' or '.join(names)}", remedy
         )
     return [os.path.abspath(path), *words[1:]]
 
@@ -178,9 +177,14 @@ def find_nvdisasm() -> str:
 
     Raises MissingToolError.
     """
-    folders = [place / "backends" / "nvidia" / "bin" for place in package_folders("triton")]
+    folders = [
+        package_folder / "backends" / "nvidia" / "bin"
+        for package_folder in package_folders("triton")
+    ]
     folders += [
-        folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))
+        folder
+        for package_folder in package_folders("nvidia")
+        for folder in sorted(package_folder.glob("*/bin"))
     ]
     path = _first_tool(
         ("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
@@ -193,17 +197,17 @@ def find_nvdisasm() -> str:
 
 
 def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
-    places = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
+    search_path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
     return next(
-        (path for path in (shutil.which(name, path=places) for name in names) if path), None
+        (path for path in (shutil.which(name, path=search_path) for name in names) if path), None
     )
 
 
 def run_tool(
     command: Sequence[str], *, folder: Path | None = None, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a compiler or disassembler, with its messages in English, and return what it printed and
-    its exit status.
+    """Run a compiler or disassembler, with its messages in English, and return its output and its
+    exit status.
 
     Raises MissingToolError when it does not start, and NativeError when it takes longer than
     ``limit_s``.
@@ -236,11 +240,11 @@ _BUILDING = ".building-"
 
 def digest(*parts: str | bytes) -> str:
     """Return a hash of the parts, in which their borders count."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
         content = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        whole.update(len(content).to_bytes(8, "big") + content)
-    return whole.hexdigest()[:_DIGITS]
+        hasher.update(len(content).to_bytes(8, "big") + content)
+    return hasher.hexdigest()[:_DIGITS]
 
 
 def native_folder() -> Path:
@@ -252,7 +256,7 @@ def native_folder() -> Path:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise _unkept(error, folder) from error
+        raise _storage_error(error, folder) from error
     return folder
 
 
@@ -271,22 +275,20 @@ def fetch(
     """
     folder = native_folder() if folder is None else Path(folder).absolute()
     try:
-        found = _whole_file(folder, key, suffix)
-        if found is not None:
-            return found, True
+        path = _whole_file(folder, key, suffix)
+        if path is not None:
+            return path, True
         folder.mkdir(parents=True, exist_ok=True)
         # where nothing can be made, the lock would be waited for in vain
         tempfile.TemporaryFile(dir=folder).close()
-        with _one_at_a_time(folder / f".{key}.lock"):
-            found = _whole_file(folder, key, suffix)
-            return (
-                (found, True) if found is not None else (_built(folder, key, suffix, build), False)
-            )
+        with _hold_lock(folder / f".{key}.lock"):
+            path = _whole_file(folder, key, suffix)
+            return (path, True) if path is not None else (_build(folder, key, suffix, build), False)
     except OSError as error:
-        raise _unkept(error, folder) from error
+        raise _storage_error(error, folder) from error
 
 
-def _unkept(error: OSError, folder: Path) -> OSError:
+def _storage_error(error: OSError, folder: Path) -> OSError:
     remedy = (
         "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
         "with free space"
@@ -295,7 +297,7 @@ def _unkept(error: OSError, folder: Path) -> OSError:
     return OSError(error.errno, problem, str(folder))
 
 
-def _built(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
+def _build(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
     storage.remove_leftovers(folder, _BUILDING)
     temporary = folder / f"{storage.own_prefix(_BUILDING)}{secrets.token_hex(8)}{suffix}"
     try:
@@ -318,8 +320,8 @@ def _whole_file(folder: Path, key: str, suffix: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock ``path``, which spares a second process the same work; what is built is safe
+def _hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock ``path``, which spares a second process the same work; the build is safe
     without it.
     """
     from filelock import FileLock, Timeout

@@ -73,7 +73,7 @@ class HostInstruction:
 
     @property
     def ends(self) -> bool:
-        """True when what stands behind it is not the next to run: a jump without a condition, a
+        """True when the instruction behind it is not the next to run: a jump without a condition, a
         return.
         """
         return bool(_END.fullmatch(self.mnemonic))
@@ -81,8 +81,8 @@ class HostInstruction:
     @property
     def target(self) -> int | None:
         """The offset that a branch names, None where it names none or is no branch."""
-        named = self.is_branch and self.operands and _TARGET.fullmatch(self.operands[0])
-        return int(named[1], 16) if named else None
+        match = self.is_branch and self.operands and _TARGET.fullmatch(self.operands[0])
+        return int(match[1], 16) if match else None
 
     @property
     def loads(self) -> bool:
@@ -135,22 +135,22 @@ class HostFunction:
         Behind it stand constants, which a listing shows as instructions. A jump to an address that
         is computed may reach any: then nothing is left out.
         """
-        places = {instruction.offset: place for place, instruction in enumerate(self.instructions)}
-        reached, waiting = set(), [0]
+        indices = {instruction.offset: index for index, instruction in enumerate(self.instructions)}
+        reachable, waiting = set(), [0]
         while waiting:
-            place = waiting.pop()
-            if place in reached or place >= len(self.instructions):
+            index = waiting.pop()
+            if index in reachable or index >= len(self.instructions):
                 continue
-            reached.add(place)
-            instruction = self.instructions[place]
+            reachable.add(index)
+            instruction = self.instructions[index]
             target = instruction.target
             if instruction.mnemonic.startswith("jmp") and target is None:
                 return self
-            if target in places:
-                waiting.append(places[target])
+            if target in indices:
+                waiting.append(indices[target])
             if not instruction.ends:
-                waiting.append(place + 1)
-        return HostFunction(self.name, self.instructions[: max(reached, default=-1) + 1])
+                waiting.append(index + 1)
+        return HostFunction(self.name, self.instructions[: max(reachable, default=-1) + 1])
 
     def text(self) -> str:
         """Return the listing: a line an instruction with its offset from the function's start."""
@@ -167,7 +167,7 @@ def parse(listing: str) -> dict[str, HostFunction]:
     """Return the functions in what ``objdump -d --no-show-raw-insn -M intel`` printed, the C
     runtime's own left out.
     """
-    found: dict[str, list[HostInstruction]] = {}
+    functions: dict[str, list[HostInstruction]] = {}
     name, in_text = "", True
     for line in listing.splitlines():
         section, label, instruction = (
@@ -180,10 +180,12 @@ def parse(listing: str) -> dict[str, HostFunction]:
         elif label:
             name = label[1] if in_text and not _RUNTIME.fullmatch(label[1]) else ""
             if name:
-                found[name] = []
+                functions[name] = []
         elif instruction and name:
-            found[name].append(_instruction(int(instruction[1], 16), instruction[2]))
-    return {name: HostFunction(name, tuple(instructions)) for name, instructions in found.items()}
+            functions[name].append(_instruction(int(instruction[1], 16), instruction[2]))
+    return {
+        name: HostFunction(name, tuple(instructions)) for name, instructions in functions.items()
+    }
 
 
 def _instruction(offset: int, text: str) -> HostInstruction:
@@ -195,5 +197,5 @@ def _instruction(offset: int, text: str) -> HostInstruction:
 
 
 def _is_filler(instruction: HostInstruction) -> bool:
-    same = instruction.mnemonic == "xchg" and len(set(instruction.operands)) == 1
-    return instruction.mnemonic in ("nop", "nopw", "nopl", "int3") or same
+    is_self_exchange = instruction.mnemonic == "xchg" and len(set(instruction.operands)) == 1
+    return instruction.mnemonic in ("nop", "nopw", "nopl", "int3") or is_self_exchange

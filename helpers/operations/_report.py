@@ -196,7 +196,7 @@ class OperationProfile(trees.LayerProfile):
         return trees.html_tree(_LAYOUT, self._display_rows(), _summary(self))
 
     def _display_rows(self) -> list[trees.Row]:
-        return trees.folded(self._rows())
+        return trees.fold_rows(self._rows())
 
     def _rows(self) -> list[trees.Row]:
         total = max((row.forward_flops for row in self.layers), default=0)

@@ -1,5 +1,5 @@
-"""Collectives written out as messages: who sends which elements to whom in which step, and what
-comes of them.
+"""Collectives written out as messages: source, target, elements and step of each, and the traffic
+in sum.
 
 The algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective
 Communication Operations in MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce
@@ -42,7 +42,9 @@ class Message(Record):
 
 
 class RankTraffic(Record):
-    """What one rank sends and receives in a collective, and in how many messages. Lesson 05."""
+    """The bytes that one rank sends and receives in a collective, and the number of its messages.
+    Lesson 05.
+    """
 
     rank: int
     sent_messages: int
@@ -71,15 +73,15 @@ class Collective(Record):
 
     def ranks(self) -> tuple[RankTraffic, ...]:
         """Return the traffic of each rank, in rank order. Lesson 05."""
-        sent: Counter[int] = Counter()
-        received: Counter[int] = Counter()
-        count: Counter[int] = Counter()
+        sent_bytes: Counter[int] = Counter()
+        received_bytes: Counter[int] = Counter()
+        message_counts: Counter[int] = Counter()
         for message in self.messages:
-            sent[message.source] += message.size_bytes
-            received[message.target] += message.size_bytes
-            count[message.source] += 1
+            sent_bytes[message.source] += message.size_bytes
+            received_bytes[message.target] += message.size_bytes
+            message_counts[message.source] += 1
         return tuple(
-            RankTraffic(rank, count[rank], sent[rank], received[rank])
+            RankTraffic(rank, message_counts[rank], sent_bytes[rank], received_bytes[rank])
             for rank in range(self.world_size)
         )
 
@@ -90,8 +92,14 @@ class Collective(Record):
         The label says to whom it goes. Lesson 05.
         """
         bars = (
-            Activity(f"rank {m.source}", m.step, m.step + 1, m.action, f"to {m.target}")
-            for m in sorted(self.messages, key=lambda m: (m.source, m.step))
+            Activity(
+                f"rank {message.source}",
+                message.step,
+                message.step + 1,
+                message.action,
+                f"to {message.target}",
+            )
+            for message in sorted(self.messages, key=lambda message: (message.source, message.step))
         )
         return tuple(bars)
 
@@ -127,10 +135,10 @@ def collective(
     choice("algorithm", algorithm, ALGORITHMS)
     choice("operation", operation, OPERATIONS)
     rounds = ALGORITHMS[algorithm](operation, world_size, length) if world_size > 1 else []
-    sent = [[piece for piece in pieces if piece[3] > piece[2]] for pieces in rounds]
+    nonempty_rounds = [[piece for piece in pieces if piece[3] > piece[2]] for pieces in rounds]
     messages = tuple(
         Message(step, source, target, start, stop, (stop - start) * element_bytes, action)
-        for step, pieces in enumerate(filter(None, sent))
+        for step, pieces in enumerate(filter(None, nonempty_rounds))
         for source, target, start, stop, action in pieces
     )
     return Collective(
@@ -141,14 +149,14 @@ def collective(
         element_bytes=element_bytes,
         steps=1 + messages[-1].step if messages else 0,
         total_bytes=sum(message.size_bytes for message in messages),
-        busiest_port_bytes=_busiest(messages),
+        busiest_port_bytes=_busiest_port_bytes(messages),
         messages=messages,
     )
 
 
 class RingFrame(Record):
-    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and what the
-    step moves.
+    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and the moves
+    of the step.
 
     ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 05.
     """
@@ -165,46 +173,54 @@ def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
     It follows the messages of ``collective("all_reduce", "ring", ...)``, as
     :func:`helpers.studies.data_parallel.execute` sends them. Lesson 05.
     """
-    planned = collective("all_reduce", "ring", world_size=world_size, length=world_size)
-    held = [[frozenset({own})] * world_size for own in range(world_size)]
+    plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
+    contents = [[frozenset({rank})] * world_size for rank in range(world_size)]
     frames = []
-    for step in range(planned.steps + 1):
-        before = tuple(tuple(chunks) for chunks in held)
-        sent = [message for message in planned.messages if message.step == step]
-        frames.append(RingFrame(step, before, tuple((m.source, m.target, m.start) for m in sent)))
-        for m in sent:
-            kept = before[m.target][m.start] if m.action == "reduce" else frozenset()
-            held[m.target][m.start] = kept | before[m.source][m.start]
+    for step in range(plan.steps + 1):
+        previous = tuple(tuple(chunks) for chunks in contents)
+        messages = [message for message in plan.messages if message.step == step]
+        frames.append(
+            RingFrame(
+                step,
+                previous,
+                tuple((message.source, message.target, message.start) for message in messages),
+            )
+        )
+        for message in messages:
+            accumulated = (
+                previous[message.target][message.start]
+                if message.action == "reduce"
+                else frozenset()
+            )
+            contents[message.target][message.start] = (
+                accumulated | previous[message.source][message.start]
+            )
     return tuple(frames)
 
 
-def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:
+def input_bounds(plan: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
-    gathers = planned.operation == "all_gather"
-    return (
-        chunk(rank, planned.world_size, length=planned.length) if gathers else (0, planned.length)
-    )
+    gathers = plan.operation == "all_gather"
+    return chunk(rank, plan.world_size, length=plan.length) if gathers else (0, plan.length)
 
 
-def result_bounds(planned: Collective, rank: int) -> tuple[int, int]:
+def result_bounds(plan: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` ends with start and stop in the whole buffer."""
-    scatters = planned.operation == "reduce_scatter"
-    return (
-        chunk(rank, planned.world_size, length=planned.length) if scatters else (0, planned.length)
-    )
+    scatters = plan.operation == "reduce_scatter"
+    return chunk(rank, plan.world_size, length=plan.length) if scatters else (0, plan.length)
 
 
-def check_input(planned: Collective, rank: int, shape: tuple[int, ...]) -> None:
-    """Raise ValueError when ``shape`` is not what ``rank`` has to bring."""
-    start, stop = input_bounds(planned, rank)
+def check_input(plan: Collective, rank: int, shape: tuple[int, ...]) -> None:
+    """Raise ValueError when ``shape`` is not the shape that ``rank`` has to bring."""
+    start, stop = input_bounds(plan, rank)
     if tuple(shape) != (stop - start,):
         raise ValueError(
             f"rank {rank} brings {stop - start} elements in one dimension to this "
-            f"{planned.operation} of {planned.length}; got the shape {tuple(shape)}"
+            f"{plan.operation} of {plan.length}; got the shape {tuple(shape)}"
         )
 
 
-def _busiest(messages: Sequence[Message]) -> int:
+def _busiest_port_bytes(messages: Sequence[Message]) -> int:
     ports: Counter[tuple[str, int]] = Counter()
     for message in messages:
         ports["out", message.source] += message.size_bytes
@@ -237,10 +253,10 @@ def _ring(operation: str, ranks: int, length: int) -> _Steps:
 
 
 def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
-    whole = (0, length)
+    all_elements = (0, length)
     chunks = [chunk(rank, ranks, length=length) for rank in range(ranks)]
-    up = chunks if operation == "all_gather" else [whole] * ranks
-    down = chunks if operation == "reduce_scatter" else [whole] * ranks
+    up = chunks if operation == "all_gather" else [all_elements] * ranks
+    down = chunks if operation == "reduce_scatter" else [all_elements] * ranks
     action = "copy" if operation == "all_gather" else "reduce"
     return [[(rank, 0, *up[rank], action)] for rank in range(1, ranks)] + [
         [(0, rank, *down[rank], "copy")] for rank in range(1, ranks)
@@ -248,10 +264,10 @@ def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
 
 
 def _tree(operation: str, ranks: int, length: int) -> _Steps:
-    def below(rank: int, distance: int) -> tuple[int, int]:
+    def subtree(rank: int, distance: int) -> tuple[int, int]:
         # the ranks of this subtree are neighbours, and so are their chunks
-        last = min(rank + distance, ranks) - 1
-        return chunk(rank, ranks, length=length)[0], chunk(last, ranks, length=length)[1]
+        last_rank = min(rank + distance, ranks) - 1
+        return chunk(rank, ranks, length=length)[0], chunk(last_rank, ranks, length=length)[1]
 
     distances = [1 << bit for bit in range((ranks - 1).bit_length())]
     pairs = {
@@ -264,7 +280,7 @@ def _tree(operation: str, ranks: int, length: int) -> _Steps:
             (
                 child,
                 parent,
-                *(below(child, d) if gathers else (0, length)),
+                *(subtree(child, d) if gathers else (0, length)),
                 "copy" if gathers else "reduce",
             )
             for child, parent in pairs[d]
@@ -273,7 +289,7 @@ def _tree(operation: str, ranks: int, length: int) -> _Steps:
     ]
     down = [
         [
-            (parent, child, *(below(child, d) if scatters else (0, length)), "copy")
+            (parent, child, *(subtree(child, d) if scatters else (0, length)), "copy")
             for child, parent in pairs[d]
         ]
         for d in reversed(distances)
@@ -283,27 +299,32 @@ def _tree(operation: str, ranks: int, length: int) -> _Steps:
 
 def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
     cores = 1 << (ranks.bit_length() - 1)  # the largest power of 2 that is no more than the ranks
-    folded = ranks - cores  # so many cores stand for two neighbours each: 2c takes part, 2c+1 waits
-    rank_of = [2 * core if core < folded else core + folded for core in range(cores)]
-    waiting = [(2 * core + 1, 2 * core) for core in range(folded)]
+    # so many cores stand for two neighbours each: 2c takes part, 2c+1 waits
+    folded_cores = ranks - cores
+    rank_of = [2 * core if core < folded_cores else core + folded_cores for core in range(cores)]
+    waiting = [(2 * core + 1, 2 * core) for core in range(folded_cores)]
 
     def span(first: int, last: int) -> tuple[int, int]:
-        end = rank_of[last] + (last < folded)
+        end = rank_of[last] + (last < folded_cores)
         return chunk(rank_of[first], ranks, length=length)[0], chunk(end, ranks, length=length)[1]
 
-    def exchange(distance: int, *, own: bool, action: str) -> list[tuple[int, int, int, int, str]]:
+    def exchange(
+        distance: int, *, sends_own: bool, action: str
+    ) -> list[tuple[int, int, int, int, str]]:
         pieces = []
         for core in range(cores):
             partner = core ^ distance
-            first = (core if own else partner) // distance * distance
+            first = (core if sends_own else partner) // distance * distance
             pieces.append(
                 (rank_of[core], rank_of[partner], *span(first, first + distance - 1), action)
             )
         return pieces
 
     distances = [1 << bit for bit in range(cores.bit_length() - 1)]
-    halving = [exchange(distance, own=False, action="reduce") for distance in reversed(distances)]
-    doubling = [exchange(distance, own=True, action="copy") for distance in distances]
+    halving = [
+        exchange(distance, sends_own=False, action="reduce") for distance in reversed(distances)
+    ]
+    doubling = [exchange(distance, sends_own=True, action="copy") for distance in distances]
     fold = [[(idle, core, 0, length, "reduce") for idle, core in waiting]]
     bring = [[(idle, core, *chunk(idle, ranks, length=length), "copy") for idle, core in waiting]]
     hand = [[(core, idle, *chunk(idle, ranks, length=length), "copy") for idle, core in waiting]]

@@ -1,4 +1,4 @@
-"""Which collectives were called, how often, and the bytes of their buffers."""
+"""The collectives that were called: the number of calls, and the bytes of their buffers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
 
 
 class CollectiveCalls(Record):
-    """How often one rank called a collective, and the bytes of its whole buffers over all calls.
+    """The number of calls of one collective by a rank, and the bytes of its whole buffers over all
+    calls.
 
     The whole buffer is what the models call n: for an all-gather the output, for a reduce-scatter
     the input. Lesson 05.
@@ -46,7 +47,8 @@ class CollectiveCounts(Record):
     collectives: tuple[CollectiveCalls, ...]
 
     def calls(self, collective: str) -> int:
-        """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never.
+        """Return the number of calls of ``collective`` ("all_reduce", "all_gather", ...): 0 if
+        none.
 
         Lesson 05.
         """
@@ -61,7 +63,7 @@ class CollectiveCounts(Record):
 
 
 class CollectiveCounter:
-    """What :func:`count_collectives` has counted so far, on this rank. Lesson 05."""
+    """The counts of :func:`count_collectives` so far, on this rank. Lesson 05."""
 
     def __init__(self) -> None:
         self._calls: Counter[str] = Counter()
@@ -110,11 +112,11 @@ class _Watch(TorchDispatchMode):
             and name not in _NOT_COUNTED
         ):
             plain = name.strip("_")
-            named = next(
+            collective = next(
                 (field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain
             )
-            given = [] if named == "barrier" else [*args, *(kwargs or {}).values(), result]
-            self.counter.add(named, max(map(_tensor_bytes, given), default=0))
+            buffers = [] if collective == "barrier" else [*args, *(kwargs or {}).values(), result]
+            self.counter.add(collective, max(map(_tensor_bytes, buffers), default=0))
         return result
 
 

@@ -1,4 +1,4 @@
-"""What communication costs: alpha-beta models of collectives and of a data-parallel step.
+"""The costs of communication: alpha-beta models of collectives and of a data-parallel step.
 
 alpha is a link's latency, beta one over its bandwidth, p the ranks, n the bytes of the whole
 buffer. The arithmetic of a reduction is left out: it is small beside the network's beta. On slow
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from helpers.checks import boolean, members, number, whole_number
-from helpers.links import Activity, Link, Timeline, checked_link, joined
+from helpers.links import Activity, Link, Timeline, join_activities, require_link
 from helpers.parallel._collectives import Collective
 from helpers.results import Record
 
@@ -59,7 +59,7 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
 def _ring_pass_s(world_size: int, size_bytes: float, link: Link) -> float:
     ranks = whole_number("world_size", world_size, at_most=_MOST_RANKS)
-    return (ranks - 1) * checked_link("link", link).transfer_s(
+    return (ranks - 1) * require_link("link", link).transfer_s(
         number("size_bytes", size_bytes, at_least=0) / ranks
     )
 
@@ -78,33 +78,39 @@ def schedule(planned: Collective, link: Link) -> Timeline:
             f"this {planned.operation} sends nothing (world size {planned.world_size}, "
             f"{planned.length} elements): it takes no time"
         )
-    return joined(_scheduled(planned, link))
+    return join_activities(_message_activities(planned, link))
 
 
-def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
-    ready = [0.0] * planned.world_size
-    for step in range(planned.steps):
-        after = list(ready)
-        for m in (message for message in planned.messages if message.step == step):
-            start_s = max(ready[m.source], ready[m.target])
-            end_s = start_s + link.transfer_s(m.size_bytes)
-            after[m.source], after[m.target] = (
-                max(after[m.source], end_s),
-                max(after[m.target], end_s),
+def _message_activities(plan: Collective, link: Link) -> Iterator[Activity]:
+    ready = [0.0] * plan.world_size
+    for step in range(plan.steps):
+        next_ready = list(ready)
+        for message in (message for message in plan.messages if message.step == step):
+            start_s = max(ready[message.source], ready[message.target])
+            end_s = start_s + link.transfer_s(message.size_bytes)
+            next_ready[message.source], next_ready[message.target] = (
+                max(next_ready[message.source], end_s),
+                max(next_ready[message.target], end_s),
             )
-            yield Activity(f"rank {m.source} sends", start_s, end_s, "send", f"to {m.target}")
             yield Activity(
-                f"rank {m.target} receives", start_s, end_s, "receive", f"from {m.source}"
+                f"rank {message.source} sends", start_s, end_s, "send", f"to {message.target}"
             )
-        ready = after
+            yield Activity(
+                f"rank {message.target} receives",
+                start_s,
+                end_s,
+                "receive",
+                f"from {message.source}",
+            )
+        ready = next_ready
 
 
 # A data-parallel step.
 
 
 class LayerCost(Record):
-    """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of
-    its gradient.
+    """The cost of a layer for a rank: the seconds of its forward and its backward pass, and the
+    bytes of its gradient.
 
     Raises ValueError for one that is negative or not finite. Lesson 05.
     """
@@ -150,8 +156,8 @@ class DdpStep(Record):
         """Return the compute and the buckets as bars of two lanes, for ``gantt``. Lesson 05."""
         bars = [Activity("device", 0.0, self.compute_s, "compute", "forward, backward")]
         bars += [
-            Activity("link", bucket.start_s, bucket.end_s, "all-reduce", f"bucket {place}")
-            for place, bucket in enumerate(self.buckets)
+            Activity("link", bucket.start_s, bucket.end_s, "all-reduce", f"bucket {index}")
+            for index, bucket in enumerate(self.buckets)
         ]
         return tuple(bars)
 
@@ -176,15 +182,15 @@ def bucket_layers(
         whole_number("bucket_bytes", cap)
     buckets: list[tuple[int, ...]] = []
     current: list[int] = []
-    filled = 0
+    filled_bytes = 0
     for layer in reversed(range(len(gradient_bytes))):
         if not gradient_bytes[layer]:
             continue
         current.append(layer)
-        filled += gradient_bytes[layer]
-        if filled >= caps[min(len(buckets), 1)]:
+        filled_bytes += gradient_bytes[layer]
+        if filled_bytes >= caps[min(len(buckets), 1)]:
             buckets.append(tuple(current))
-            current, filled = [], 0
+            current, filled_bytes = [], 0
     return (*buckets, tuple(current)) if current else tuple(buckets)
 
 
@@ -226,9 +232,9 @@ def ddp_step(
     pass_s = sum(layer.forward_s + layer.backward_s for layer in layers)
     moment_s = (micro_batches - 1) * pass_s + sum(layer.forward_s for layer in layers)
     ready_s = {}
-    for place in reversed(range(len(layers))):
-        moment_s += layers[place].backward_s
-        ready_s[place] = moment_s
+    for layer_index in reversed(range(len(layers))):
+        moment_s += layers[layer_index].backward_s
+        ready_s[layer_index] = moment_s
     compute_s = micro_batches * pass_s
     sizes = [layer.gradient_bytes for layer in layers]
     contents = bucket_layers(
@@ -236,9 +242,9 @@ def ddp_step(
     )
     buckets, free_s, link_s = [], 0.0, 0.0
     for inside in contents:
-        size_bytes = sum(sizes[place] for place in inside)
+        size_bytes = sum(sizes[layer_index] for layer_index in inside)
         took_s = all_reduce_s(world_size, size_bytes * wire_share, link=link)
-        ready = max(ready_s[place] for place in inside)
+        ready = max(ready_s[layer_index] for layer_index in inside)
         start_s = max(ready if overlap else compute_s, free_s)
         free_s, link_s = start_s + took_s, link_s + took_s
         buckets.append(BucketCost(inside, size_bytes, ready, start_s, free_s))

@@ -56,9 +56,9 @@ def draw_three(
         raise ValueError(
             f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}"
         )
-    if len(found := [name for name in FOUND if name in numbers]) > 1:
+    if len(found_names := [name for name in FOUND if name in numbers]) > 1:
         raise ValueError(
-            f"{' and '.join(found)} have one colour; draw one of them beside the model"
+            f"{' and '.join(found_names)} have one colour; draw one of them beside the model"
         )
     uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
     if uneven:
@@ -67,21 +67,21 @@ def draw_three(
         )
     numbers = {
         name: [
-            None if value is None else number(f"numbers[{name!r}][{place}]", value)
-            for place, value in enumerate(row)
+            None if value is None else number(f"numbers[{name!r}][{index}]", value)
+            for index, value in enumerate(row)
         ]
         for name, row in numbers.items()
     }
-    drawn, axes = figure(title=title)
-    given = {
+    fig, axes = figure(title=title)
+    series = {
         name: numbers[name]
         for name in _COLOURS
         if name in numbers and any(v is not None for v in numbers[name])
     }
-    width = _GROUP_WIDTH / max(1, len(given))
-    written: list[Annotation] = []
-    for place, (name, values) in enumerate(given.items()):
-        shift = (place - (len(given) - 1) / 2) * width
+    width = _GROUP_WIDTH / max(1, len(series))
+    annotations: list[Annotation] = []
+    for series_index, (name, values) in enumerate(series.items()):
+        shift = (series_index - (len(series) - 1) / 2) * width
         bars = axes.bar(
             [index + shift for index in range(len(settings))],
             [0 if value is None else value for value in values],
@@ -90,7 +90,7 @@ def draw_three(
             label=name,
         )
         texts = ["" if value is None else units.text(value, unit) for value in values]
-        written += axes.bar_label(
+        annotations += axes.bar_label(
             bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222"
         )
     if log:
@@ -101,25 +101,25 @@ def draw_three(
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(_axis_name(unit))
-    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
-    if not _kept_apart(written, drawn):
-        for text in written:
+    fig.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
+    if not _separate_labels(annotations, fig):
+        for text in annotations:
             text.set(rotation=90, fontsize=_LARGEST_PT)
         axes.margins(y=0.35)
-    return drawn
+    return fig
 
 
-def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
+def _separate_labels(texts: Sequence[Annotation], fig: Figure) -> bool:
     """Write ``texts`` smaller, in half points, until all of them stand apart; return whether that
     was enough.
     """
-    beside = _APART_PT / 2 / 72 * drawn.dpi
+    beside = _APART_PT / 2 / 72 * fig.dpi
     for half_points in range(2 * _LARGEST_PT, int(2 * _SMALLEST_PT) - 1, -1):
         for text in texts:
             text.set_fontsize(half_points / 2)
-        drawn.draw_without_rendering()
+        fig.draw_without_rendering()
         boxes = [text.get_window_extent().padded(beside, 1) for text in texts if text.get_text()]
-        if not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2)):
+        if not any(box.overlaps(neighbour) for box, neighbour in itertools.combinations(boxes, 2)):
             return True
     return False
 
@@ -142,41 +142,41 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
         raise ValueError(
             "a logarithmic axis shows numbers above zero only; draw these with log=False"
         )
-    drawn, axes = figure(title=title, height_in=_height_in(len(values)))
-    places, numbers = range(len(values)), list(values.values())
+    fig, axes = figure(title=title, height_in=_height_in(len(values)))
+    positions, numbers = range(len(values)), list(values.values())
     if log:
         axes.set_xscale("log")
-        axes.plot(numbers, places, "o", color=MEASURED, markersize=11)
+        axes.plot(numbers, positions, "o", color=MEASURED, markersize=11)
         axes.set_xlim(
             10 ** math.floor(math.log10(min(numbers))),
             10 ** math.ceil(math.log10(2 * max(numbers))),
         )
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.barh(places, numbers, color=MEASURED, height=0.65)
+        axes.barh(positions, numbers, color=MEASURED, height=0.65)
         axes.margins(x=0.15)
-    for place, value in zip(places, numbers, strict=True):
+    for position, value in zip(positions, numbers, strict=True):
         axes.annotate(
             units.text(value, unit),
-            (value, place),
+            (value, position),
             xytext=(10, 0),
             textcoords="offset points",
             va="center",
             fontsize=11,
         )
-    axes.set_yticks(places, list(values))
+    axes.set_yticks(positions, list(values))
     axes.set_ylim(len(values) - 0.5, -0.5)
     unit_axis(axes, "x", unit)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(
         _axis_name(unit) + (" (each labelled line is ten times the one before)" if log else "")
     )
-    return drawn
+    return fig
 
 
 def _height_in(bars: int) -> float:
-    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that
-    what names need.
+    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that as
+    the names need.
     """
     return min(_AROUND_IN + _BAR_IN * bars, max(_SLIDE_IN, _AROUND_IN + _LEAST_BAR_IN * bars))
 

@@ -68,15 +68,15 @@ def draw_curves(
         for name, values in named("curves", curves, "lists of numbers").items()
     }
     _check(sizes, curves, log)
-    drawn, axes = figure(title=title)
-    others = iter(_OTHERS)
+    fig, axes = figure(title=title)
+    other_looks = iter(_OTHERS)
     for name, values in curves.items():
-        look = _LOOKS[name] if name in _LOOKS else next(others)
-        places = [
+        look = _LOOKS[name] if name in _LOOKS else next(other_looks)
+        points = [
             (size, value) for size, value in zip(sizes, values, strict=True) if value is not None
         ]
         axes.plot(
-            *zip(*places, strict=True) if places else ([], []),
+            *zip(*points, strict=True) if points else ([], []),
             label=name,
             markersize=6,
             linewidth=2,
@@ -103,8 +103,8 @@ def draw_curves(
             fontsize=11,
             color="#444444",
         )
-    drawn.legend(loc="outside lower left", ncols=4, fontsize=11, frameon=False)
-    return drawn
+    fig.legend(loc="outside lower left", ncols=4, fontsize=11, frameon=False)
+    return fig
 
 
 def _size_axis(axes: Axes, sizes: Sequence[float], unit: str) -> None:
@@ -129,10 +129,10 @@ def _value_axis(axes: Axes, values: Sequence[float], log: bool) -> None:
 
 
 def _values(name: str, values: Sequence[float | None]) -> list[float | None]:
-    given = members(f"curves[{name!r}]", values, "numbers")
+    items = members(f"curves[{name!r}]", values, "numbers")
     return [
-        None if value is None else number(f"curves[{name!r}][{place}]", value)
-        for place, value in enumerate(given)
+        None if value is None else number(f"curves[{name!r}][{index}]", value)
+        for index, value in enumerate(items)
     ]
 
 
@@ -142,18 +142,18 @@ def _check(sizes: Sequence[float], curves: Mapping[str, Sequence[float | None]],
         raise ValueError(
             f"{len(sizes)} sizes need as many values; {', '.join(uneven)} has another length"
         )
-    given = [value for values in curves.values() for value in values if value is not None]
-    if not given:
+    values_drawn = [value for values in curves.values() for value in values if value is not None]
+    if not values_drawn:
         raise ValueError("nothing to draw: give at least one size and one value")
     if len([name for name in curves if name not in _LOOKS]) > len(_OTHERS):
         raise ValueError(
             f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got "
             f"{', '.join(curves)}"
         )
-    wrong = [value for value in given if log and value <= 0]
-    if wrong:
+    nonpositive = [value for value in values_drawn if log and value <= 0]
+    if nonpositive:
         raise ValueError(
-            f"{wrong[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or "
+            f"{nonpositive[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or "
             "log=False"
         )
 

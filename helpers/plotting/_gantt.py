@@ -22,8 +22,8 @@ from helpers.plotting._style import (
     STYLE_FILE,
     figure,
     ink_on,
-    labelled,
-    mixed,
+    legible_colour,
+    mix_colours,
     unit_axis,
 )
 from helpers.results import Record
@@ -53,7 +53,7 @@ _MEANINGS = {
 
 
 class Span(Record):
-    """One bar: what ``kind`` of thing filled ``lane`` from ``start`` to ``end``, both in the
+    """One bar: a ``kind`` of activity that fills ``lane`` from ``start`` to ``end``, both in the
     figure's unit.
     """
 
@@ -92,9 +92,9 @@ def gantt(
         )
     if not spans:
         raise ValueError("nothing to draw: give at least one span")
-    for place, span in enumerate(spans):
-        number(f"spans[{place}].start", span.start)
-        number(f"spans[{place}].end", span.end)
+    for index, span in enumerate(spans):
+        number(f"spans[{index}].start", span.start)
+        number(f"spans[{index}].end", span.end)
     backwards = next((span for span in spans if span.end < span.start), None)
     if backwards:
         raise ValueError(
@@ -106,7 +106,7 @@ def gantt(
         list(dict.fromkeys(s.lane for s in spans)),
         colours_of(dict.fromkeys(s.kind for s in spans)),
     )
-    drawn, axes = figure(title=title, height_in=1.5 + _LANE_INCHES * len(lanes))
+    fig, axes = figure(title=title, height_in=1.5 + _LANE_INCHES * len(lanes))
     for span in spans:
         axes.barh(
             lanes.index(span.lane),
@@ -139,34 +139,32 @@ def gantt(
         unit_axis(axes, "x", unit)
     handles = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
     for columns in range(min(5, len(handles)), 0, -1):
-        legend = drawn.legend(
+        legend = fig.legend(
             handles=handles, ncols=columns, loc="outside lower left", frameon=False, fontsize=11
         )
-        if columns == 1 or legend.get_window_extent().width < drawn.bbox.width:
+        if columns == 1 or legend.get_window_extent().width < fig.bbox.width:
             break
         legend.remove()
-    drawn.set_figheight(
-        drawn.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1)
-    )
-    _label(drawn, axes, spans, lanes, colours)
-    return drawn
+    fig.set_figheight(fig.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1))
+    _label(fig, axes, spans, lanes, colours)
+    return fig
 
 
 def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "") -> list[Span]:
-    """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``,
-    for :func:`gantt`.
+    """Return the spans that follow one another from 0 in each lane: ``{lane: {kind: length}}``, for
+    :func:`gantt`.
 
     ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises
     TypeError for what is no mapping, ValueError for a length below 0.
     """
-    found = []
+    spans = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():
         end = 0.0
-        for kind, given in named(f"lanes[{lane!r}]", parts, "lengths").items():
-            length = number(f"lanes[{lane!r}][{kind!r}]", given, at_least=0)
-            found.append(Span(lane, end, end + length, kind, f"{length:{label}}" if label else ""))
+        for kind, value in named(f"lanes[{lane!r}]", parts, "lengths").items():
+            length = number(f"lanes[{lane!r}][{kind!r}]", value, at_least=0)
+            spans.append(Span(lane, end, end + length, kind, f"{length:{label}}" if label else ""))
             end += length
-    return found
+    return spans
 
 
 def colours_of(kinds: Iterable[str]) -> dict[str, str]:
@@ -176,81 +174,85 @@ def colours_of(kinds: Iterable[str]) -> dict[str, str]:
     the other, in the order of their numbers. A colour is the shade of its own that can carry a
     label on light and dark pages.
     """
-    begun: Counter[str] = Counter()
-    others: dict[str, str] = {}
+    meaning_counts: Counter[str] = Counter()
+    other_colours: dict[str, str] = {}
     colours = {}
-    for kind in sorted(kinds, key=_further):  # the sort is stable
+    for kind in sorted(kinds, key=_sort_key):  # the sort is stable
         base = kind.partition(",")[0]
         meaning = _MEANINGS.get(base, base)
-        colour = COLOURS.get(meaning) or others.setdefault(
-            meaning, OTHERS[len(others) % len(OTHERS)]
+        colour = COLOURS.get(meaning) or other_colours.setdefault(
+            meaning, OTHERS[len(other_colours) % len(OTHERS)]
         )
-        colours[kind] = labelled(mixed(colour, "#000000", 1 - (1 - _DARKER) ** begun[meaning]))
-        begun[meaning] += 1
+        colours[kind] = legible_colour(
+            mix_colours(colour, "#000000", 1 - (1 - _DARKER) ** meaning_counts[meaning])
+        )
+        meaning_counts[meaning] += 1
     return colours
 
 
-def _further(kind: str) -> tuple[bool, list[int]]:
+def _sort_key(kind: str) -> tuple[bool, list[int]]:
     """Return whether a kind has a part behind a comma, and that part's numbers."""
     return "," in kind, [int(number) for number in re.findall(r"\d+", kind.partition(",")[2])]
 
 
 def _label(
-    drawn: Figure, axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]
+    fig: Figure, axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]
 ) -> None:
     """Write the labels of ``spans``, all in one size."""
-    drawn.draw_without_rendering()
+    fig.draw_without_rendering()
     begins, ends = axes.get_xlim()
-    per_unit = axes.get_window_extent().width / (ends - begins) * 72 / drawn.dpi
-    seen = [
+    per_unit = axes.get_window_extent().width / (ends - begins) * 72 / fig.dpi
+    visible_spans = [
         (span, min(span.end, ends)) for span in spans if span.label.strip() and span.start < ends
     ]
-    labelled = [(span, (end - span.start) * per_unit) for span, end in seen]
-    fitted = {
-        size: [_fitting(span.label, room, size) for span, room in labelled] for size in _SIZES_PT
+    labelled_spans = [(span, (end - span.start) * per_unit) for span, end in visible_spans]
+    fitted_texts = {
+        size: [_fit_label(span.label, room, size) for span, room in labelled_spans]
+        for size in _SIZES_PT
     }
 
-    def good(size: float) -> tuple[int, int]:
-        """Return how many labels there are, and how many of them whole."""
-        whole = sum(
-            text == span.label for text, (span, _) in zip(fitted[size], labelled, strict=True)
+    def score(size: float) -> tuple[int, int]:
+        """Return the number of labels, and the number of whole ones."""
+        whole_count = sum(
+            text == span.label
+            for text, (span, _) in zip(fitted_texts[size], labelled_spans, strict=True)
         )
-        return sum(map(bool, fitted[size])), whole if size >= _LEAST_WHOLE_PT else 0
+        return sum(map(bool, fitted_texts[size])), whole_count if size >= _LEAST_WHOLE_PT else 0
 
-    size = max(_SIZES_PT, key=good)
-    texts = fitted[size]
-    for text, (span, room), (_, end) in zip(texts, labelled, seen, strict=True):
-        turned = not text and room > size
-        text = text or _fitting(span.label, _LANE_PT, size) if turned else text
+    size = max(_SIZES_PT, key=score)
+    texts = fitted_texts[size]
+    for text, (span, room), (_, end) in zip(texts, labelled_spans, visible_spans, strict=True):
+        is_turned = not text and room > size
+        text = text or _fit_label(span.label, _LANE_PT, size) if is_turned else text
         axes.text(
             (span.start + end) / 2,
             lanes.index(span.lane),
             text,
             ha="center",
-            va="center" if turned else "center_baseline",
-            rotation=90 if turned else 0,
+            va="center" if is_turned else "center_baseline",
+            rotation=90 if is_turned else 0,
             fontsize=size,
             color=ink_on(colours[span.kind]),
         )
 
 
-def _fitting(label: str, room_pt: float, size: float) -> str:
+def _fit_label(label: str, room_pt: float, size: float) -> str:
     """Return as much of ``label`` as ``room_pt`` points hold: all, its last word if that is a
     number, its beginning.
     """
-    most_em, last = _FILLED * room_pt / size, label.split()[-1]
+    most_em, last_word = _FILLED * room_pt / size, label.split()[-1]
     if _width_em(label) <= most_em:
         return label
-    if last.isdigit():
-        return last if _width_em(last) <= most_em else ""
+    if last_word.isdigit():
+        return last_word if _width_em(last_word) <= most_em else ""
     if room_pt <= 3 * size:
         return ""
     ends = range(3, len(label))  # a longer beginning is wider
-    fitting = bisect.bisect_right(ends, most_em, key=lambda end: _width_em(_beginning(label, end)))
-    return _beginning(label, ends[fitting - 1]) if fitting else ""
+    fitting = bisect.bisect_right(ends, most_em, key=lambda end: _width_em(_shorten(label, end)))
+    return _shorten(label, ends[fitting - 1]) if fitting else ""
 
 
-def _beginning(label: str, end: int) -> str:
+def _shorten(label: str, end: int) -> str:
     return f"{label[:end].rstrip()}…"
 
 

@@ -12,7 +12,7 @@ from helpers.checks import boolean, members, named, number, numbers
 from helpers.memory import LayerMemoryProfile, MemoryProfile, WorkingSets
 from helpers.operations import LayerOperations, OperationProfile
 from helpers.plotting._curves import draw_curves
-from helpers.plotting._style import STYLE_FILE, figure, ink_on, labelled, unit_axis
+from helpers.plotting._style import STYLE_FILE, figure, ink_on, legible_colour, unit_axis
 from helpers.training import TrainingEstimate
 
 _SMALL_SHARE = 0.05
@@ -35,15 +35,15 @@ def draw_layers(
         for name, values in named("parts", parts, "lists of numbers").items()
     }
     _check_parts(layers, parts)
-    drawn, axes = figure(title=title, height_in=1.3 + 0.21 * len(layers))
-    left = [0.0] * len(layers)
+    fig, axes = figure(title=title, height_in=1.3 + 0.21 * len(layers))
+    ends = [0.0] * len(layers)
     for colour, (name, values) in zip(_palette(len(parts)), parts.items(), strict=True):
-        axes.barh(range(len(layers)), values, left=left, height=0.74, label=name, color=colour)
-        left = [start + value for start, value in zip(left, values, strict=True)]
-    for place, total in enumerate(left):
+        axes.barh(range(len(layers)), values, left=ends, height=0.74, label=name, color=colour)
+        ends = [start + value for start, value in zip(ends, values, strict=True)]
+    for row, total in enumerate(ends):
         axes.annotate(
             units.text(total, unit),
-            (total, place),
+            (total, row),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
@@ -57,7 +57,7 @@ def draw_layers(
     axes.locator_params(axis="x", nbins=5)
     if len(parts) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=11)
-    return drawn
+    return fig
 
 
 def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
@@ -82,13 +82,13 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
                 f"{name!r} has nothing to share: parts must be at least 0, and one above it"
             )
     names = list(dict.fromkeys(part for parts in wholes.values() for part in parts))
-    colours = dict(zip(names, map(labelled, _palette(len(names))), strict=True))
+    colours = dict(zip(names, map(legible_colour, _palette(len(names))), strict=True))
     with plt.style.context(STYLE_FILE):
-        drawn, places = plt.subplots(
+        fig, panels = plt.subplots(
             1, len(wholes), figsize=(3.0 * len(wholes) + 1.8, 3.4), squeeze=False
         )
-        drawn.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    for axes, (name, parts) in zip(places[0], wholes.items(), strict=True):
+        fig.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    for axes, (name, parts) in zip(panels[0], wholes.items(), strict=True):
         pie = axes.pie(
             parts.values(),
             colors=[colours[part] for part in parts],
@@ -103,8 +103,8 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
             percentage.set_color(ink_on(colours[part]))
         axes.set_title(name, fontsize=12)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colours[name]) for name in names]
-    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=11)
-    return drawn
+    fig.legend(handles, names, loc="outside right center", frameon=False, fontsize=11)
+    return fig
 
 
 def _palette(count: int) -> list[str]:
@@ -115,7 +115,7 @@ def _palette(count: int) -> list[str]:
         base = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     lighter = ["#7FB8D8", "#EAAE7F", "#7FCEB9", "#E5BCD3", "#F2CF7F", "#AAD9F4", "#7F7F7F"]
     shades = [*(f"#{colour.lstrip('#')}" for colour in base), *lighter]
-    return [shades[place % len(shades)] for place in range(count)]
+    return [shades[index % len(shades)] for index in range(count)]
 
 
 def _check_parts(layers: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
@@ -159,7 +159,8 @@ def draw_operations(profile: OperationProfile) -> Figure:
 
 
 def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str) -> Figure:
-    """Return a bar a layer of ``profile``: its working set, or with ``training`` what a step keeps.
+    """Return a bar a layer of ``profile``: its working set, or with ``training`` the bytes that a
+    step keeps.
 
     The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer
     without a byte, and a part that is nothing in every layer, are left out. Lesson 11.
@@ -168,8 +169,8 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
     kinds = _KEPT if training else _WORKING_SET
     rows = [row for row in profile.layers if any(size(row) for size in kinds.values())]
     parts = {name: [size(row) for row in rows] for name, size in kinds.items()}
-    shown = {name: values for name, values in parts.items() if any(values)}
-    return draw_layers([row.layer for row in rows], shown, unit="B", title=title)
+    nonzero_parts = {name: values for name, values in parts.items() if any(values)}
+    return draw_layers([row.layer for row in rows], nonzero_parts, unit="B", title=title)
 
 
 def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
@@ -221,7 +222,7 @@ def _leaves(rows: Sequence[LayerOperations]) -> list[LayerOperations]:
 
 
 def _dots(path: str) -> list[int]:
-    return [place for place, character in enumerate(path) if character == "."]
+    return [index for index, character in enumerate(path) if character == "."]
 
 
 def _without_small(wholes: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -232,12 +233,12 @@ def _without_small(wholes: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
         for part, value in parts.items()
         if value >= _SMALL_SHARE * sum(parts.values())
     }
-    kept = {
+    large_parts = {
         name: {part: value for part, value in parts.items() if part in large}
         for name, parts in wholes.items()
     }
     for name, parts in wholes.items():
-        rest = sum(parts.values()) - sum(kept[name].values())
-        if rest:
-            kept[name]["others"] = rest
-    return kept
+        remainder = sum(parts.values()) - sum(large_parts[name].values())
+        if remainder:
+            large_parts[name]["others"] = remainder
+    return large_parts

@@ -54,9 +54,9 @@ def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tupl
     It is ``width_in`` x ``height_in`` inches. Lesson 02.
     """
     with plt.style.context(STYLE_FILE):
-        drawn, axes = plt.subplots(figsize=(width_in, height_in))
+        fig, axes = plt.subplots(figsize=(width_in, height_in))
         axes.set_title(title)
-    return drawn, axes
+    return fig, axes
 
 
 def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
@@ -87,35 +87,35 @@ def png(drawn: Figure, *, dpi: int | None = None) -> bytes:
     A palette of 128 colours, a third of the bytes: notebooks are kept with their figures. ``dpi``
     is by default the style's.
     """
-    with plt.style.context(STYLE_FILE), io.BytesIO() as rendered, io.BytesIO() as reduced:
+    with plt.style.context(STYLE_FILE), io.BytesIO() as full_png, io.BytesIO() as small_png:
         # texts measure their boxes as they are saved
         drawn.set_dpi(dpi or plt.rcParams["savefig.dpi"])
-        drawn.savefig(rendered, format="png", dpi=drawn.dpi)
-        if _broke_titles(drawn):
-            rendered.seek(0)
-            rendered.truncate()
-            drawn.savefig(rendered, format="png", dpi=drawn.dpi)
-        picture = Image.open(rendered).convert("RGB")
-        few = picture.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        few.save(reduced, format="png", optimize=True)
-        return reduced.getvalue()
+        drawn.savefig(full_png, format="png", dpi=drawn.dpi)
+        if _break_titles(drawn):
+            full_png.seek(0)
+            full_png.truncate()
+            drawn.savefig(full_png, format="png", dpi=drawn.dpi)
+        picture = Image.open(full_png).convert("RGB")
+        paletted = picture.quantize(
+            _COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+        )
+        paletted.save(small_png, format="png", optimize=True)
+        return small_png.getvalue()
 
 
-def _broke_titles(drawn: Figure) -> bool:
+def _break_titles(fig: Figure) -> bool:
     """Break each title that runs out of a figure that was drawn into lines that stay in it; whether
     there was one.
     """
     broken = False
-    for axes in drawn.axes:
+    for axes in fig.axes:
         for text in (child for child in axes.get_children() if isinstance(child, Text)):
             box, title = text.get_window_extent(), text.get_text()
-            if title and title == axes.get_title(loc="left") and box.x1 > drawn.bbox.x1:
-                fitting = len(title) * (drawn.bbox.x1 - box.x0) / box.width
+            if title and title == axes.get_title(loc="left") and box.x1 > fig.bbox.x1:
+                fitting = len(title) * (fig.bbox.x1 - box.x0) / box.width
                 lines = textwrap.wrap(title, int(0.95 * fitting))
                 text.set_text("\n".join(lines))
-                drawn.set_figheight(
-                    drawn.get_figheight() + (len(lines) - 1) * box.height / drawn.dpi
-                )
+                fig.set_figheight(fig.get_figheight() + (len(lines) - 1) * box.height / fig.dpi)
                 broken = True
     return broken
 
@@ -145,14 +145,16 @@ def show(drawn: Figure, *, alt: str) -> None:
     plt.close(drawn)
 
 
-def mixed(colour: str, other: str, share: float) -> str:
+def mix_colours(colour: str, other_colour: str, share: float) -> str:
     """Return ``colour`` with ``share`` of it replaced by ``other``, all written '#RRGGBB'."""
-    pairs = zip(to_rgb(colour), to_rgb(other), strict=True)
-    red, green, blue = ((1 - share) * one + share * two for one, two in pairs)
+    pairs = zip(to_rgb(colour), to_rgb(other_colour), strict=True)
+    red, green, blue = (
+        (1 - share) * channel + share * other_channel for channel, other_channel in pairs
+    )
     return to_hex((red, green, blue)).upper()
 
 
-def labelled(colour: str) -> str:
+def legible_colour(colour: str) -> str:
     """Return the shade of ``colour``, the nearest one, on which a text in :func:`ink_on`'s colour
     can be read.
 
@@ -161,9 +163,9 @@ def labelled(colour: str) -> str:
     orange or green needs another shade.
     """
     shades = (
-        mixed(colour, other, percent / 100)
+        mix_colours(colour, ink, percent / 100)
         for percent in range(101)
-        for other in ("#000000", "#FFFFFF")
+        for ink in ("#000000", "#FFFFFF")
     )
     return next(shade for shade in shades if contrast(shade, ink_on(shade)) >= _LEAST_CONTRAST)
 
@@ -184,14 +186,14 @@ def contrast(colour: str, ink: str) -> float:
     """
     ratios = []
     for on_page in (_in_the_light, _in_the_dark):
-        darker, lighter = sorted(_luminance(on_page(to_rgb(given))) for given in (colour, ink))
+        darker, lighter = sorted(_luminance(on_page(to_rgb(shade))) for shade in (colour, ink))
         ratios.append((lighter + 0.05) / (darker + 0.05))
     return min(ratios)
 
 
 def _in_the_light(colour: _Channels) -> _Channels:
     """Return ``colour`` on a light page, which it is multiplied by."""
-    red, green, blue = (one * page for one, page in zip(colour, _LIGHT_PAGE, strict=True))
+    red, green, blue = (channel * page for channel, page in zip(colour, _LIGHT_PAGE, strict=True))
     return red, green, blue
 
 
@@ -199,10 +201,10 @@ def _in_the_dark(colour: _Channels) -> _Channels:
     """Return ``colour`` on a dark page: inverted, its hue turned back, and screened with the
     page.
     """
-    grey = sum(weight * one for weight, one in zip(_GREY_WEIGHTS, colour, strict=True))
-    turned = (min(1.0, max(0.0, 1 - 2 * grey + one)) for one in colour)
+    grey = sum(weight * channel for weight, channel in zip(_GREY_WEIGHTS, colour, strict=True))
+    inverted = (min(1.0, max(0.0, 1 - 2 * grey + channel)) for channel in colour)
     red, green, blue = (
-        1 - (1 - one) * (1 - page) for one, page in zip(turned, _DARK_PAGE, strict=True)
+        1 - (1 - channel) * (1 - page) for channel, page in zip(inverted, _DARK_PAGE, strict=True)
     )
     return red, green, blue
 

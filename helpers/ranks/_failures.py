@@ -1,5 +1,5 @@
-"""What went wrong in a run on several ranks, told as one error: which rank, which line, and what
-the others did.
+"""The failure of a run on several ranks as one error: its rank, its line, and the states of the
+others.
 
 Lesson 05.
 """
@@ -28,7 +28,7 @@ _HELPERS = str(Path(__file__).resolve().parents[1])
 
 
 class RankState(results.Record):
-    """What one rank had come to when a run was broken off.
+    """The state of one rank when a run was broken off.
 
     ``status``: it ``returned``, ``raised`` an exception, ``died`` (its process ended), or was still
     ``running``. ``message`` says more, ``file``, ``line`` and ``text`` where it stood in the
@@ -80,7 +80,7 @@ class RankError(RuntimeError):
         return self.args[0]
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the message, which holds the rank's own traceback, without
+        """Return the notebook's view: the message, which holds the rank's own traceback, without
         the library's.
         """
         return [f"RankError: {self}"]
@@ -105,11 +105,11 @@ def error(
         key=lambda state: (order[state.status] + state.by_peers, state.raised_at_s, state.rank),
     )
     if first.status == "running":
-        what = f"rank {first.rank} of {len(states)} did not return within {limit_s:g} s"
+        headline = f"rank {first.rank} of {len(states)} did not return within {limit_s:g} s"
     else:
-        what = f"rank {first.rank} of {len(states)} {first.message}"
-    lines = [what, f"  at {first.place}" if first.place else ""]
-    lines += _others(states, first)
+        headline = f"rank {first.rank} of {len(states)} {first.message}"
+    lines = [headline, f"  at {first.place}" if first.place else ""]
+    lines += _describe_others(states, first)
     lines.append(outcome)
     details = first.traceback or (first.output[-2000:] if first.status == "died" else "")
     lines += [f"\n{details.rstrip()}"] if details.strip() else []
@@ -117,32 +117,32 @@ def error(
     return RankError(message, first.rank, tuple(states), first.status == "running")
 
 
-def _others(states: Sequence[RankState], first: RankState) -> list[str]:
+def _describe_others(states: Sequence[RankState], first: RankState) -> list[str]:
     """Return a line for each thing that ranks other than the first did."""
     groups: dict[str, list[int]] = {}
     for state in states:
         if state.rank == first.rank:
             continue
-        same = state.message == first.message and state.place == first.place
-        place = f" at {state.place}" if state.place and not same else ""
+        is_same = state.message == first.message and state.place == first.place
+        location = f" at {state.place}" if state.place and not is_same else ""
         message = state.message.partition("\n")[0]
         brief = message if len(message) <= 200 else f"{message[:200]} ..."
-        groups.setdefault(("the same" if same else brief) + place, []).append(state.rank)
-    return [f"  {_ranks(members)}: {what}" for what, members in groups.items()]
+        groups.setdefault(("the same" if is_same else brief) + location, []).append(state.rank)
+    return [f"  {_ranks(members)}: {description}" for description, members in groups.items()]
 
 
 def _ranks(members: Sequence[int]) -> str:
     if len(members) == 1:
         return f"rank {members[0]}"
-    listed = (
+    listing = (
         ", ".join(map(str, members[:-1]))
         if len(members) <= 12
         else f"{members[0]}, {members[1]}, ..."
     )
-    return f"ranks {listed} and {members[-1]}"
+    return f"ranks {listing} and {members[-1]}"
 
 
-def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
+def raised_state(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
     """Return the state of a rank that answered with an exception."""
     parts = []
     for cause in reversed(answer["causes"]):
@@ -160,7 +160,7 @@ def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
     )
 
 
-def died(rank: int, code: int | None, output: str) -> RankState:
+def died_state(rank: int, code: int | None, output: str) -> RankState:
     """Return the state of a rank whose process ended; ``code`` is negative for a signal.
 
     What Python wrote of a fatal signal, if anything, tells the line.
@@ -172,18 +172,18 @@ def died(rank: int, code: int | None, output: str) -> RankState:
     else:
         message = f"died: its process ended with exit code {code}"
     fatal = output.partition("Fatal Python error")[2]
-    return RankState(rank, "died", message, *_own_line(_dumped(fatal)), output=output)
+    return RankState(rank, "died", message, *_own_line(_parse_dump(fatal)), output=output)
 
 
-def running(rank: int, stack: str, output: str) -> RankState:
+def running_state(rank: int, stack: str, output: str) -> RankState:
     """Return the state of a rank that had not answered; ``stack`` is faulthandler's text."""
-    steps = _dumped(stack)
-    what = "was still running" if steps else "was still running, and did not say where"
+    steps = _parse_dump(stack)
+    message = "was still running" if steps else "was still running, and did not say where"
     waits = bool(steps) and _COLLECTIVES in Path(steps[-1][0]).as_posix()
     return RankState(
         rank,
         "running",
-        what,
+        message,
         *_own_line(steps),
         output=output,
         traceback=_traceback(steps, ""),
@@ -191,7 +191,7 @@ def running(rank: int, stack: str, output: str) -> RankState:
     )
 
 
-def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
+def state_from_text(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
     """Return the state of a rank that left a traceback as ``text``."""
     steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(text)]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
@@ -206,18 +206,18 @@ def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
     )
 
 
-def returned(rank: int, output: str) -> RankState:
+def returned_state(rank: int, output: str) -> RankState:
     """Return the state of a rank that was done."""
     return RankState(rank, "returned", "returned", output=output)
 
 
-def _dumped(text: str) -> list[Step]:
-    """Return the frames in the last stack of what faulthandler wrote, the outermost first."""
-    last = re.split(r"^(?:Stack|Current thread|Thread) .*$", text, flags=re.MULTILINE)[-1]
-    steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(last)]
+def _parse_dump(text: str) -> list[Step]:
+    """Return the frames in the last stack of faulthandler's output, the outermost first."""
+    last_stack = re.split(r"^(?:Stack|Current thread|Thread) .*$", text, flags=re.MULTILINE)[-1]
+    steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(last_stack)]
     ours = (str(Path(_HELPERS, "ranks", name)) for name in ("_worker.py", "_keeper.py"))
-    skipped = {*ours, "<string>"}  # the program of the process is a string
-    return [step for step in reversed(steps) if step[0] not in skipped]
+    skipped_files = {*ours, "<string>"}  # the program of the process is a string
+    return [step for step in reversed(steps) if step[0] not in skipped_files]
 
 
 def _own_line(steps: Sequence[Step]) -> tuple[str, int | None, str]:
@@ -226,8 +226,8 @@ def _own_line(steps: Sequence[Step]) -> tuple[str, int | None, str]:
     """
     if not steps:
         return "", None, ""
-    own = [step for step in steps if not _is_library(step[0])]
-    file, line, _ = (own or list(steps))[-1]
+    own_steps = [step for step in steps if not _is_library(step[0])]
+    file, line, _ = (own_steps or list(steps))[-1]
     return file, line, linecache.getline(file, line).strip()
 
 

@@ -62,15 +62,15 @@ def keep(order: dict[str, Any]) -> None:
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
     control = wire.connect(order["port"], {"token": order["token"], "pid": os.getpid()})
     ranks: dict[int, _Child] = {}
-    stopped = False
+    is_stopped = False
     try:
         wire.send(control, {"forks": forks, "private_bytes": _private_bytes()})
-        stopped = _obey(control, ranks, notebook=notebook, forks=forks)
+        is_stopped = _obey(control, ranks, notebook=notebook, forks=forks)
     except (EOFError, OSError):  # the notebook has closed its end
         pass
     finally:
         _end(ranks)
-    if not stopped and _is_gone(notebook):
+    if not is_stopped and _is_gone(notebook):
         shutil.rmtree(order["folder"], ignore_errors=True)
     os._exit(0)  # PyTorch has nothing to put away that the system does not
 
@@ -79,7 +79,7 @@ def _obey(
     control: connection.Connection, ranks: dict[int, _Child], *, notebook: int, forks: bool
 ) -> bool:
     """Carry out commands, and return True at the last one, False when the notebook is gone."""
-    now = 0
+    current_round = 0
     while os.getppid() == notebook:
         if connection.wait([control], _LOOK_S):
             command = wire.receive(control)
@@ -89,9 +89,9 @@ def _obey(
                 _end(ranks)
                 wire.send(control, {"all_ended": True})
             for order in command.get("orders", ()):
-                now = order["round"]
+                current_round = order["round"]
                 ranks[order["rank"]] = _start(order, control, forks=forks)
-        _tell_ended(ranks, now, control)
+        _report_ended(ranks, current_round, control)
     return False
 
 
@@ -103,7 +103,7 @@ def _is_gone(notebook: int) -> bool:
 
 
 def _load(modules: Sequence[str]) -> None:
-    """Import what a rank needs, and ``modules``, which the notebook has: here once, in place of
+    """Import the modules that a rank needs, and the notebook's ``modules``: here once, in place of
     once a rank.
     """
     with contextlib.suppress(ModuleNotFoundError):  # without it, functions of modules can be sent
@@ -121,7 +121,7 @@ def _load(modules: Sequence[str]) -> None:
 
 
 def _threads() -> int:
-    """Return how many threads this process has, on Linux."""
+    """Return the number of threads of this process, on Linux."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -202,12 +202,14 @@ def _spawn(order: dict[str, Any]) -> _Child:
     return process
 
 
-def _tell_ended(ranks: dict[int, _Child], now: int, control: connection.Connection) -> None:
+def _report_ended(
+    ranks: dict[int, _Child], current_round: int, control: connection.Connection
+) -> None:
     for rank, child in list(ranks.items()):
         if (code := child.poll()) is not None:
             processes.end_group(child.pid)  # what the rank itself had started
             del ranks[rank]
-            wire.send(control, {"ended": rank, "code": code, "round": now})
+            wire.send(control, {"ended": rank, "code": code, "round": current_round})
 
 
 def _end(ranks: dict[int, _Child]) -> None:

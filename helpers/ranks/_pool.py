@@ -67,7 +67,7 @@ class Pool:
         self._private_bytes: int | None = None
 
     def start(self) -> None:
-        """Start what does not run yet, so that every rank has joined the group.
+        """Start the processes that do not run yet, so that every rank has joined the group.
 
         Raises MemoryError when the ranks would not fit, RuntimeError when they do not start.
         """
@@ -82,7 +82,7 @@ class Pool:
                 self._start_keeper(end_s, heavy)
                 if heavy and may_fork() and not self.forks:  # it may be they that started a thread
                     self._start_keeper(end_s, [])
-                self._tell_how()
+                self._notice_slow_start()
             if self._private_bytes is not None:
                 _require_room(self.world_size, self._private_bytes, free_bytes())
             self._order_ranks()
@@ -94,7 +94,7 @@ class Pool:
             raise
 
     def read_output(self, rank: int) -> str:
-        """Return what ``rank`` has printed since its function began, the middle left out if it is
+        """Return the output of ``rank`` since its function began, the middle left out if it is
         long.
         """
         path = self.folder / worker.OUTPUT.format(rank)
@@ -103,24 +103,22 @@ class Pool:
         with open(path, "rb") as file:
             head = file.read(processes.KEPT_OUTPUT_BYTES)
             file.seek(max(len(head), file.seek(0, os.SEEK_END) - processes.KEPT_OUTPUT_BYTES))
-            return processes.joined_output(head, file.tell() - len(head), file.read())
+            return processes.join_output(head, file.tell() - len(head), file.read())
 
     def stacks(self, ranks: list[int]) -> dict[int, str]:
-        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing
-        came.
-        """
+        """Ask ``ranks`` where they stand; return their stacks by rank, "" where nothing came."""
         paths = {rank: self.folder / worker.STACK.format(rank) for rank in ranks}
         if hasattr(signal, "SIGUSR1"):
             for rank in ranks:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pids[rank], signal.SIGUSR1)
             end_s = time.monotonic() + _STACK_LIMIT_S
-            before: list[int] = []
+            previous_sizes: list[int] = []
             while time.monotonic() < end_s:
                 sizes = [path.stat().st_size for path in paths.values()]
-                if all(sizes) and sizes == before:
+                if all(sizes) and sizes == previous_sizes:
                     break
-                before = sizes
+                previous_sizes = sizes
                 time.sleep(_QUIET_S)  # what still grows is still being written
         return {
             rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()
@@ -154,8 +152,8 @@ class Pool:
 
     def end_ranks(self) -> None:
         """End all ranks of this start; the keeper stays, and starts the next."""
-        for joined in self.ranks.values():
-            joined.close()
+        for channel in self.ranks.values():
+            channel.close()
         self.ranks, self.pids = {}, {}
         if self._control is None:
             self._end_keeper()
@@ -197,7 +195,7 @@ class Pool:
             "restore": {name: os.environ.get(name) for name in single},
         }
         with open(self.folder / "keeper.txt", "wb") as log:
-            started = self._keeper = subprocess.Popen(
+            keeper_process = self._keeper = subprocess.Popen(
                 processes.python(keeper.KEEPER),
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -205,14 +203,14 @@ class Pool:
                 env={**os.environ, **single},
                 **processes.own_group(),
             )
-        assert started.stdin is not None
-        started.stdin.write(json.dumps(order).encode() + b"\n")
-        started.stdin.close()
-        self._control = self._accept_from(started.pid, end_s)
-        first = self._receive(self._control, end_s)
-        self.forks, self._private_bytes = first["forks"], first["private_bytes"]
+        assert keeper_process.stdin is not None
+        keeper_process.stdin.write(json.dumps(order).encode() + b"\n")
+        keeper_process.stdin.close()
+        self._control = self._accept_from(keeper_process.pid, end_s)
+        report = self._receive(self._control, end_s)
+        self.forks, self._private_bytes = report["forks"], report["private_bytes"]
 
-    def _tell_how(self) -> None:
+    def _notice_slow_start(self) -> None:
         if may_fork() and not self.forks:
             console.notice(
                 "ranks cannot be forked here (importing PyTorch starts threads, or fork is "
@@ -240,11 +238,11 @@ class Pool:
 
     def _gather_ranks(self, end_s: float) -> set[int]:
         while len(self.ranks) < self.world_size:
-            joined, hello = self._accept(end_s)
+            channel, hello = self._accept(end_s)
             if hello.get("round") != self.rounds:
-                joined.close()  # of a start that was broken off
+                channel.close()  # of a start that was broken off
                 continue
-            self.ranks[hello["rank"]], self.pids[hello["rank"]] = joined, hello["pid"]
+            self.ranks[hello["rank"]], self.pids[hello["rank"]] = channel, hello["pid"]
         return set(self.ranks)
 
     def _next_ready(self, joining: set[int], end_s: float) -> int:
@@ -262,31 +260,31 @@ class Pool:
                 raise RuntimeError(
                     f"rank {rank} did not start: its process ended\n{self.read_output(rank)}"
                 )
-        raise self._too_late()
+        raise self._start_timeout()
 
     def _accept_from(self, process: int, end_s: float) -> connection.Connection:
         while True:
-            joined, hello = self._accept(end_s)
+            channel, hello = self._accept(end_s)
             if hello["pid"] == process:
-                return joined
-            joined.close()  # of a start that was broken off
+                return channel
+            channel.close()  # of a start that was broken off
 
     def _accept(self, end_s: float) -> tuple[connection.Connection, dict[str, Any]]:
         assert self._server is not None
         while time.monotonic() < end_s:
             if connection.wait([self._server], _POLL_S):
-                if (accepted := wire.accept(self._server, self._token)) is not None:
-                    return accepted
+                if (arrival := wire.accept(self._server, self._token)) is not None:
+                    return arrival
             elif self._control is not None and self._control.poll():
                 self._read_control()
             self._require_started()
-        raise self._too_late()
+        raise self._start_timeout()
 
-    def _receive(self, joined: connection.Connection, end_s: float) -> dict[str, Any]:
-        if not joined.poll(max(0.0, end_s - time.monotonic())):
-            raise self._too_late()
+    def _receive(self, channel: connection.Connection, end_s: float) -> dict[str, Any]:
+        if not channel.poll(max(0.0, end_s - time.monotonic())):
+            raise self._start_timeout()
         try:
-            return wire.receive(joined)
+            return wire.receive(channel)
         except (EOFError, OSError) as error:
             raise RuntimeError(
                 f"the ranks' keeper ended while it started\n{self._log()}"
@@ -304,7 +302,7 @@ class Pool:
                 f"rank {rank} ended while it started (exit code {code})\n{self.read_output(rank)}"
             )
 
-    def _too_late(self) -> RuntimeError:
+    def _start_timeout(self) -> RuntimeError:
         return RuntimeError(
             f"the ranks were not ready after {_START_LIMIT_S:.0f} s, and were ended\n{self._log()}"
         )
@@ -350,33 +348,33 @@ def free_bytes(root: Path = Path("/")) -> int:
     """
     free = processes.psutil("how much memory is free is read with").virtual_memory().available
     limit = read_memory_limit(root)
-    used = next(
+    used_bytes = next(
         (int(path.read_text()) for name in _USAGE_FILES if (path := root / name).exists()), None
     )
-    if limit is None or used is None:
+    if limit is None or used_bytes is None:
         return free
     # Pages of files that were read once are the first to go when memory is needed.
     statistics = root / "sys/fs/cgroup/memory.stat"
     lines = statistics.read_text().splitlines() if statistics.exists() else []
-    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return max(0, min(free, limit - used + cached))
+    cached_bytes = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return max(0, min(free, limit - used_bytes + cached_bytes))
 
 
 def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
     """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need over nine tenths of
     ``free`` bytes.
     """
-    most = int(free * (1 - _LEFT_SHARE)) // rank_bytes
-    if world_size > most:
-        size, needed, left = (
+    most_ranks = int(free * (1 - _LEFT_SHARE)) // rank_bytes
+    if world_size > most_ranks:
+        size, needed_text, free_text = (
             units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free)
         )
         advice = (
-            f"take at most {most} ranks, or close other programs"
-            if most
+            f"take at most {most_ranks} ranks, or close other programs"
+            if most_ranks
             else "close other programs"
         )
         raise MemoryError(
             f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need "
-            f"{needed}; {left} of memory are free, of which a tenth stays so: {advice}"
+            f"{needed_text}; {free_text} of memory are free, of which a tenth stays so: {advice}"
         )

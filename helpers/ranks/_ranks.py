@@ -65,8 +65,8 @@ class Ranks:
                 "parts of them"
             )
         self.world_size = whole_number("world_size", world_size, at_most=_MOST_RANKS)
-        shared = max(1, torch.get_num_threads() // self.world_size)
-        self.threads = shared if threads is None else whole_number("threads", threads)
+        thread_share = max(1, torch.get_num_threads() // self.world_size)
+        self.threads = thread_share if threads is None else whole_number("threads", threads)
         self.device = _device(device, self.world_size)
         self.output: tuple[str, ...] = ("",) * self.world_size
         self._pool = Pool(self.world_size, threads=self.threads, device=self.device)
@@ -112,7 +112,7 @@ class Ranks:
         if not self._close.alive:
             raise RuntimeError("these ranks are closed; make new ones: Ranks(world_size)")
         limit_s = number("timeout_s", timeout_s, above=0)
-        task = processes.packed(function, args, caller="run", pack=worker.pack)
+        task = processes.pack_call(function, args, caller="run", pack=worker.pack)
         pool = self._pool
         pool.start()
         try:
@@ -158,9 +158,9 @@ def _collect(
     """Give the order to all ranks, and return the state of each and, where all returned, their
     values.
     """
-    for joined in pool.ranks.values():
+    for channel in pool.ranks.values():
         try:
-            wire.send(joined, order)
+            wire.send(channel, order)
         except OSError:  # it has died since the last run: reading from it will tell
             continue
     end_s = time.monotonic() + limit_s
@@ -193,8 +193,8 @@ def _answer(pool: Pool, rank: int) -> dict[str, Any]:
 
 
 def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
-    """Return what the ranks returned; the answer of a rank whose value cannot be loaded here
-    becomes an exception.
+    """Return the ranks' values; the answer of a rank whose value cannot be loaded here becomes an
+    exception.
     """
     values = {}
     for rank, answer in answers.items():
@@ -204,8 +204,10 @@ def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
         try:
             values[rank] = pickle.loads(path.read_bytes())
         except Exception as error:
-            what = f"returned a value that cannot be loaded here ({type(error).__name__}: {error})"
-            answers[rank] = worker.refusal(what) | {"at_s": answer["at_s"]}
+            message = (
+                f"returned a value that cannot be loaded here ({type(error).__name__}: {error})"
+            )
+            answers[rank] = worker.refusal(message) | {"at_s": answer["at_s"]}
         path.unlink()
     return values
 
@@ -213,18 +215,18 @@ def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
 def _state(pool: Pool, rank: int, answer: dict[str, Any] | None, stack: str) -> failures.RankState:
     output = pool.read_output(rank)
     if answer is None:
-        return failures.running(rank, stack, output)
+        return failures.running_state(rank, stack, output)
     if answer["status"] == "died":
-        return failures.died(rank, pool.wait_for_code(rank), output)
+        return failures.died_state(rank, pool.wait_for_code(rank), output)
     return (
-        failures.raised(rank, answer, output)
+        failures.raised_state(rank, answer, output)
         if answer["status"] == "raised"
-        else failures.returned(rank, output)
+        else failures.returned_state(rank, output)
     )
 
 
 def _show(output: tuple[str, ...]) -> None:
-    """Print what the ranks printed, rank after rank, each line with its rank's number."""
+    """Print the ranks' output, rank after rank, each line with its rank's number."""
     for rank, text in enumerate(output):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")

@@ -67,7 +67,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)  # PyTorch's own, in 
 
 
 class RankOutput(results.Record):
-    """What one rank of a script printed (``output``), and wrote to its standard error (``errors``).
+    """The output of one rank of a script (``output``), and its standard error (``errors``).
 
     Lesson 05.
     """
@@ -242,19 +242,19 @@ def _end(agents: list[subprocess.Popen[bytes]]) -> None:
     for agent in running:
         agent.suspend()
     ranks = [child for agent in running for child in agent.children()]
-    started = [child for agent in running for child in agent.children(recursive=True)]
+    children = [child for agent in running for child in agent.children(recursive=True)]
     if hasattr(signal, "SIGUSR1"):
         for rank in ranks:
-            _ignoring_the_dead(psutil, rank.send_signal, signal.SIGABRT)
+            _ignore_dead(psutil, rank.send_signal, signal.SIGABRT)
         psutil.wait_procs(ranks, timeout=_DUMP_S)
-    for process in (*running, *started):
-        _ignoring_the_dead(psutil, process.kill)
+    for process in (*running, *children):
+        _ignore_dead(psutil, process.kill)
     for agent in agents:
         agent.wait()
-    psutil.wait_procs(started, timeout=_DUMP_S)
+    psutil.wait_procs(children, timeout=_DUMP_S)
 
 
-def _ignoring_the_dead(psutil: Any, act: Any, *arguments: Any) -> None:
+def _ignore_dead(psutil: Any, act: Any, *arguments: Any) -> None:
     try:
         act(*arguments)
     except psutil.NoSuchProcess:
@@ -271,7 +271,7 @@ def _read(
     wall_s: float,
 ) -> ScriptRun:
     ranks, restarts = [], 0
-    for place, node in enumerate(by_rank):
+    for node_index, node in enumerate(by_rank):
         attempts = sorted(
             folder.glob(f"{node}/*/attempt_*"), key=lambda path: int(path.name.rpartition("_")[2])
         )
@@ -282,7 +282,12 @@ def _read(
                 for file in ("stdout.log", "stderr.log")
             )
             ranks.append(
-                RankOutput(rank=place * per_node + local, node=place, output=output, errors=errors)
+                RankOutput(
+                    rank=node_index * per_node + local,
+                    node=node_index,
+                    output=output,
+                    errors=errors,
+                )
             )
     return ScriptRun(
         script=script,
@@ -316,10 +321,10 @@ def _error(run: ScriptRun, limit_s: float | None) -> TorchrunError:
 
 def _state(rank: RankOutput, code: int | None, *, timed_out: bool) -> failures.RankState:
     if timed_out:
-        return failures.running(rank.rank, rank.errors, rank.output)
+        return failures.running_state(rank.rank, rank.errors, rank.output)
     trace = _RANK_PREFIX.sub("", rank.errors).rpartition("Traceback (most recent call last):")
     if trace[1]:
-        return failures.printed(
+        return failures.state_from_text(
             rank.rank,
             trace[1] + trace[2],
             rank.output,
@@ -327,5 +332,5 @@ def _state(rank: RankOutput, code: int | None, *, timed_out: bool) -> failures.R
         )
     # with which the engine ends the ranks that did not fail
     if code is not None and code != -signal.SIGTERM:
-        return failures.died(rank.rank, code, rank.errors)
+        return failures.died_state(rank.rank, code, rank.errors)
     return failures.RankState(rank.rank, "returned", "did not fail by itself", output=rank.output)

@@ -35,40 +35,40 @@ def listen() -> socket.socket:
 
 def connect(port: int, hello: dict[str, Any]) -> Connection:
     """Return a connection to the notebook after ``hello``, which holds the token."""
-    opened = socket.create_connection((LOOPBACK, port), timeout=_HELLO_LIMIT_S)
-    opened.settimeout(None)
-    joined = _as_connection(opened)
-    send(joined, hello)
-    return joined
+    tcp_socket = socket.create_connection((LOOPBACK, port), timeout=_HELLO_LIMIT_S)
+    tcp_socket.settimeout(None)
+    channel = _as_connection(tcp_socket)
+    send(channel, hello)
+    return channel
 
 
 def accept(server: socket.socket, token: str) -> tuple[Connection, dict[str, Any]] | None:
     """Return the next connection and its hello, or None for one that does not show ``token``."""
-    opened, _ = server.accept()
-    joined = _as_connection(opened)
+    tcp_socket, _ = server.accept()
+    channel = _as_connection(tcp_socket)
     try:
-        hello = receive(joined) if joined.poll(_HELLO_LIMIT_S) else {}
+        hello = receive(channel) if channel.poll(_HELLO_LIMIT_S) else {}
         if hmac.compare_digest(str(hello["token"]).encode(), token.encode()):
-            return joined, hello
+            return channel, hello
     except (EOFError, OSError, ValueError, KeyError, TypeError):
         pass  # not one of ours: it is turned away below
-    joined.close()
+    channel.close()
     return None
 
 
-def send(joined: Connection, message: dict[str, Any]) -> None:
+def send(channel: Connection, message: dict[str, Any]) -> None:
     """Send ``message``. Raises OSError when the other side is gone."""
-    joined.send_bytes(json.dumps(message).encode())
+    channel.send_bytes(json.dumps(message).encode())
 
 
-def receive(joined: Connection) -> dict[str, Any]:
+def receive(channel: Connection) -> dict[str, Any]:
     """Return the next message. Raises EOFError or OSError when the other side is gone."""
-    return json.loads(joined.recv_bytes(_LONGEST_BYTES))
+    return json.loads(channel.recv_bytes(_LONGEST_BYTES))
 
 
-def _as_connection(opened: socket.socket) -> Connection:
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(opened.detach())
+def _as_connection(tcp_socket: socket.socket) -> Connection:
+    tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(tcp_socket.detach())
 
 
 def loopback_interface() -> str | None:

@@ -59,7 +59,7 @@ def serve(order: dict[str, Any]) -> None:
 
 
 def _capture(path: Path) -> None:
-    """Send all that this process prints, also what C code prints, to the file at ``path``."""
+    """Send the output of this process, also of its C code, to the file at ``path``."""
     output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
     for target in (1, 2):
         os.dup2(output, target)
@@ -91,12 +91,12 @@ def _join(order: dict[str, Any]) -> None:
     if order["device"] == "cuda":
         torch.cuda.set_device(rank)
         backend = "cpu:gloo,cuda:nccl"
-    shared = dist.TCPStore(
+    tcp_store = dist.TCPStore(
         wire.LOOPBACK, order["store_port"], is_master=False, wait_for_workers=False
     )
     # Addresses of ranks that have ended stand in the store; under a prefix of its own no start
     # reads them.
-    store = dist.PrefixStore(f"start-{order['round']}", shared)
+    store = dist.PrefixStore(f"start-{order['round']}", tcp_store)
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVES_LIMIT
     )
@@ -126,19 +126,19 @@ def _pack(value: Any, path: Path) -> dict[str, Any]:
     except Exception as error:
         path.unlink(missing_ok=True)
         kind = type(value).__name__
-        what = (
+        message = (
             f"returned a {kind}, which cannot be sent back ({type(error).__name__}: "
             f"{_message(error)})"
         )
-        return refusal(what)
+        return refusal(message)
     return {"status": "returned"}
 
 
-def refusal(what: str) -> dict[str, Any]:
+def refusal(message: str) -> dict[str, Any]:
     """Return the answer of a rank whose value did not come through."""
     return {
         "status": "raised",
-        "what": what,
+        "what": message,
         "steps": [],
         "headline": "",
         "causes": [],
@@ -186,15 +186,15 @@ def _is_far_or_view(tensor: Any) -> bool:
 
 
 def pack(value: Any) -> bytes:
-    """Return what :func:`dump` writes."""
+    """Return the bytes that :func:`dump` writes."""
     buffer = io.BytesIO()
     dump(value, buffer)
     return buffer.getvalue()
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """Return what the notebook needs to tell of ``error``; it has the cells' text, so it writes the
-    traceback.
+    """Return the facts from which the notebook tells of ``error``; it has the cells' text, so it
+    writes the traceback.
     """
     kind, message = type(error).__name__, _message(error)
     causes = [
@@ -213,7 +213,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """Yield what led to ``error``, the nearest first, at most three."""
+    """Yield the causes of ``error``, the nearest first, at most three."""
     for _ in range(3):
         if error.__cause__ is not None:
             error, link = error.__cause__, "The above was the direct cause of what follows:"

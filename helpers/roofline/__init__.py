@@ -1,5 +1,4 @@
-"""A workload on a machine's measured limits: what it can attain, what bounds it, and how long it
-takes.
+"""A workload on a machine's measured limits: its attainable rate, its bound, and its time.
 
 :func:`model` works from two numbers of the workload and the limits that
 :func:`helpers.hardware.probe` measured, and measures nothing. :func:`roofline` times a model's

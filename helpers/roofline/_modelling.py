@@ -1,5 +1,5 @@
 """The roofline model: the time of a workload from its FLOPs, its bytes and a machine's limits,
-beside what is measured.
+beside measured times.
 
 A function, or every layer of a model, is timed here and put under the roofs.
 """
@@ -22,7 +22,8 @@ COMPUTE_BOUND, MEMORY_BOUND, OVERHEAD_BOUND = "compute-bound", "memory-bound", "
 
 
 class Workload(Record):
-    """What is to be done: ``flops`` operations in ``dtype`` on ``moved_bytes`` read and written.
+    """The work of a kernel or a layer: ``flops`` operations in ``dtype`` on ``moved_bytes`` read
+    and written.
 
     ``working_set_bytes`` are the distinct bytes touched, which decide the memory level; by default
     ``moved_bytes``, as where each byte moves once. ``calls`` of operators make it up: each costs
@@ -95,7 +96,7 @@ class RooflinePoint(Record):
 
     @property
     def modelled_flops_per_s(self) -> float:
-        """FLOP/s at the modelled time: below the roof by what the call overhead costs."""
+        """FLOP/s at the modelled time: below the roof by the call overhead."""
         return self.flops / self.modelled_s
 
 
@@ -147,13 +148,13 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
     )
 
 
-def require_limits(given: object) -> MachineLimits:
-    """Return ``given``; raise TypeError unless they are the limits of a machine."""
-    if not isinstance(given, MachineLimits):
+def require_limits(limits: object) -> MachineLimits:
+    """Return ``limits``; raise TypeError unless they are the limits of a machine."""
+    if not isinstance(limits, MachineLimits):
         raise TypeError(
-            f"limits are what helpers.probe() returns, not {type(given).__name__} {given!r:.40}"
+            f"limits are what helpers.probe() returns, not {type(limits).__name__} {limits!r:.40}"
         )
-    return given
+    return limits
 
 
 def peak_of(limits: MachineLimits, dtype: str) -> float:
@@ -161,10 +162,10 @@ def peak_of(limits: MachineLimits, dtype: str) -> float:
     another.
     """
     if dtype not in limits.peak_flops:
-        measured = ", ".join(limits.peak_flops) or "none"
+        measured_types = ", ".join(limits.peak_flops) or "none"
         raise ValueError(
             f"no peak was measured for {dtype!r} on this machine{_why(limits)}; there is one for "
-            f"{measured}"
+            f"{measured_types}"
         )
     return limits.peak_flops[dtype]
 
@@ -181,12 +182,12 @@ def _level(
                 "level"
             )
         return chosen, chosen.bandwidth_bytes_per_s
-    wanted = (
+    working_set_bytes = (
         workload.moved_bytes if workload.working_set_bytes is None else workload.working_set_bytes
     )
     for level in limits.memory_levels:
         bandwidth = level.bandwidth_bytes_per_s
-        if bandwidth is not None and (level is limits.memory or level.fits(wanted)):
+        if bandwidth is not None and (level is limits.memory or level.fits(working_set_bytes)):
             return level, bandwidth
     raise ValueError(
         f"the bandwidth of {limits.memory.name} could not be measured here{_why(limits)}; "
@@ -236,12 +237,12 @@ def datasheet_roof(
     require_device(device)
     peak = device.peak(dtype, unit=unit)
     if peak is None or peak.dense_flops_per_s is None:
-        known = list(
+        known_peaks = list(
             dict.fromkeys(row.dtype for row in device.peaks if row.dense_flops_per_s is not None)
         )
         raise ValueError(
             f"the dense peak of {device.name} in {dtype}{f' on its {unit} units' if unit else ''} "
-            f"is unknown; known are {', '.join(known) or 'none'}"
+            f"is unknown; known are {', '.join(known_peaks) or 'none'}"
         )
     if device.memory_bandwidth_bytes_per_s is None:
         raise ValueError(
@@ -259,13 +260,13 @@ def check_limits(limits: MachineLimits | None, device: torch.device) -> MachineL
     On CUDA the number of CPU threads does not matter. Raises TypeError for what are no limits.
     """
     limits = require_limits(limits)
-    theirs = torch.device(limits.device)
-    if theirs.type != device.type:
+    limits_device = torch.device(limits.device)
+    if limits_device.type != device.type:
         raise ValueError(
-            f"these limits were measured on {theirs}, and this runs on {device}; measure the "
-            f"limits of {device.type} first: probe(device={device.type!r})"
+            f"these limits were measured on {limits_device}, and this runs on {device}; measure "
+            f"the limits of {device.type} first: probe(device={device.type!r})"
         )
-    if theirs.type == "cpu" and limits.threads != torch.get_num_threads():
+    if limits_device.type == "cpu" and limits.threads != torch.get_num_threads():
         raise ValueError(
             f"these limits were measured with {limits.threads} threads, and PyTorch now uses "
             f"{torch.get_num_threads()}; call probe() again, or "
@@ -338,8 +339,8 @@ def workload_of(
     training: bool = False,
     dtype: str = "float32",
 ) -> Workload:
-    """Return what :func:`.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an
-    operator.
+    """Return ``counted``, a result of :func:`.operations.profile_ops`, as a workload: a profile, a
+    layer, an operator.
 
     It is called ``name``, by default as the model, layer or operator, and computes in ``dtype``.
     With ``training`` the backward pass is added to the forward. An operator's row has one phase,
@@ -352,8 +353,10 @@ def workload_of(
     """
     boolean("training", training)
     if isinstance(counted, OperatorOperations):
-        moved = counted.read_bytes + counted.written_bytes
-        return Workload(name or counted.operator, counted.flops, moved, dtype, calls=counted.calls)
+        moved_bytes = counted.read_bytes + counted.written_bytes
+        return Workload(
+            name or counted.operator, counted.flops, moved_bytes, dtype, calls=counted.calls
+        )
     if not isinstance(counted, OperationProfile | LayerOperations):
         raise TypeError(
             "workload_of takes what profile_ops returns (a profile, one of its layers or "
@@ -361,16 +364,18 @@ def workload_of(
         )
     phases = ("forward", "backward") if training else ("forward",)
     flops = sum(getattr(counted, f"{phase}_flops") for phase in phases)
-    moved = sum(
-        getattr(counted, f"{phase}_{way}_bytes") for phase in phases for way in ("read", "written")
+    moved_bytes = sum(
+        getattr(counted, f"{phase}_{direction}_bytes")
+        for phase in phases
+        for direction in ("read", "written")
     )
     if isinstance(counted, OperationProfile):
         calls = sum(row.calls for row in counted.operators if row.phase in phases)
-        return Workload(name or counted.model, flops, moved, dtype, calls=max(1, calls))
+        return Workload(name or counted.model, flops, moved_bytes, dtype, calls=max(1, calls))
     calls = max(1, counted.calls) * (
         1 + _BACKWARD_CALLS * (training and counted.backward_flops > 0)
     )
-    return Workload(name or counted.layer or counted.kind, flops, moved, dtype, calls=calls)
+    return Workload(name or counted.layer or counted.kind, flops, moved_bytes, dtype, calls=calls)
 
 
 def roofline(
@@ -405,11 +410,11 @@ def roofline(
     limits = check_limits(limits, steps.device_of(model, arguments))
     dtype = str(steps.dtype_of(model)).removeprefix("torch.")
     peak_of(limits, dtype)  # refused before anything is timed
-    counted = count(model, arguments, training=training)
-    timed = profiling.profile_time(
+    operation_profile = count(model, arguments, training=training)
+    time_profile = profiling.profile_time(
         model, arguments, training=training, loss=loss, budget_s=budget_s
     )
-    return join(counted, timed, limits, dtype=dtype)
+    return join(operation_profile, time_profile, limits, dtype=dtype)
 
 
 def count(model: nn.Module, inputs: steps.Inputs, *, training: bool) -> OperationProfile:
@@ -420,41 +425,46 @@ def count(model: nn.Module, inputs: steps.Inputs, *, training: bool) -> Operatio
 
 
 def join(
-    counted: OperationProfile, timed: profiling.TimeProfile, limits: MachineLimits, *, dtype: str
+    operation_profile: OperationProfile,
+    time_profile: profiling.TimeProfile,
+    limits: MachineLimits,
+    *,
+    dtype: str,
 ) -> RooflineProfile:
     """Put the counts and the times of the same layers together with the model; measures nothing.
 
     Raises ValueError where nothing moves bytes, or the two are not of the same model.
     """
-    rows = {row.layer: row for row in counted.layers}
-    placed, left_out, left_out_s = [], [], 0.0
-    for part in timed.parts():
+    rows = {row.layer: row for row in operation_profile.layers}
+    placements, left_out, left_out_s = [], [], 0.0
+    for part in time_profile.parts():
         row = rows.get(part.layer)
-        if row is None or not _moves(row, timed.training):
+        if row is None or not _moves(row, time_profile.training):
             left_out.append(part.layer or part.kind)
             left_out_s += part.total_s
             continue
-        point = model(workload_of(row, training=timed.training, dtype=dtype), limits)
-        placed.append(_placement(row, point, part.total_s))
-    if not placed:
+        point = model(workload_of(row, training=time_profile.training, dtype=dtype), limits)
+        placements.append(_placement(row, point, part.total_s))
+    if not placements:
         raise ValueError(
-            f"no layer of {timed.model} both moves bytes and was timed: views alone move none, and "
-            f"counts of {counted.model} for {counted.input} go with no times of {timed.model} for "
-            f"{timed.input}"
+            f"no layer of {time_profile.model} both moves bytes and was timed: views alone move "
+            "none, and "
+            f"counts of {operation_profile.model} for {operation_profile.input} go with no times "
+            f"of {time_profile.model} for {time_profile.input}"
         )
     modelled_s, measured_s = (
-        sum(row.modelled_s for row in placed),
-        sum(row.measured_s for row in placed),
+        sum(row.modelled_s for row in placements),
+        sum(row.measured_s for row in placements),
     )
     return derived(
         RooflineProfile,
-        timed,
+        time_profile,
         modelled_s=modelled_s,
         measured_s=measured_s,
         time_ratio=measured_s / modelled_s,
         left_out=tuple(left_out),
         left_out_s=left_out_s,
-        layers=tuple(placed),
+        layers=tuple(placements),
     )
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from helpers.plotting._style import COLOURS, STYLE_FILE, ink_on, labelled, mixed
+from helpers.plotting._style import COLOURS, STYLE_FILE, ink_on, legible_colour, mix_colours
 
 INK, QUIET, EMPTY = "#222222", "#555555", "#EEEEEE"
 DATA, COMPUTING, SENDING, WAITING = (
@@ -56,7 +56,7 @@ def box(
     read.
     """
     if colour not in _PLAIN:
-        colour = labelled(colour)
+        colour = legible_colour(colour)
     # add_patch would look through its curves for limits, which are set
     axes.add_artist(
         FancyBboxPatch(
@@ -145,4 +145,4 @@ def keys(axes: Axes, left: float, top: float, swatches: dict[str, tuple[str, str
 
 def tint(colour: str, share: float = 0.6) -> str:
     """Return ``colour`` with ``share`` of white in it."""
-    return mixed(colour, "#FFFFFF", share)
+    return mix_colours(colour, "#FFFFFF", share)

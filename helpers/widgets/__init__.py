@@ -1,6 +1,4 @@
-"""What a reader touches: predictions that lock, answers that wait for them, figures with
-sliders.
-"""
+"""Widgets for the reader: predictions that lock, answers that wait for them, sliders."""
 
 from helpers import _faces as faces
 

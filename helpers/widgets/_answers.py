@@ -1,5 +1,5 @@
-"""The answer beside the reader's number and the model's, and how such numbers are read and
-written.
+"""The answer beside the reader's number and the model's, and the reading and writing of such
+numbers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Answer(results.Result):
             ("modelled", self.modelled),
             (self.evidence, self.found),
         )
-        shown = [
+        labelled_values = [
             (name, value) for name, value in numbers if value is not None or name == "predicted"
         ]
         return [
@@ -65,7 +65,7 @@ class Answer(results.Result):
                 NO_PREDICTION if value is None else quantity(value, self.unit),
                 self._beside(name, value),
             )
-            for name, value in shown
+            for name, value in labelled_values
         ]
 
     def _beside(self, name: str, value: float | None) -> str:

@@ -51,11 +51,13 @@ def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, An
     for setting in views:
         if set(setting) != set(choices):
             raise ValueError(f"the view {dict(setting)} must set exactly {', '.join(choices)}")
-        wrong = [name for name, value in setting.items() if value not in list(choices[name])]
-        if wrong:
+        invalid_names = [
+            name for name, value in setting.items() if value not in list(choices[name])
+        ]
+        if invalid_names:
             raise ValueError(
-                f"the view {dict(setting)} sets {', '.join(wrong)} to a value that its slider does "
-                "not have"
+                f"the view {dict(setting)} sets {', '.join(invalid_names)} to a value that its "
+                "slider does not have"
             )
 
 

@@ -27,7 +27,9 @@ _waiting: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDiction
 
 
 class _Listener:
-    """Keeps what an answer form does when its question is locked, for as long as the form lives."""
+    """Keeps the callback of an answer form for the lock of its question, for as long as the form
+    lives.
+    """
 
     def __init__(self, question: str, refresh: Callable[[], None]) -> None:
         self.question, self.refresh = question, refresh
@@ -71,18 +73,18 @@ class Prediction:
         Raises ValueError when no number is given, or several answers, or a published one without
         its source. Lesson 00.
         """
-        given = {
+        evidence_values = {
             "measured": measured,
             "counted": counted,
             "simulated": simulated,
             "published": published,
             "stated": stated,
         }
-        answers = {name: number for name, number in given.items() if number is not None}
+        answers = {name: number for name, number in evidence_values.items() if number is not None}
         if not answers and modelled is None:
             raise ValueError(
-                f"reveal what? Give modelled= or one of {', '.join(given)}, in the unit of the "
-                "question"
+                f"reveal what? Give modelled= or one of {', '.join(evidence_values)}, in the unit "
+                "of the question"
             )
         if len(answers) > 1:
             raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
@@ -96,8 +98,8 @@ class Prediction:
                 "a published number has its source, and no other has one: give published= and "
                 "source="
             )
-        [(evidence, found)] = answers.items() or [("measured", None)]
-        answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
+        [(evidence, value)] = answers.items() or [("measured", None)]
+        answer = Answer(self.question, self.unit, None, modelled, value, evidence, source)
         from IPython.display import display
 
         if console.is_headless():
@@ -119,7 +121,8 @@ class Prediction:
 
 
 def predict(question: str, unit: str) -> Prediction:
-    """Ask ``question``, whose answer is a number in ``unit``, and lock what the reader types.
+    """Ask ``question``, whose answer is a number in ``unit``, and lock the number that the reader
+    types.
 
     ``unit`` is one of ``units.BASE_UNITS``, in which the reader may write '3 ms' or '24 GiB', or
     any short word such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line.
@@ -173,8 +176,8 @@ def _question_form(question: str, unit: str) -> ipywidgets.Widget:
 
     button.on_click(submit)
     settle()
-    asked = ipywidgets.HTML(f"<b>{html.escape(question)}</b>")
-    return ipywidgets.VBox([asked, ipywidgets.HBox([box, button]), message])
+    label = ipywidgets.HTML(f"<b>{html.escape(question)}</b>")
+    return ipywidgets.VBox([label, ipywidgets.HBox([box, button]), message])
 
 
 def _answer_form(answer: Answer) -> ipywidgets.Widget:
@@ -183,7 +186,7 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
     """
     import ipywidgets
 
-    shown = ipywidgets.HTML()
+    output = ipywidgets.HTML()
     beside = ipywidgets.Output(layout=ipywidgets.Layout(display="none"))
     skip = ipywidgets.Button(
         description="Show it without a prediction",
@@ -193,12 +196,12 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
     def reveal() -> None:
         store.mark_seen(answer.question, answer.unit)
         entry = store.read().get(answer.question)
-        locked = (
+        locked_answer = (
             replace(answer, predicted=entry.value, after_answer=entry.after_answer)
             if entry
             else answer
         )
-        shown.value = locked._repr_html_()
+        output.value = locked_answer._repr_html_()
         skip.layout.display = "none"
         beside.layout.display = ""
 
@@ -206,11 +209,11 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
         if _locked_value(answer.question) is not None:
             reveal()
             return
-        shown.value = "The answer is ready. Lock in your prediction above to see it."
+        output.value = "The answer is ready. Lock in your prediction above to see it."
         skip.layout.display = ""
 
     skip.on_click(lambda _: reveal())
-    form = ipywidgets.VBox([shown, skip, beside])
+    form = ipywidgets.VBox([output, skip, beside])
     form.listener, form.beside = _Listener(answer.question, refresh), beside
     refresh()
     return form
@@ -221,7 +224,7 @@ _holding: list[ipywidgets.Output] = []
 
 
 def _hold_back(box: ipywidgets.Output) -> None:
-    """Send what the running cell shows from here on into ``box``, which its form shows with the
+    """Send the running cell's output from here on into ``box``, which its form shows with the
     answer.
     """
     from IPython import get_ipython

@@ -1,6 +1,4 @@
-"""What is kept of the reader: predictions, in one private file beside the lessons and never in a
-notebook.
-"""
+"""The reader's predictions, kept in one private file beside the lessons and never in a notebook."""
 
 from __future__ import annotations
 
@@ -39,7 +37,9 @@ class StoredPrediction(results.Record):
 
 
 class LessonProgress(results.Record):
-    """One lesson's questions, and how many the reader has predicted and seen answered."""
+    """One lesson's questions, and the numbers of those that the reader has predicted and seen
+    answered.
+    """
 
     lesson: str
     title: str
@@ -131,7 +131,7 @@ def _change(
 
 
 def progress(*, course: Path | None = None) -> Progress:
-    """Return what is done of each lesson in the folder ``course``, from the reader's private file.
+    """Return the reader's progress in each lesson of the folder ``course``, from the private file.
 
     Lesson 00.
     """
@@ -140,8 +140,8 @@ def progress(*, course: Path | None = None) -> Progress:
         one_of(
             "course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out"
         )
-    found = sorted(folder.glob("*.ipynb")) if folder else []
-    notebooks = [path for path in found if _LESSON.fullmatch(path.stem)]
+    paths = sorted(folder.glob("*.ipynb")) if folder else []
+    notebooks = [path for path in paths if _LESSON.fullmatch(path.stem)]
     if not notebooks:
         raise FileNotFoundError(
             "no lessons here; start JupyterLab with `make lab`, from the course's own folder"
@@ -152,17 +152,21 @@ def progress(*, course: Path | None = None) -> Progress:
 
 def _of_lesson(path: Path, entries: dict[str, StoredPrediction]) -> LessonProgress:
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    asked = [
+    questions = [
         question
         for cell in notebook["cells"]
         if cell["cell_type"] == "code"
         for question in _questions(cell)
     ]
-    known = [entries[question] for question in asked if question in entries]
+    stored = [entries[question] for question in questions if question in entries]
     title = notebook["metadata"].get("lesson", {}).get("title", path.stem[3:].replace("_", " "))
-    predicted = sum(entry.value is not None for entry in known)
+    predicted_count = sum(entry.value is not None for entry in stored)
     return LessonProgress(
-        path.stem[:2], title, len(asked), predicted, sum(entry.answer_seen for entry in known)
+        path.stem[:2],
+        title,
+        len(questions),
+        predicted_count,
+        sum(entry.answer_seen for entry in stored),
     )
 
 
@@ -180,10 +184,12 @@ def _questions(cell: dict) -> list[str]:
     except SyntaxError:  # a cell that the reader is still writing
         return []
     calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
-    named = [
+    predict_calls = [
         call
         for call in calls
         if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"
     ]
-    values = [call.args[0].value for call in named if isinstance(call.args[0], ast.Constant)]
+    values = [
+        call.args[0].value for call in predict_calls if isinstance(call.args[0], ast.Constant)
+    ]
     return [value.strip() for value in values if isinstance(value, str)]

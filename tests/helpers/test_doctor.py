@@ -86,9 +86,9 @@ def test_no_line_holds_the_home_folder_or_the_name_of_the_machine(monkeypatch):
     expected = "~/x on (this machine) and " + (
         "(environment)/lib" if sys.prefix != sys.base_prefix else sys.prefix + "/lib"
     )
-    assert doctor._public(text) == expected
+    assert doctor._hide_private_names(text) == expected
     monkeypatch.setenv("HOME", "/")
-    assert doctor._public("a/b") == "a/b"
+    assert doctor._hide_private_names("a/b") == "a/b"
 
 
 def fixed(*checks: Check) -> Diagnosis:
@@ -412,7 +412,7 @@ def test_nvrtc_compiles_or_says_that_it_is_not_there(monkeypatch):
         found = doctor._check_nvrtc()
         assert found.works, str(found)
         assert re.search(r"sm_\d+, nvdisasm lists its \d+ instructions$", found.detail)
-    monkeypatch.setattr(nvrtc, "_places", list)
+    monkeypatch.setattr(nvrtc, "_library_folders", list)
     assert_mends(doctor._check_nvrtc(), seen="no NVRTC beside torch", mend="CUDA build of torch")
 
 
@@ -422,7 +422,7 @@ def test_an_nvrtc_that_does_not_load_or_does_not_compile(tmp_path, monkeypatch):
         monkeypatch.setattr(doctor, "_CUDA_PROGRAM", "this is not CUDA")
         assert_mends(doctor._check_nvrtc(), seen="NVRTC refuses line 1", mend="line 1")
     (tmp_path / "libnvrtc.so.13").write_text("not a library")
-    monkeypatch.setattr(nvrtc, "_places", lambda: [[tmp_path]])
+    monkeypatch.setattr(nvrtc, "_library_folders", lambda: [[tmp_path]])
     assert_mends(
         doctor._check_nvrtc(), seen="libnvrtc.so.13 does not load", mend="CUDA build of torch"
     )

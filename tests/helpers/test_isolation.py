@@ -49,7 +49,7 @@ def unlimited_system(monkeypatch):
     watch.
     """
     code = (
-        "\nimport helpers.isolation._child as child\nchild._held_limit = lambda memory_bytes: "
+        "\nimport helpers.isolation._child as child\nchild._memory_limiter = lambda memory_bytes: "
         "None\nserve(folder)\n"
     )
     monkeypatch.setattr(child, "BOOTSTRAP", child.BOOTSTRAP.replace("\nserve(folder)\n", code))
@@ -240,7 +240,7 @@ def test_below_the_limit_it_runs_and_above_it_is_out_of_memory():
 
 @on_linux
 def test_the_test_above_would_see_a_limit_that_is_not_set(monkeypatch):
-    unlimited = "child._held_limit = lambda _: lambda: lambda: None"
+    unlimited = "child._memory_limiter = lambda _: lambda: lambda: None"
     code = f"\nimport helpers.isolation._child as child\n{unlimited}\nserve(folder)\n"
     monkeypatch.setattr(child, "BOOTSTRAP", child.BOOTSTRAP.replace("\nserve(folder)\n", code))
     assert run_limited(lambda: len(b"x" * (110 * MB)), memory_bytes=100 * MB).status == "returned"
@@ -484,12 +484,12 @@ def test_memory_is_blamed_for_a_death_only_on_evidence():
         **common,
         "output": "terminate called after throwing an instance of 'std::bad_alloc'",
     }
-    assert caller._died(-9, 0, common).status == "died"
-    assert caller._died(-9, 1, common).status == "out_of_memory"
-    assert caller._died(-11, 1, common).status == "died"
-    assert caller._died(-6, 0, common).status == "died"
-    assert caller._died(-6, 0, bad_alloc).status == "out_of_memory"
-    assert caller._died(-62, 0, common).signal == "signal 62"
+    assert caller._death_outcome(-9, 0, common).status == "died"
+    assert caller._death_outcome(-9, 1, common).status == "out_of_memory"
+    assert caller._death_outcome(-11, 1, common).status == "died"
+    assert caller._death_outcome(-6, 0, common).status == "died"
+    assert caller._death_outcome(-6, 0, bad_alloc).status == "out_of_memory"
+    assert caller._death_outcome(-62, 0, common).signal == "signal 62"
 
 
 # What is refused.

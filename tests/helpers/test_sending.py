@@ -83,7 +83,7 @@ def test_nothing_in_the_file_tells_who_recorded_it_or_where(sent):
     for what, name in PLANTED.items():
         assert name not in sent.replace("\\\\", "\\"), what
     assert "Ada" not in sent
-    assert sending.private(sent) == []
+    assert sending.find_private_texts(sent) == []
     [first, *_] = json.loads(sent)["recordings"]
     assert first["card"]["notes"] == ["on (removed), see (removed)"]
     assert first["device"] == "Tesla T4"
@@ -91,7 +91,7 @@ def test_nothing_in_the_file_tells_who_recorded_it_or_where(sent):
 
 @pytest.mark.parametrize("what", PLANTED)
 def test_each_of_these_is_seen_in_a_text(gpu, what):
-    assert sending.private(f"note: {PLANTED[what]}, 3") != []
+    assert sending.find_private_texts(f"note: {PLANTED[what]}, 3") != []
 
 
 def test_what_a_recording_says_of_a_machine_is_no_name(gpu):
@@ -112,7 +112,7 @@ def test_what_a_recording_says_of_a_machine_is_no_name(gpu):
         "12.5 GB/s",
         "host/data",
     ):
-        assert sending.private(text) == [], text
+        assert sending.find_private_texts(text) == [], text
 
 
 def test_what_fails_is_named_and_the_rest_is_recorded(sent, gpu):

@@ -452,7 +452,7 @@ def test_a_recorder_writes_no_text_that_the_check_refuses():
         },
     )
     message = "lesson 02: RuntimeError: [Errno 5] `x` \\ $HOME | {a}\n# b"
-    records = sending.without_names(sending.GpuRecords(sending.TERMS, (run,), (message,)))
+    records = sending.remove_names(sending.GpuRecords(sending.TERMS, (run,), (message,)))
     checked = sending.check(records.to_json())
     assert checked.missing == ("lesson 02: RuntimeError: Errno 5 x HOME a b",)
     reason = checked.recordings[0].result("first calls").reason

@@ -27,7 +27,7 @@ from slide_samples import (
 
 from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
-from helpers.plotting._style import OTHERS, contrast, ink_on, labelled, png
+from helpers.plotting._style import OTHERS, contrast, ink_on, legible_colour, png
 from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
 from slides import browser, build, check, pdf, questions
 from slides.cells import read_deck
@@ -527,7 +527,7 @@ def test_a_figure_is_dark_in_the_dark_and_stands_on_the_page(chromium, sample_de
 def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark(
     chromium, theme, page_colour
 ):
-    shades = [labelled(colour) for colour in (*plotting.COLOURS.values(), *OTHERS)]
+    shades = [legible_colour(colour) for colour in (*plotting.COLOURS.values(), *OTHERS)]
     side = 20
     squares = "".join(
         f'<rect x="{place * side}" y="{row * side}" width="{side}" height="{side}" fill="{fill}"/>'
@@ -558,7 +558,7 @@ def test_a_label_on_a_bar_of_any_colour_can_be_read_in_the_light_and_in_the_dark
         assert found >= contrast(shade, ink_on(shade)) - 0.1, shade
         behind = np.array([int(page_colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
         darker, lighter = sorted(map(_luminance, (bar, behind)))
-        if theme == "dark" and shade != labelled(plotting.COLOURS["waiting"]):
+        if theme == "dark" and shade != legible_colour(plotting.COLOURS["waiting"]):
             assert (lighter + 0.05) / (darker + 0.05) >= 3, shade  # WCAG 2.2, criterion 1.4.11
 
 

@@ -62,8 +62,8 @@ MUTATIONS = (
     Mutation(
         "04",
         "helpers/parallel/_collectives.py",
-        "received[message.target] += message.size_bytes",
-        "received[message.target] = message.size_bytes",
+        "received_bytes[message.target] += message.size_bytes",
+        "received_bytes[message.target] = message.size_bytes",
         "only the last message of a sum counted",
         "receives {received_bytes / 1e6:.1f} MB to add it up",
     ),
@@ -167,8 +167,8 @@ MUTATIONS = (
     Mutation(
         "05",
         "helpers/parallel/_collectives.py",
-        "sent[message.source] += message.size_bytes",
-        "sent[message.source] += 1",
+        "sent_bytes[message.source] += message.size_bytes",
+        "sent_bytes[message.source] += 1",
         "messages counted as bytes",
         "larger_ring.reveal(",
     ),
@@ -255,8 +255,8 @@ MUTATIONS = (
     Mutation(
         "17",
         "helpers/native/_cubin.py",
-        "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
-        "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
+        "return next((kind for kind in OPERAND_KINDS if kind in kinds), None)",
+        "return next((kind for kind in reversed(OPERAND_KINDS) if kind in kinds), None)",
         "a register taken for what feeds a multiply-add with an immediate",
         'columns = ["FFMA, immediate"',
     ),

@@ -1,1 +1,1 @@
-"""The limits of a machine: what the probe finds, and how it measures them. Lesson 01."""
+"""The limits of a machine, and the probe that measures them. Lesson 01."""

@@ -50,8 +50,8 @@ class BandwidthKernel:
 
 
 def pool(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Return float32 ones of ``size_bytes`` in all, every page written: what :func:`operators` cuts
-    arrays from.
+    """Return float32 ones of ``size_bytes`` in all, every page written, for the arrays of
+    :func:`operators`.
     """
     return torch.ones(size_bytes // _FLOAT_BYTES, device=device)
 
@@ -79,7 +79,7 @@ def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Bandwidth
     ``a = b + 1 c`` 3 n of three, scale ``a *= 1`` 2 n of one. The factor 1 keeps every value, and
     no operator looks at it. Lesson 01.
     """
-    (one,), (into, source), (a, b, c) = (
+    (single,), (target, source), (a, b, c) = (
         arrays(pool, working_set_bytes, count) for count in (1, 2, 3)
     )
     total = torch.empty((), device=pool.device)
@@ -88,11 +88,11 @@ def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Bandwidth
         return times * _FLOAT_BYTES * len(tensor)
 
     return {
-        "read": BandwidthKernel(lambda: torch.sum(one, 0, out=total), moves(one, 1)),
-        "write": BandwidthKernel(lambda: one.fill_(1.0), moves(one, 1)),
-        "copy": BandwidthKernel(lambda: into.copy_(source), moves(into, 2)),
+        "read": BandwidthKernel(lambda: torch.sum(single, 0, out=total), moves(single, 1)),
+        "write": BandwidthKernel(lambda: single.fill_(1.0), moves(single, 1)),
+        "copy": BandwidthKernel(lambda: target.copy_(source), moves(target, 2)),
         "triad": BandwidthKernel(lambda: torch.add(b, c, alpha=1.0, out=a), moves(a, 3)),
-        "scale": BandwidthKernel(lambda: one.mul_(1.0), moves(one, 2)),
+        "scale": BandwidthKernel(lambda: single.mul_(1.0), moves(single, 2)),
     }
 
 

@@ -1,5 +1,4 @@
-"""A walk through memory in which each load's address is what the load before it read: the latency
-of one load.
+"""A walk through memory in which each load reads the address of the next: the latency of one load.
 
 **What the figure holds.** One element a cache line, in a random order that visits every line once
 before it comes back to the first (one cycle, so no short loop is possible): no prefetcher can
@@ -48,7 +47,7 @@ Walk = Callable[[np.ndarray, int, int], int]
 
 @dataclass(frozen=True)
 class Walker:
-    """What walks: ``walk(buffer, index, steps)`` returns the last index.
+    """A function that walks: ``walk(buffer, index, steps)`` returns the last index.
 
     ``name`` is "C++", "numba" or "none". ``version`` is the compiler's; ``reason`` says why nothing
     better was at hand, "" where nothing is. Lesson 01.
@@ -128,9 +127,9 @@ def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
         # a kernel built without them; huge_pages() then tells so
         with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
-        whole = np.frombuffer(pages, dtype=np.uint64)
-        begin = -whole.ctypes.data % _HUGE_PAGE_BYTES // _ELEMENT_BYTES
-        buffer = whole[begin : begin + size_bytes // _ELEMENT_BYTES]
+        elements = np.frombuffer(pages, dtype=np.uint64)
+        begin = -elements.ctypes.data % _HUGE_PAGE_BYTES // _ELEMENT_BYTES
+        buffer = elements[begin : begin + size_bytes // _ELEMENT_BYTES]
     buffer.fill(0)
     return buffer
 
@@ -150,9 +149,9 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
         return None
     address = buffer.ctypes.data
     for mapping in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE):
-        begin, _, rest = mapping.partition("-")
+        begin, _, tail = mapping.partition("-")
         huge = re.search(r"^AnonHugePages:\s+(\d+) kB", mapping, flags=re.MULTILINE)
-        if huge and int(begin, 16) <= address < int(rest.partition(" ")[0], 16):
+        if huge and int(begin, 16) <= address < int(tail.partition(" ")[0], 16):
             return int(huge[1]) * 1024 > buffer.nbytes / 2
     return None
 
@@ -190,13 +189,14 @@ def link(
             f"a working set of {working_set_bytes:,} bytes cannot be linked: give at least two "
             f"lines ({2 * line_bytes} bytes) and at most the buffer's {buffer.nbytes:,}"
         )
-    places = np.arange(lines)  # and from here on in place: fresh pages would take most of the time
-    np.random.default_rng(seed).shuffle(places[1:])
-    places *= stride
+    # from here on in place: fresh pages would take most of the time
+    positions = np.arange(lines)
+    np.random.default_rng(seed).shuffle(positions[1:])
+    positions *= stride
     # NumPy writes one after another, in the order of the walk.
-    buffer[places[:-1]] = places[1:]
-    buffer[places[-1]] = places[0]
-    return places
+    buffer[positions[:-1]] = positions[1:]
+    buffer[positions[-1]] = positions[0]
+    return positions
 
 
 def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS, run_s: float = _RUN_S) -> float:

@@ -27,7 +27,7 @@ from helpers.hardware.limits import (
 )
 from helpers.hardware.limits._bandwidth import KERNELS
 from helpers.hardware.limits._levels import ProbedCache, latency_point
-from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, in_passes
+from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, run_in_passes
 from helpers.hardware.limits._results import (
     BandwidthPoint,
     LatencyPoint,
@@ -44,7 +44,7 @@ _CONVOLVED = ("float32", "float64", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds
+    """The budget of a probe: seconds until the last pass begins, the points of its curves, seconds
     a kernel.
 
     ``products`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes``
@@ -70,47 +70,55 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
     threads, card = torch.get_num_threads(), machine_card()
     walker = chase.find_walker()
-    named = levels_of.card_levels(card)
-    most = min(plan.most_bytes, levels_of.largest_bytes(named, threads, _free_bytes(card)))
+    named_levels = levels_of.card_levels(card)
+    most_bytes = min(
+        plan.most_bytes, levels_of.largest_bytes(named_levels, threads, _free_bytes(card))
+    )
     line_bytes = (
         max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
     )
-    values, notes = _latencies(walker, plan, named, (most, line_bytes), begin_s + plan.latency_s)
+    values, notes = _latencies(
+        walker, plan, named_levels, (most_bytes, line_bytes), begin_s + plan.latency_s
+    )
     latencies = curve_of(values)
-    levels = named or levels_of.curve_levels(latencies, threads)
-    if not named:
-        notes.append(_where_from(levels))
-    notes += levels_of.disagreements(named, latencies)
+    levels = named_levels or levels_of.curve_levels(latencies, threads)
+    if not named_levels:
+        notes.append(_origin_note(levels))
+    notes += levels_of.disagreements(named_levels, latencies)
     reasons: dict[str, str] = {}
     forms, compiler_reason = _forms()
     stages = [
-        *_bandwidth_stages(plan, levels, most, threads, notes),
+        *_bandwidth_stages(plan, levels, most_bytes, threads, notes),
         *_compute_stages(plan, forms, threads, reasons),
     ]
-    values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
-    if named and ("level", named[-1].name) in values:
-        inside = 1 / min(values["level", named[-1].name])
-        levels, narrow = levels_of.narrowed(named, inside, triads_of(values), threads)
-        notes += narrow
+    values |= run_in_passes(
+        stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute")
+    )
+    if named_levels and ("level", named_levels[-1].name) in values:
+        inside_bytes_per_s = 1 / min(values["level", named_levels[-1].name])
+        levels, narrowing_notes = levels_of.narrow_last_level(
+            named_levels, inside_bytes_per_s, triads_of(values), threads
+        )
+        notes += narrowing_notes
     notes += reasons.values()
     notes += peak_notes(values, compiler_reason)
-    notes += busy(waiting())
-    notes += levels_of.too_small(levels, most, threads)
-    measured = Measured(
+    notes += busy_notes(waiting())
+    notes += levels_of.size_notes(levels, most_bytes, threads)
+    measurement = Measured(
         "cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values
     )
-    memory = Memory("DRAM", card.ram_bytes, most)
-    return assembled(measured, levels=levels, memory=memory, notes=notes)
+    memory = Memory("DRAM", card.ram_bytes, most_bytes)
+    return assemble_limits(measurement, levels=levels, memory=memory, notes=notes)
 
 
 def _free_bytes(card: MachineCard) -> int | None:
-    known = [
+    sizes = [
         size for size in (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes) if size
     ]
-    return min(known) if known else None
+    return min(sizes) if sizes else None
 
 
-def busy(waiting_share: float | None) -> tuple[str, ...]:
+def busy_notes(waiting_share: float | None) -> tuple[str, ...]:
     """Return a note when a thread waited for a processor for over a tenth of the probe."""
     if waiting_share is None or waiting_share <= MOST_WAITING:
         return ()
@@ -120,12 +128,12 @@ def busy(waiting_share: float | None) -> tuple[str, ...]:
     )
 
 
-def track(what: str) -> functools.partial:
+def track(label: str) -> functools.partial:
     """Return the progress bar of a part of the probe."""
-    return functools.partial(console.track, description=f"probe: {what}", unit="stage")
+    return functools.partial(console.track, description=f"probe: {label}", unit="stage")
 
 
-def _where_from(levels: Sequence[ProbedCache]) -> str:
+def _origin_note(levels: Sequence[ProbedCache]) -> str:
     if not levels:
         return (
             "the system lists no caches and the latency curve shows none: main memory is the only "
@@ -140,14 +148,14 @@ def _where_from(levels: Sequence[ProbedCache]) -> str:
 def _latencies(
     walker: chase.Walker,
     plan: ProbePlan,
-    named: Sequence[ProbedCache],
+    named_levels: Sequence[ProbedCache],
     sizes_bytes: tuple[int, int],
     end_s: float,
 ) -> tuple[dict[Key, list[float]], list[str]]:
     """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one
     and a line.
     """
-    notes, (most, line_bytes) = [], sizes_bytes
+    notes, (most_bytes, line_bytes) = [], sizes_bytes
     if walker.walk is None:
         notes.append(
             f"no latency was measured, because a loop in Python hides the caches: {walker.reason}; "
@@ -156,20 +164,22 @@ def _latencies(
         return {}, notes
     if walker.reason:
         notes.append(f"the chase runs in {walker.name}: {walker.reason}")
-    buffer = chase.chase_buffer(most)
+    buffer = chase.chase_buffer(most_bytes)
     if not chase.huge_pages(buffer):
         notes.append(
             "the chase runs in small pages (or the system does not tell): beyond the reach of the "
             "TLB a load holds a walk of the page table"
         )
-    last = max(levels_of.UNKNOWN_LAST_CACHE_BYTES, named[-1].size_bytes if named else 0)
+    last_cache_bytes = max(
+        levels_of.UNKNOWN_LAST_CACHE_BYTES, named_levels[-1].size_bytes if named_levels else 0
+    )
     sizes = levels_of.grid(
-        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last
+        plan.least_bytes, most_bytes, per_octave=plan.per_octave, dense_until_bytes=last_cache_bytes
     )
     stages = [
         functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes
     ]
-    return in_passes(stages, end_s=end_s, track=track("latency")), notes
+    return run_in_passes(stages, end_s=end_s, track=track("latency")), notes
 
 
 def _latency_stage(
@@ -180,33 +190,36 @@ def _latency_stage(
 
 
 def _bandwidth_stages(
-    plan: ProbePlan, levels: Sequence[ProbedCache], most: int, threads: int, notes: list[str]
+    plan: ProbePlan, levels: Sequence[ProbedCache], most_bytes: int, threads: int, notes: list[str]
 ) -> list[Stage]:
     """Return a stage for each point of the curves and for each cache; note whose triad it is, or
     why there is none.
     """
-    pool = bandwidth.pool(most, _CPU)
+    pool = bandwidth.pool(most_bytes, _CPU)
     sizes = levels_of.grid(
-        2 ** max(14, plan.least_bytes.bit_length() - 1), most, per_octave=1, dense_until_bytes=0
+        2 ** max(14, plan.least_bytes.bit_length() - 1),
+        most_bytes,
+        per_octave=1,
+        dense_until_bytes=0,
     )
     stages: list[Stage] = [
         functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes
     ]
-    compiled = bandwidth.compiled_triad(threads)
+    triad = bandwidth.compiled_triad(threads)
     for index, level in enumerate(levels):
         size = levels_of.triad_bytes(levels, index, threads)
-        if not isinstance(compiled, str):
-            stages.append(functools.partial(_compiled_stage, level.name, compiled, size))
-        elif 192 <= size <= most and _outlasts_a_call(pool, size):
+        if not isinstance(triad, str):
+            stages.append(functools.partial(_compiled_stage, level.name, triad, size))
+        elif 192 <= size <= most_bytes and _outlasts_a_call(pool, size):
             stages.append(
                 functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s)
             )
         else:
             notes.append(
                 f"{level.name}: no bandwidth, because a call of PyTorch takes long beside the data "
-                f"there, and {compiled}"
+                f"there, and {triad}"
             )
-    if levels and not isinstance(compiled, str):
+    if levels and not isinstance(triad, str):
         team = f"{threads} thread{'s' * (threads > 1)}"
         notes.append(
             f"the caches' bandwidth is a compiled triad's on {team}, main memory's that of "
@@ -226,9 +239,9 @@ def curve_stage(
     """Return the seconds a byte of every kernel at one working set."""
     operators = bandwidth.operators(pool, size_bytes)
     return {
-        ("bandwidth", size_bytes, name): fastest_s(each.fn, device, budget_s=budget_s)
-        / each.moved_bytes
-        for name, each in operators.items()
+        ("bandwidth", size_bytes, name): fastest_s(kernel.fn, device, budget_s=budget_s)
+        / kernel.moved_bytes
+        for name, kernel in operators.items()
     }
 
 
@@ -306,7 +319,7 @@ Values = Mapping[Key, Sequence[float]]
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on a device: ``values`` holds, by what was timed, one time a pass."""
+    """The measurements of a device: ``values`` holds a list of times, one a pass, by quantity."""
 
     device: str
     threads: int
@@ -343,8 +356,8 @@ def triads_of(values: Values) -> dict[int, float]:
 
 
 def peaks_of(values: Values) -> dict[str, Key]:
-    """Return for each type what its peak is: the fastest of the core's multiply-adds, the product,
-    the convolution.
+    """Return the peak of each type: the fastest of the core's multiply-adds, the product, the
+    convolution.
     """
     sources = ("core", "convolution", "product")
     of_types = [
@@ -365,15 +378,15 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
     "" stands for a compiler that works.
     """
     peaks = peaks_of(values)
-    reached = "what the library reaches, the faster of its product and its convolution"
+    origin = "what the library reaches, the faster of its product and its convolution"
     if compiler_reason:
         return (
-            f"each peak is {reached}, and the core may do more, because its own multiply-adds were "
+            f"each peak is {origin}, and the core may do more, because its own multiply-adds were "
             f"not measured: {compiler_reason}",
         )
     absent = [name for name in peaks if ("core", name) not in values]
     notes = (
-        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {reached}"]
+        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {origin}"]
         if absent
         else []
     )
@@ -388,15 +401,15 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def assembled(
-    measured: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
+def assemble_limits(
+    measurement: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
-    """Return the limits: of every quantity the fastest pass; ``unstable`` names what did not repeat
-    within a tenth.
+    """Return the limits: of every quantity the fastest pass; ``unstable`` names those that did not
+    repeat within a tenth.
 
     A curve is unstable when more than a tenth of its points is.
     """
-    values = measured.values
+    values = measurement.values
     unstable: list[str] = []
     latencies = curve_of(values)
 
@@ -421,21 +434,21 @@ def assembled(
         )
         return MemoryLevel(name, size, latency_s, rate(bandwidth, f"{name} bandwidth"), holds)
 
-    below = (0, *(each.size_bytes for each in levels))
+    lower_bytes = (0, *(cache.size_bytes for cache in levels))
     caches = [
         level(
-            each.name,
-            each.size_bytes,
-            (below[index], each.size_bytes),
-            ("level", each.name),
-            each.holds_bytes,
+            cache.name,
+            cache.size_bytes,
+            (lower_bytes[index], cache.size_bytes),
+            ("level", cache.name),
+            cache.holds_bytes,
         )
-        for index, each in enumerate(levels)
+        for index, cache in enumerate(levels)
     ]
-    whole = level(
+    memory_level = level(
         memory.name,
         memory.size_bytes,
-        (below[-1], None),
+        (lower_bytes[-1], None),
         ("bandwidth", memory.working_set_bytes, "triad"),
     )
     peaks = {name: 1 / fastest(key, f"{name} peak") for name, key in peaks_of(values).items()}
@@ -445,23 +458,23 @@ def assembled(
     call_s = fastest(("call",), "call overhead")
     launch_s = fastest(("launch",), "launch") if ("launch",) in values else None
     buses = [
-        rate(("bus", way), f"{way.replace('_', ' ')} rate")
-        for way in ("host_to_device", "device_to_host")
+        rate(("bus", direction), f"{direction.replace('_', ' ')} rate")
+        for direction in ("host_to_device", "device_to_host")
     ]
     unstable += [
-        f"{what} curve" for what in ("latency", "bandwidth") if _does_not_repeat(values, what)
+        f"{curve} curve" for curve in ("latency", "bandwidth") if _does_not_repeat(values, curve)
     ]
     return MachineLimits(
-        device=measured.device,
-        threads=measured.threads,
+        device=measurement.device,
+        threads=measurement.threads,
         date=datetime.date.today().isoformat(),
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
-            **measured.versions,
+            **measurement.versions,
         },
-        chase=measured.chase,
-        memory_levels=(*caches, whole),
+        chase=measurement.chase,
+        memory_levels=(*caches, memory_level),
         peak_flops=peaks,
         product_flops=products,
         call_overhead_s=call_s,
@@ -475,8 +488,8 @@ def assembled(
     )
 
 
-def _does_not_repeat(values: Values, what: str) -> bool:
-    points = [times for key, times in values.items() if key[0] == what]
+def _does_not_repeat(values: Values, curve: str) -> bool:
+    points = [times for key, times in values.items() if key[0] == curve]
     return sum(not agree(times) for times in points) > _UNSTABLE_SHARE * len(points)
 
 

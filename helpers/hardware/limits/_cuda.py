@@ -23,7 +23,7 @@ from helpers.hardware.limits import (
     _library as library,
 )
 from helpers.hardware.limits._levels import ProbedCache
-from helpers.hardware.limits._passes import Key, Stage, in_passes
+from helpers.hardware.limits._passes import Key, Stage, run_in_passes
 from helpers.hardware.limits._results import MachineLimits
 from helpers.timing._runs import run
 
@@ -40,84 +40,92 @@ def cuda_plan() -> cpu.ProbePlan:
 
 
 def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
-    """Return the limits of the CUDA ``device``; what is not measured is None, with a note."""
+    """Return the limits of the CUDA ``device``; one that is not measured is None, with a note."""
     begin_s, gpus = time.perf_counter(), machine_card().gpus or ()
     gpu = (
         gpus[device.index]
         if device.index is not None and device.index < len(gpus)
         else Gpu(str(device), "CUDA")
     )
-    named = (ProbedCache("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
+    named_levels = (ProbedCache("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    most = min(plan.most_bytes, levels_of.largest_bytes(named, 1, free_bytes))
+    most_bytes = min(plan.most_bytes, levels_of.largest_bytes(named_levels, 1, free_bytes))
     notes: list[str] = []
-    values, versions = _latencies(device, plan, most, begin_s + plan.latency_s, notes)
+    values, versions = _latencies(device, plan, most_bytes, begin_s + plan.latency_s, notes)
     latencies = cpu.curve_of(values)
-    found = levels_of.curve_levels(latencies, 1)
-    levels = (*_first_level(found, named), *named) if named else found
-    if not named:
+    measured_levels = levels_of.curve_levels(latencies, 1)
+    levels = (
+        (*_first_level(measured_levels, named_levels), *named_levels)
+        if named_levels
+        else measured_levels
+    )
+    if not named_levels:
         notes.append(
             "the driver names no L2: the levels are read off the latency curve, good to a factor "
             "of two"
         )
-    notes += levels_of.too_small(levels, most, 1)
+    notes += levels_of.size_notes(levels, most_bytes, 1)
     reasons: dict[str, str] = {}
     stages = [
-        *_bandwidth_stages(device, plan, levels, most, notes),
+        *_bandwidth_stages(device, plan, levels, most_bytes, notes),
         *_compute_stages(device, plan, reasons),
     ]
-    values |= in_passes(
+    values |= run_in_passes(
         stages, end_s=begin_s + plan.whole_s, track=cpu.track("bandwidth and compute")
     )
-    measured = cpu.Measured(
+    measurement = cpu.Measured(
         str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values
     )
-    memory = cpu.Memory("device memory", gpu.memory_bytes, most)
-    return cpu.assembled(measured, levels=levels, memory=memory, notes=[*notes, *reasons.values()])
+    memory = cpu.Memory("device memory", gpu.memory_bytes, most_bytes)
+    return cpu.assemble_limits(
+        measurement, levels=levels, memory=memory, notes=[*notes, *reasons.values()]
+    )
 
 
 def _first_level(
-    found: Sequence[ProbedCache], named: Sequence[ProbedCache]
+    measured_levels: Sequence[ProbedCache], named_levels: Sequence[ProbedCache]
 ) -> tuple[ProbedCache, ...]:
     """Return the L1 that the curve shows well below the L2 that the driver names; () where it shows
     none.
     """
-    return tuple(level for level in found[:1] if level.size_bytes < named[0].size_bytes / 8)
+    return tuple(
+        level for level in measured_levels[:1] if level.size_bytes < named_levels[0].size_bytes / 8
+    )
 
 
 def _latencies(
-    device: torch.device, plan: cpu.ProbePlan, most: int, end_s: float, notes: list[str]
+    device: torch.device, plan: cpu.ProbePlan, most_bytes: int, end_s: float, notes: list[str]
 ) -> tuple[dict[Key, list[float]], dict[str, str]]:
     try:
         walk_s, compiler = cuda_walk(device)
     except native.NativeError as error:
         notes.append(f"no latency was measured: {error.problem.splitlines()[0]}")
         return {}, {}
-    host = torch.zeros(most // 8, dtype=torch.int64).view(torch.uint64)
+    host = torch.zeros(most_bytes // 8, dtype=torch.int64).view(torch.uint64)
 
     def stage(size_bytes: int) -> dict[Key, float]:
         return {
             ("latency", size_bytes): walk_s(
-                linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES)
+                link_on_device(device, host, size_bytes, line_bytes=_LINE_BYTES)
             )
         }
 
     sizes = levels_of.grid(
-        plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most
+        plan.least_bytes, most_bytes, per_octave=plan.per_octave, dense_until_bytes=most_bytes
     )
     stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]
-    return in_passes(stages, end_s=end_s, track=cpu.track("latency")), {"chase": compiler}
+    return run_in_passes(stages, end_s=end_s, track=cpu.track("latency")), {"chase": compiler}
 
 
 def _bandwidth_stages(
     device: torch.device,
     plan: cpu.ProbePlan,
     levels: Sequence[ProbedCache],
-    most: int,
+    most_bytes: int,
     notes: list[str],
 ) -> list[Stage]:
-    pool = bandwidth.pool(most, device)
-    sizes = levels_of.grid(_LEAST_CURVE_BYTES, most, per_octave=1, dense_until_bytes=0)
+    pool = bandwidth.pool(most_bytes, device)
+    sizes = levels_of.grid(_LEAST_CURVE_BYTES, most_bytes, per_octave=1, dense_until_bytes=0)
     stages: list[Stage] = [
         functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes
     ]
@@ -128,7 +136,7 @@ def _bandwidth_stages(
                 f"{level.name}: no bandwidth, because PyTorch's kernels do not stay inside it"
             )
             continue
-        size = min(most, level.size_bytes // 2)
+        size = min(most_bytes, level.size_bytes // 2)
         stages.append(
             functools.partial(cpu.triad_stage, level.name, pool, size, device, plan.kernel_s)
         )
@@ -196,7 +204,7 @@ def cuda_walk(device: torch.device) -> tuple[Callable[[torch.Tensor], float], st
     return walk_s, cubin.compiler
 
 
-def linked_on(
+def link_on_device(
     device: torch.device, buffer: torch.Tensor, working_set_bytes: int, *, line_bytes: int
 ) -> torch.Tensor:
     """Return a cycle over ``working_set_bytes``, linked in the host's ``buffer`` (uint64) and
@@ -206,7 +214,7 @@ def linked_on(
     of what does not they hold the end of the round, as after a whole one. Raises ValueError as
     :func:`helpers.hardware.limits._chase.link` does.
     """
-    places = torch.from_numpy(chase.link(buffer.numpy(), working_set_bytes, line_bytes=line_bytes))
-    there = buffer[: working_set_bytes // 8].to(device)
-    there.view(torch.int64).index_select(0, places.to(device))
-    return there
+    chain = torch.from_numpy(chase.link(buffer.numpy(), working_set_bytes, line_bytes=line_bytes))
+    device_buffer = buffer[: working_set_bytes // 8].to(device)
+    device_buffer.view(torch.int64).index_select(0, chain.to(device))
+    return device_buffer

@@ -1,5 +1,4 @@
-"""What the probe derives before and after it measures: the levels, the working sets, and what to
-note.
+"""Levels, working sets and notes that the probe derives before and after it measures.
 
 Pure.
 """
@@ -26,8 +25,8 @@ _TOLD_APART = 1.5
 
 @dataclass(frozen=True)
 class ProbedCache:
-    """A cache that the probe looks into: what one core reaches, and how many logical processors
-    share it.
+    """A cache that the probe looks into: the size that one core reaches, and the number of logical
+    processors that share it.
 
     ``holds_bytes`` is what the bandwidth shows of that, where it is less than half.
     """
@@ -69,14 +68,18 @@ def largest_bytes(levels: Sequence[ProbedCache], threads: int, free_bytes: int |
     The last cache is taken for 32 MiB at least, since a system may list its smaller ones alone. The
     result is a power of two: the next above four times the cache, or the last within the limit.
     """
-    last = max(UNKNOWN_LAST_CACHE_BYTES, total_bytes(levels[-1], threads) if levels else 0)
+    last_cache_bytes = max(
+        UNKNOWN_LAST_CACHE_BYTES, total_bytes(levels[-1], threads) if levels else 0
+    )
     limit = min(MOST_BYTES, (free_bytes or _PART_OF_MEMORY * MOST_BYTES) // _PART_OF_MEMORY)
-    return 2 ** min(math.ceil(math.log2(_BEYOND_CACHES * last)), int(math.log2(max(2**20, limit))))
+    return 2 ** min(
+        math.ceil(math.log2(_BEYOND_CACHES * last_cache_bytes)), int(math.log2(max(2**20, limit)))
+    )
 
 
-def too_small(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> tuple[str, ...]:
-    """Return a note where the largest working set is under four times what the last cache is known
-    to hold.
+def size_notes(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> tuple[str, ...]:
+    """Return a note where the largest working set is under four times the known size of the last
+    cache.
     """
     if not levels:
         return ()
@@ -90,7 +93,9 @@ def too_small(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> t
 
 
 def total_bytes(level: ProbedCache, threads: int) -> int:
-    """Return what ``threads`` threads reach together of a cache, each on a processor of its own."""
+    """Return the bytes of a cache that ``threads`` threads reach together, each on a processor of
+    its own.
+    """
     return level.size_bytes * math.ceil(threads / min(threads, level.shared_by))
 
 
@@ -121,18 +126,18 @@ def triad_bytes(levels: Sequence[ProbedCache], index: int, threads: int) -> int:
     Both sizes are what all threads reach together; for the first cache it is half of its size.
     """
     size = total_bytes(levels[index], threads)
-    below = total_bytes(levels[index - 1], threads) if index else size / 4
-    return int(math.sqrt(below * size)) // (192 * threads) * 192 * threads
+    lower_bytes = total_bytes(levels[index - 1], threads) if index else size / 4
+    return int(math.sqrt(lower_bytes * size)) // (192 * threads) * 192 * threads
 
 
-def narrowed(
+def narrow_last_level(
     levels: Sequence[ProbedCache],
     inside_bytes_per_s: float,
     triads: Mapping[int, float],
     threads: int,
 ) -> tuple[tuple[ProbedCache, ...], tuple[str, ...]]:
-    """Return the levels, the last with what the bandwidth shows that it holds if that is under
-    half, and a note of it.
+    """Return the levels, the last with the size that the bandwidth shows if that is under half, and
+    a note of it.
 
     ``inside_bytes_per_s`` is the triad's rate well inside the last cache, ``triads`` its rate by
     working set, the largest in main memory. Shown to be held is the largest working set whose rate
@@ -142,21 +147,21 @@ def narrowed(
     latency does not decide: at random addresses it also rises where the pages outnumber the TLB,
     which a guest meets early (its large pages may be small ones of the host).
     """
-    last, memory_bytes_per_s = levels[-1], triads[max(triads)]
+    last_level, memory_bytes_per_s = levels[-1], triads[max(triads)]
     if inside_bytes_per_s < _TOLD_APART * memory_bytes_per_s:
         return tuple(levels), ()
     between = math.sqrt(inside_bytes_per_s * memory_bytes_per_s)
-    total = total_bytes(last, threads)
-    held = max((size for size, rate in triads.items() if rate >= between), default=total)
-    below = total_bytes(levels[-2], threads) if len(levels) > 1 else 0
-    if held <= below or 2 * held >= total:
+    total = total_bytes(last_level, threads)
+    held_bytes = max((size for size, rate in triads.items() if rate >= between), default=total)
+    lower_bytes = total_bytes(levels[-2], threads) if len(levels) > 1 else 0
+    if held_bytes <= lower_bytes or 2 * held_bytes >= total:
         return tuple(levels), ()
-    share = held * last.size_bytes // total
+    share = held_bytes * last_level.size_bytes // total
     note = (
-        f"the system names an {last.name} of {binary(last.size_bytes)}, and the bandwidth falls "
-        f"after {binary(share)}: the models take it to hold that"
+        f"the system names an {last_level.name} of {binary(last_level.size_bytes)}, and the "
+        f"bandwidth falls after {binary(share)}: the models take it to hold that"
     )
-    return (*levels[:-1], replace(last, holds_bytes=share)), (note,)
+    return (*levels[:-1], replace(last_level, holds_bytes=share)), (note,)
 
 
 def latency_point(
@@ -169,12 +174,14 @@ def latency_point(
     which is None for main memory. Noise only adds time, so the fastest point is the best. None
     comes back where the curve has no such point.
     """
-    below, own = inside
+    lower_bytes, cache_bytes = inside
     for factor in _OUTSIDE:
         chosen = [
             point
             for point in latencies
-            if factor * below <= point.working_set_bytes <= (own / 2 if own else math.inf)
+            if factor * lower_bytes
+            <= point.working_set_bytes
+            <= (cache_bytes / 2 if cache_bytes else math.inf)
         ]
         if chosen:
             return min(chosen, key=lambda point: point.latency_s)
@@ -189,20 +196,22 @@ def disagreements(
     """
     if len(latencies) < 3:
         return ()
-    found = find_change_points(latencies)
+    change_points = find_change_points(latencies)
     notes = []
     for index, level in enumerate(levels):
-        if any(level.size_bytes / 2 <= size <= level.size_bytes * 2 for size in found):
+        if any(level.size_bytes / 2 <= size <= level.size_bytes * 2 for size in change_points):
             continue
-        below = 2 * levels[index - 1].size_bytes if index else 0
-        earlier = [size for size in found if below < size < level.size_bytes / 2]
-        seen = (
+        lower_bytes = 2 * levels[index - 1].size_bytes if index else 0
+        earlier = [size for size in change_points if lower_bytes < size < level.size_bytes / 2]
+        observation = (
             f"the latency rises after {binary(earlier[-1])}: other programs (or other guests of "
             "this computer) take a part of it, or the TLB reaches no further"
             if earlier
             else "the latency does not rise there"
         )
-        notes.append(f"the system names an {level.name} of {binary(level.size_bytes)}, and {seen}")
+        notes.append(
+            f"the system names an {level.name} of {binary(level.size_bytes)}, and {observation}"
+        )
     return tuple(notes)
 
 
@@ -213,8 +222,8 @@ _LEAST_RISE = 0.22
 
 
 def find_change_points(latencies: Sequence[LatencyPoint]) -> tuple[int, ...]:
-    """Return the working sets, in bytes and ascending, after which the latency rises: what the
-    caches hold.
+    """Return the working sets, in bytes and ascending, after which the latency rises: the sizes of
+    caches.
 
     Each is the last working set before the steepest step of a rise, so it is one of the sizes that
     were measured. On a curve without noise, of two to four points an octave, whose cache sizes are
@@ -232,9 +241,9 @@ def find_change_points(latencies: Sequence[LatencyPoint]) -> tuple[int, ...]:
     Raises ValueError for fewer than three sizes, a size that occurs twice, or a latency that is not
     above 0. Lesson 01.
     """
-    ordered = sorted(latencies, key=lambda point: point.working_set_bytes)
-    sizes = [point.working_set_bytes for point in ordered]
-    times_s = np.array([point.latency_s for point in ordered], dtype=float)
+    points = sorted(latencies, key=lambda point: point.working_set_bytes)
+    sizes = [point.working_set_bytes for point in points]
+    times_s = np.array([point.latency_s for point in points], dtype=float)
     if len(set(sizes)) < max(3, len(sizes)):
         raise ValueError(
             f"{len(sizes)} points of {len(set(sizes))} sizes do not make a curve; give three or "

@@ -1,5 +1,4 @@
-"""What the library reaches here: products and convolutions by type of number, a call, a launch, a
-bus.
+"""Rates of the library here: products and convolutions by type of number, a call, a launch, a bus.
 
 Lesson 02.
 """
@@ -86,7 +85,7 @@ def convolution_flops(name: str, *, budget: Budget) -> float | str:
     dtype = getattr(torch, name)
 
     def convolution(channels: int) -> tuple[Callable[[], object], int]:
-        # channels last
+        # (images, channels, rows, columns), in memory with the channels last
         x = torch.ones(_IMAGES, _ROWS, _ROWS, channels, dtype=dtype).permute(0, 3, 1, 2)
         weight = torch.ones(channels, channels, 1, 1, dtype=dtype)
         return lambda: torch.conv2d(x, weight), 2 * _IMAGES * _ROWS**2 * channels**2
@@ -97,7 +96,7 @@ def convolution_flops(name: str, *, budget: Budget) -> float | str:
 
 
 def _fastest(
-    work: Work, what: str, device: torch.device, budget: Budget, *, power: int, always: bool
+    work: Work, operation: str, device: torch.device, budget: Budget, *, power: int, always: bool
 ) -> float | str:
     """Return the rate of ``work``, whose operations grow with this power of its side, or why there
     is none.
@@ -105,12 +104,12 @@ def _fastest(
     try:
         trial_s, flops = _work_s(work, _TRIAL_SIDE, device)
     except _ABSENT as error:
-        return f"there is no {what} here: {str(error).splitlines()[0]}"
+        return f"there is no {operation} here: {str(error).splitlines()[0]}"
     too_slow = trial_s * (_FIRST_SIDE / _TRIAL_SIDE) ** power > 4 * budget.call_s
     if too_slow and not always:
         return (
-            f"a {what} reaches {flops / trial_s / 1e9:.2g} GFLOP/s here, too slow to be timed in a "
-            "probe"
+            f"a {operation} reaches {flops / trial_s / 1e9:.2g} GFLOP/s here, too slow to be timed "
+            "in a probe"
         )
     return max(_rates(work, device, budget, power=power))
 
@@ -142,12 +141,12 @@ def _rates(work: Work, device: torch.device, budget: Budget, *, power: int) -> I
 
 @contextmanager
 def _precision(name: str) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
 
 
 def call_overhead_s(device: torch.device, *, calls: int = 200, runs: int = 50) -> float:
@@ -157,17 +156,17 @@ def call_overhead_s(device: torch.device, *, calls: int = 200, runs: int = 50) -
     On CUDA the host's time: the kernels are launched, and waited for only after the clock was read.
     Lesson 02.
     """
-    one, out = torch.ones(1, device=device), torch.ones(1, device=device)
-    return min(_calls_s(one, out, calls) for _ in range(runs)) / calls
+    operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
+    return min(_calls_s(operand, out, calls) for _ in range(runs)) / calls
 
 
-def _calls_s(one: torch.Tensor, out: torch.Tensor, calls: int) -> float:
-    _wait(one.device)
+def _calls_s(operand: torch.Tensor, out: torch.Tensor, calls: int) -> float:
+    _wait(operand.device)
     begin_s = time.perf_counter()
     for _ in range(calls):
-        torch.add(one, one, out=out)
+        torch.add(operand, operand, out=out)
     taken_s = time.perf_counter() - begin_s
-    _wait(one.device)
+    _wait(operand.device)
     return taken_s
 
 
@@ -177,11 +176,11 @@ def launch_s(device: torch.device, *, runs: int = 500) -> float:
 
     Lesson 02.
     """
-    one, out = torch.ones(1, device=device), torch.ones(1, device=device)
+    operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
     taken_s = []
     for _ in range(runs):
         begin_s = time.perf_counter()
-        torch.add(one, one, out=out)
+        torch.add(operand, operand, out=out)
         _wait(device)
         taken_s.append(time.perf_counter() - begin_s)
     return min(taken_s)
@@ -195,10 +194,10 @@ def bus_bytes_per_s(
     Lesson 01.
     """
     host = torch.ones(size_bytes, dtype=torch.uint8, pin_memory=True)
-    there = torch.ones(size_bytes, dtype=torch.uint8, device=device)
-    into, source = (there, host) if to_device else (host, there)
+    device_buffer = torch.ones(size_bytes, dtype=torch.uint8, device=device)
+    target, source = (device_buffer, host) if to_device else (host, device_buffer)
     return size_bytes / fastest_s(
-        lambda: into.copy_(source, non_blocking=True), device, budget_s=budget_s
+        lambda: target.copy_(source, non_blocking=True), device, budget_s=budget_s
     )
 
 

@@ -73,17 +73,17 @@ def form_flops(function: Function, dtype: torch.dtype, *, threads: int) -> float
     factors = torch.full(
         (_FACTORS_BYTES // dtype.itemsize,), 1 if dtype == torch.int8 else 0.5, dtype=dtype
     )
-    done = []
+    multiply_adds = []
 
     def run_s(repeats: int) -> float:
         def work(_: int, start: Start) -> None:
-            done.append(function(factors.data_ptr(), repeats, *start))
+            multiply_adds.append(function(factors.data_ptr(), repeats, *start))
 
-        done.clear()
+        multiply_adds.clear()
         return team_s(work, threads)
 
     run_s(1)
-    flops = 2 * sum(done)
+    flops = 2 * sum(multiply_adds)
     return flops / repeat_s(run_s, at_least_s=_RUN_S, runs=_RUNS) if flops else 0.0
 
 

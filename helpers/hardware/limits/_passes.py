@@ -1,5 +1,5 @@
-"""How the probe repeats: a time is the fastest of many runs, and each measurement is made in passes
-apart in time.
+"""Repetition in the probe: a time is the fastest of many runs, and each measurement is made in
+passes apart in time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def fastest_s(fn: Function, device: torch.device, *, budget_s: float) -> float:
     A run is that of :mod:`helpers.timing`; on CUDA its time is the one between two CUDA events.
     Lesson 02.
     """
-    calls, first = calibrate(fn, device, time.perf_counter)
-    fastest, end_s = first.device_s, time.perf_counter() + budget_s
+    calls, sample = calibrate(fn, device, time.perf_counter)
+    fastest, end_s = sample.device_s, time.perf_counter() + budget_s
     runs = 1
     while runs < _FEWEST_RUNS or time.perf_counter() < end_s:
         fastest = min(fastest, run(fn, calls, device, time.perf_counter).device_s)
@@ -51,11 +51,11 @@ def agree(times_s: Sequence[float]) -> bool:
     return len(smallest) == 2 and smallest[1] <= (1 + TOLERANCE) * smallest[0]
 
 
-def in_passes(
+def run_in_passes(
     stages: Sequence[Stage], *, end_s: float, track: Callable[[Iterable[Stage]], Iterable[Stage]]
 ) -> dict[Key, list[float]]:
-    """Return what the stages gave, one value a pass: two passes over all, two more over what did
-    not repeat.
+    """Return the values of the stages, one a pass: two passes over all, two more over those that
+    did not repeat.
 
     Passes are apart in time, so that a disturbance meets one of them. Whatever the time, each stage
     runs once; no further one begins after ``end_s`` on the clock of ``time.perf_counter``.
@@ -73,11 +73,11 @@ def in_passes(
             )
 
     keys: dict[int, tuple[Key, ...]] = {}
-    for place, stage in runs():
-        if place >= len(stages) and time.perf_counter() > end_s:
+    for index, stage in runs():
+        if index >= len(stages) and time.perf_counter() > end_s:
             continue
-        found = stage()
-        keys[id(stage)] = tuple(found)
-        for key, value in found.items():
+        stage_values = stage()
+        keys[id(stage)] = tuple(stage_values)
+        for key, value in stage_values.items():
             values.setdefault(key, []).append(value)
     return values

@@ -1,4 +1,4 @@
-"""Measure what a device can do at most, once, and keep it. Lesson 01."""
+"""Measure the limits of a device once, and keep them. Lesson 01."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     threads = torch.get_num_threads()
     name = f"limits-{str(chosen).replace(':', '-')}-{threads}-threads"
     key = f"{storage.machine_key()}; {chosen}; {threads} threads; probe {_VERSION}"
-    kept = None if refresh else storage.load_cached(name, MachineLimits, key=key)
-    if kept is not None:
-        return kept
-    limits = _measured(chosen)
+    cached_limits = None if refresh else storage.load_cached(name, MachineLimits, key=key)
+    if cached_limits is not None:
+        return cached_limits
+    limits = _measure(chosen)
     storage.store(name, limits, key=key)
     return limits
 
 
-def _measured(device: torch.device) -> MachineLimits:
+def _measure(device: torch.device) -> MachineLimits:
     from helpers.hardware.limits import _cpu as probe_cpu, _cuda as probe_cuda
 
     if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""What a machine can do at most: the limits as data, which :func:`helpers.hardware.probe` measures.
+"""The limits of a machine as data, which :func:`helpers.hardware.probe` measures.
 
 Lessons 01, 02.
 """
@@ -105,8 +105,8 @@ class MachineLimits(Record):
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
-        shown = super()._repr_html_()
-        return f"<div>{shown}<ul>{notes}</ul></div>" if notes else shown
+        table_html = super()._repr_html_()
+        return f"<div>{table_html}<ul>{notes}</ul></div>" if notes else table_html
 
     # rates as rates, and without the notes, of which each has a line
     def _shown(self) -> list[tuple[str, Any]]:
@@ -151,11 +151,11 @@ class MachineLimits(Record):
         for a limit that was not measured here. Lesson 01.
         """
         levels = [
-            f"{level.name} {what}"
+            f"{level.name} {curve}"
             for level in self.memory_levels
-            for what in ("latency", "bandwidth")
+            for curve in ("latency", "bandwidth")
         ]
-        known = [
+        limit_names = [
             *levels,
             *(f"{dtype} peak" for dtype in self.peak_flops),
             *(f"{dtype} product" for dtype in self.product_flops),
@@ -163,8 +163,10 @@ class MachineLimits(Record):
             "latency curve",
             "bandwidth curve",
         ]
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"there is no limit {unknown[0]!r}; there are {', '.join(known)}")
+        if unknown := [name for name in names if name not in limit_names]:
+            raise ValueError(
+                f"there is no limit {unknown[0]!r}; there are {', '.join(limit_names)}"
+            )
         return replace(self, unstable=tuple(name for name in self.unstable if name in names))
 
     def level(self, name: str) -> MemoryLevel:

@@ -20,17 +20,17 @@ def team_s(work: Callable[[int, Start], object], threads: int) -> float:
     Thread ``index`` calls ``work(index, start)``. The loop of ``work`` takes ``start`` as its last
     arguments, waits for all with ``wait_for_all`` of team.h, and writes its begin and its end.
     """
-    arrived = torch.zeros(1, dtype=torch.int32)
+    arrivals = torch.zeros(1, dtype=torch.int32)
     times = torch.zeros(threads, 2, dtype=torch.int64)
 
     def call(index: int) -> None:
-        work(index, (arrived.data_ptr(), threads, times[index].data_ptr()))
+        work(index, (arrivals.data_ptr(), threads, times[index].data_ptr()))
 
-    others = [threading.Thread(target=call, args=(index,)) for index in range(1, threads)]
-    for thread in others:
+    workers = [threading.Thread(target=call, args=(index,)) for index in range(1, threads)]
+    for thread in workers:
         thread.start()
     call(0)  # ctypes gives up Python's lock meanwhile
-    for thread in others:
+    for thread in workers:
         thread.join()
     return (int(times[:, 1].max()) - int(times[:, 0].min())) / 1e9
 

@@ -1,5 +1,5 @@
-"""Pipeline schedules as data: in which order each rank works, when, how long it idles, and how much
-it keeps.
+"""Pipeline schedules as data: the order of each rank's work, its times, its idle time, and the
+activations it keeps.
 
 With p ranks and v chunks a rank there are p x v stages, and stage s is on rank s mod p. The orders
 are those of GPipe, 1F1B, interleaved 1F1B and the zero-bubble schedule ZB-H1.
@@ -32,7 +32,7 @@ _MOST_PASSES = 10**6  # forward passes of a schedule, which take seconds to arra
 def rank_order(
     name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1
 ) -> list[Step]:
-    """Return what ``rank`` does, in order, as (kind, stage, microbatch).
+    """Return the steps of ``rank``, in order, as (kind, stage, microbatch).
 
     A kind is "forward", "backward" or "backward-weight". ``name`` is one of :data:`SCHEDULES`:
     "gpipe" (Huang et al., 2019), "1f1b" (PipeDream-Flush: Narayanan et al., 2021, arXiv
@@ -46,10 +46,12 @@ def rank_order(
 
 
 def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
-    """Raise ValueError or TypeError for a schedule that does not exist, saying what to change."""
+    """Raise ValueError or TypeError for a schedule that does not exist, with the change that it
+    needs.
+    """
     choice("schedule", name, _ORDERS)
-    for what, count in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
-        whole_number(what, count)
+    for argument, count in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
+        whole_number(argument, count)
     if ranks * microbatches * chunks > _MOST_PASSES:
         raise ValueError(
             f"{short(ranks)} ranks, {short(microbatches)} microbatches and {short(chunks)} chunks "
@@ -113,21 +115,23 @@ def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> Itera
 
 
 def interleaved_warm_up(rank: int, ranks: int, microbatches: int, chunks: int) -> int:
-    """Return how many forward passes ``rank`` makes before it alternates: Narayanan et al.
+    """Return the number of forward passes of ``rank`` before it alternates: Narayanan et al.
     (2021).
     """
     return min(microbatches * chunks, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
 
 
 def _zero_bubble(rank: int, ranks: int, microbatches: int, chunks: int) -> Iterator[Step]:
-    written = 0
+    next_weight = 0
     for kind, stage, microbatch in _one_forward_one_backward(rank, ranks, microbatches, chunks):
         yield kind, stage, microbatch
         # `rank` weight gradients wait, to fill the rank's last gaps
         if kind == BACKWARD and microbatch >= rank:
-            yield BACKWARD_WEIGHT, stage, written
-            written += 1
-    yield from ((BACKWARD_WEIGHT, rank, microbatch) for microbatch in range(written, microbatches))
+            yield BACKWARD_WEIGHT, stage, next_weight
+            next_weight += 1
+    yield from (
+        (BACKWARD_WEIGHT, rank, microbatch) for microbatch in range(next_weight, microbatches)
+    )
 
 
 _ORDERS: dict[str, Callable[[int, int, int, int], Iterator[Step]]] = {
@@ -159,7 +163,7 @@ class PipelineAction(Record):
 
 
 class RankLoad(Record):
-    """What a rank of a schedule did, and the most (stage, microbatch) pairs whose activations it
+    """The load of a rank in a schedule, and the most (stage, microbatch) pairs whose activations it
     kept at once.
 
     Of the ``chunks`` stages that an interleaved rank has, each counts by itself. ``idle_share`` is
@@ -199,11 +203,15 @@ class PipelineSchedule(Record):
         Labels are microbatches. Where a rank has several stages the kind names them: "forward,
         stages 4-7". Lesson 06.
         """
-        several = any(each.stage >= self.ranks for each in self.actions)
+        several = any(action.stage >= self.ranks for action in self.actions)
 
-        def kind(each: PipelineAction) -> str:
-            first = each.stage - each.stage % self.ranks
-            return f"{each.kind}, stages {first}-{first + self.ranks - 1}" if several else each.kind
+        def kind(action: PipelineAction) -> str:
+            first_stage = action.stage - action.stage % self.ranks
+            return (
+                f"{action.kind}, stages {first_stage}-{first_stage + self.ranks - 1}"
+                if several
+                else action.kind
+            )
 
         return Timeline(
             self.duration_s,
@@ -220,7 +228,7 @@ class PipelineSchedule(Record):
         )
 
     def order(self, rank: int) -> list[Step]:
-        """Return what ``rank`` did, in order: (kind, stage, microbatch). Lesson 06."""
+        """Return the steps of ``rank``, in order: (kind, stage, microbatch). Lesson 06."""
         return [
             (action.kind, action.stage, action.microbatch)
             for action in self.actions
@@ -260,70 +268,78 @@ def pipeline_schedule(
         )
     stages = ranks * chunks
     forward, backward = (
-        _a_stage("forward_s", forward_s, stages),
-        _a_stage("backward_s", backward_s, stages),
+        _stage_times("forward_s", forward_s, stages),
+        _stage_times("backward_s", backward_s, stages),
     )
     weight = (
         [whole_s / 2 for whole_s in backward]
         if weight_s is None
-        else _a_stage("weight_s", weight_s, stages)
+        else _stage_times("weight_s", weight_s, stages)
     )
     if name == "zero_bubble":
-        if any(part > whole for part, whole in zip(weight, backward, strict=True)):
+        if any(
+            weight_time > backward_time
+            for weight_time, backward_time in zip(weight, backward, strict=True)
+        ):
             raise ValueError(
                 f"weight_s is a part of backward_s and cannot be more; got {weight} of {backward}"
             )
-        backward = [whole - part for part, whole in zip(weight, backward, strict=True)]
+        backward = [
+            backward_time - weight_time
+            for weight_time, backward_time in zip(weight, backward, strict=True)
+        ]
     durations = {FORWARD: forward, BACKWARD: backward, BACKWARD_WEIGHT: weight}
     orders = [
         rank_order(name, rank=rank, ranks=ranks, microbatches=microbatches, chunks=chunks)
         for rank in range(ranks)
     ]
-    delay_s = _a_stage("transfer_s", transfer_s, 1)[0]
+    delay_s = _stage_times("transfer_s", transfer_s, 1)[0]
     return schedule_of(
         name,
-        _timed(orders, durations, delay_s),
+        _simulate(orders, durations, delay_s),
         ranks=ranks,
         stages=stages,
         microbatches=microbatches,
     )
 
 
-def _a_stage(what: str, times_s: Times, stages: int) -> list[float]:
-    given = [times_s] * stages if isinstance(times_s, float | Real) else list(times_s)
-    if len(given) != stages:
+def _stage_times(name: str, times_s: Times, stages: int) -> list[float]:
+    times = [times_s] * stages if isinstance(times_s, float | Real) else list(times_s)
+    if len(times) != stages:
         raise ValueError(
-            f"{what} must be one number, or one for each of the {stages} stages; got {len(given)}"
+            f"{name} must be one number, or one for each of the {stages} stages; got {len(times)}"
         )
-    return numbers(what, given, at_least=0)
+    return numbers(name, times, at_least=0)
 
 
-def _timed(
+def _simulate(
     orders: list[list[Step]], durations_s: dict[str, list[float]], transfer_s: float
 ) -> list[PipelineAction]:
     ranks, stages = len(orders), len(durations_s[FORWARD])
     ended_s: dict[Step, float] = {}
-    free_s, done = [0.0] * ranks, [0] * ranks
+    free_s, positions = [0.0] * ranks, [0] * ranks
     actions: list[PipelineAction] = []
-    while any(done[rank] < len(order) for rank, order in enumerate(orders)):
-        before = len(actions)
+    while any(positions[rank] < len(order) for rank, order in enumerate(orders)):
+        action_count = len(actions)
         for rank, order in enumerate(orders):
-            while done[rank] < len(order):
-                step = order[done[rank]]
-                needs = list(_needs(step, stages))
-                if not all(need in ended_s for need in needs):
+            while positions[rank] < len(order):
+                step = order[positions[rank]]
+                dependencies = list(_needs(step, stages))
+                if not all(dependency in ended_s for dependency in dependencies):
                     break
                 ready_s = [
-                    ended_s[need] + (transfer_s if need[1] % ranks != rank else 0.0)
-                    for need in needs
+                    ended_s[dependency] + (transfer_s if dependency[1] % ranks != rank else 0.0)
+                    for dependency in dependencies
                 ]
                 start_s = max([free_s[rank], *ready_s])
                 ended_s[step] = free_s[rank] = start_s + durations_s[step[0]][step[1]]
                 actions.append(PipelineAction(rank, start_s, free_s[rank], *step))
-                done[rank] += 1
-        if len(actions) == before:
+                positions[rank] += 1
+        if len(actions) == action_count:
             stuck = [
-                orders[rank][done[rank]] for rank in range(ranks) if done[rank] < len(orders[rank])
+                orders[rank][positions[rank]]
+                for rank in range(ranks)
+                if positions[rank] < len(orders[rank])
             ]
             raise RuntimeError(f"the ranks wait for each other for ever: next are {stuck}")
     return actions
@@ -348,19 +364,19 @@ def schedule_of(
 
     Raises ValueError where there are none.
     """
-    given = list(actions)
-    if not given:
+    ordered_actions = list(actions)
+    if not ordered_actions:
         raise ValueError("no actions: a schedule needs at least one")
-    zero_s = min(action.start_s for action in given)
+    zero_s = min(action.start_s for action in ordered_actions)
     # The sort is stable, so that passes that take no time stay in their order.
-    given.sort(key=lambda action: (action.rank, action.start_s))
-    moved = tuple(
+    ordered_actions.sort(key=lambda action: (action.rank, action.start_s))
+    shifted_actions = tuple(
         replace(action, start_s=action.start_s - zero_s, end_s=action.end_s - zero_s)
-        for action in given
+        for action in ordered_actions
     )
-    duration_s = max(action.end_s for action in moved)
+    duration_s = max(action.end_s for action in shifted_actions)
     loads = tuple(
-        _load([action for action in moved if action.rank == rank], rank, duration_s)
+        _load([action for action in shifted_actions if action.rank == rank], rank, duration_s)
         for rank in range(ranks)
     )
     busy_s, whole_s = math.fsum(load.busy_s for load in loads), ranks * duration_s
@@ -373,21 +389,21 @@ def schedule_of(
         bubble_share=(whole_s - busy_s) / whole_s if whole_s else 0.0,
         bubble_ratio=(whole_s - busy_s) / busy_s if busy_s else 0.0,
         loads=loads,
-        actions=moved,
+        actions=shifted_actions,
     )
 
 
 def _load(actions: list[PipelineAction], rank: int, duration_s: float) -> RankLoad:
     busy_s = math.fsum(action.end_s - action.start_s for action in actions)
-    last = (
+    releasing_kind = (
         BACKWARD_WEIGHT if any(action.kind == BACKWARD_WEIGHT for action in actions) else BACKWARD
     )
-    live = most = 0
+    live = most_live = 0
     for action in actions:
-        live += (action.kind == FORWARD) - (action.kind == last)
-        most = max(most, live)
+        live += (action.kind == FORWARD) - (action.kind == releasing_kind)
+        most_live = max(most_live, live)
     stages = ", ".join(str(stage) for stage in sorted({action.stage for action in actions}))
-    return RankLoad(rank, stages, busy_s, 1 - busy_s / duration_s if duration_s else 0.0, most)
+    return RankLoad(rank, stages, busy_s, 1 - busy_s / duration_s if duration_s else 0.0, most_live)
 
 
 # The same in closed form.

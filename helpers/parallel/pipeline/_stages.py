@@ -26,7 +26,7 @@ def layers_of(net: nn.Sequential) -> list[tuple[str, nn.Module]]:
 
 def split_stages(net: nn.Sequential, stages: int) -> tuple[nn.Sequential, ...]:
     """Return the layers of ``net`` as ``stages`` nets of equally many layers; names and parameters
-    stay what they are.
+    stay the same.
 
     Raises TypeError for a net that is not an nn.Sequential, and ValueError for layers that do not
     divide, for a layer that stands in two places, and for a parameter in two stages, which would be
@@ -35,22 +35,23 @@ def split_stages(net: nn.Sequential, stages: int) -> tuple[nn.Sequential, ...]:
     if not isinstance(net, nn.Sequential):
         raise TypeError(f"a pipeline is cut out of an nn.Sequential; got a {type(net).__name__}")
     layers = layers_of(net)
-    each = len(layers) // stages
-    if not layers or each * stages != len(layers):
+    layers_per_stage = len(layers) // stages
+    if not layers or layers_per_stage * stages != len(layers):
         raise ValueError(
             f"{len(layers)} layers do not divide into {stages} stages of equally many; join layers "
             "in an nn.Sequential of their own, or take other ranks or chunks"
         )
     parts = tuple(
-        nn.Sequential(OrderedDict(layers[start : start + each]))
-        for start in range(0, len(layers), each)
+        nn.Sequential(OrderedDict(layers[start : start + layers_per_stage]))
+        for start in range(0, len(layers), layers_per_stage)
     )
-    seen: dict[int, int] = {}
+    stage_of_parameter: dict[int, int] = {}
     for stage, part in enumerate(parts):
         for name, parameter in part.named_parameters():
-            if seen.setdefault(id(parameter), stage) != stage:
+            if stage_of_parameter.setdefault(id(parameter), stage) != stage:
                 raise ValueError(
-                    f"stages {seen[id(parameter)]} and {stage} share the parameter {name!r}, and "
+                    f"stages {stage_of_parameter[id(parameter)]} and {stage} share the parameter "
+                    f"{name!r}, and "
                     "each would train a copy of its own: untie it, or put both layers into one"
                 )
     return parts

@@ -111,8 +111,8 @@ Picture = StackedBar | Curves
 def explore(
     *, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture
 ) -> None:
-    """Display a figure under its ``title`` whose reader turns ``inputs`` and sees what ``formulas``
-    make of them.
+    """Display a figure under its ``title`` whose reader turns ``inputs`` and sees the values of
+    ``formulas``.
 
     Each formula is a text that Python and JavaScript read alike, of the inputs and of the formulas
     above it, and ``picture`` draws some of them. The page itself computes the formulas, so that the
@@ -140,16 +140,16 @@ def explore(
                 f"a figure to turn needs {name}: say in a sentence what there is to see in it"
             )
     one_of("picture", picture, Picture, "StackedBar(...) or Curves(...)")
-    turned = tuple(members("inputs", inputs, "Menu(...) and Slider(...)", kind=Input))
-    _refuse_inputs(turned, formulas)
-    _refuse_formulas(turned, formulas)
-    _refuse_picture(picture, turned, formulas)
+    controls = tuple(members("inputs", inputs, "Menu(...) and Slider(...)", kind=Input))
+    _refuse_inputs(controls, formulas)
+    _refuse_formulas(controls, formulas)
+    _refuse_picture(picture, controls, formulas)
     from IPython.display import display
 
-    still, (width, height) = _still(title, turned, formulas, picture)
+    still, (width, height) = _still(title, controls, formulas, picture)
     display(
         {
-            "text/html": _page(title, alt, turned, formulas, picture, still),
+            "text/html": _page(title, alt, controls, formulas, picture, still),
             "image/png": still,
             "text/plain": alt,
         },
@@ -159,7 +159,7 @@ def explore(
 
 
 def _refuse_inputs(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
-    names = [*(turned.name for turned in inputs), *formulas]
+    names = [*(control.name for control in inputs), *formulas]
     if not inputs or not formulas:
         raise ValueError(
             f"{len(inputs)} inputs and {len(formulas)} formulas; give at least one of each"
@@ -169,41 +169,43 @@ def _refuse_inputs(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None
             raise ValueError(
                 f"{name!r} must be a name of its own among inputs and formulas: {', '.join(names)}"
             )
-    for turned in inputs:
-        values = list(turned.options if isinstance(turned, Menu) else turned.values)
-        if len(values) < 2 or turned.start not in values:
+    for control in inputs:
+        values = list(control.options if isinstance(control, Menu) else control.values)
+        if len(values) < 2 or control.start not in values:
             raise ValueError(
-                f"{turned.name}: start={turned.start!r} must be one of at least two values, not of "
-                f"{values}"
+                f"{control.name}: start={control.start!r} must be one of at least two values, not "
+                f"of {values}"
             )
         fields = (
-            {frozenset(option) for option in turned.options.values()}
-            if isinstance(turned, Menu)
+            {frozenset(option) for option in control.options.values()}
+            if isinstance(control, Menu)
             else {()}
         )
-        if len(fields) > 1 or (isinstance(turned, Menu) and fields == {frozenset()}):
-            raise ValueError(f"{turned.name}: every option must have the same fields, at least one")
+        if len(fields) > 1 or (isinstance(control, Menu) and fields == {frozenset()}):
+            raise ValueError(
+                f"{control.name}: every option must have the same fields, at least one"
+            )
 
 
 def _refuse_formulas(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
-    known = {turned.name: _fields(turned) for turned in inputs}
+    known_fields = {control.name: _fields(control) for control in inputs}
     for name, formula in formulas.items():
-        check_formula(name, formula, known)
-        known[name] = frozenset()
+        check_formula(name, formula, known_fields)
+        known_fields[name] = frozenset()
     for setting in _ends(inputs):
         evaluate(formulas, setting)
 
 
 def _refuse_picture(picture: Picture, inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
     series = picture.parts if isinstance(picture, StackedBar) else picture.lines
-    for drawn in members("series", series, "Series(...), a quantity each", kind=Series):
-        if drawn.name not in formulas:
+    for curve in members("series", series, "Series(...), a quantity each", kind=Series):
+        if curve.name not in formulas:
             raise ValueError(
-                f"the picture draws {drawn.name}, which must be a formula: {', '.join(formulas)}"
+                f"the picture draws {curve.name}, which must be a formula: {', '.join(formulas)}"
             )
     if not series:
         raise ValueError("the picture draws nothing; give at least one Series(...)")
-    sliders = [turned.name for turned in inputs if isinstance(turned, Slider)]
+    sliders = [control.name for control in inputs if isinstance(control, Slider)]
     if isinstance(picture, Curves) and picture.along not in sliders:
         raise ValueError(
             f"along={picture.along!r} must be the name of a slider: "
@@ -211,16 +213,18 @@ def _refuse_picture(picture: Picture, inputs: Sequence[Input], formulas: Mapping
         )
 
 
-def _fields(turned: Input) -> frozenset[str]:
+def _fields(control: Input) -> frozenset[str]:
     return (
-        frozenset(next(iter(turned.options.values()))) if isinstance(turned, Menu) else frozenset()
+        frozenset(next(iter(control.options.values())))
+        if isinstance(control, Menu)
+        else frozenset()
     )
 
 
 def _start(inputs: Sequence[Input]) -> dict[str, Value]:
     return {
-        turned.name: turned.options[turned.start] if isinstance(turned, Menu) else turned.start
-        for turned in inputs
+        control.name: control.options[control.start] if isinstance(control, Menu) else control.start
+        for control in inputs
     }
 
 
@@ -229,13 +233,13 @@ def _ends(inputs: Sequence[Input]) -> Iterator[dict[str, Value]]:
     option.
     """
     yield _start(inputs)
-    for turned in inputs:
+    for control in inputs:
         values = (
-            turned.options.values()
-            if isinstance(turned, Menu)
-            else (turned.values[0], turned.values[-1])
+            control.options.values()
+            if isinstance(control, Menu)
+            else (control.values[0], control.values[-1])
         )
-        yield from ({**_start(inputs), turned.name: value} for value in values)
+        yield from ({**_start(inputs), control.name: value} for value in values)
 
 
 def _page(
@@ -253,26 +257,28 @@ def _page(
     data = {
         "title": title,
         "alt": alt,
-        "inputs": [_as_data(turned) for turned in inputs],
+        "inputs": [_as_data(control) for control in inputs],
         "formulas": dict(formulas),
         "kind": kind,
         **asdict(picture),
     }
-    held = json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+    json_text = (
+        json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+    )
     source = f"data:image/png;base64,{base64.b64encode(still).decode()}"
     return (
         f'{BEGINS}><img src="{source}" alt="{html.escape(alt)}" style="max-width: 100%">'
-        f'<script type="application/json">{held}</script><script>{SCRIPT}</script></div>'
+        f'<script type="application/json">{json_text}</script><script>{SCRIPT}</script></div>'
     )
 
 
-def _as_data(turned: Input) -> dict[str, object]:
-    values = list(turned.options if isinstance(turned, Menu) else turned.values)
-    choice = {"options": turned.options} if isinstance(turned, Menu) else {"values": values}
+def _as_data(control: Input) -> dict[str, object]:
+    values = list(control.options if isinstance(control, Menu) else control.values)
+    choice = {"options": control.options} if isinstance(control, Menu) else {"values": values}
     return {
-        "name": turned.name,
-        "label": turned.label,
-        "place": values.index(turned.start),
+        "name": control.name,
+        "label": control.label,
+        "place": values.index(control.start),
         **choice,
     }
 
@@ -291,30 +297,30 @@ def _still(
 ) -> tuple[bytes, tuple[int, int]]:
     """Return a PNG of the figure at its start, and its size in CSS pixels."""
     setting = ", ".join(
-        f"{turned.label} {turned.start if isinstance(turned, Menu) else short(turned.start)}"
-        for turned in inputs
+        f"{control.label} {control.start if isinstance(control, Menu) else short(control.start)}"
+        for control in inputs
     )
     with plt.style.context(STYLE_FILE):
         if isinstance(picture, StackedBar):
-            drawn = _bars(inputs, formulas, picture)
+            fig = _bars(inputs, formulas, picture)
         else:
-            drawn = _curves(inputs, formulas, picture)
-        [axes] = drawn.axes
+            fig = _curves(inputs, formulas, picture)
+        [axes] = fig.axes
         lines = textwrap.wrap(f"at the start: {setting}", _CHARACTERS)
         axes.set_title("\n".join(lines), loc="left", fontsize="small", fontweight="normal")
-        drawn.suptitle(
+        fig.suptitle(
             "\n".join(textwrap.wrap(title, _CHARACTERS)), x=0.01, ha="left", fontweight="bold"
         )
-        drawn.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
-        still = png(drawn)
-        plt.close(drawn)
-    return still, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
+        fig.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
+        still = png(fig)
+        plt.close(fig)
+    return still, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in fig.get_size_inches())
 
 
 def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: StackedBar) -> Figure:
     values = evaluate(formulas, _start(inputs))
     total = sum(values[part.name] for part in picture.parts)
-    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 2.4 + 0.34 * len(picture.limits)))
+    fig, axes = plt.subplots(figsize=(_WIDTH_IN, 2.4 + 0.34 * len(picture.limits)))
     left = 0.0
     for part in picture.parts:
         label = f"{part.label} {short(values[part.name])} {picture.unit}"
@@ -331,27 +337,29 @@ def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Stacked
     axes.set_xlim(0, 1.18 * max(rows.values()))
     axes.set_xlabel(picture.unit)
     axes.invert_yaxis()
-    return drawn
+    return fig
 
 
 def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curves) -> Figure:
     [slider] = [
-        turned for turned in inputs if isinstance(turned, Slider) and turned.name == picture.along
+        control
+        for control in inputs
+        if isinstance(control, Slider) and control.name == picture.along
     ]
     points = [evaluate(formulas, {**_start(inputs), slider.name: value}) for value in slider.values]
-    here = evaluate(formulas, _start(inputs))
-    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
+    start_values = evaluate(formulas, _start(inputs))
+    fig, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
     for line in picture.lines:
-        label = f"{line.label} {short(here[line.name])}"
+        label = f"{line.label} {short(start_values[line.name])}"
         axes.plot(
             slider.values, [point[line.name] for point in points], color=line.colour, label=label
         )
-        axes.plot(slider.start, here[line.name], "o", color=line.colour)
+        axes.plot(slider.start, start_values[line.name], "o", color=line.colour)
     axes.axvline(slider.start, color="black", linestyle=":", linewidth=1)
     axes.set(xlabel=picture.xlabel, ylabel=picture.ylabel)
     axes.set_xscale("log" if picture.log_x else "linear")
     axes.set_yscale("log" if picture.log_y else "linear")
-    return drawn
+    return fig
 
 
 def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) -> dict[str, float]:
@@ -361,15 +369,19 @@ def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) 
     A menu takes the label of an option, a slider a number. Raises ValueError for an input or a
     value that is not there. Lesson 11.
     """
-    by_name = {turned.name: turned for turned in inputs}
+    by_name = {control.name: control for control in inputs}
     for name, value in setting.items():
-        turned = by_name.get(name)
+        control = by_name.get(name)
         values = (
-            () if turned is None else turned.options if isinstance(turned, Menu) else turned.values
+            ()
+            if control is None
+            else control.options
+            if isinstance(control, Menu)
+            else control.values
         )
-        if turned is None or value not in values:
+        if control is None or value not in values:
             raise ValueError(
                 f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}"
             )
-        by_name[name] = replace(turned, start=value)  # type: ignore[arg-type]  # it is one of its own values
+        by_name[name] = replace(control, start=value)  # type: ignore[arg-type]  # it is one of its own values
     return evaluate(formulas, _start(tuple(by_name.values())))

@@ -31,59 +31,67 @@ _OPERATORS = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.Pow
 _COMPARISONS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
-def check_formula(name: str, formula: str, known: Mapping[str, frozenset[str]]) -> None:
+def check_formula(name: str, formula: str, known_fields: Mapping[str, frozenset[str]]) -> None:
     """Raise ValueError for a formula that Python and JavaScript would not compute alike.
 
-    ``known`` has the names that it may use, each with its fields (none for a number).
+    ``known_fields`` has the names that it may use, each with its fields (none for a number).
     """
     try:
         tree = ast.parse(formula, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"the formula {name} = {formula!r} is not Python: {error.msg}") from error
-    problem = _problem(tree, known)
+    problem = _problem(tree, known_fields)
     if problem:
         raise ValueError(f"the formula {name} = {formula!r} {problem}")
 
 
-def _problem(node: ast.expr, known: Mapping[str, frozenset[str]]) -> str:
-    """Return what is wrong with a part of a formula, "" where nothing is."""
+def _problem(node: ast.expr, known_fields: Mapping[str, frozenset[str]]) -> str:
+    """Return the problem of a part of a formula, "" where there is none."""
     match node:
         case ast.Constant(value=bool() | str() | bytes() | complex() | None):
             return f"has {node.value!r}, but every constant must be a number"
         case ast.Constant():
             return ""
         case ast.Name(id=name):
-            if name not in known:
-                return f"has the name {name}; the names before it are {', '.join(known) or 'none'}"
+            if name not in known_fields:
+                return (
+                    f"has the name {name}; the names before it are "
+                    f"{', '.join(known_fields) or 'none'}"
+                )
             return (
                 f"uses the menu {name} as a number; name a field of its options"
-                if known[name]
+                if known_fields[name]
                 else ""
             )
         case ast.Attribute(value=ast.Name(id=name), attr=field):
-            fields = known.get(name, frozenset())
+            fields = known_fields.get(name, frozenset())
             return (
                 ""
                 if field in fields
                 else f"has {name}.{field}; {name} has {', '.join(sorted(fields)) or 'no fields'}"
             )
         case ast.BinOp(left=left, op=operator, right=right) if isinstance(operator, _OPERATORS):
-            return _problem(left, known) or _problem(right, known)
+            return _problem(left, known_fields) or _problem(right, known_fields)
         case ast.UnaryOp(op=ast.USub(), operand=ast.BinOp(op=ast.Pow()) as power) if _touch(
             node, power
         ):
             return "negates a power, which is no JavaScript; put the power into parentheses"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _problem(operand, known)
+            return _problem(operand, known_fields)
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(
             operator, _COMPARISONS
         ):
-            return _problem(left, known) or _problem(right, known)
+            return _problem(left, known_fields) or _problem(right, known_fields)
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if (
             function in FUNCTIONS
         ):
             return next(
-                (problem for argument in arguments if (problem := _problem(argument, known))), ""
+                (
+                    problem
+                    for argument in arguments
+                    if (problem := _problem(argument, known_fields))
+                ),
+                "",
             )
     return (
         f"has {ast.unparse(node)}; allowed are + - * / **, one comparison and "

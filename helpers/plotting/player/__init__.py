@@ -1,4 +1,4 @@
-"""A player in a notebook's output: the script and the style that stand in it, and what makes it of
+"""A player in a notebook's output: its script and its style, and the function that makes it of
 figures.
 """
 

@@ -59,7 +59,7 @@ def play(
     of captions, and a place without a frame. Lesson 05.
     """
     figures = members("frames", frames, "figures, such as draw_ring returns", kind=Figure)
-    said = (
+    caption_texts = (
         []
         if captions is None
         else members("captions", captions, "sentences, one a frame", kind=str)
@@ -77,29 +77,34 @@ def play(
         )
     )
     if len(sizes) > 1:
-        given = " and ".join(f"{width:g} x {height:g} inches" for width, height in sizes[:2])
+        sizes_text = " and ".join(f"{width:g} x {height:g} inches" for width, height in sizes[:2])
         raise ValueError(
-            f"frames have one size, and these have {given}; draw all of them with the same sizes"
+            f"frames have one size, and these have {sizes_text}; draw all of them with the same "
+            "sizes"
         )
-    if said and len(said) != len(figures):
-        raise ValueError(f"{len(said)} captions for {len(figures)} frames; give one each, or none")
-    last = len(figures) - 1
-    wanted = (
-        [0, len(figures) // 2, last]
+    if caption_texts and len(caption_texts) != len(figures):
+        raise ValueError(
+            f"{len(caption_texts)} captions for {len(figures)} frames; give one each, or none"
+        )
+    last_index = len(figures) - 1
+    still_numbers = (
+        [0, len(figures) // 2, last_index]
         if stills is None
         else members("stills", stills, "places of frames", kind=int)
     )
-    if not wanted:
+    if not still_numbers:
         raise ValueError("stills is empty; give the place of at least one frame, or leave it out")
-    places = sorted({whole_number("stills", place, at_least=0, at_most=last) for place in wanted})
+    still_indices = sorted(
+        {whole_number("stills", number, at_least=0, at_most=last_index) for number in still_numbers}
+    )
     from IPython.display import display
 
-    picture, (width, height) = _picture(figures, places, title, said)
+    picture, (width, height) = _picture(figures, still_indices, title, caption_texts)
     data = {
         "title": title,
         "alt": alt,
         "frames": [svg(figure) for figure in figures],
-        "captions": said,
+        "captions": caption_texts,
     }
     page = _page(data, picture, width_px=round(CSS_PIXELS_PER_INCH * sizes[0][0]))
     display(
@@ -115,12 +120,14 @@ def _page(data: Mapping[str, object], picture: bytes, *, width_px: int) -> str:
     """Return the HTML of a player: the picture, which the script replaces where it runs, the data,
     and the script.
     """
-    held = json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+    json_text = (
+        json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+    )
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     alt = html.escape(str(data["alt"]))
     return (
         f'{BEGINS} data-width="{width_px}"><img src="{source}" alt="{alt}" style="max-width: 100%">'
-        f'<script type="application/json">{held}</script><script>{SCRIPT}</script></div>'
+        f'<script type="application/json">{json_text}</script><script>{SCRIPT}</script></div>'
     )
 
 
@@ -128,24 +135,24 @@ def svg(figure: Figure) -> str:
     """Return ``figure`` as SVG to stand in a page: texts are text, and no id is there that nothing
     refers to.
     """
-    with plt.style.context([STYLE_FILE, _AS_LAID_OUT, _NAMELESS]), io.StringIO() as rendered:
-        figure.savefig(rendered, format="svg", metadata=_NO_METADATA)
-        drawn = ElementTree.fromstring(rendered.getvalue())
+    with plt.style.context([STYLE_FILE, _AS_LAID_OUT, _NAMELESS]), io.StringIO() as buffer:
+        figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
+        root = ElementTree.fromstring(buffer.getvalue())
     for name in ("width", "height", "version"):
-        drawn.attrib.pop(name, None)
-    drawn.attrib["aria-hidden"] = "true"  # the player says what there is to see
-    attributes = [value for element in drawn.iter() for value in element.attrib.values()]
-    named = {name for value in attributes for name in _REFERENCE.findall(value)}
-    for element in drawn.iter():
-        _shorten(element, named)
-    _unwrap(drawn)
+        root.attrib.pop(name, None)
+    root.attrib["aria-hidden"] = "true"  # the player says what there is to see
+    attributes = [value for element in root.iter() for value in element.attrib.values()]
+    referenced_ids = {name for value in attributes for name in _REFERENCE.findall(value)}
+    for element in root.iter():
+        _shorten(element, referenced_ids)
+    _unwrap(root)
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
-    return ElementTree.tostring(drawn, encoding="unicode")
+    return ElementTree.tostring(root, encoding="unicode")
 
 
-def _shorten(element: ElementTree.Element, named: set[str]) -> None:
-    if element.attrib.get("id") not in named:
+def _shorten(element: ElementTree.Element, referenced_ids: set[str]) -> None:
+    if element.attrib.get("id") not in referenced_ids:
         element.attrib.pop("id", None)
     if element.attrib.get("transform", "").startswith("rotate(-0 "):
         del element.attrib["transform"]
@@ -164,8 +171,8 @@ def _unwrap(element: ElementTree.Element) -> None:
     """Put the members of each group without attributes in its place; the style is the player's
     own.
     """
-    for place in reversed(range(len(element))):
-        child = element[place]
+    for index in reversed(range(len(element))):
+        child = element[index]
         _unwrap(child)
         plain = child.tag == f"{{{_SVG}}}g" and not child.attrib
         if (
@@ -173,40 +180,44 @@ def _unwrap(element: ElementTree.Element) -> None:
             or child.tag == f"{{{_SVG}}}style"
             or (child.tag == f"{{{_SVG}}}defs" and not len(child))
         ):
-            element[place : place + 1] = list(child)
+            element[index : index + 1] = list(child)
 
 
 def _picture(
-    figures: Sequence[Figure], shown: Sequence[int], title: str, captions: Sequence[str]
+    figures: Sequence[Figure], still_indices: Sequence[int], title: str, captions: Sequence[str]
 ) -> tuple[bytes, tuple[int, int]]:
-    """Return the frames at the places ``shown`` on one PNG, and its size in CSS pixels.
+    """Return the frames at ``still_indices`` on one PNG, and its size in CSS pixels.
 
     They stand side by side, or in two rows or three where they are larger so on a page across.
     """
     width, height = figures[0].get_size_inches()
-    said = [
-        f"{place + 1} of {len(figures)}" + (f": {captions[place]}" if captions else "")
-        for place in shown
+    caption_texts = [
+        f"{frame_index + 1} of {len(figures)}" + (f": {captions[frame_index]}" if captions else "")
+        for frame_index in still_indices
     ]
-    said = [textwrap.fill(text, int(_CHARACTERS_PER_IN * width)) for text in said]
-    cell = width + _GAP_IN, height + _GAP_IN + _LINE_IN * max(text.count("\n") + 1 for text in said)
+    caption_texts = [textwrap.fill(text, int(_CHARACTERS_PER_IN * width)) for text in caption_texts]
+    cell = (
+        width + _GAP_IN,
+        height + _GAP_IN + _LINE_IN * max(text.count("\n") + 1 for text in caption_texts),
+    )
 
     def scale(across: int) -> float:
         return min(
-            _AREA_IN[0] / (across * cell[0]), _AREA_IN[1] / (-(-len(shown) // across) * cell[1])
+            _AREA_IN[0] / (across * cell[0]),
+            _AREA_IN[1] / (-(-len(still_indices) // across) * cell[1]),
         )
 
-    across = max((len(shown), 2, 1), key=scale)
-    size = _GAP_IN + across * cell[0], _TITLE_IN + -(-len(shown) // across) * cell[1]
+    across = max((len(still_indices), 2, 1), key=scale)
+    size = _GAP_IN + across * cell[0], _TITLE_IN + -(-len(still_indices) // across) * cell[1]
     with plt.style.context(STYLE_FILE):
         page = plt.figure(figsize=size)
         page.set_layout_engine("none")
         page.text(
             _GAP_IN / size[0], 1 - 0.3 / size[1], title, fontsize=18, fontweight="bold", va="center"
         )
-        for index, (place, text) in enumerate(zip(shown, said, strict=True)):
+        for index, (frame_index, text) in enumerate(zip(still_indices, caption_texts, strict=True)):
             left, top = _GAP_IN + index % across * cell[0], _TITLE_IN + index // across * cell[1]
-            pixels = _pixels(figures[place])
+            pixels = _pixels(figures[frame_index])
             page.figimage(
                 pixels,
                 round(left * CSS_PIXELS_PER_INCH),
@@ -226,6 +237,6 @@ def _picture(
 
 
 def _pixels(figure: Figure) -> np.ndarray:
-    with plt.style.context([STYLE_FILE, _AS_LAID_OUT]), io.BytesIO() as rendered:
-        figure.savefig(rendered, format="png", dpi=CSS_PIXELS_PER_INCH)
-        return np.asarray(Image.open(rendered).convert("RGB"))
+    with plt.style.context([STYLE_FILE, _AS_LAID_OUT]), io.BytesIO() as buffer:
+        figure.savefig(buffer, format="png", dpi=CSS_PIXELS_PER_INCH)
+        return np.asarray(Image.open(buffer).convert("RGB"))

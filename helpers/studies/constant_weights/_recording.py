@@ -87,7 +87,7 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
             if placement == "parameter" and architecture < _PARAMETER_FROM:
                 continue
             source = cuda_source(network, placement=placement)
-            image, _ = nvrtc._compiled(library, source, (f"--gpu-architecture={architecture}",))
+            image, _ = nvrtc._compile(library, source, (f"--gpu-architecture={architecture}",))
             rows.append(
                 _count_kernel(_kernel(image, nvdisasm, architecture), placement, architecture)
             )

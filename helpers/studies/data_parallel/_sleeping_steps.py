@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from helpers.checks import members, number, whole_number
-from helpers.links import Activity, Link, Recorder, Timeline, joined, sleep_for
+from helpers.links import Activity, Link, Recorder, Timeline, join_activities, sleep_for
 from helpers.results import Record
 from helpers.studies.data_parallel._devices import SleepingLayer, slow_link, step_times
 
@@ -117,4 +117,4 @@ def fastest_step(ranks: Sequence[RankSteps]) -> SimulatedStep:
     together_s = [max(times) for times in zip(*(rank.step_s for rank in rank_steps), strict=True)]
     fastest = together_s.index(min(together_s))
     activities = [activity for rank in rank_steps for activity in rank.activities[fastest]]
-    return SimulatedStep(together_s[fastest], joined(activities))
+    return SimulatedStep(together_s[fastest], join_activities(activities))

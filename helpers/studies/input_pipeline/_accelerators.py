@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from helpers.checks import choice, cpu_or_cuda, function, number, one_of, whole_number
-from helpers.links import Activity, Link, checked_link, sleep_until
+from helpers.links import Activity, Link, require_link, sleep_until
 from helpers.steps import tensors_of
 from helpers.studies.input_pipeline._pipeline import COPYING
 
@@ -61,8 +61,8 @@ class SleepingAccelerator:
         self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None
     ) -> None:
         self.step_s = number("step_s", step_s, at_least=0)
-        self.pinned = Link(math.inf) if pinned is None else checked_link("pinned", pinned)
-        self.pageable = self.pinned if pageable is None else checked_link("pageable", pageable)
+        self.pinned = Link(math.inf) if pinned is None else require_link("pinned", pinned)
+        self.pageable = self.pinned if pageable is None else require_link("pageable", pageable)
         self._lock = threading.Lock()
         self.begin()
 

@@ -39,7 +39,7 @@ from torch.utils import _pytree as pytree
 
 from helpers import console, storage
 from helpers.checks import boolean, choice, number, random_seed, whole_number
-from helpers.links import Link, checked_link, sleep_for, sleep_until
+from helpers.links import Link, require_link, sleep_for, sleep_until
 from helpers.results import Record
 from helpers.steps import tensors_of
 
@@ -253,7 +253,7 @@ class Checkpointer:
         if not self.folder.is_dir():
             raise FileNotFoundError(f"the folder {str(folder)!r} is not there; make it first")
         self.asynchronous, self.takes_snapshot = asynchronous, takes_snapshot
-        self.disk = None if disk is None else checked_link("disk", disk)
+        self.disk = None if disk is None else require_link("disk", disk)
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 

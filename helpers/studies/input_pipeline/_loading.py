@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers import storage
 from helpers.checks import boolean, choice, number, random_seed, whole_number
-from helpers.links import Link, checked_link, sleep_for, sleep_until
+from helpers.links import Link, require_link, sleep_for, sleep_until
 from helpers.results import Record, Result
 
 _SHAPE = (1, 28, 28)
@@ -127,7 +127,7 @@ class FilesOnOneDisk(Dataset):
                 "paths is empty; give the files to read, such as those of write_images(folder)"
             )
         self.sizes_bytes = [path.stat().st_size for path in self.paths]
-        self.disk, self.image = checked_link("disk", disk), torch.zeros(tuple(shape))
+        self.disk, self.image = require_link("disk", disk), torch.zeros(tuple(shape))
         # A lock of the spawn context goes to forked and to spawned workers alike.
         self._free_s = multiprocessing.get_context("spawn").Value("d", -math.inf)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 
 from helpers.checks import boolean, choice, number, numbers, whole_number
-from helpers.links import Activity, Timeline, joined
+from helpers.links import Activity, Timeline, join_activities
 from helpers.results import Record
 
 COPYING = ("blocking", "non_blocking", "ahead")
@@ -212,7 +212,7 @@ def simulate_feeding(
         step_s=step_s,
         busy_share=device_s / step_s if step_s else 0.0,
         most_ready=max(_count_ready(ready_s, taken_s)) if workers else 0,
-        timeline=joined(activities, zero_s=0.0),
+        timeline=join_activities(activities, zero_s=0.0),
     )
 
 

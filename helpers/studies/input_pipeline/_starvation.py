@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers import console
 from helpers.checks import boolean, choice, whole_number
-from helpers.links import Activity, Timeline, joined
+from helpers.links import Activity, Timeline, join_activities
 from helpers.results import Record, derived
 from helpers.studies.input_pipeline import _loading as loading
 from helpers.studies.input_pipeline._accelerators import (
@@ -134,7 +134,7 @@ def feed(
         copying=copying,
         wait_each_step=wait_each_step,
         epochs=tuple(rows),
-        timeline=joined([*activities, *waits]),
+        timeline=join_activities([*activities, *waits]),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.checks import whole_number
-from helpers.links import Link, checked_link
+from helpers.links import Link, require_link
 from helpers.studies.two_levels import Ring
 
 
@@ -25,7 +25,7 @@ class Wires:
 
     def __init__(self, *, ranks_per_node: int, node: Link, port: Link) -> None:
         self.ranks_per_node = whole_number("ranks_per_node", ranks_per_node)
-        self.node, self.port = checked_link("node", node), checked_link("port", port)
+        self.node, self.port = require_link("node", node), require_link("port", port)
         self.node_bytes = self.port_bytes = 0
 
     def all_reduce(self, tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

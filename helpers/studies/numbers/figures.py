@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from helpers.checks import members, named, one_of
-from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, mixed
+from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, mix_colours
 from helpers.studies.numbers import Format
 
 _FORMAT = OTHERS[1]
@@ -111,7 +111,9 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
     ).tolist()
     for panel in panels:
         for outside in ((_LEAST, low), (high, _MOST)):
-            panel.axvspan(*outside, color=mixed(COLOURS["waiting"], "#FFFFFF", 0.5), zorder=0.5)
+            panel.axvspan(
+                *outside, color=mix_colours(COLOURS["waiting"], "#FFFFFF", 0.5), zorder=0.5
+            )
     return chart
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from helpers import console, units
 from helpers.checks import choice, short, whole_number
-from helpers.links import Link, checked_link
+from helpers.links import Link, require_link
 from helpers.parallel._costs import BUCKET_BYTES, LayerCost, bucket_layers
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.results import Result
@@ -143,7 +143,7 @@ def choose(
             f"choose cuts an nn.Sequential into stages; got a {type(model).__name__}: put its "
             "layers into one"
         )
-    checked_link("link", link)
+    require_link("link", link)
     choice("schedule", schedule, ONE_BY_ONE)
     limit = _memory_bytes(memory)
     whole_number("bucket_bytes", bucket_bytes)

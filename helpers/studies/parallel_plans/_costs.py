@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from helpers.checks import boolean, choice, members, whole_number
-from helpers.links import Link, checked_link
+from helpers.links import Link, require_link
 from helpers.parallel._costs import (
     BUCKET_BYTES,
     bucket_layers,
@@ -278,7 +278,7 @@ def strategy_step(
     """
     boolean("reshard_after_forward", reshard_after_forward)
     choice("schedule", schedule, ONE_BY_ONE)
-    layers, layout, link = (_check_layers(layers), check_layout(layout), checked_link("link", link))
+    layers, layout, link = (_check_layers(layers), check_layout(layout), require_link("link", link))
     schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
         _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)

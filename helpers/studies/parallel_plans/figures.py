@@ -13,7 +13,7 @@ from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 
 from helpers.checks import boolean, choice, members, one_of, whole_number
-from helpers.plotting._style import mixed
+from helpers.plotting._style import mix_colours
 from helpers.studies._paper import (
     COMPUTING,
     DATA,
@@ -237,7 +237,7 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
         )
         darker = _DARKER * (len(colours) // len(_PARTS))
         colour = colours.setdefault(
-            group, mixed(_PARTS[len(colours) % len(_PARTS)], "#000000", darker)
+            group, mix_colours(_PARTS[len(colours) % len(_PARTS)], "#000000", darker)
         )
         box(
             axes,

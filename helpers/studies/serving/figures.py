@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from helpers import plotting
 from helpers.checks import members, named, whole_number
 from helpers.plotting import COLOURS, Menu, Series, Slider, Span, StackedBar
-from helpers.plotting._style import OTHERS, STYLE_FILE, ink_on, labelled
+from helpers.plotting._style import OTHERS, STYLE_FILE, ink_on, legible_colour
 from helpers.studies._paper import (
     COMPUTING,
     DATA,
@@ -33,7 +33,9 @@ from helpers.studies.serving._scheduling import good_share
 from helpers.studies.serving._steps import Batch, gpu_step
 
 _WAITS, _WRITES = "waiting, until the first token", "computing, writes"
-_OWNERS = tuple(map(labelled, (COMPUTING, COLOURS["backward"], COLOURS["sending"], OTHERS[2])))
+_OWNERS = tuple(
+    map(legible_colour, (COMPUTING, COLOURS["backward"], COLOURS["sending"], OTHERS[2]))
+)
 _EDGE = "#AAAAAA"
 # B/s, 40 % of the peak
 _GPUS = {"A100": (2.039e12, 126e12), "H100": (3.35e12, 400e12), "H200": (4.8e12, 400e12)}

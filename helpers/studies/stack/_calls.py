@@ -137,7 +137,7 @@ def trace_calls(function: Callable[..., Any], *inputs: Any, timeout_s: float = 6
     the traceback when the call raises, TimeoutError when it takes longer, and ValueError for a log
     in another form than those known. Lesson 15.
     """
-    packed = processes.packed(function, inputs, caller="trace_calls")
+    packed = processes.pack_call(function, inputs, caller="trace_calls")
     with storage.temporary_folder("stack-") as folder:
         observed: Followed = isolation.run_limited(
             follow,

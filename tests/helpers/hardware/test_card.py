@@ -688,11 +688,11 @@ def test_a_driver_that_does_not_answer_is_noted_and_the_gpus_are_unknown(monkeyp
 
 def test_without_caches_of_the_system_torch_is_asked_and_this_is_noted():
     known = {"l1d_cache_size": 64 * KIB, "l2_cache_size": 0, "neon": True, "sve": False}
-    this = machine._completed(MachineCard(), known)
+    this = machine._complete_card(MachineCard(), known)
     assert this.caches == (Cache(1, "data", 64 * KIB),)
     assert this.extensions == ("NEON",)
     assert "torch.cpu.get_capabilities" in this.notes[0]
-    assert machine._completed(MachineCard(), {}) == MachineCard()
+    assert machine._complete_card(MachineCard(), {}) == MachineCard()
 
 
 def number(value: int) -> bytes:

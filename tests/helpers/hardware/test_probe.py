@@ -30,7 +30,7 @@ from helpers.hardware.limits import (
     _multiply_adds as multiply_adds,
     _passes as probe_repeats,
 )
-from helpers.hardware.limits._cpu import Measured, Memory, assembled
+from helpers.hardware.limits._cpu import Measured, Memory, assemble_limits
 from helpers.hardware.limits._levels import ProbedCache
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
@@ -347,13 +347,13 @@ def test_what_repeats_runs_twice_and_what_does_not_four_times():
         lambda: stage("steady", lambda: 1.05 if times["steady"] == 2 else 1.0),
         lambda: stage("shaky", lambda: next(shaky)),
     ]
-    values = probe_repeats.in_passes(stages, end_s=math.inf, track=lambda items: items)
+    values = probe_repeats.run_in_passes(stages, end_s=math.inf, track=lambda items: items)
     assert times == {"steady": 2, "shaky": 4}
     assert values == {("steady",): [1.0, 1.05], ("shaky",): [1.0, 2.0, 4.0, 8.0]}
 
 
 def test_past_the_end_each_stage_still_runs_once():
-    values = probe_repeats.in_passes(
+    values = probe_repeats.run_in_passes(
         [lambda: {("a",): 1.0}, lambda: {("b",): 1.0}], end_s=-math.inf, track=lambda items: items
     )
     assert values == {("a",): [1.0], ("b",): [1.0]}
@@ -402,12 +402,14 @@ def test_working_sets_of_the_triad_lie_between_the_caches():
 
 
 def test_a_working_set_too_small_for_main_memory_is_noted():
-    (note,) = probe_levels.too_small(DESKTOP, 32 * MIB, 1)
+    (note,) = probe_levels.size_notes(DESKTOP, 32 * MIB, 1)
     assert note.startswith("the largest working set, 32 MiB, is under four times the L3")
-    assert probe_levels.too_small(DESKTOP, 128 * MIB, 1) == probe_levels.too_small((), MIB, 1) == ()
+    assert (
+        probe_levels.size_notes(DESKTOP, 128 * MIB, 1) == probe_levels.size_notes((), MIB, 1) == ()
+    )
     shared = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
-    assert probe_levels.too_small(shared, 32 * MIB, 1) == ()
-    assert probe_levels.too_small(shared, 16 * MIB, 1)
+    assert probe_levels.size_notes(shared, 32 * MIB, 1) == ()
+    assert probe_levels.size_notes(shared, 16 * MIB, 1)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +488,7 @@ GUEST_TRIADS = {
 
 
 def test_the_last_cache_holds_what_its_bandwidth_shows_where_that_is_less_than_half():
-    levels, (note,) = probe_levels.narrowed(GUEST, 28e9, GUEST_TRIADS, 1)
+    levels, (note,) = probe_levels.narrow_last_level(GUEST, 28e9, GUEST_TRIADS, 1)
     assert levels == (*GUEST[:2], ProbedCache("L3", 260 * MIB, 2, holds_bytes=64 * MIB))
     assert note == (
         "the system names an L3 of 260 MiB, and the bandwidth falls after 64 MiB: the models take "
@@ -502,7 +504,7 @@ def step_triads(last_bytes):
     ("falls_after", "holds"), [(64, None), (32, None), (16, None), (8, 8), (2, 2), (0, None)]
 )
 def test_a_cache_that_the_bandwidth_shows_to_a_factor_of_two_keeps_its_size(falls_after, holds):
-    levels, notes = probe_levels.narrowed(DESKTOP, 60e9, step_triads(falls_after * MIB), 1)
+    levels, notes = probe_levels.narrow_last_level(DESKTOP, 60e9, step_triads(falls_after * MIB), 1)
     assert levels[-1].holds_bytes == (holds and holds * MIB)
     assert levels[:-1] == DESKTOP[:-1]
     assert len(notes) == (holds is not None)
@@ -510,18 +512,20 @@ def test_a_cache_that_the_bandwidth_shows_to_a_factor_of_two_keeps_its_size(fall
 
 def test_what_threads_reach_together_of_two_caches_is_parted_between_them():
     flat = (DESKTOP[0], DESKTOP[2])
-    assert probe_levels.narrowed(flat, 60e9, step_triads(16 * MIB), 16) == (flat, ())
+    assert probe_levels.narrow_last_level(flat, 60e9, step_triads(16 * MIB), 16) == (flat, ())
     assert (
-        probe_levels.narrowed(flat, 60e9, step_triads(16 * MIB), 32)[0][-1].holds_bytes == 8 * MIB
+        probe_levels.narrow_last_level(flat, 60e9, step_triads(16 * MIB), 32)[0][-1].holds_bytes
+        == 8 * MIB
     )
     # what the L1s hold says nothing
-    assert probe_levels.narrowed(flat, 60e9, step_triads(MIB), 32) == (flat, ())
+    assert probe_levels.narrow_last_level(flat, 60e9, step_triads(MIB), 32) == (flat, ())
 
 
 def test_a_bandwidth_near_that_of_main_memory_shows_no_capacity():
-    assert probe_levels.narrowed(DESKTOP, 29e9, step_triads(4 * MIB), 1) == (DESKTOP, ())
+    assert probe_levels.narrow_last_level(DESKTOP, 29e9, step_triads(4 * MIB), 1) == (DESKTOP, ())
     assert (
-        probe_levels.narrowed(DESKTOP, 31e9, step_triads(4 * MIB), 1)[0][-1].holds_bytes == 4 * MIB
+        probe_levels.narrow_last_level(DESKTOP, 31e9, step_triads(4 * MIB), 1)[0][-1].holds_bytes
+        == 4 * MIB
     )
 
 
@@ -583,7 +587,7 @@ def test_a_convolution_is_timed_where_the_core_has_no_multiply_adds_of_a_type(mo
     stages = probe_cpu._compute_stages(
         plan, {"float32_in_256": 4e9, "float32_in_128": 2e9, "int8_in_tiles": 0.0}, 1, {}
     )
-    values = probe_repeats.in_passes(stages[:-1], end_s=-math.inf, track=lambda items: items)
+    values = probe_repeats.run_in_passes(stages[:-1], end_s=-math.inf, track=lambda items: items)
     assert {key: 1 / seconds for key, (seconds,) in values.items() if key[0] != "product"} == {
         ("core", "float32"): pytest.approx(4e9),
         ("convolution", "bfloat16"): pytest.approx(3e9),
@@ -644,7 +648,7 @@ def measured(**changes):
 
 
 def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
-    limits = assembled(
+    limits = assemble_limits(
         measured(), levels=DESKTOP[:1], memory=Memory("DRAM", GIB, 256 * MIB), notes=["a"]
     )
     assert limits.level("L1") == MemoryLevel("L1", 32 * KIB, 1e-9, 1 / 5e-12)
@@ -660,7 +664,9 @@ def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
 
 def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
     levels = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
-    limits = assembled(measured(), levels=levels, memory=Memory("DRAM", GIB, 256 * MIB), notes=[])
+    limits = assemble_limits(
+        measured(), levels=levels, memory=Memory("DRAM", GIB, 256 * MIB), notes=[]
+    )
     assert [level.size_bytes for level in limits.memory_levels] == [
         32 * KIB,
         512 * KIB,
@@ -682,10 +688,10 @@ def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
 
 
 def test_a_busy_machine_is_noted():
-    (note,) = probe_cpu.busy(0.4)
+    (note,) = probe_cpu.busy_notes(0.4)
     assert "waited for a processor during 40.0 % of the time" in note
     assert note.endswith("call probe(refresh=True)")
-    assert probe_cpu.busy(0.05) == probe_cpu.busy(None) == ()
+    assert probe_cpu.busy_notes(0.05) == probe_cpu.busy_notes(None) == ()
 
 
 def test_limits_print_rates_as_rates_and_a_line_a_note():

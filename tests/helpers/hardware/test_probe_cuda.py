@@ -58,7 +58,7 @@ def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
 
 def test_the_cycle_that_a_gpu_walks_is_the_hosts():
     host = torch.zeros(KIB, dtype=torch.int64).view(torch.uint64)
-    there = chase_cuda.linked_on(torch.device("cpu"), host, 4 * KIB, line_bytes=128)
+    there = chase_cuda.link_on_device(torch.device("cpu"), host, 4 * KIB, line_bytes=128)
     index, seen = 0, []
     for _ in range(32):
         seen.append(index)
@@ -158,9 +158,11 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
         )
     monkeypatch.setattr(library, "call_overhead_s", lambda device, **_: 1e-5)
     monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
-    linked_on = chase_cuda.linked_on
+    link_on_device = chase_cuda.link_on_device
     monkeypatch.setattr(
-        chase_cuda, "linked_on", lambda device, *given, **how: linked_on(CPU, *given, **how)
+        chase_cuda,
+        "link_on_device",
+        lambda device, *given, **how: link_on_device(CPU, *given, **how),
     )
     limits = probe_cuda.measure_cuda(on_cpu, plan)
     assert [(level.name, level.size_bytes, level.latency_s) for level in limits.memory_levels] == [

@@ -174,7 +174,7 @@ def test_threads_at_once_compile_once(counted, own_cache):
 def test_without_the_lock_the_file_is_still_whole_and_one(own_cache, monkeypatch):
     import contextlib
 
-    monkeypatch.setattr(tools, "_one_at_a_time", lambda path: contextlib.nullcontext())
+    monkeypatch.setattr(tools, "_hold_lock", lambda path: contextlib.nullcontext())
     with ThreadPoolExecutor(3) as pool:
         paths = {library.path for library in pool.map(lambda _: native.compile_cpp(ADD), range(3))}
     assert [path.name for path in paths] == kept(own_cache)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, strategies as st
 
-from helpers.links import Activity, Link, Port, joined
+from helpers.links import Activity, Link, Port, join_activities
 from helpers.parallel import _costs as costs
 from helpers.parallel._collectives import ALGORITHMS, collective
 from helpers.parallel._costs import LayerCost
@@ -182,7 +182,7 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
 
 
 def test_a_timeline_starts_at_zero_and_counts_overlaps_once() -> None:
-    timeline = joined(
+    timeline = join_activities(
         [
             Activity("b", 12, 15, "x"),
             Activity("a", 10, 14, "x"),
@@ -196,7 +196,7 @@ def test_a_timeline_starts_at_zero_and_counts_overlaps_once() -> None:
     with pytest.raises(ValueError, match="there are a, b"):
         timeline.busy_s("c")
     with pytest.raises(ValueError, match="record some first"):
-        joined([])
+        join_activities([])
 
 
 def test_a_port_carries_one_message_after_the_other() -> None:
@@ -218,7 +218,7 @@ ACTIVITIES = st.builds(
 @repeatable(examples=100)
 @given(st.lists(ACTIVITIES, min_size=1, max_size=12))
 def test_busy_seconds_are_the_quarters_of_a_second_in_which_something_runs(activities) -> None:
-    timeline, first_s = joined(activities), min(each.start_s for each in activities)
+    timeline, first_s = join_activities(activities), min(each.start_s for each in activities)
     assert timeline.duration_s == max(each.end_s for each in activities) - first_s
     for lane, kinds in itertools.product({each.lane for each in activities}, ("x", "y", "xy")):
         quarters = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.links import Link, Recorder, Timeline, joined
+from helpers.links import Link, Recorder, Timeline, join_activities
 from helpers.parallel import _costs as costs
 from helpers.parallel._collectives import collective
 from helpers.studies.data_parallel import _execution as execution
@@ -51,7 +51,7 @@ def measured(four_ranks, ranks: int, algorithm: str, *, model_s: float) -> tuple
         fastest_s = min(fastest_s, fastest_step_s([taken_s for taken_s, _ in found]))
         if fastest_s < (1 + CLOSE / 2) * model_s:
             break
-    return fastest_s, joined(each for _, activities in found for each in activities)
+    return fastest_s, join_activities(each for _, activities in found for each in activities)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from matplotlib.colors import rgb_to_hsv, to_hex, to_rgb, to_rgba
 
 from helpers import plotting
 from helpers.plotting import _bars as bars
-from helpers.plotting._style import OTHERS, STYLE_FILE, contrast, ink_on, labelled, png
+from helpers.plotting._style import OTHERS, STYLE_FILE, contrast, ink_on, legible_colour, png
 from helpers.studies.data_movement.figures._hierarchy import _SHADES
 from helpers.studies.data_movement.figures._processors import _OFF_CHIP, _ON_CHIP
 
@@ -207,7 +207,7 @@ FARTHEST = {"#E69F00": 0.24, "#999933": 0.13}
 def test_a_label_on_a_bar_can_be_read_on_a_light_and_on_a_dark_page_and_the_bar_keeps_its_colour(
     colour,
 ):
-    shade = labelled(colour)
+    shade = legible_colour(colour)
     assert contrast(shade, ink_on(shade)) >= 4.5
     assert contrast(shade, ink_on(shade)) == max(contrast(shade, ink) for ink in ("black", "white"))
     assert max(

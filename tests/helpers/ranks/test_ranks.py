@@ -711,10 +711,10 @@ def test_the_first_to_fail_is_no_rank_that_tells_of_its_peers():
     gone = failures.RankState(2, "died", "died")
     assert failures.error([lost, own, later], limit_s=None).rank == 1
     assert failures.error([lost, own, gone], limit_s=None).rank == 2
-    done = failures.returned(1, "")
+    done = failures.returned_state(1, "")
     assert failures.error([lost, done], limit_s=None).rank == 0
     waits = failures.RankState(0, "running", "was still running", by_peers=True)
-    assert failures.error([waits, failures.running(1, "", "")], limit_s=2.5).rank == 1
+    assert failures.error([waits, failures.running_state(1, "", "")], limit_s=2.5).rank == 1
     assert "did not return within 2.5 s" in str(failures.error([waits, done], limit_s=2.5))
     again = pickle.loads(pickle.dumps(failures.error([lost, own, gone], limit_s=None)))
     assert (again.rank, str(again)) == (2, str(failures.error([lost, own, gone], limit_s=None)))

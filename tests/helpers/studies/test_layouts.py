@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from helpers import plotting
 from helpers.links import Link
 from helpers.parallel import collective
-from helpers.plotting._style import labelled
+from helpers.plotting._style import legible_colour
 from helpers.plotting.explorer._explore import at
 from helpers.ranks import RankError, Ranks
 from helpers.studies import layouts, parallel_plans
@@ -121,7 +121,7 @@ def boxes(drawn):
 )
 def test_the_groups_of_gpu_0_are_its_row_and_its_column(names, row, column):
     drawn = layouts.draw_names(names)
-    colours = {"tensor": labelled(figures._TENSOR), "data": labelled(figures._DATA)}
+    colours = {"tensor": legible_colour(figures._TENSOR), "data": legible_colour(figures._DATA)}
     numbers = {
         kind: {
             int(text[0])
@@ -186,7 +186,7 @@ def test_the_map_colours_each_cell_by_the_kind_of_its_layout():
         "8 x 2": "stages",
     }
     assert shown == {
-        cell: to_hex(labelled(figures._KINDS[kind]), keep_alpha=True)
+        cell: to_hex(legible_colour(figures._KINDS[kind]), keep_alpha=True)
         for cell, kind in kinds.items()
     }
     with pytest.raises(ValueError, match="no layouts to draw"):

@@ -16,7 +16,7 @@ from helpers import units
 from helpers.checks import members
 from helpers.hardware._devices import OnChipMemory
 from helpers.hardware.limits._results import MemoryLevel
-from helpers.plotting._style import MEASURED, STYLE_FILE, figure, ink_on, mixed, unit_axis
+from helpers.plotting._style import MEASURED, STYLE_FILE, figure, ink_on, mix_colours, unit_axis
 from helpers.studies.data_movement._copies import MeasuredLink
 from helpers.studies.data_movement.figures._labels import label_points
 
@@ -197,7 +197,7 @@ def draw_inversion(
         if value is not None
     ]
     for name, line in zip(label_points(axes, ends, avoid=occupied), end_colours, strict=True):
-        name.set_color(mixed(line, "#000000", 0.3))
+        name.set_color(mix_colours(line, "#000000", 0.3))
     return drawn
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import nn
 
-from helpers.links import Link, Recorder, joined, sleep_until
+from helpers.links import Link, Recorder, join_activities, sleep_until
 from helpers.parallel import _comparing as comparing, _costs as costs
 from helpers.parallel._data_parallel import shard
 from helpers.plotting import gantt
@@ -241,7 +241,7 @@ def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
 
 def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
     ddp_steps.of("two buckets", until=lambda _: True)
-    timeline = joined(each for rank in ddp_steps.best["two buckets"] for each in rank[2])
+    timeline = join_activities(each for rank in ddp_steps.best["two buckets"] for each in rank[2])
     assert {each.lane for each in timeline.activities} == {
         f"rank {r} {what}" for r in range(4) for what in ("device", "link")
     }

@@ -9,7 +9,7 @@ from drawing_samples import KIB, LEVELS, MIB, overlapping, settle
 
 from helpers.hardware._devices import OnChipMemory, memory_inversion
 from helpers.hardware.limits._results import MemoryLevel
-from helpers.plotting._style import mixed
+from helpers.plotting._style import mix_colours
 from helpers.studies.data_movement._copies import MeasuredLink
 from helpers.studies.data_movement.figures._hierarchy import (
     draw_hierarchy,
@@ -111,7 +111,7 @@ def test_inversion_draws_a_line_a_processor_with_gaps_where_unknown():
     assert words(axes) == ["GPU", "CPU"]
     assert (
         axes.texts[0].get_color()
-        == mixed(falling.get_color(), "#000000", 0.3)
+        == mix_colours(falling.get_color(), "#000000", 0.3)
         != axes.texts[1].get_color()
     )
     with pytest.raises(ValueError, match="at least one processor"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from helpers.plotting._style import labelled
+from helpers.plotting._style import legible_colour
 from helpers.studies import replicas
 from helpers.studies._paper import SENDING
 
@@ -37,7 +37,7 @@ def test_a_coupling_is_a_bar_at_its_stage():
     bars = [
         box
         for box in patches(drawn, FancyBboxPatch)
-        if plt.matplotlib.colors.to_hex(box.get_facecolor()) == labelled(SENDING).lower()
+        if plt.matplotlib.colors.to_hex(box.get_facecolor()) == legible_colour(SENDING).lower()
     ]
     assert len(bars) == 1
     assert "one norm" in texts(drawn)

@@ -163,7 +163,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(function, *inputs):
-        packed = processes.packed(function, inputs, caller="a test")
+        packed = processes.pack_call(function, inputs, caller="a test")
         return following.follow(packed, str(tmp_path), torch.get_num_threads())
 
     return run
