@@ -47,7 +47,7 @@ MASKED = {
     "43 times (measured)": "<times>",
     "0.87 to 1,024 times (measured)": "<times>",
     "a @ b: 1.2e+03 times (measured), 5 calls": "a @ b: <times>, 5 calls",
-    ("it is so\nHere it is 43 times (measured), so this holds.\nmore"): (
+    "it is so\nHere it is 43 times (measured), so this holds.\nmore": (
         "it is so\nHere <verdict>\nmore"
     ),
     "Here this was not decided.": "Here <verdict>",

@@ -178,7 +178,7 @@ def test_a_function_that_never_cuts_earns_nothing():
 PRODUCTS = {
     "strided": "    own, *rest = [a[:, p::parts] @ b[p::parts] for p in range(parts)]\n"
     "    return own + sum(receive(one) for one in rest)\n",
-    ("added in place"): "    own, *rest = [x @ y for x, y in zip(a.tensor_split(parts, 1), "
+    "added in place": "    own, *rest = [x @ y for x, y in zip(a.tensor_split(parts, 1), "
     "b.tensor_split(parts))]\n"
     "    for one in rest:\n        got = receive(one)\n        got += own\n        own = got\n"
     "    return own\n",

@@ -28,7 +28,7 @@ RECORDED = HERE.folder / "recorded"
 HOSTILE = {
     "a file of the machine": "AVX |\n\n```{include} ../../../../../etc/hosts\n```\n\n| |",
     "raw HTML": "x\n\n```{eval-rst}\n.. raw:: html\n   :file: questions.js\n```\n",
-    ("a stranger's script"): (
+    "a stranger's script": (
         "x\n\n```{eval-rst}\n.. raw:: html\n   :url: https://evil.example/x.js\n```\n"
     ),
     "a module": "x\n\n```{eval-rst}\n.. automodule:: this\n```\n",

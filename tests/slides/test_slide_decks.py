@@ -383,7 +383,7 @@ BROKEN_IMAGE = '<figure><img alt="a" src="data:image/png;base64,AAAA"></figure>'
 FAULTS = {
     "<h2>Three numbers</h2>": "<h2>Three numbers</h2><p>" + "too much text " * 150 + "</p>",
     "does $2mnk$": 'does $\\frac{1}$ <b style="color: #777777; background: #ffffff">grey</b>',
-    ("One order"): (
+    "One order": (
         '<i style="color: #767676; background: #ffffff">just enough</i> <small>One</small> order'
     ),
     "<h2>A square picture</h2>": f"<h2>A square picture</h2>{BROKEN_IMAGE}",
