@@ -122,7 +122,7 @@ class _Branch(NamedTuple):
     rows: tuple[Row, ...]
     stem: str
     number: int | None
-    likeness: tuple
+    comparison_key: tuple
 
 
 def fold_rows(rows: Sequence[Row]) -> list[Row]:
@@ -151,7 +151,7 @@ def _branches(rows: Sequence[Row]) -> list[_Branch]:
         equal = [
             group
             for group in candidates
-            if number is not None and group[0].likeness == branch.likeness
+            if number is not None and group[0].comparison_key == branch.comparison_key
         ]
         equal[0].append(branch) if equal else groups.append([branch])
     return [
@@ -222,7 +222,7 @@ def html_tree(
     )
     body, start = "", 0
     while start < len(rows):
-        branch, start = _branch(layout, rows, start)
+        branch, start = _branch_html(layout, rows, start)
         body += branch
     return (
         f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{lines}</div>"
@@ -230,13 +230,13 @@ def html_tree(
     )
 
 
-def _branch(layout: ColumnLayout, rows: Sequence[Row], start: int) -> tuple[str, int]:
+def _branch_html(layout: ColumnLayout, rows: Sequence[Row], start: int) -> tuple[str, int]:
     """Return the HTML of the row at ``start`` with all below it, and the index of the row after
     them.
     """
     row, children, following = rows[start], [], start + 1
     while following < len(rows) and rows[following].depth > row.depth:
-        child, following = _branch(layout, rows, following)
+        child, following = _branch_html(layout, rows, following)
         children.append(child)
     line = _line(layout, row)
     if not children:

@@ -81,7 +81,10 @@ class OperationCounter:
         """
         run = self._run
         for (name, owner), calls in run.zero_cost_calls.items():
-            run.tally.cells[tally.CallGroup(owner, name, "forward", "free")] = calls, NOTHING
+            run.tally.sums_by_group[tally.CallGroup(owner, name, "forward", "free")] = (
+                calls,
+                NOTHING,
+            )
         return tally.build_profile(run, run.tally, "", run.optimizer)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
@@ -93,12 +96,12 @@ class OperationCounter:
     @property
     def macs(self) -> int:
         """The multiply-accumulates of the forward and the backward passes."""
-        return sum(work.macs for _, work in self._run.tally.cells.values())
+        return sum(work.macs for _, work in self._run.tally.sums_by_group.values())
 
     @property
     def flops(self) -> int:
         """The floating-point operations of all phases."""
-        return sum(work.flops for _, work in self._run.tally.cells.values())
+        return sum(work.flops for _, work in self._run.tally.sums_by_group.values())
 
     def __str__(self) -> str:
         first, *lines = str(self.profile()).splitlines()

@@ -27,7 +27,7 @@ from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
 _PHASES = ("forward", "backward", "optimizer")
-_work_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
+_get_work_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
 # The fields of a module's row that are amounts of one phase, and how its costs tell them.
 _AMOUNT_GETTERS = {
     field.name: attrgetter(field.name.replace("_", ".", 1))
@@ -36,7 +36,7 @@ _AMOUNT_GETTERS = {
 }
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _LIBRARY_BACKWARD_PREFIX = "GeneratedBackwardFor_"
-Cells = dict["CallGroup", tuple[int, Work]]
+GroupSums = dict["CallGroup", tuple[int, Work]]
 
 
 @dataclasses.dataclass
@@ -87,10 +87,10 @@ class PricedCall(NamedTuple):
 
 
 class Tally:
-    """The sums, by module and by operator: ``cells`` has calls and work of each."""
+    """The sums, by module and by operator: ``sums_by_group`` has calls and work of each."""
 
     def __init__(self) -> None:
-        self.cells: Cells = {}
+        self.sums_by_group: GroupSums = {}
         self.lecture: dict[int, int | None] = defaultdict(int)
         self.may_hold_products: set[str] = set()
         self._priced: dict[tuple, PricedCall] = {}
@@ -130,7 +130,7 @@ class Tally:
         """Add a call of which nothing is known but its operator."""
         if operator.may_multiply:
             self.may_hold_products.add(operator.text)
-        self.add_to_cell(CallGroup(owner, operator.text, phase, "not counted"), NOTHING)
+        self.add_to_group(CallGroup(owner, operator.text, phase, "not counted"), NOTHING)
 
     def add_accumulation(self, owner: int, additions: int, elements: int, itemsize: int) -> None:
         """Add gradients that meet."""
@@ -138,7 +138,7 @@ class Tally:
         work = Work(
             flops=additions * elements, input_bytes=2 * moved_bytes, output_bytes=moved_bytes
         )
-        self.add_to_cell(
+        self.add_to_group(
             CallGroup(owner, "gradient accumulation", "backward", "counted"), work, additions
         )
 
@@ -148,17 +148,17 @@ class Tally:
         """Add the sums over a function that ``owner`` calls so many times, as if it did it all
         itself.
         """
-        for cell, (calls, work) in function_tally.cells.items():
-            if cell.phase in phases:
+        for group, (calls, work) in function_tally.sums_by_group.items():
+            if group.phase in phases:
                 total = work if times == 1 else Work(*(times * amount for amount in work))
-                self.add_to_cell(cell._replace(owner=owner), total, times * calls)
+                self.add_to_group(group._replace(owner=owner), total, times * calls)
         self.may_hold_products |= function_tally.may_hold_products
         self._add_lecture(owner, None)
 
     def _add(self, call: PricedCall, owner: int, phase: str, work: Work | None) -> None:
         if work is None and call.may_multiply:
             self.may_hold_products.add(call.operator)
-        self.add_to_cell(
+        self.add_to_group(
             CallGroup(owner, call.operator, phase, "not counted" if work is None else "counted"),
             work or NOTHING,
         )
@@ -171,24 +171,27 @@ class Tally:
             else operations_before + operations
         )
 
-    def add_to_cell(self, cell: CallGroup, work: Work, calls: int = 1) -> None:
-        """Add calls and work to a cell."""
-        calls_before, total = self.cells.get(cell, (0, NOTHING))
-        self.cells[cell] = calls_before + calls, total + work if work is not NOTHING else total
+    def add_to_group(self, group: CallGroup, work: Work, calls: int = 1) -> None:
+        """Add calls and work to a group."""
+        calls_before, total = self.sums_by_group.get(group, (0, NOTHING))
+        self.sums_by_group[group] = (
+            calls_before + calls,
+            total + work if work is not NOTHING else total,
+        )
 
     def costs(self) -> dict[int, _Costs]:
         """Return the costs of each module itself, without those of the modules inside it."""
         modules: dict[int, _Costs] = defaultdict(_Costs)
         for owner, operations in self.lecture.items():
             modules[owner].lecture = operations
-        for cell, (_, work) in self.cells.items():
-            modules[cell.owner].add_work(cell.phase, work)
+        for group, (_, work) in self.sums_by_group.items():
+            modules[group.owner].add_work(group.phase, work)
         return modules
 
     def operators(self) -> list[OperatorOperations]:
         """Return the rows of the operators, the dearest first."""
         sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
-        for group, (calls, work) in self.cells.items():
+        for group, (calls, work) in self.sums_by_group.items():
             key = group.operator, group.phase, group.treatment
             calls_before, total = sums[key]
             sums[key] = calls_before + calls, total + work
@@ -208,38 +211,40 @@ class Tally:
     def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
         """Return the rows of the operators of each layer, without the free ones."""
         order = {owner: position for position, owner in enumerate(names)}
-        cells = sorted(self.cells, key=lambda cell: (order[cell.owner], cell.operator, cell.phase))
-        rows = ((cell, *self.cells[cell]) for cell in cells)
+        groups = sorted(
+            self.sums_by_group, key=lambda group: (order[group.owner], group.operator, group.phase)
+        )
+        rows = ((group, *self.sums_by_group[group]) for group in groups)
         return [
             LayerOperator(
-                names[cell.owner],
-                cell.operator,
-                cell.phase,
-                cell.treatment,
+                names[group.owner],
+                group.operator,
+                group.phase,
+                group.treatment,
                 calls,
-                *_work_amounts(work),
+                *_get_work_amounts(work),
             )
-            for cell, calls, work in rows
-            if cell.treatment != "free"
+            for group, calls, work in rows
+            if group.treatment != "free"
         ]
 
 
 def sum_trace(trace: OperatorTrace, backward_pass: backward.BackwardPass) -> Tally:
     """Return the sums over a forward pass, and over the gradients that ``backward_pass`` visits."""
-    tally, custom = Tally(), dict(backward_pass.custom)
+    tally, custom_nodes = Tally(), dict(backward_pass.custom)
     for (name, owner), count in trace.zero_cost_calls.items():
-        tally.add_to_cell(CallGroup(owner, name, "forward", "free"), NOTHING, count)
+        tally.add_to_group(CallGroup(owner, name, "forward", "free"), NOTHING, count)
     for call in trace.calls:
         priced_call = tally.price(call)
         tally.add_forward(priced_call, call.owner)
         has_gradient = call.needs_grad and (
             call.node_id is None or call.node_id in backward_pass.visited_node_ids
         )
-        is_of_library = call.node_id in custom and custom[call.node_id].name.startswith(
+        is_of_library = call.node_id in custom_nodes and custom_nodes[call.node_id].name.startswith(
             _LIBRARY_BACKWARD_PREFIX
         )
         if call.node_id is not None and is_of_library and formulas.is_registered(call.name):
-            has_gradient = bool(custom.pop(call.node_id))
+            has_gradient = bool(custom_nodes.pop(call.node_id))
         if has_gradient:
             tally.add_gradient(priced_call, call.owner)
     for accumulation in backward_pass.accumulations:
@@ -247,12 +252,12 @@ def sum_trace(trace: OperatorTrace, backward_pass: backward.BackwardPass) -> Tal
     harmless_node_ids = {
         call.node_id for call in trace.calls if "::" in call.name and not call.may_multiply
     }
-    for node_id, (name, calls) in custom.items():
+    for node_id, (name, calls) in custom_nodes.items():
         owner = trace.owner_of.get(node_id, 0)
         for call in calls or ():
             tally.add_executed(tally.price(call), owner, "backward")
         if calls is None:
-            tally.add_to_cell(CallGroup(owner, name, "backward", "not counted"), NOTHING)
+            tally.add_to_group(CallGroup(owner, name, "backward", "not counted"), NOTHING)
         if calls is None and (
             node_id not in harmless_node_ids or not name.startswith(_LIBRARY_BACKWARD_PREFIX)
         ):

@@ -218,7 +218,7 @@ def test_a_failure_of_the_checks_process_is_tried_again_in_the_next_run(tmp_path
     def marked(todo, *_):
         for one in todo:
             ours, theirs = multiprocessing.Pipe()
-            grade._work(theirs, one, LIMITS)
+            grade._mark_in_child(theirs, one, LIMITS)
             yield one, nothing(one) if one.student == "ben" else ours.recv()
 
     monkeypatch.setattr(grade, "_mark_in_processes", marked)
@@ -619,6 +619,6 @@ def test_a_lesson_with_one_question_is_found():
     name = f"{ASSIGNMENT}.py"
     script = (HERE.folder / "instructor" / "exercises" / name).read_text()
     less = sheets.read(HERE, name, script.replace(f'written="{QUESTION}" points=2', ""))
-    assert [problem.what for problem in sheets.rules(less)] == [
+    assert [problem.what for problem in sheets.find_rule_problems(less)] == [
         "1 written questions, write 2, each with its guide"
     ]

@@ -217,7 +217,7 @@ def test_a_changed_text_keeps_the_outputs_and_changed_code_does_not(built):
     made = built.folder / "exercises" / f"{NAME}.ipynb"
     before = nbformat.read(made, as_version=4)
     edit(source(built), "# ## Exercise 2: cold against warm\n", "# ## Exercise 2: cold and warm\n")
-    assert sheets.keep(built) == [made]
+    assert sheets.update_keeping_outputs(built) == [made]
     assert sheets.problems(built) == []
     after = nbformat.read(made, as_version=4)
     shown = [
@@ -232,7 +232,7 @@ def test_a_changed_text_keeps_the_outputs_and_changed_code_does_not(built):
     with pytest.raises(
         AuthoringError, match="has other code than its source has; run make student"
     ):
-        sheets.keep(built)
+        sheets.update_keeping_outputs(built)
 
 
 def test_a_changed_hidden_test_alone_is_seen_by_its_cell_id(built):
@@ -260,7 +260,7 @@ def test_a_notebook_of_no_source_and_an_absent_one_are_found(built):
 )
 def test_an_exercise_without_its_parts_is_found(built, old, new, what):
     sheet = sheets.read(built, f"{NAME}.py", source(built).read_text().replace(old, new))
-    assert any(what in problem.what for problem in sheets.rules(sheet))
+    assert any(what in problem.what for problem in sheets.find_rule_problems(sheet))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ check.score()
 """
     sheet = sheets.read(course, f"{NAME}.py", source(course).read_text() + more)
     assert sheet.exercises[-1] == "twice"
-    assert [problem.what[:30] for problem in sheets.rules(sheet)] == [
+    assert [problem.what[:30] for problem in sheets.find_rule_problems(sheet)] == [
         "twice: 1 folded hints (<detail",
         "twice: 0 wrong answers, write ",
     ]

@@ -193,7 +193,9 @@ def _rehearse(options: argparse.Namespace) -> int:
 def _student(options: argparse.Namespace) -> int:
     from tools.exercises import handout, sheets  # they load nbgrader, which no other command needs
 
-    for path in (sheets.keep if options.keep else sheets.build)(HERE, options.lessons):
+    for path in (sheets.update_keeping_outputs if options.keep else sheets.build)(
+        HERE, options.lessons
+    ):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = handout.student(HERE, HERE.root / "_build" / "student")
     print(
@@ -211,7 +213,7 @@ def _renumber(_: argparse.Namespace) -> int:
     if renamings:
         keep(HERE)
         keep(HERE, appendices=True)
-        sheets.keep(HERE)
+        sheets.update_keeping_outputs(HERE)
     return _report(audit.lessons(HERE) + audit.shared_pages(HERE), ()) if renamings else 0
 
 

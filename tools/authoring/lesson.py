@@ -127,7 +127,7 @@ def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> 
             f"{where}: number is {fields['number']!r} but the file name says {number!r}"
         )
     all_cells = cells_of(script, where)
-    cells, wrong = yours.split_wrong(all_cells, where)
+    cells, wrong = yours.split_notebook_cells(all_cells, where)
     yours.refuse_ill_formed(cells, wrong, where)
     return Lesson(
         number=number,

@@ -68,7 +68,7 @@ def exercise_minutes(course: Course) -> dict[str, int]:
     """
     minutes_by_lesson = {}
     for path in sorted((course.folder / "instructor" / "exercises").glob("*.py")):
-        cells, _ = yours.split_wrong(
+        cells, _ = yours.split_notebook_cells(
             cells_of(path.read_text(encoding="utf-8"), path.name), path.name
         )
         minutes_by_lesson[path.name[:2]] = minutes.minutes(cells, run_s=0)

@@ -56,7 +56,9 @@ class Right:
     cell: Cell
 
 
-def split_wrong(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
+def split_notebook_cells(
+    cells: Sequence[Cell], where: str
+) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
     """Return the cells of the source ``where`` that its notebook holds, and the wrong answers,
     which it does not.
     """

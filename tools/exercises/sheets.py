@@ -54,7 +54,7 @@ _RELEASE = (
 _REGION = {"answer": "SOLUTION", "checks": "HIDDEN TESTS"}
 _OURS = ("answer", "checks", "points", "written")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_MARK = re.compile(r"^ *### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
+_REGION_LINE = re.compile(r"^ *### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
 _DETAILS = re.compile(r"<details>.*?<summary>.*?</summary>.*?</details>", re.DOTALL)
 
 
@@ -135,7 +135,7 @@ def _read(lessons: Mapping[str, Lesson], name: str, script: str) -> Sheet:
         raise AuthoringError(
             f"{name}: lesson {lesson.number} is {lesson.slug}; name it {lesson.name}{_SUFFIX}.py"
         )
-    cells, wrong = yours.split_wrong(cells_of(script, name), name)
+    cells, wrong = yours.split_notebook_cells(cells_of(script, name), name)
     title = f"{lesson.title}: exercises"
     exercise_lesson = replace(
         lesson, slug=match["slug"], title=title, objectives=(), cells=cells, wrong=wrong, run_s=0
@@ -156,13 +156,13 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
         if len(roles) > 1 or (roles and cell.kind != "code"):
             raise AuthoringError(f"{where}: a code cell is either an answer or checks")
         for role in ("SOLUTION", "HIDDEN TESTS"):
-            marks = [
+            region_lines = [
                 line.strip()
                 for line in cell.source.splitlines()
                 if f" {role}" in line and "###" in line
             ]
             belongs = roles != [] and _REGION[roles[0]] == role
-            if marks != ([f"### BEGIN {role}", f"### END {role}"] if belongs else []):
+            if region_lines != ([f"### BEGIN {role}", f"### END {role}"] if belongs else []):
                 expected = "exactly one region" if belongs else "no region"
                 raise AuthoringError(
                     f"{where}: {expected} '### BEGIN {role}' to '### END {role}' belongs here"
@@ -291,7 +291,7 @@ def solved(sheet: Sheet) -> nbformat.NotebookNode:
     for cell in solution_notebook.cells:
         name = cell.metadata.nbgrader.grade_id
         if name in answers:
-            cell.source = _MARK.sub("", answers[name])
+            cell.source = _REGION_LINE.sub("", answers[name])
         elif name in guides:
             cell.source = f"**A good answer:** {guides[name]}"
     return solution_notebook
@@ -315,7 +315,7 @@ def build(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
     return written
 
 
-def keep(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
+def update_keeping_outputs(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
     """Bring the notebooks of the lessons in ``numbers`` (all when empty) to their sources, with the
     outputs they have.
 
@@ -349,7 +349,7 @@ def problems(course: Course) -> list[Problem]:
     problems_found: list[Problem] = []
     all_sheets = load(course)
     for sheet in all_sheets:
-        problems_found += list(rules(sheet)) + _check_built(course, sheet)
+        problems_found += list(find_rule_problems(sheet)) + _check_built(course, sheet)
     names = {sheet.lesson.notebook_name for sheet in all_sheets}
     stray_message = (
         "no source makes this notebook; remove it, or write its source in "
@@ -363,7 +363,7 @@ def problems(course: Course) -> list[Problem]:
     return problems_found + [Problem(name, None, stray_message) for name in strays]
 
 
-def rules(sheet: Sheet) -> Iterator[Problem]:
+def find_rule_problems(sheet: Sheet) -> Iterator[Problem]:
     """Yield a problem for an exercise without a picture or table, hints or wrong answers, and for
     too few questions.
     """

@@ -128,16 +128,16 @@ def grade(
     started_s, limits = time.monotonic(), limits or Limits()
     _refuse(submissions, into)
     sandbox.refuse_unless_working()
-    sheets = {
+    sheets_by_name = {
         sheet.lesson.name: sheet for sheet in handout.of_class(into, tuple(all_sheets().values()))
     }
     roster = table.Roster.read(listed) if listed else None
     into.mkdir(parents=True, exist_ok=True)
     with _lock_and_unpack(submissions, into) as download:
-        to_grade, skipped = _find(submissions, download, list(sheets))
+        to_grade, skipped = _find(submissions, download, list(sheets_by_name))
         students = dict.fromkeys(submission.student for submission in to_grade)
         people = table.People(download, roster, [*students, *skipped])
-        run = _begin(Book(into, people.names()), sheets, to_grade, force)
+        run = _begin(Book(into, people.names()), sheets_by_name, to_grade, force)
         with contextlib.closing(_mark(run, limits, jobs or os.cpu_count() or 1)) as marked:
             _record(run, marked)
         rows, files = _write_outputs(run, people, skipped, into)
@@ -148,7 +148,7 @@ def grade(
         took_s=time.monotonic() - started_s,
         skipped=(*_as_lines(skipped), *_lines_on_failures(run)),
         grades=str(into / "grades.csv"),
-        awaiting_marks=table.awaiting_marks(rows, sheets),
+        awaiting_marks=table.awaiting_marks(rows, sheets_by_name),
         files=tuple(files),
     )
 
@@ -451,7 +451,7 @@ def _mark_in_processes(
             submission = not_started.pop(0)
             pipe, child_pipe = context.Pipe()
             process = context.Process(
-                target=_work,
+                target=_mark_in_child,
                 args=(child_pipe, submission, limits),
                 name=submission.student,
                 daemon=True,
@@ -524,11 +524,11 @@ def all_sheets() -> dict[str, Sheet]:
 
 def _sheet(assignment: str) -> Sheet:
     """Return the exercises of an assignment, under its name in the class."""
-    sheets = {title_of(name): sheet for name, sheet in all_sheets().items()}
-    return sheets[title_of(assignment)].named(assignment)
+    sheets_by_title = {title_of(name): sheet for name, sheet in all_sheets().items()}
+    return sheets_by_title[title_of(assignment)].named(assignment)
 
 
-def _work(pipe: Connection, submission: Submission, limits: Limits) -> None:
+def _mark_in_child(pipe: Connection, submission: Submission, limits: Limits) -> None:
     """Mark one submission and send its marks, or a sentence on why none can be marked at all.
 
     What the submission asks for may be made here, on the checks' side, so that the limit on memory
