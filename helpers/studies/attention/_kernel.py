@@ -90,18 +90,9 @@ def attend(
 
 
 def attention_kernel(
-    query,
-    key,
-    value,
-    output,
-    log_sum,
-    tokens,
-    scale,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-):
+    query, key, value, output, log_sum, tokens, scale,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
     block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, across = block * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     own = (head * tokens + row[:, None]) * WIDTH + across[None, :]

@@ -9,7 +9,10 @@ import itertools
 import json
 import math
 import random
+import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +20,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from helpers import steps
 from helpers.models import LeNet
 from helpers.profiling import ModelError, TimeProfile, _layers as layers, profile_time
-from helpers.profiling._layers import Stamps
+from helpers.profiling._layers import Stamps, StepMarks
 from helpers.results import from_dict
+from helpers.timing._runs import rounds
 
 
 class FakeClock:
@@ -266,20 +271,59 @@ def test_the_same_model_the_other_way_round_has_the_other_slowest_layer():
     assert timed(spinning(0.0005, 0.002), (2, 8), clock=time.thread_time).slowest().layer == "3"
 
 
-def overhead(images: int = 64) -> float:
+class BareHooks(StepMarks):
+    """Hooks that do nothing: one before and after each module, and one for each of LeNet's twelve
+    owners of the backward pass. Torch takes their time, whatever a profile does in them.
+    """
+
+    def _hooks(self, _row: int) -> tuple[Callable, Callable]:
+        return (lambda *_: None), (lambda *_: None)
+
+    def _hook_graph(self, root: Any) -> None:
+        nodes = itertools.islice(layers._nodes(root), 12)
+        for _, node in nodes:
+            node.register_prehook(lambda _gradients: None)
+
+
+def lenet_steps_s(monkeypatch, kinds: dict[str, type | None], budget_s: float) -> dict[str, float]:
+    """Return the median seconds of LeNet's step of 64 images, in turns under each kind of hooks."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
     try:
-        return timed(
-            LeNet(), (images, 1, 28, 28), budget_s=0.4, clock=time.thread_time
-        ).overhead_ratio
+        with steps.warm_step(LeNet(), (64, 1, 28, 28), None, training=True, loss=None) as step:
+            modules = [*step.model.modules()]
+            stamps = Stamps(step.device, time.thread_time)
+            for _ in rounds(budget_s, time.thread_time):
+                for name, kind in kinds.items():
+                    if kind is None:
+                        seconds[name].append(layers._plain_step(step, stamps))
+                        continue
+                    monkeypatch.setattr(layers, "StepMarks", kind)
+                    seconds[name].append(layers._hooked_step(step, modules, stamps).whole_s)
     finally:
         torch.set_num_threads(threads)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def is_cheap(monkeypatch) -> bool:
+    """Return whether a profile's hooks take at most 2.5 times as long as bare ones, and at most a
+    tenth of the step where bare ones leave room for that.
+
+    Bare hooks take 60 us of each ms on a core whose vectors compute the step in 3 ms.
+    """
+    kinds = {"plain": None, "bare": BareHooks, "ours": StepMarks}
+    step_s = lenet_steps_s(monkeypatch, kinds, budget_s=0.8)
+    bare_s, ours_s = (step_s[name] - step_s["plain"] for name in ("bare", "ours"))
+    has_room = bare_s < 0.04 * step_s["plain"]
+    return ours_s <= 2.5 * bare_s and (ours_s <= 0.1 * step_s["plain"] or not has_room)
 
 
 @pytest.mark.timed
-def test_the_hooks_cost_at_most_a_tenth_of_lenets_step():
-    assert any(overhead() <= 1.1 for _ in range(4))
+def test_the_hooks_cost_little_beside_bare_ones_and_at_most_a_tenth_where_these_leave_room(
+    monkeypatch,
+):
+    assert any(is_cheap(monkeypatch) for _ in range(4))
 
 
 @pytest.mark.timed
@@ -298,7 +342,7 @@ def test_hooks_that_are_slow_would_be_seen(monkeypatch):
         self.now = now
 
     monkeypatch.setattr(Stamps, "__init__", slow)
-    assert overhead() > 1.1
+    assert not is_cheap(monkeypatch)
 
 
 # The model comes back as it was.
