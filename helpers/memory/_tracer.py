@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
-import logging
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -35,7 +32,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from helpers import steps
-from helpers.memory import _attribution as attribution
+from helpers.memory import _attribution as attribution, _disguise as disguise
 from helpers.memory._events import (
     Layouts,
     MadeStorage,
@@ -94,12 +91,12 @@ def _trace_undisturbed(step: steps.Step, observe: Observe, layouts: Layouts) -> 
     with (
         steps.in_one_thread(fake_step.model),
         steps.uncompiled(),
-        _quiet_fakes(),
-        _hide_fakes(),
-        _foreach_as_real(step),
-        _see_generator_states(tracer),
+        disguise.quiet_fakes(),
+        disguise.hide_fakes(),
+        disguise.foreach_as_real(step),
+        disguise.see_generator_states(tracer.write_state),
         _write_lengths(tracer),
-        _see_sizes(tracer),
+        disguise.see_sizes(tracer.write_resized),
         fake_mode,
         tracer,
         layers.watch(),
@@ -680,80 +677,6 @@ def _name_gradients(model: nn.Module, tracer: Tracer) -> None:
 def _split(name: str) -> tuple[str, str]:
     layer, _, leaf = name.rpartition(".")
     return layer, leaf
-
-
-@contextmanager
-def _quiet_fakes() -> Iterator[None]:
-    """Keep PyTorch from logging the traceback of an error that is raised anyway."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    with mock.patch.object(logger, "disabled", True):
-        yield
-
-
-class _AskedByTorchOnly(type):
-    """Tell a model that no tensor is fake, because it would take the path of a traced run; PyTorch
-    itself may ask.
-    """
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        asker = sys._getframe(1).f_globals.get("__name__", "")
-        return asker.partition(".")[0] == "torch" and isinstance(value, FakeTensor)
-
-
-class _HiddenFakeTensor(metaclass=_AskedByTorchOnly):
-    pass
-
-
-def _hide_fakes() -> AbstractContextManager:
-    """Let a model that looks whether it is traced (transformers) do what it does in a real run."""
-    return mock.patch.object(torch._subclasses, "FakeTensor", _HiddenFakeTensor)
-
-
-@contextmanager
-def _foreach_as_real(step: steps.Step) -> Iterator[None]:
-    """Let optimizers choose for fake parameters the implementation that they choose for real ones
-    on the device.
-    """
-    module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
-    devices = module._get_foreach_kernels_supported_devices()
-    if step.device.type in devices:
-        devices = [*devices, step.runs_on.type]
-    with (
-        mock.patch.object(
-            module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
-        ),
-        mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=devices),
-    ):
-        yield
-
-
-@contextmanager
-def _see_generator_states(tracer: Tracer) -> Iterator[None]:
-    """See the states of the random generator that checkpointing keeps: no operator makes them."""
-    real_get_rng_state = torch.get_rng_state
-
-    def get_rng_state() -> torch.Tensor:
-        with _disable_current_modes():
-            state = real_get_rng_state()
-        tracer.write_state(state)
-        return state
-
-    with mock.patch.object(torch, "get_rng_state", get_rng_state):
-        yield
-
-
-@contextmanager
-def _see_sizes(tracer: Tracer) -> Iterator[None]:
-    """See the sizes that a model gives to storages themselves: no operator does it."""
-    real_resize = torch.UntypedStorage.resize_
-
-    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        result = real_resize(storage, size)
-        tracer.write_resized(storage)
-        return result
-
-    with mock.patch.object(torch.UntypedStorage, "resize_", resize_, create=True):
-        yield
 
 
 @contextmanager
