@@ -19,7 +19,11 @@ _short.maxother = _short.maxstring = 80
 
 
 def short(value: Any) -> str:
-    """Return ``repr(value)`` in one line, at most about 80 characters long."""
+    """Return ``repr(value)`` in one line, at most about 80 characters long.
+
+    >>> short(list(range(1000)))
+    '[0, 1, 2, 3, 4, 5, ...]'
+    """
     return " ".join(line.strip() for line in _short.repr(value).splitlines())
 
 
@@ -29,6 +33,10 @@ def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | Non
 
     ``name`` is the argument's, for the error; the bounds are ``at_least`` and ``at_most``. True and
     False are refused, and so is 64.0, because both are slips more often than numbers.
+
+    >>> whole_number("epochs", 0)
+    Traceback (most recent call last):
+    ValueError: epochs=0 is too small; give a whole number, 1 or more
     """
     accepted = f"give a whole number, {at_least:,} " + (
         "or more" if at_most is None else f"to {at_most:,}"
@@ -52,6 +60,9 @@ def real(name: str, value: Any, accepted: str = "give a number") -> float:
 
     ``name`` is the argument's, and ``accepted`` what to give instead, for the error. Raises
     TypeError for what is no number, ValueError for one that a float cannot hold.
+
+    >>> real("value", 3), real("value", math.inf)
+    (3.0, inf)
     """
     if isinstance(value, str | bytes | bool) or value is None:
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
@@ -70,6 +81,10 @@ def number(
     ValueError otherwise.
 
     ``name`` is the argument's, for the error.
+
+    >>> number("budget_s", 0, above=0)
+    Traceback (most recent call last):
+    ValueError: budget_s=0; give a finite number above 0
     """
     bound = (
         f", {at_least:g} or more"
@@ -90,6 +105,10 @@ def members(name: str, values: Any, what: str, *, kind: Kind = object) -> list[A
 
     ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the
     error.
+
+    >>> members("sizes", "64", "sizes", kind=int)
+    Traceback (most recent call last):
+    TypeError: sizes='64' is text, as str; give a list of sizes
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a list of {what}")
@@ -110,6 +129,9 @@ def numbers(
 ) -> list[float]:
     """Return ``values`` as floats, each as :func:`number` takes it with ``name``, ``at_least`` and
     ``above``.
+
+    >>> numbers("shares", (0, 0.5, 1), at_least=0)
+    [0.0, 0.5, 1.0]
     """
     items = members(name, values, "numbers")
     return [
@@ -121,6 +143,10 @@ def numbers(
 def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
     """Return ``values``, an argument of the ``name``; raise TypeError unless it is a mapping from
     names to ``what``.
+
+    >>> named("sizes", [64], "numbers")
+    Traceback (most recent call last):
+    TypeError: sizes=[64] is a list; give a dictionary from names to numbers
     """
     if not isinstance(values, Mapping):
         raise TypeError(
@@ -132,6 +158,10 @@ def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
 def one_of(name: str, value: Any, kind: Kind, accepted: str) -> Any:
     """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it
     is a ``kind``.
+
+    >>> one_of("name", 3, str, "a name as text")
+    Traceback (most recent call last):
+    TypeError: name=3 is an int; give a name as text
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
@@ -141,6 +171,10 @@ def one_of(name: str, value: Any, kind: Kind, accepted: str) -> Any:
 def function(name: str, value: Any, accepted: str) -> Callable[..., Any]:
     """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it
     can be called.
+
+    >>> function("fn", 3, "a function without arguments")
+    Traceback (most recent call last):
+    TypeError: fn=3 is an int; give a function without arguments
     """
     if not callable(value):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
@@ -152,6 +186,10 @@ def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool
     as true.
 
     ``name`` is the argument's, and ``accepted`` what to give instead, for the error.
+
+    >>> boolean("binary", "no")
+    Traceback (most recent call last):
+    TypeError: binary='no' is text, as str; give True or False
     """
     if type(value).__name__ not in ("bool", "bool_"):  # Python's, and NumPy's of both its versions
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
@@ -161,6 +199,10 @@ def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool
 def random_seed(value: Any) -> int:
     """Return ``value``, an argument of the name seed, as a whole number that every generator takes:
     0 to 2**63 - 1.
+
+    >>> random_seed(-1)
+    Traceback (most recent call last):
+    ValueError: seed=-1 is too small; give a whole number, 0 to 9,223,372,036,854,775,807
     """
     return whole_number("seed", value, at_least=0, at_most=2**63 - 1)
 
@@ -168,6 +210,9 @@ def random_seed(value: Any) -> int:
 def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
     """Return the shape ``inputs`` of a batch; raise TypeError or ValueError unless it is sizes
     above 0, one or more.
+
+    >>> batch_shape([64, 1024])
+    (64, 1024)
     """
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:
         raise TypeError(
@@ -180,6 +225,10 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
 def choice(name: str, value: Any, accepted: Iterable[object]) -> Any:
     """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of
     ``accepted``.
+
+    >>> choice("split", "training", ("train", "test"))
+    Traceback (most recent call last):
+    ValueError: split='training' is not known; give one of 'train', 'test'
     """
     choices = list(accepted)
     try:
@@ -198,6 +247,9 @@ def cpu_or_cuda(device: str | torch.device) -> torch.device:
     device.
 
     Of CUDA devices it is the name that is checked, and not whether the machine has one.
+
+    >>> cpu_or_cuda("cuda:1")
+    device(type='cuda', index=1)
     """
     import torch
 
@@ -215,7 +267,11 @@ def cpu_or_cuda(device: str | torch.device) -> torch.device:
 
 
 def kind_of(value: Any) -> str:
-    """Return the class of ``value`` as a sentence names it, with its article."""
+    """Return the class of ``value`` as a sentence names it, with its article.
+
+    >>> kind_of(3.5), kind_of("3.5"), kind_of(None)
+    ('a float', 'text, as str', 'None')
+    """
     if value is None:
         return "None"
     kind = type(value).__name__

@@ -16,7 +16,13 @@ Item = TypeVar("Item")
 
 
 def is_headless() -> bool:
-    """Return True while a notebook is built or tested, when nobody watches and nobody types."""
+    """Return True while a notebook is built or tested, when nobody watches and nobody types.
+
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, HELPERS_HEADLESS="1"):
+    ...     print(is_headless())
+    True
+    """
     return os.environ.get("HELPERS_HEADLESS", "") not in ("", "0")
 
 
@@ -28,6 +34,9 @@ def track(
 
     It shows the ``description`` and counts in ``unit``. The bar is closed as well when the loop
     over it breaks off or raises.
+
+    >>> for batch in track(range(1000), "epoch 1 of 2", unit="batch"):  # doctest: +SKIP
+    ...     pass
     """
     if is_headless():
         return iter(items)
@@ -60,6 +69,8 @@ def notice(line: str) -> None:
     taken).
 
     It goes to the standard error, and nowhere when headless.
+
+    >>> notice("The cached limits are of another machine. They are measured again.")
     """
     if not is_headless():
         print(line, file=sys.stderr, flush=True)

@@ -123,6 +123,9 @@ def examine() -> Diagnosis:
     """Return the diagnosis of this environment: its machine card, versions and every check, in
     about 10 s.
 
+    >>> examine().healthy  # doctest: +SKIP
+    True
+
     Lesson 00.
     """
     # a kernel starts while torchvision is imported here

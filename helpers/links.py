@@ -63,7 +63,11 @@ class PublishedLink(Record):
 
 
 def require_link(name: str, value: object) -> Link:
-    """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
+    """Return ``value``. Raises TypeError unless it is a :class:`Link`.
+
+    >>> require_link("link", Link(12.5e6)).transfer_s(25e6)
+    2.0
+    """
     if not isinstance(value, Link):
         raise TypeError(
             f"{name} is a helpers.links.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}"
@@ -136,6 +140,13 @@ def join_activities(activities: Iterable[Activity], *, zero_s: float | None = No
 
     The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine.
     Raises ValueError where there is nothing to join.
+
+    >>> spans = [Activity("rank 1", 5.0, 8.0, "wait"), Activity("rank 0", 4.0, 6.0, "send")]
+    >>> timeline = join_activities(spans)
+    >>> timeline.duration_s
+    4.0
+    >>> [(span.lane, span.start_s, span.end_s) for span in timeline.activities]
+    [('rank 0', 0.0, 2.0), ('rank 1', 1.0, 4.0)]
     """
     sorted_activities = sorted(
         activities, key=lambda activity: (activity.lane, activity.start_s, activity.end_s)
@@ -183,13 +194,24 @@ def sleep_until(end_s: float) -> None:
 
     A sleep ends late by the timer's slack (50 us on Linux) and what the scheduler adds, and never
     early: waiting for a moment keeps that from adding up, as it would over sleeps for a duration.
+
+    >>> end_s = time.perf_counter() + 0.001
+    >>> sleep_until(end_s)
+    >>> time.perf_counter() >= end_s
+    True
     """
     while (left_s := end_s - time.perf_counter()) > 0:
         time.sleep(left_s)
 
 
 def sleep_for(duration_s: float) -> None:
-    """Sleep for ``duration_s`` from now: see :func:`sleep_until`."""
+    """Sleep for ``duration_s`` from now: see :func:`sleep_until`.
+
+    >>> start_s = time.perf_counter()
+    >>> sleep_for(0.001)
+    >>> time.perf_counter() >= start_s + 0.001
+    True
+    """
     sleep_until(time.perf_counter() + duration_s)
 
 

@@ -131,6 +131,9 @@ def load(lesson: str, *, folder: Path | None = None) -> Recording:
 
     Raises FileNotFoundError with the command that makes one, and ValueError for a lesson that
     records nothing, or when the file is not a recording.
+
+    >>> list(load("00").entries)  # doctest: +SKIP
+    ['products', 'first calls']
     """
     _require_recorders(lesson)
     path = _folder(folder) / f"{lesson}.json"
@@ -155,6 +158,9 @@ def machines_html(recordings: Sequence[Recording]) -> str:
     escaped in it.
 
     Raises ValueError for no recordings.
+
+    >>> from IPython.display import HTML  # doctest: +SKIP
+    >>> HTML(machines_html([load("00"), load("01")]))  # doctest: +SKIP
     """
     if not recordings:
         raise ValueError("recordings is empty; give at least one, such as load('00')")
@@ -172,6 +178,9 @@ def results_html(recording: Recording) -> str:
     escaped.
 
     Raises ValueError where an entry is no result of this library.
+
+    >>> from IPython.display import HTML  # doctest: +SKIP
+    >>> HTML(results_html(load("01")))  # doctest: +SKIP
     """
     blocks = [
         html.escape(recording.source),
@@ -216,6 +225,8 @@ def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
 
     Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not
     recorded. Lesson 11.
+
+    >>> show("00", "products")  # doctest: +SKIP
     """
     from IPython.display import display
 

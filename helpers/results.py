@@ -169,6 +169,10 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
     The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a
     float). What was recorded before a class changed its fields is read as that class says. Raises
     ValueError when a field is missing, unknown, of another type or shape, naming it.
+
+    >>> from helpers.links import Link
+    >>> from_dict(Link, {"bandwidth_bytes_per_s": 12.5e6, "latency_s": 0.0001})
+    Link(bandwidth_bytes_per_s=12500000.0, latency_s=0.0001)
     """
     if not (isinstance(result_type, type) and issubclass(result_type, Result)):
         raise TypeError(
@@ -200,6 +204,10 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
 def derived(result_type: type[ResultType], *sources: Any, **overrides: Any) -> ResultType:
     """Return a ``result_type`` with fields ``overrides``; another field is that of the first of
     ``sources`` that has it.
+
+    >>> from helpers.links import Link
+    >>> derived(Link, Link(12.5e6, latency_s=0.0001), latency_s=0.002)
+    Link(bandwidth_bytes_per_s=12500000.0, latency_s=0.002)
     """
     for name in _names(result_type):  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
         if name not in overrides:
@@ -220,6 +228,10 @@ def row_of(rows: Sequence[ResultType], what: str, **fields: Any) -> ResultType:
     """Return the first of ``rows`` whose fields are as ``fields``.
 
     ``what`` names a row in the error. Raises ValueError, with what there is, for none.
+
+    >>> from helpers.links import Link
+    >>> row_of([Link(12.5e6), Link(5e9, latency_s=1e-6)], "link", latency_s=1e-6)
+    Link(bandwidth_bytes_per_s=5000000000.0, latency_s=1e-06)
     """
     candidates = [tuple(getattr(row, name) for name in fields) for row in rows]
     if (values := tuple(fields.values())) in candidates:
@@ -238,6 +250,9 @@ def row_of(rows: Sequence[ResultType], what: str, **fields: Any) -> ResultType:
 def label(name: str) -> str:
     """Return a field's name as a reader sees it: without the unit that the value prints, with
     spaces.
+
+    >>> label("peak_bytes_per_s"), label("waiting_share")
+    ('peak', 'waiting share')
     """
     suffix = _suffix(name)
     stem = name.removesuffix(f"_{suffix}") if suffix in _SUFFIX_UNITS else name
@@ -245,7 +260,11 @@ def label(name: str) -> str:
 
 
 def cell(name: str, value: Any) -> str:
-    """Return the printed value of the field ``name``: the field's suffix decides the unit."""
+    """Return the printed value of the field ``name``: the field's suffix decides the unit.
+
+    >>> cell("median_s", 7.6e-05), cell("waiting_share", 0.319), cell("parameters", 41282)
+    ('76.0 us', '31.9 %', '41,282')
+    """
     value = _python_scalar(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "unknown"
@@ -265,6 +284,10 @@ def printed(frame: pd.DataFrame) -> pd.DataFrame:
     reader.
 
     Two columns that differ in the unit alone keep their units in the heading.
+
+    >>> from helpers.links import Link
+    >>> printed(Link(12.5e6, latency_s=0.0001).table()).to_dict("records")
+    [{'bandwidth': '12.5 MB/s', 'latency': '100 us'}]
     """
     import pandas as pd
 

@@ -44,6 +44,11 @@ def cache_folder() -> Path:
     the platform's folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
 
     Raises OSError, with what to do, when the folder cannot be made.
+
+    >>> from unittest.mock import patch
+    >>> with temporary_folder("demo-") as folder, patch.dict(os.environ, HELPERS_CACHE=str(folder)):
+    ...     print(cache_folder() == folder)
+    True
     """
     configured = os.environ.get("HELPERS_CACHE", "")
     folder = Path(configured).expanduser() if configured else _user_caches() / _COURSE
@@ -74,6 +79,9 @@ def course_folder() -> Path | None:
 
     A notebook works in its own folder, so that its lesson finds what was recorded, and the reader's
     predictions, wherever the library is installed. None outside a course.
+
+    >>> (course_folder() / "recorded" / "00.json").exists()  # doctest: +SKIP
+    True
     """
     working_folder = Path.cwd()
     candidates = (
@@ -109,6 +117,11 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryvie
     Raises TypeError for other data, and OSError, saying what was being written and what to do, when
     the folder is missing or the disk is full; whatever is raised, no temporary file stays behind,
     and one that a killed process left in the folder is removed.
+
+    >>> with temporary_folder("demo-") as folder:
+    ...     write_atomically(folder / "answer.txt", "42")
+    ...     print(os.listdir(folder), (folder / "answer.txt").read_text())
+    ['answer.txt'] 42
     """
     if not isinstance(data, str | bytes | bytearray | memoryview):
         raise TypeError(
@@ -173,6 +186,12 @@ def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Give a folder that is gone afterwards, and remove those of ``prefix`` that killed processes
     left.
+
+    >>> with temporary_folder("demo-") as folder:
+    ...     print(folder.is_dir())
+    True
+    >>> folder.exists()
+    False
     """
     remove_leftovers(tempfile.gettempdir(), prefix)
     with tempfile.TemporaryDirectory(prefix=own_prefix(prefix), ignore_cleanup_errors=True) as name:
@@ -236,6 +255,9 @@ def machine_key() -> str:
     It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if
     it is set, the GPUs that are not hidden, and the versions of Python and PyTorch. It takes
     milliseconds and imports nothing.
+
+    >>> [fact.split()[0] for fact in machine_key().split("; ")[-2:]]
+    ['Python', 'torch']
     """
     facts = [
         f"{platform.system()} {platform.machine()}",
@@ -330,6 +352,12 @@ def store(name: str, result: results.Result, *, key: str) -> Path:
 
     Raises ValueError for a name that is not made of letters, digits, '.', '_' and '-', and OSError
     as :func:`write_atomically` does.
+
+    >>> from unittest.mock import patch
+    >>> from helpers.links import Link
+    >>> with temporary_folder("demo-") as folder, patch.dict(os.environ, HELPERS_CACHE=str(folder)):
+    ...     print(store("ethernet", Link(12.5e6), key=machine_key()).name)
+    ethernet.json
     """
     path = _cache_file(name, key)
     content = json.loads(result.to_json())
@@ -355,6 +383,13 @@ def load_cached(
 
     Raises ValueError for a name that :func:`store` would not take, and OSError when the file cannot
     be read.
+
+    >>> from unittest.mock import patch
+    >>> from helpers.links import Link
+    >>> with temporary_folder("demo-") as folder, patch.dict(os.environ, HELPERS_CACHE=str(folder)):
+    ...     path = store("ethernet", Link(12.5e6), key=machine_key())
+    ...     print(load_cached("ethernet", Link, key=machine_key()) == Link(12.5e6))
+    True
     """
     path = _cache_file(name, key)
     try:

@@ -97,6 +97,9 @@ def row_of(layers: Sequence[Any], path: str) -> Any:
 def children_of(paths: Iterable[str]) -> dict[str, list[str]]:
     """Return the paths right below each path; a shared module in between may stand under another
     name.
+
+    >>> dict(children_of(["", "features", "features.0", "features.3", "head"]))
+    {'': ['features', 'head'], 'features': ['features.0', 'features.3']}
     """
     unique_paths = dict.fromkeys(paths)
     children: dict[str, list[str]] = defaultdict(list)
@@ -110,7 +113,11 @@ def children_of(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def last_name(layer: str, kind: str) -> str:
-    """Return the last part of a layer's path, the model's kind where the path is empty."""
+    """Return the last part of a layer's path, the model's kind where the path is empty.
+
+    >>> last_name("features.0", "Conv2d"), last_name("", "LeNet")
+    ('0', 'LeNet')
+    """
     return layer.rpartition(".")[2] or kind
 
 
@@ -131,6 +138,10 @@ def fold_rows(rows: Sequence[Row]) -> list[Row]:
     Three or more branches fold that have one parent, the same rows, and names that differ in a
     number at their end: those that follow one another, and blocks (with rows of their own below)
     also where others stand between them.
+
+    >>> rows = [Row(name, "Linear", 0, (), 0.25) for name in ("fc0", "fc1", "fc2", "head")]
+    >>> [row.name for row in fold_rows(rows)]
+    ['fc0-2 x 3', 'head']
     """
     return [row for branch in _branches(rows) for row in branch.rows]
 
@@ -282,7 +293,14 @@ def rows_html(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
 
 
 def rows_text(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> list[str]:
-    """Return the same rows as text."""
+    """Return the same rows as text.
+
+    >>> for line in rows_text(["layer", "MAC"], [(["conv1", "86 k"], 0.3), (["fc", "200 k"], 0.7)]):
+    ...     print(line)
+    layer    MAC
+    conv1   86 k  ██████
+    fc     200 k  ██████████████
+    """
     rows = list(rows)
     widths = [
         max(map(len, column)) for column in zip(titles, *(cells for cells, _ in rows), strict=True)

@@ -25,6 +25,9 @@ def agree(got: object, expected: object) -> bool:
     A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of
     a fraction are enough then. Whole numbers are exact. Of a class made from Python's own, such as
     torch.Size or a named tuple, what it holds counts, and nothing that it says of itself.
+
+    >>> agree(0.1 + 0.2, 0.3), agree([1, 2], (1, 2)), agree(1_000_000, 1_000_001)
+    (True, True, False)
     """
     got, expected = _plain(got), _plain(expected)
     if type(expected) is tuple and type(got) is tuple:

@@ -99,6 +99,11 @@ def estimate_training_for(
 
     Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train`
     raises. Lesson 12.
+
+    >>> from helpers import LeNet
+    >>> estimate = estimate_training_for(LeNet, 10, hidden_sizes=(120, 240))  # doctest: +SKIP
+    >>> [(row.hidden, row.parameters) for row in estimate.sizes]  # doctest: +SKIP
+    [(120, 41282), (240, 94382)]
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     sizes = _hidden_sizes(hidden_sizes)

@@ -192,6 +192,11 @@ def train(
     Raises TypeError or ValueError for a model, loader or number that is not accepted (an empty
     loader, a label without an output), FloatingPointError at the first step whose loss is not
     finite. Lesson 00.
+
+    >>> from helpers import LeNet, make_MNIST_loader
+    >>> run = train(LeNet(), make_MNIST_loader(64))  # doctest: +SKIP
+    >>> run.epochs, run.steps, run.examples  # doctest: +SKIP
+    (2, 63, 4000)
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     seed = random_seed(seed)
@@ -251,6 +256,10 @@ def gpu_train(
     already stays there. After an exception the model is back as well.
 
     Raises RuntimeError where torch sees no CUDA device, and what :func:`train` raises. Lesson 00.
+
+    >>> from helpers import LeNet, make_MNIST_loader
+    >>> gpu_train(LeNet(), make_MNIST_loader(64)).device  # doctest: +SKIP
+    'cuda:0'
     """
     refuse_without_cuda("gpu_train")
     own_device = trainable_device(model)
@@ -269,6 +278,11 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
 
     The model runs in evaluation mode on its own device and comes back in the mode it was in. Raises
     what :func:`train` raises for a model or loader that is not accepted.
+
+    >>> from helpers import LeNet, make_MNIST_loader
+    >>> untrained = accuracy(LeNet(), make_MNIST_loader(100, split="test"))  # doctest: +SKIP
+    >>> round(untrained, 1)  # doctest: +SKIP
+    0.1
     """
     device = _device(model)
     correct_counts, examples = [], 0
