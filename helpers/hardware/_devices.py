@@ -250,6 +250,10 @@ def device(name: str) -> Device:
     taken for an H100, nor an RTX 3090 Ti for an RTX 3090. Raises TypeError for what is no text,
     ValueError for a name that is unknown or that several devices go by, with the names that are
     near. Lesson 02.
+
+    >>> h100 = device("NVIDIA H100 80GB HBM3")
+    >>> h100.name, h100.cores, h100.l2_bytes
+    ('H100 SXM 80 GB', 132, 52428800)
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -281,6 +285,11 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
     Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason``
     says why, so a roofline is drawn without data-sheet roofs. Raises TypeError for what is neither
     text nor a card.
+
+    >>> known_device("NVIDIA H200").device.name
+    'H200 SXM'
+    >>> known_device("NVIDIA A100").reason
+    "'NVIDIA A100' may be A100 SXM 40 GB or A100 SXM 80 GB, and they differ; say which"
     """
     if not isinstance(machine, str | MachineCard):
         raise TypeError(
@@ -310,6 +319,10 @@ def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None)
     The peak is that in ``dtype`` of ``unit``, as :meth:`Device.peak` gives it. None where it or the
     bandwidth is unknown. Raises TypeError for what is no device, ValueError as :meth:`Device.peak`.
     The ridge point of the roofline model (Williams, Waterman and Patterson 2009).
+
+    >>> h200 = device("NVIDIA H200")
+    >>> [round(ridge_flops_per_byte(h200, dtype)) for dtype in ("float32", "bfloat16")]
+    [14, 206]
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
@@ -499,6 +512,10 @@ def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
 
     Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
     :func:`helpers.hardware._devices.device`. Lesson 01.
+
+    >>> rows = memory_inversion(["NVIDIA V100", "NVIDIA H200", "EPYC 7713"]).devices
+    >>> [(row.name, round(row.registers_to_l2_ratio, 2)) for row in rows]
+    [('V100 SXM2', 3.33), ('H200 SXM', 0.66), ('EPYC 7713', 0.01)]
     """
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, such as [{names!r}]")
@@ -516,6 +533,9 @@ def published_errors() -> PublishedErrors:
 
     Every one was read in the table that it is laid to; the address is in the claim's ``source``.
     Lesson 02.
+
+    >>> round(published_errors().median_ratio, 1)
+    2.0
     """
     data = device_data()
     sources = device_sources(data)

@@ -27,6 +27,10 @@ def machine_card() -> MachineCard:
 
     No process is started and nothing is measured. Asking a CUDA device for its properties
     initialises CUDA. Lesson 00.
+
+    >>> card = machine_card()
+    >>> card.usable_cores <= card.logical_cores
+    True
     """
     if sys.platform == "linux":
         card = linux_card(Path("/"), allowed_cores=len(os.sched_getaffinity(0)))

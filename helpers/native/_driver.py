@@ -250,6 +250,9 @@ def gpu_architecture(device: Any = None) -> str:
     """Return the architecture of a CUDA device, ``"sm_90"``: the one to compile for here.
 
     Raises NativeError without a GPU.
+
+    >>> gpu_architecture("cuda:0")  # doctest: +SKIP
+    'sm_90'
     """
     import torch
 

@@ -192,6 +192,12 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
     Raises NativeError for what holds no machine code, MissingToolError without the disassembler,
     ValueError for a function that is not in it (with those that are), TypeError for another
     argument.
+
+    >>> one = MachineCode("one", bytes.fromhex("b8 01 00 00 00 c3"))
+    >>> print(disassemble(one))  # doctest: +SKIP
+    one:
+      0000  mov eax, 0x1
+      0005  ret
     """
     if function is not None:
         one_of("function", function, str, "a function's name")
@@ -218,6 +224,11 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may
     be left out where there is only one. Raises as :func:`disassemble` does, and NativeError for a
     processor that is not x86-64. Lesson 02.
+
+    >>> add = MachineCode("add", bytes.fromhex("c5 fc 58 c1 c3"))
+    >>> counts = census(add)  # doctest: +SKIP
+    >>> counts.total, counts.packed_adds, counts.vector_bits  # doctest: +SKIP
+    (2, 1, 256)
     """
     contents = read_program(program)
     if isinstance(contents, HostProgram):

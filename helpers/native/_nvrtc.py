@@ -105,6 +105,11 @@ def compile_cuda(
     Raises CompilationError with the first error and the source's line, ValueError for an
     architecture that this NVRTC does not know, MissingToolError without NVRTC, TypeError for other
     arguments. Lesson 03.
+
+    >>> source = 'extern "C" __global__ void twice(float* x) { x[0] *= 2; }'
+    >>> cubin = compile_cuda(source, architecture="sm_90")  # doctest: +SKIP
+    >>> cubin.kernels, cubin.resources("twice").parameter_bytes  # doctest: +SKIP
+    (('twice',), 8)
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")
@@ -159,6 +164,9 @@ def nvrtc_version() -> str:
     """Return the version of the NVRTC that compiles here, such as ``"13.0"``.
 
     Raises MissingToolError.
+
+    >>> nvrtc_version()  # doctest: +SKIP
+    '13.0'
     """
     library = _library(find_nvrtc())
     major, minor = ctypes.c_int(), ctypes.c_int()
@@ -170,6 +178,9 @@ def supported_architectures() -> tuple[str, ...]:
     """Return the architectures that this NVRTC compiles for, ``"sm_75"`` and up.
 
     Raises MissingToolError.
+
+    >>> "sm_90" in supported_architectures()  # doctest: +SKIP
+    True
     """
     library = _library(find_nvrtc())
     count = ctypes.c_int()

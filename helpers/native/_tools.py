@@ -90,6 +90,11 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     In the place of an ``#include "name"`` stands the file of that name in the same folder, each the
     first time that it is named, or the text that ``generated`` has for it. Raises FileNotFoundError
     for a file that is not there.
+
+    >>> read_source("helpers.hardware.limits", "flush.cpp").splitlines()[0]
+    '#include <cstdint>'
+    >>> '#include "team.h"' in read_source("helpers.hardware.limits", "triad.cpp")
+    False
     """
     texts = dict(generated or {})
     folder, _, _ = name.rpartition("/")
@@ -137,6 +142,9 @@ def find_compiler() -> list[str]:
 
     CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson
     17.
+
+    >>> find_compiler()  # doctest: +SKIP
+    ['/usr/bin/g++']
     """
     try:
         words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")
@@ -164,6 +172,9 @@ def find_objdump() -> str:
     """Return objdump's path: GNU's, LLVM's, or the one of a conda environment.
 
     Raises MissingToolError.
+
+    >>> find_objdump()  # doctest: +SKIP
+    '/usr/bin/objdump'
     """
     path = _first_tool(("objdump", "llvm-objdump", "x86_64-conda-linux-gnu-objdump"), ())
     if path is None:
@@ -176,6 +187,9 @@ def find_nvdisasm() -> str:
     the PATH.
 
     Raises MissingToolError.
+
+    >>> Path(find_nvdisasm()).name  # doctest: +SKIP
+    'nvdisasm'
     """
     folders = [
         package_folder / "backends" / "nvidia" / "bin"

@@ -104,6 +104,10 @@ def convention_table() -> pd.DataFrame:
 
     ``per`` says of which elements: the output's for element-wise operators, the input's for
     reductions. Lesson 11.
+
+    >>> table = convention_table().set_index("operator")
+    >>> table.loc["sigmoid", ["flops", "gradient_flops", "steps"]].tolist()
+    [4, 3, 'negate, exponential, add, divide; backward: g s (1 - s)']
     """
     rows: list[tuple[object, ...]]
     rows = [

@@ -119,6 +119,11 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
 
     Raises ValueError for a dtype without a measured peak, a level that is not there, or a bandwidth
     that nobody could measure; TypeError when ``workload`` or ``limits`` is none.
+
+    >>> from helpers import probe
+    >>> limits = probe()  # doctest: +SKIP
+    >>> model(Workload("a + b", flops=1e8, moved_bytes=12e8), limits).regime  # doctest: +SKIP
+    'memory-bound'
     """
     if not isinstance(workload, Workload):
         raise TypeError(
@@ -233,6 +238,11 @@ def datasheet_roof(
     ``unit`` is "vector" or "matrix", by default whichever is faster. Raises TypeError for what is
     no device, ValueError where the table does not know the peak or the bandwidth, with the dtypes
     whose dense peak it does know. Lesson 02.
+
+    >>> from helpers.hardware import device
+    >>> roof = datasheet_roof(device("NVIDIA H200"), "bfloat16")
+    >>> roof.peak_flops_per_s, round(roof.ridge_flops_per_byte)
+    (989000000000000, 206)
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
@@ -350,6 +360,10 @@ def workload_of(
     too few.
 
     Raises TypeError for anything else and ValueError where nothing is moved.
+
+    >>> linear = workload_of(profile_ops(nn.Linear(100, 10), (8, 100)))
+    >>> linear.name, linear.flops, linear.moved_bytes
+    ('Linear', 16000, 7560)
     """
     boolean("training", training)
     if isinstance(counted, OperatorOperations):
@@ -403,6 +417,12 @@ def roofline(
     Raises ValueError for limits of another device or number of threads than the model's now, a
     dtype whose peak was not measured, or a model that moves no bytes, and what counting and timing
     raise. Lesson 02.
+
+    >>> from helpers import LeNet, probe
+    >>> limits = probe()  # doctest: +SKIP
+    >>> profile = roofline(LeNet(), (64, 1, 28, 28), limits)  # doctest: +SKIP
+    >>> profile.layer("fc1").flops, profile.layer("fc1").moved_bytes  # doctest: +SKIP
+    (3932160, 219616)
     """
     boolean("training", training)
     steps.check_model(model)

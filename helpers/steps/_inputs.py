@@ -96,6 +96,11 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
 
     Raises TypeError for what is neither a shape nor tensors, ValueError for both at once or a
     negative size.
+
+    >>> arguments_of(nn.Linear(4, 2), (8, 4))
+    Arguments(positional=(Shape(shape=(8, 4)),), named={})
+    >>> arguments_of(nn.Linear(4, 2), {"input": (8, 4)}).named
+    {'input': Shape(shape=(8, 4))}
     """
     if inputs is not None and shape is not None:
         raise ValueError("both a shape and inputs are given; give one of them")
@@ -152,6 +157,9 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     else float32.
 
     That is the type of an input of which only the shape is given.
+
+    >>> dtype_of(nn.Linear(4, 2).bfloat16()), dtype_of(nn.ReLU())
+    (torch.bfloat16, torch.float32)
     """
     types = (parameter.dtype for parameter in model.parameters())
     return next(
@@ -162,6 +170,10 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 def zeros_of(shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """Return the zeros of a ``dtype`` on a ``device`` that a ``shape`` stands for; ValueError where
     memory ends.
+
+    >>> zeros_of(Shape((2, 3)), torch.float32, "cpu")
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]])
     """
     try:
         return torch.zeros(shape.shape, dtype=dtype, device=device)
@@ -174,6 +186,9 @@ def zeros_of(shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Te
 def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.device:
     """Return the model's device; without parameters and buffers that of the inputs, and else CUDA
     if there is one.
+
+    >>> device_of(nn.Linear(4, 2, device="meta"))
+    device(type='meta')
     """
     devices = [
         tensor.device for tensor in (*model.parameters(), *model.buffers(), *tensors_of(arguments))
@@ -186,6 +201,11 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
     seen.
 
     A model that torch.compile has made is accepted where it is ``compiled`` all the same.
+
+    >>> check_model(nn.Linear(4, 2))
+    >>> check_model(nn.Linear)
+    Traceback (most recent call last):
+    TypeError: Linear is a class; give a model made of it, Linear(...)
     """
     boolean("compiled", compiled)
     if isinstance(model, type) and issubclass(model, nn.Module):
@@ -234,7 +254,11 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
 
 
 def described(values: Any) -> str:
-    """Return the shapes and types of a call's arguments, as a student would write them."""
+    """Return the shapes and types of a call's arguments, as a student would write them.
+
+    >>> described({"x": torch.ones(8, 4), "mask": None, "causal": True})
+    'x=(8, 4) float32, causal=bool'
+    """
     if isinstance(values, Tensor):
         return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
     if isinstance(values, Shape):
@@ -249,6 +273,10 @@ def described(values: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, or its type's name when it has none."""
+    """Return the first line of an exception's message, or its type's name when it has none.
+
+    >>> first_line(ValueError("no such layer; there are:")), first_line(KeyError())
+    ('no such layer; there are:', 'KeyError')
+    """
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

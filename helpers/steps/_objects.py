@@ -89,13 +89,23 @@ def is_closed(kind: type) -> bool:
 
 
 def tensors_of(*roots: Any) -> list[Tensor]:
-    """Return the tensors that objects of any class hold at any depth, each once and in order."""
+    """Return the tensors that objects of any class hold at any depth, each once and in order.
+
+    >>> x, y = torch.ones(2), torch.zeros(3)
+    >>> [tuple(tensor.shape) for tensor in tensors_of({"x": x, "rest": [y, (x, "text")]})]
+    [(2,), (3,)]
+    """
     return [value for value in reachable(*roots) if isinstance(value, Tensor)]
 
 
 def opaque_classes(*roots: Any) -> list[str]:
     """Return the classes, by name, of objects that cannot be looked into: written in C, they tell
     no references.
+
+    >>> opaque_classes([torch.ones(2), np.ones(2), "text"])
+    []
+    >>> opaque_classes([np.array([print, len])])
+    ['numpy.ndarray']
     """
     kinds = {type(value) for value in reachable(*roots) if _is_opaque(value)}
     return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)

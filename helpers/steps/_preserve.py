@@ -27,6 +27,12 @@ def preserved(model: nn.Module) -> Iterator[None]:
     draw random numbers. The attributes of modules and of the objects that they hold, and the
     contents of containers at any depth, are restored by identity, and so are the gradients of
     parameters and whether they need one; the values of tensors are the caller's to protect.
+
+    >>> model = nn.Linear(4, 2)
+    >>> with preserved(model):
+    ...     model.eval().calls = 1
+    >>> model.training, hasattr(model, "calls")
+    (True, False)
     """
     state = State(*model.modules(), originals={})
     gradients = [
@@ -48,6 +54,11 @@ def preserved(model: nn.Module) -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """Give back the random generators as they were, and keep the garbage collector from a moment of
     its own choice.
+
+    >>> with undisturbed():
+    ...     first = torch.rand(3)
+    >>> bool((torch.rand(3) == first).all())
+    True
     """
     with collector_off(), _restore_generators():
         yield
@@ -58,6 +69,11 @@ def uncompiled() -> AbstractContextManager:
     it gives up else.
 
     Loading the compiler takes seconds: where it is not loaded, nothing was compiled.
+
+    >>> double = torch.compile(lambda x: 2 * x)  # doctest: +SKIP
+    >>> with uncompiled():  # doctest: +SKIP
+    ...     double(torch.ones(2))
+    tensor([2., 2.])
     """
     has_compiler = {"torch._dynamo", "torch.nn.attention.flex_attention"} & sys.modules.keys()
     return torch.compiler.set_stance("force_eager") if has_compiler else nullcontext()

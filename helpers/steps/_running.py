@@ -106,6 +106,10 @@ def step(
 
     Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model
     that cannot be handled.
+
+    >>> work = step(nn.Linear(4, 2), (8, 4), optimizer=torch.optim.Adam)
+    >>> work.input_text, work.training, work.device, work.optimizer
+    ('(8, 4)', True, device(type='cpu'), None)
     """
     boolean("only_followed", only_followed)
     boolean("training", training)
@@ -206,6 +210,9 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
     """Return the sum of every floating-point tensor in ``outputs``: the loss where none is given.
 
     Raises ModelError when there is none.
+
+    >>> sum_of_outputs({"logits": torch.ones(2, 3), "classes": torch.tensor([7, 7])})
+    tensor(6.)
     """
     tensors = [
         tensor
@@ -234,6 +241,11 @@ def copied_model(
     ``memo`` has what is copied already, by id, as :func:`copy.deepcopy` takes it.
 
     Raises ModelError when the model cannot be copied.
+
+    >>> model = nn.Linear(4, 2)
+    >>> copy_of_model = copied_model(model, torch.clone)
+    >>> copy_of_model.weight is model.weight, torch.equal(copy_of_model.weight, model.weight)
+    (False, True)
     """
     memo = {} if memo is None else memo
     # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook)
@@ -266,6 +278,11 @@ def copied(
     values back, from the caller's.
 
     Raises ModelError when the model or the inputs cannot be copied.
+
+    >>> model = nn.Linear(4, 2)
+    >>> work = copied(step(model, (8, 4)), copy_tensor=torch.clone)
+    >>> work.arguments.positional[0].shape, work.model is model
+    (torch.Size([8, 4]), False)
     """
     memo: dict[int, Any] = {}
     model = copied_model(work.model, copy_tensor, memo)
@@ -307,6 +324,10 @@ def with_optimizer(work: Step) -> Step:
     """Return ``work`` with its optimizer, made from the parameters of its model.
 
     Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
+
+    >>> work = step(nn.Linear(4, 2), (8, 4), optimizer=torch.optim.Adam)
+    >>> type(with_optimizer(work).optimizer).__name__
+    'Adam'
     """
     if work.make_optimizer is None:
         return work
@@ -318,6 +339,11 @@ def with_optimizer(work: Step) -> Step:
 def check_optimizer(optimizer: Any) -> None:
     """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of
     parameters.
+
+    >>> check_optimizer(torch.optim.Adam)
+    >>> check_optimizer("Adam")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    TypeError: optimizer is ...; give a class such as torch.optim.Adam, or a function ...
     """
     if isinstance(optimizer, torch.optim.Optimizer) or not (
         optimizer is None or callable(optimizer)
@@ -335,6 +361,10 @@ def made_optimizer(
     """Return the optimizer of these parameters.
 
     Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
+
+    >>> optimizer = made_optimizer(torch.optim.Adam, list(nn.Linear(4, 2).parameters()))
+    >>> optimizer.defaults["lr"]
+    0.001
     """
     try:
         optimizer = factory(parameters)
@@ -357,6 +387,11 @@ def made_optimizer(
 def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the tensors that modules keep as attributes, or in objects there, by name: they are
     memory of it too.
+
+    >>> model = nn.Sequential(nn.Linear(4, 2))
+    >>> model[0].mask = torch.ones(2)
+    >>> list(kept_tensors(model))
+    ['0.mask']
     """
     seen = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
     tensor_of_path: dict[str, torch.Tensor] = {}
@@ -376,6 +411,12 @@ def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 def drop_gradients(work: Step) -> None:
     """Set the gradients of parameters and inputs to None, and give a copy its initial state: so
     each step begins.
+
+    >>> work = step(nn.Linear(4, 2), torch.ones(8, 4))
+    >>> run(work)
+    >>> drop_gradients(work)
+    >>> work.model.weight.grad is None
+    True
     """
     if work.initial is not None:
         work.initial.restore()
@@ -391,6 +432,12 @@ def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
 
     Raises ModelError, naming the part, when the model, the loss, the backward pass or the optimizer
     raises.
+
+    >>> phases = []
+    >>> work = step(nn.Linear(4, 2), torch.ones(8, 4), optimizer=torch.optim.Adam)
+    >>> run(with_optimizer(work), phases.append)
+    >>> phases
+    ['forward', 'loss', 'backward', 'optimizer']
     """
     phase = "forward"
 
@@ -464,6 +511,13 @@ def in_one_thread(model: nn.Module) -> Iterator[None]:
 
     A thread that the forward has begun is stopped there as well, before it changes anything. One
     that was there before may be another's, which uses the same model, so it is let run.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> model = nn.Linear(4, 2)
+    >>> with ThreadPoolExecutor() as pool, in_one_thread(model):  # doctest: +ELLIPSIS
+    ...     stopped = pool.submit(model, torch.ones(8, 4)).exception()
+    Traceback (most recent call last):
+    helpers.steps._inputs.ForwardError: the forward calls a Linear in another thread, ...
     """
     module_ids, earlier_threads = (
         {id(module) for module in model.modules()},
@@ -514,6 +568,13 @@ def warm_step(
     Inside, the garbage collector is off; at the end the random generators are as they were.
 
     Raises what :func:`step` raises, and ModelError where the step does.
+
+    >>> model = nn.Linear(4, 2)
+    >>> with warm_step(model, (8, 4), optimizer=torch.optim.Adam) as work:
+    ...     len(work.optimizer.state)
+    2
+    >>> model.weight.grad is None
+    True
     """
     boolean("training", training)
     work = step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss)

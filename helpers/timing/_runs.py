@@ -256,6 +256,10 @@ def fixed_threads(threads: int) -> Iterator[None]:
     after an exception.
 
     Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096. Lesson 15.
+
+    >>> with fixed_threads(1):
+    ...     torch.get_num_threads()
+    1
     """
     threads = whole_number("threads", threads, at_most=_MOST_THREADS)
     before = torch.get_num_threads()
@@ -289,6 +293,9 @@ def steady_allocator() -> AllocatorSetting:
     not glibc, nothing is set, and the result says so.
 
     Raises RuntimeError when glibc refuses the setting. Lesson 01.
+
+    >>> steady_allocator().effect  # doctest: +SKIP
+    'freed memory stays with the process'
     """
     library = _glibc()
     if library is None:
