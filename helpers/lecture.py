@@ -75,6 +75,10 @@ def __getattr__(name: str) -> object:
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
     """Train ``model`` for ``epochs`` of ``loader`` as :func:`.training.train` does, and print a
     line an epoch.
+
+    >>> run = train(LeNet(), make_MNIST_loader(128), epochs=1)  # doctest: +SKIP
+    >>> run.model, run.epochs  # doctest: +SKIP
+    ('LeNet', 1)
     """
     return _print_epochs(training.train(model, loader, epochs))
 
@@ -82,6 +86,10 @@ def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.Tra
 def gpu_train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
     """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`.training.gpu_train`; print a
     line an epoch.
+
+    >>> run = gpu_train(LeNet(), make_MNIST_loader(128), epochs=1)  # doctest: +SKIP
+    >>> run.model, run.device  # doctest: +SKIP
+    ('LeNet', 'cuda:0')
     """
     return _print_epochs(training.gpu_train(model, loader, epochs))
 
@@ -100,6 +108,10 @@ def profile_ops(
 ) -> operations.OperationProfile:
     """Count as :func:`.operations.profile_ops` does; print the lecture's table, draw the FLOPs by
     layer.
+
+    >>> profile = profile_ops(LeNet())  # doctest: +SKIP
+    >>> profile.forward_flops  # doctest: +SKIP
+    566190
     """
     profile = operations.profile_ops(model, shape)
     table = profile.lecture_table()
@@ -117,6 +129,10 @@ def profile_ops(
 def profile_layer_mem(model: nn.Module, inputs: Any = None) -> memory.LayerMemoryProfile:
     """Return :func:`.memory.profile_layer_mem` of a training step; draw it and that of inference, a
     bar a layer.
+
+    >>> profile = profile_layer_mem(LeNet())  # doctest: +SKIP
+    >>> profile.parameter_bytes, profile.saved_bytes  # doctest: +SKIP
+    (165128, 32120)
     """
     name = type(model).__name__
     inference, step = (
@@ -142,6 +158,10 @@ def profile_layer_mem(model: nn.Module, inputs: Any = None) -> memory.LayerMemor
 def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
     """Return :func:`.memory.profile_mem` of a training step; draw it and that of inference as
     shares of a whole.
+
+    >>> profile = profile_mem(LeNet())  # doctest: +SKIP
+    >>> profile.shares[0].category, profile.shares[0].size_bytes  # doctest: +SKIP
+    ('parameter', 165128)
     """
     name = type(model).__name__
     inference, step = (
@@ -159,7 +179,12 @@ def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
 
 
 def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
-    """Return the result of :func:`.memory.profile_layer_alexnet`, and draw it, a bar a layer."""
+    """Return the result of :func:`.memory.profile_layer_alexnet`, and draw it, a bar a layer.
+
+    >>> sets = profile_layer_alexnet()  # doctest: +SKIP
+    >>> sets.batch_bytes  # doctest: +SKIP
+    602112
+    """
     sets = memory.profile_layer_alexnet(model)
     largest = max(sets.layers, key=lambda row: row.working_set_bytes)
     plotting.show(
@@ -174,6 +199,10 @@ def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
 def estimate_training_for(model_class: type[nn.Module], epochs: int) -> training.TrainingEstimate:
     """Estimate as :func:`.training.estimate_training_for` does; print and draw the seconds an
     epoch.
+
+    >>> estimate = estimate_training_for(LeNet, 2)  # doctest: +SKIP
+    >>> estimate.model, estimate.epochs  # doctest: +SKIP
+    ('LeNet', 2)
     """
     estimate = training.estimate_training_for(model_class, epochs)
     for size in estimate.sizes:

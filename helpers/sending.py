@@ -114,6 +114,10 @@ def record_gpu(lessons: Sequence[str] = LESSONS) -> GpuRecords:
     recorded.
 
     Raises RuntimeError where there is no CUDA device, and where nothing could be recorded.
+
+    >>> records = record_gpu(["00", "01"])  # doctest: +SKIP
+    >>> records.device, [recording.lesson for recording in records.recordings]  # doctest: +SKIP
+    ('Tesla T4', ['00', '01'])
     """
     import torch
 
@@ -158,6 +162,10 @@ def check(text: str) -> GpuRecords:
     (``helpers/sending.schema.json``), holds a number that no machine has, a result that the library
     does not have, no GPU, or a name of folder, machine or address. A text in it has one line of
     plain characters, without a sign of HTML or Markdown.
+
+    >>> check("a GPU of 8 TFLOP/s")
+    Traceback (most recent call last):
+    ValueError: it is no JSON (Expecting value: line 1 column 1 (char 0))
     """
     if len(text.encode("utf-8", "replace")) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes, which no recording is")
@@ -251,6 +259,9 @@ def save(records: GpuRecords, folder: Path) -> Path:
     """Write the records to ``folder`` under their GPU's name and their date; return the path.
 
     Other records of the same GPU and day stay: the second file of a day ends in ``_2``.
+
+    >>> save(record_gpu(), Path.cwd()).name  # doctest: +SKIP
+    'tesla_t4_2026-11-29.json'
     """
     one_of("folder", folder, Path, "a pathlib.Path")
     name = re.sub(r"[^a-z0-9]+", "_", records.device.lower()).strip("_")
@@ -271,6 +282,9 @@ def take(file: Path, folder: Path) -> Path:
 
     Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be
     read.
+
+    >>> take(Path("tesla_t4_2026-11-29.json"), storage.course_file(FOLDER)).name  # doctest: +SKIP
+    'tesla_t4_2026-11-29.json'
     """
     with file.open("rb") as stream:
         content = stream.read(_MOST_BYTES + 1)
@@ -285,6 +299,9 @@ def gpus(*, folder: Path | None = None) -> tuple[GpuRecords, ...]:
     """Return the records of every GPU that was sent in, by name; () where none was yet.
 
     Raises ValueError, naming it, for a file that is not sound. Lesson 18.
+
+    >>> [records.device for records in gpus()]  # doctest: +SKIP
+    ['Tesla T4']
     """
     directory = storage.course_file(FOLDER) if folder is None else folder
     return tuple(_read(path) for path in sorted(directory.glob("*.json")))

@@ -128,6 +128,10 @@ def collective(
     ranks; ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for float32.
 
     Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 05.
+
+    >>> plan = collective("all_reduce", "ring", world_size=4, length=8)
+    >>> plan.steps, plan.total_bytes, plan.busiest_port_bytes
+    (6, 192, 48)
     """
     whole_number("world_size", world_size)
     whole_number("length", length, at_least=0)
@@ -172,6 +176,12 @@ def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
 
     It follows the messages of ``collective("all_reduce", "ring", ...)``, as
     :func:`helpers.studies.data_parallel.execute` sends them. Lesson 05.
+
+    >>> frames = ring_frames(3)
+    >>> len(frames), frames[0].moves
+    (5, ((0, 1, 2), (1, 2, 0), (2, 0, 1)))
+    >>> frames[-1].chunks[0] == (frozenset({0, 1, 2}),) * 3
+    True
     """
     plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
     contents = [[frozenset({rank})] * world_size for rank in range(world_size)]

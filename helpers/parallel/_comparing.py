@@ -91,6 +91,11 @@ def count_collectives() -> Iterator[CollectiveCounter]:
 
     ``counter.counts`` has them by name. An operator of torch.distributed without a name here is
     counted under its own name. Lesson 05.
+
+    >>> with count_collectives() as counter:  # doctest: +SKIP
+    ...     torch.distributed.all_reduce(torch.ones(4))
+    >>> counter.counts.size_bytes("all_reduce")  # doctest: +SKIP
+    16
     """
     counter = CollectiveCounter()
     with _Watch(counter):

@@ -72,6 +72,11 @@ def schedule(planned: Collective, link: Link) -> Timeline:
     and takes the link's time; nobody waits for a rank it has nothing to do with. Unlike the
     formulas this counts chunks that differ by an element, and any number of ranks. Raises
     ValueError for a collective without messages.
+
+    >>> from helpers.parallel import collective
+    >>> ring = collective("all_reduce", "ring", world_size=4, length=1000)
+    >>> round(schedule(ring, Link(1e6, latency_s=0.001)).duration_s, 6)
+    0.012
     """
     if not planned.messages:
         raise ValueError(
@@ -218,6 +223,11 @@ def ddp_step(
 
     The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no
     layers, and for numbers that cannot be. Lesson 05.
+
+    >>> layers = [LayerCost(0.1, 0.2, 10_000_000)] * 3
+    >>> step = ddp_step(layers, world_size=4, link=Link(1e8), bucket_bytes=10_000_000)
+    >>> round(step.compute_s, 3), round(step.link_s, 3), round(step.exposed_s, 3), len(step.buckets)
+    (0.9, 0.45, 0.15, 3)
     """
     boolean("overlap", overlap)
     layers = members("layers", layers, "LayerCost, one a layer", kind=LayerCost)

@@ -83,6 +83,11 @@ def gantt(
     arrowhead where one goes on; without it, behind the last span. Raises TypeError for what is no
     span, ValueError for no spans, a span that ends before it starts, and an ``until`` at or before
     the first start. Lesson 11.
+
+    >>> spans = [Span("device", 0.0, 3e-3, "compute"), Span("link", 1e-3, 4e-3, "send", "bucket 0")]
+    >>> fig = gantt(spans, title="A step")
+    >>> [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    ['device', 'link']
     """
     spans = members("spans", spans, "Spans")
     strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)
@@ -156,6 +161,10 @@ def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "")
 
     ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises
     TypeError for what is no mapping, ValueError for a length below 0.
+
+    >>> spans = spans_in_a_row({"rank 0": {"forward": 1, "backward": 2}}, label=".1f")
+    >>> [(span.kind, span.start, span.end, span.label) for span in spans]
+    [('forward', 0.0, 1.0, '1.0'), ('backward', 1.0, 3.0, '2.0')]
     """
     spans = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():

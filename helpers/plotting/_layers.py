@@ -28,6 +28,11 @@ def draw_layers(
 
     Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson
     11.
+
+    >>> parts = {"parameters": [600, 192120], "outputs": [4704, 480]}
+    >>> fig = draw_layers(["conv1", "fc1"], parts, unit="B", title="Bytes of two layers")
+    >>> [text.get_text() for text in fig.axes[0].texts]
+    ['5,304 B', '193 kB']
     """
     layers = members("layers", layers, "names")
     parts = {
@@ -66,6 +71,10 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
 
     Parts below 5 % of their whole are drawn without a number. Raises TypeError or ValueError for no
     whole, an empty one, or a part that is no number of at least 0.
+
+    >>> fig = draw_shares({"inference": {"conv": 3, "fc": 1}}, title="FLOPs by layer")
+    >>> [text.get_text() for text in fig.axes[0].texts if text.get_text()]
+    ['75 %', '25 %']
     """
     wholes = {
         name: {
@@ -146,6 +155,13 @@ def draw_operations(profile: OperationProfile) -> Figure:
     backward (training).
 
     Layers below 5 % of both are one part, "others".
+
+    >>> from helpers import LeNet, operations
+    >>> fig = draw_operations(operations.profile_ops(LeNet()))
+    >>> [axes.get_title() for axes in fig.axes]
+    ['inference', 'training']
+    >>> [text.get_text() for text in fig.legends[0].get_texts()]
+    ['conv1', 'conv2', 'fc1', 'others']
     """
     passes: dict[str, Callable[[LayerOperations], int]] = {
         "inference": lambda row: row.forward_flops,
@@ -164,6 +180,12 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
 
     The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer
     without a byte, and a part that is nothing in every layer, are left out. Lesson 11.
+
+    >>> from helpers import LeNet, memory
+    >>> profile = memory.profile_layer_mem(LeNet(), training=False)
+    >>> fig = draw_layer_memory(profile, training=False, title="Working sets of LeNet")
+    >>> [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
+    ['parameters', 'inputs', 'outputs']
     """
     boolean("training", training)
     kinds = _KEPT if training else _WORKING_SET
@@ -176,6 +198,12 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
 def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
     """Return a pie a profile, such as of inference and of training: the largest moment of each
     category.
+
+    >>> from helpers import LeNet, memory
+    >>> profile = memory.profile_mem(LeNet(), training=False)
+    >>> fig = draw_memory({"inference": profile}, title="Memory of LeNet by kind")
+    >>> [text.get_text() for text in fig.legends[0].get_texts()][:3]
+    ['parameter', 'input', 'activation']
     """
     wholes = {
         name: {part.category: part.size_bytes for part in profile.shares}
@@ -185,7 +213,14 @@ def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
 
 
 def draw_working_sets(sets: WorkingSets, *, title: str) -> Figure:
-    """Return a bar a layer with parameters: input, output, parameters."""
+    """Return a bar a layer with parameters: input, output, parameters.
+
+    >>> from helpers.memory import LayerWorkingSet
+    >>> row = LayerWorkingSet("fc8", "Linear", 16384, 16388000, 4000, 16408384)
+    >>> fig = draw_working_sets(WorkingSets(602112, 16388000, (row,)), title="AlexNet's last layer")
+    >>> [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
+    ['parameters', 'inputs', 'outputs']
+    """
     parts = {
         "parameters": [row.parameter_bytes for row in sets.layers],
         "inputs": [row.input_bytes for row in sets.layers],
@@ -197,6 +232,11 @@ def draw_working_sets(sets: WorkingSets, *, title: str) -> Figure:
 def draw_epoch_times(estimate: TrainingEstimate) -> Figure:
     """Return the seconds of one epoch over the width of the model: at the median step and at the
     slowest.
+
+    >>> from helpers import LeNet, training
+    >>> estimate = training.estimate_training_for(LeNet, 2)  # doctest: +SKIP
+    >>> draw_epoch_times(estimate).axes[0].get_xlabel()  # doctest: +SKIP
+    'hidden units'
     """
     curves = {
         "estimated": [size.estimated_s / estimate.epochs for size in estimate.sizes],

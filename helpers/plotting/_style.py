@@ -52,6 +52,10 @@ def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tupl
     """Return a new figure in the course's style with one axes and a ``title``.
 
     It is ``width_in`` x ``height_in`` inches. Lesson 02.
+
+    >>> fig, axes = figure(title="Time of a step", height_in=2.5)
+    >>> axes.get_title(loc="left"), fig.get_size_inches().tolist()
+    ('Time of a step', [7.2, 2.5])
     """
     with plt.style.context(STYLE_FILE):
         fig, axes = plt.subplots(figsize=(width_in, height_in))
@@ -64,6 +68,11 @@ def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> Non
     such as '10 us'.
 
     With ``binary`` bytes have the prefixes Ki, Mi, Gi. Lesson 02.
+
+    >>> fig, axes = figure(title="Time of a step")
+    >>> unit_axis(axes, "y", "s")
+    >>> axes.yaxis.get_major_formatter()(1e-5)
+    '10 us'
     """
     boolean("binary", binary)
     if which not in ("x", "y"):
@@ -86,6 +95,10 @@ def png(drawn: Figure, *, dpi: int | None = None) -> bytes:
 
     A palette of 128 colours, a third of the bytes: notebooks are kept with their figures. ``dpi``
     is by default the style's.
+
+    >>> fig, axes = figure(title="Time of a step")
+    >>> Image.open(io.BytesIO(png(fig, dpi=50))).size
+    (360, 190)
     """
     with plt.style.context(STYLE_FILE), io.BytesIO() as full_png, io.BytesIO() as small_png:
         # texts measure their boxes as they are saved
@@ -127,6 +140,10 @@ def show(drawn: Figure, *, alt: str) -> None:
     The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen
     reader, a slide and the notebook's test all read it. Raises ValueError when it is empty,
     TypeError for no figure or no text. Lesson 00.
+
+    >>> fig, axes = figure(title="Time of a step")
+    >>> bars = axes.bar(["batch 1", "batch 64"], [2, 31])
+    >>> show(fig, alt="Two bars: 64 images take 15 times as long as one.")  # doctest: +SKIP
     """
     one_of("drawn", drawn, Figure, "a figure, such as a draw_ function returns")
     if not one_of("alt", alt, str, "a sentence that says what a reader should see").strip():

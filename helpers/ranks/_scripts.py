@@ -142,6 +142,10 @@ def torchrun(
     whole ones above 0, :class:`TorchrunError` when the script fails or has not ended within
     ``timeout_s``, RuntimeError without psutil. Nothing that was started is left running, also after
     Ctrl-C. Lesson 05.
+
+    >>> run = torchrun("train.py", nproc_per_node=2)  # doctest: +SKIP
+    >>> run.exit_code, [rank.rank for rank in run.ranks]  # doctest: +SKIP
+    (0, [0, 1])
     """
     path = Path(script)
     if not path.is_file():

@@ -124,6 +124,9 @@ def quantity(value: float, unit: str) -> str:
 def read_number(text: str, unit: str) -> float:
     """Return the finite number in ``text`` in ``unit``; raises ValueError with a line for the
     reader.
+
+    >>> read_number("3 ms", "s"), read_number("2.5x", "x"), read_number("24 GiB", "B")
+    (0.003, 2.5, 25769803776)
     """
     if unit in units.BASE_UNITS:
         value = units.parse(text, unit, bare=True)

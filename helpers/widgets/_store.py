@@ -133,6 +133,9 @@ def _change(
 def progress(*, course: Path | None = None) -> Progress:
     """Return the reader's progress in each lesson of the folder ``course``, from the private file.
 
+    >>> [(row.lesson, row.predicted) for row in progress().lessons][:2]  # doctest: +SKIP
+    [('00', 3), ('01', 0)]
+
     Lesson 00.
     """
     folder = storage.course_folder() if course is None else course
