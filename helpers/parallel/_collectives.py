@@ -184,7 +184,7 @@ def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
     True
     """
     plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
-    contents = [[frozenset({rank})] * world_size for rank in range(world_size)]
+    contents = [[frozenset({owner})] * world_size for owner in range(world_size)]
     frames = []
     for step in range(plan.steps + 1):
         previous = tuple(tuple(chunks) for chunks in contents)
