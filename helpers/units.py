@@ -68,11 +68,9 @@ _EXACT_DIGITS = 27  # what Decimal multiplies without rounding
 def parse(text: str, unit: str, *, bare: bool = False) -> float:
     """Return the value of ``text`` in the base unit ``unit`` (one of :data:`BASE_UNITS`).
 
-    ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05,
-    ``parse("1,024", "")`` is
-    1024. A whole number comes back as an ``int``. A comma separates thousands; the decimal sign is
-          the point.
-    With ``bare`` a number alone is in the base unit.
+    ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05, and
+    ``parse("1,024", "")`` is 1024. A whole number comes back as an ``int``. A comma separates
+    thousands; the decimal sign is the point. With ``bare`` a number alone is in the base unit.
 
     Raises ValueError when the text holds no number, no unit, or one that is not a multiple of
     ``unit``, and TypeError when it is no text.
