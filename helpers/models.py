@@ -248,12 +248,14 @@ def causal_attention(
     The result has the queries' shape. The queries are those of the *last* q of the t tokens, and
     each sees its own token and all before it: with one query nothing is masked (``is_causal=True``
     of PyTorch takes the queries for the first q). Query heads that share a head of keys stand as
-    rows of one product, so no key is copied. Lesson 22.
+    rows of one product, so no key is copied.
 
     >>> equal = torch.zeros(1, 1, 3, 1)
     >>> values = torch.tensor([1.0, 3.0, 5.0]).reshape(1, 1, 3, 1)
     >>> causal_attention(equal, equal, values).round(decimals=3).flatten().tolist()
     [1.0, 2.0, 3.0]
+
+    Lesson 22.
     """
     group, q, t = queries.shape[1] // keys.shape[1], queries.shape[2], keys.shape[2]
     # (N, kv_heads, group * q, d)

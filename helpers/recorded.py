@@ -224,9 +224,11 @@ def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
     its machine's name.
 
     Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not
-    recorded. Lesson 11.
+    recorded.
 
     >>> show("00", "products")  # doctest: +SKIP
+
+    Lesson 11.
     """
     from IPython.display import display
 

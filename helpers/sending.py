@@ -298,10 +298,12 @@ def take(file: Path, folder: Path) -> Path:
 def gpus(*, folder: Path | None = None) -> tuple[GpuRecords, ...]:
     """Return the records of every GPU that was sent in, by name; () where none was yet.
 
-    Raises ValueError, naming it, for a file that is not sound. Lesson 18.
+    Raises ValueError, naming it, for a file that is not sound.
 
     >>> [records.device for records in gpus()]  # doctest: +SKIP
     ['Tesla T4']
+
+    Lesson 18.
     """
     directory = storage.course_file(FOLDER) if folder is None else folder
     return tuple(_read(path) for path in sorted(directory.glob("*.json")))

@@ -227,9 +227,11 @@ def _three_digits(value: float) -> str:
 def flops_from_macs(macs: int) -> int:
     """Return the floating-point operations in ``macs`` multiply-accumulates: two each.
 
-    Raises TypeError or ValueError for what is no whole number of at least 0. Lesson 00.
+    Raises TypeError or ValueError for what is no whole number of at least 0.
 
     >>> flops_from_macs(279_000)
     558000
+
+    Lesson 00.
     """
     return _FLOPS_PER_MAC * whole_number("macs", macs, at_least=0)

@@ -249,11 +249,13 @@ def device(name: str) -> Device:
     Makers' names, case and punctuation do not count; everything else does, so an H200 is never
     taken for an H100, nor an RTX 3090 Ti for an RTX 3090. Raises TypeError for what is no text,
     ValueError for a name that is unknown or that several devices go by, with the names that are
-    near. Lesson 02.
+    near.
 
     >>> h100 = device("NVIDIA H100 80GB HBM3")
     >>> h100.name, h100.cores, h100.l2_bytes
     ('H100 SXM 80 GB', 132, 52428800)
+
+    Lesson 02.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -511,11 +513,13 @@ def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
     registers are known.
 
     Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
-    :func:`helpers.hardware._devices.device`. Lesson 01.
+    :func:`helpers.hardware._devices.device`.
 
     >>> rows = memory_inversion(["NVIDIA V100", "NVIDIA H200", "EPYC 7713"]).devices
     >>> [(row.name, round(row.registers_to_l2_ratio, 2)) for row in rows]
     [('V100 SXM2', 3.33), ('H200 SXM', 0.66), ('EPYC 7713', 0.01)]
+
+    Lesson 01.
     """
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, such as [{names!r}]")
@@ -532,10 +536,11 @@ def published_errors() -> PublishedErrors:
     dense rate.
 
     Every one was read in the table that it is laid to; the address is in the claim's ``source``.
-    Lesson 02.
 
     >>> round(published_errors().median_ratio, 1)
     2.0
+
+    Lesson 02.
     """
     data = device_data()
     sources = device_sources(data)

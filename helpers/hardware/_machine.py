@@ -26,11 +26,13 @@ def machine_card() -> MachineCard:
     one) is loaded.
 
     No process is started and nothing is measured. Asking a CUDA device for its properties
-    initialises CUDA. Lesson 00.
+    initialises CUDA.
 
     >>> card = machine_card()
     >>> card.usable_cores <= card.logical_cores
     True
+
+    Lesson 00.
     """
     if sys.platform == "linux":
         card = linux_card(Path("/"), allowed_cores=len(os.sched_getaffinity(0)))

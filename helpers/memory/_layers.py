@@ -130,11 +130,13 @@ def profile_layer_mem(
     ``inputs`` (or ``shape``), the ``options`` and what is raised are those of
     :func:`~helpers.memory.estimate_peak_memory`. A row is a module that runs an operator or owns
     parameters itself, so an identity has none; the path of the model itself is empty, and
-    ``(loss)`` is the loss. Lesson 11.
+    ``(loss)`` is the loss.
 
     >>> profile = profile_layer_mem(nn.Sequential(nn.Linear(100, 10), nn.ReLU()), (8, 100))
     >>> [(row.kind, row.weight_bytes, row.saved_bytes) for row in profile.layers]
     [('Linear', 4000, 0), ('ReLU', 0, 320)]
+
+    Lesson 11.
     """
     observer = _Observer()
     with steps.ONE_AT_A_TIME:
@@ -188,12 +190,14 @@ def profile_mem(
     """Return the memory of one step of ``model`` by category: the lecture's pie.
 
     ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised
-    are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
+    are those of :func:`~helpers.memory.estimate_peak_memory`.
 
     >>> profile = profile_mem(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
     >>> size_bytes = {row.category: row.size_bytes for row in profile.shares}
     >>> [size_bytes[category] for category in ("parameter", "gradient", "optimizer state")]
     [4040, 4040, 8088]
+
+    Lesson 11.
     """
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
     most_bytes = _most_bytes(estimate.timeline)
@@ -221,12 +225,14 @@ def profile_layer_alexnet(
     unless given.
 
     Raises ModuleNotFoundError when torchvision is needed and missing, and what
-    :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 11.
+    :func:`~helpers.memory.estimate_peak_memory` raises.
 
     >>> from helpers import LeNet
     >>> sets = profile_layer_alexnet(LeNet(), (1, 1, 28, 28))
     >>> {row.layer: row.parameter_bytes for row in sets.layers}
     {'conv1': 624, 'conv2': 9664, 'fc1': 123360, 'fc2': 29040, 'fc3': 2440}
+
+    Lesson 11.
     """
     model = _alexnet() if model is None else model
     observer = _Observer()

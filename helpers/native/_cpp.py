@@ -130,12 +130,14 @@ def compile_cpp(
 
     Raises CompilationError with the compiler's first error and the source's line, MissingToolError
     without a compiler, NativeError when the library does not load, OSError where the disk is full
-    or the folder cannot be written to, TypeError or ValueError for other arguments. Lesson 17.
+    or the folder cannot be written to, TypeError or ValueError for other arguments.
 
     >>> source = 'extern "C" double half(double x) { return x / 2; }'
     >>> half = compile_cpp(source).function("double half(double x)")  # doctest: +SKIP
     >>> half(5)  # doctest: +SKIP
     2.5
+
+    Lesson 17.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a C++ program, not {type(source).__name__}")

@@ -223,12 +223,14 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
 
     A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may
     be left out where there is only one. Raises as :func:`disassemble` does, and NativeError for a
-    processor that is not x86-64. Lesson 02.
+    processor that is not x86-64.
 
     >>> add = MachineCode("add", bytes.fromhex("c5 fc 58 c1 c3"))
     >>> counts = census(add)  # doctest: +SKIP
     >>> counts.total, counts.packed_adds, counts.vector_bits  # doctest: +SKIP
     (2, 1, 256)
+
+    Lesson 02.
     """
     contents = read_program(program)
     if isinstance(contents, HostProgram):

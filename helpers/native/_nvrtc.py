@@ -104,12 +104,14 @@ def compile_cuda(
 
     Raises CompilationError with the first error and the source's line, ValueError for an
     architecture that this NVRTC does not know, MissingToolError without NVRTC, TypeError for other
-    arguments. Lesson 03.
+    arguments.
 
     >>> source = 'extern "C" __global__ void twice(float* x) { x[0] *= 2; }'
     >>> cubin = compile_cuda(source, architecture="sm_90")  # doctest: +SKIP
     >>> cubin.kernels, cubin.resources("twice").parameter_bytes  # doctest: +SKIP
     (('twice',), 8)
+
+    Lesson 03.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")

@@ -140,11 +140,12 @@ def find_compiler() -> list[str]:
     """Return the command of the C++ compiler: what CXX names, or the first of g++, clang++ and c++
     on the PATH.
 
-    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson
-    17.
+    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install.
 
     >>> find_compiler()  # doctest: +SKIP
     ['/usr/bin/g++']
+
+    Lesson 17.
     """
     try:
         words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")

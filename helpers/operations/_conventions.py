@@ -103,11 +103,13 @@ def convention_table() -> pd.DataFrame:
     steps counted.
 
     ``per`` says of which elements: the output's for element-wise operators, the input's for
-    reductions. Lesson 11.
+    reductions.
 
     >>> table = convention_table().set_index("operator")
     >>> table.loc["sigmoid", ["flops", "gradient_flops", "steps"]].tolist()
     [4, 3, 'negate, exponential, add, divide; backward: g s (1 - s)']
+
+    Lesson 11.
     """
     rows: list[tuple[object, ...]]
     rows = [

@@ -183,7 +183,7 @@ def register(
 
     Raises TypeError for what names no operator, or a rule that cannot be called, and where the rule
     is applied for one that returns something else than work; RuntimeError there for one that
-    raises. Lesson 11.
+    raises.
 
     >>> from helpers import count_ops
     >>> rule = lambda call: work(call, flops=10 * call.output.numel)
@@ -191,6 +191,8 @@ def register(
     ...     values, indices = torch.sort(torch.ones(8))
     >>> ops.profile().forward_flops
     80
+
+    Lesson 11.
     """
     name = _name_of(operator)
     if name is None or not callable(rule) or not (backward is None or callable(backward)):
@@ -270,13 +272,15 @@ def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
 
     ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the
     operations besides, so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read
-    once and each result written once. Lesson 11.
+    once and each result written once.
 
     >>> from helpers import count_ops
     >>> with register("aten::sort", lambda call: work(call, macs=5, flops=2)), count_ops() as ops:
     ...     values, indices = torch.sort(torch.ones(8))
     >>> ops.macs, ops.profile().forward_flops
     (5, 12)
+
+    Lesson 11.
     """
     return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(
         call.inputs, call.outputs

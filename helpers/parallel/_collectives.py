@@ -127,11 +127,13 @@ def collective(
     "gather_broadcast" (everyone sends to rank 0, which answers each). There are ``world_size``
     ranks; ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for float32.
 
-    Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 05.
+    Raises ValueError for another operation or algorithm and for numbers that cannot be.
 
     >>> plan = collective("all_reduce", "ring", world_size=4, length=8)
     >>> plan.steps, plan.total_bytes, plan.busiest_port_bytes
     (6, 192, 48)
+
+    Lesson 05.
     """
     whole_number("world_size", world_size)
     whole_number("length", length, at_least=0)
@@ -175,13 +177,15 @@ def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
     draws it.
 
     It follows the messages of ``collective("all_reduce", "ring", ...)``, as
-    :func:`helpers.studies.data_parallel.execute` sends them. Lesson 05.
+    :func:`helpers.studies.data_parallel.execute` sends them.
 
     >>> frames = ring_frames(3)
     >>> len(frames), frames[0].moves
     (5, ((0, 1, 2), (1, 2, 0), (2, 0, 1)))
     >>> frames[-1].chunks[0] == (frozenset({0, 1, 2}),) * 3
     True
+
+    Lesson 05.
     """
     plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
     contents = [[frozenset({owner})] * world_size for owner in range(world_size)]

@@ -90,12 +90,14 @@ def count_collectives() -> Iterator[CollectiveCounter]:
     of a backward pass.
 
     ``counter.counts`` has them by name. An operator of torch.distributed without a name here is
-    counted under its own name. Lesson 05.
+    counted under its own name.
 
     >>> with count_collectives() as counter:  # doctest: +SKIP
     ...     torch.distributed.all_reduce(torch.ones(4))
     >>> counter.counts.size_bytes("all_reduce")  # doctest: +SKIP
     16
+
+    Lesson 05.
     """
     counter = CollectiveCounter()
     with _Watch(counter):

@@ -222,12 +222,14 @@ def ddp_step(
     bytes that is sent: 0.5 for float32 gradients sent as float16.
 
     The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no
-    layers, and for numbers that cannot be. Lesson 05.
+    layers, and for numbers that cannot be.
 
     >>> layers = [LayerCost(0.1, 0.2, 10_000_000)] * 3
     >>> step = ddp_step(layers, world_size=4, link=Link(1e8), bucket_bytes=10_000_000)
     >>> round(step.compute_s, 3), round(step.link_s, 3), round(step.exposed_s, 3), len(step.buckets)
     (0.9, 0.45, 0.15, 3)
+
+    Lesson 05.
     """
     boolean("overlap", overlap)
     layers = members("layers", layers, "LayerCost, one a layer", kind=LayerCost)

@@ -41,12 +41,14 @@ def draw_three(
     the reader made no prediction. ``title`` and ``xlabel`` are the texts of the axes; ``log=True``
     makes the values' axis logarithmic.
 
-    Raises TypeError or ValueError for what cannot be drawn. Lesson 01.
+    Raises TypeError or ValueError for what cannot be drawn.
 
     >>> numbers = {"predicted": [None, 1e-3], "modelled": [2e-6, 2e-3], "measured": [3e-6, 4e-3]}
     >>> fig = draw_three(["L1", "DRAM"], numbers, unit="s", title="A copy", xlabel="from", log=True)
     >>> [text.get_text() for text in fig.legends[0].get_texts()]
     ['predicted', 'modelled', 'measured']
+
+    Lesson 01.
     """
     boolean("log", log)
     settings = members("settings", settings, "names")
@@ -134,11 +136,13 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
 
     ``title`` stands above them. On a linear axis they are bars from zero. A logarithmic axis
     (``log=True``) has no zero for a bar to start from, so there they are points. Raises TypeError
-    or ValueError for what cannot be drawn. Lesson 10.
+    or ValueError for what cannot be drawn.
 
     >>> fig = draw_bars({"cache": 4e-9, "memory": 9e-8}, unit="s", title="One load", log=True)
     >>> [text.get_text() for text in fig.axes[0].texts]
     ['4.00 ns', '90.0 ns']
+
+    Lesson 10.
     """
     boolean("log", log)
     values = {

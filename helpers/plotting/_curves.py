@@ -55,13 +55,15 @@ def draw_curves(
 
     Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another
     length, a third other name, a size not above 0, or a value that is not finite or, on a
-    logarithmic axis, not above 0. Lesson 10.
+    logarithmic axis, not above 0.
 
     >>> curves = {"modelled": [1e-7, 1e-4], "measured": [2e-7, None]}
     >>> texts = {"title": "A copy", "xlabel": "size", "ylabel": "time"}
     >>> fig = draw_curves([2**10, 2**20], curves, unit="s", marks={"L1": 2**15}, **texts)
     >>> [text.get_text() for text in fig.legends[0].get_texts()], fig.axes[0].get_xscale()
     (['modelled', 'measured'], 'log')
+
+    Lesson 10.
     """
     boolean("log", log)
     sizes = numbers("sizes", sizes, above=0)

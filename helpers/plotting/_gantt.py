@@ -82,12 +82,14 @@ def gantt(
     The axis of time ends at ``until``, and bars with it, as frames of one player need, with an
     arrowhead where one goes on; without it, behind the last span. Raises TypeError for what is no
     span, ValueError for no spans, a span that ends before it starts, and an ``until`` at or before
-    the first start. Lesson 11.
+    the first start.
 
     >>> spans = [Span("device", 0.0, 3e-3, "compute"), Span("link", 1e-3, 4e-3, "send", "bucket 0")]
     >>> fig = gantt(spans, title="A step")
     >>> [label.get_text() for label in fig.axes[0].get_yticklabels()]
     ['device', 'link']
+
+    Lesson 11.
     """
     spans = members("spans", spans, "Spans")
     strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)

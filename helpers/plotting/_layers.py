@@ -26,13 +26,14 @@ def draw_layers(
 
     ``title`` stands above them.
 
-    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson
-    11.
+    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0.
 
     >>> parts = {"parameters": [600, 192120], "outputs": [4704, 480]}
     >>> fig = draw_layers(["conv1", "fc1"], parts, unit="B", title="Bytes of two layers")
     >>> [text.get_text() for text in fig.axes[0].texts]
     ['5,304 B', '193 kB']
+
+    Lesson 11.
     """
     layers = members("layers", layers, "names")
     parts = {
@@ -179,13 +180,15 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
     step keeps.
 
     The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer
-    without a byte, and a part that is nothing in every layer, are left out. Lesson 11.
+    without a byte, and a part that is nothing in every layer, are left out.
 
     >>> from helpers import LeNet, memory
     >>> profile = memory.profile_layer_mem(LeNet(), training=False)
     >>> fig = draw_layer_memory(profile, training=False, title="Working sets of LeNet")
     >>> [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
     ['parameters', 'inputs', 'outputs']
+
+    Lesson 11.
     """
     boolean("training", training)
     kinds = _KEPT if training else _WORKING_SET

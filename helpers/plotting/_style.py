@@ -51,11 +51,13 @@ _GREY_WEIGHTS = (0.29, 0.5, 0.21)  # of the filter in drawings.css
 def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
     """Return a new figure in the course's style with one axes and a ``title``.
 
-    It is ``width_in`` x ``height_in`` inches. Lesson 02.
+    It is ``width_in`` x ``height_in`` inches.
 
     >>> fig, axes = figure(title="Time of a step", height_in=2.5)
     >>> axes.get_title(loc="left"), fig.get_size_inches().tolist()
     ('Time of a step', [7.2, 2.5])
+
+    Lesson 02.
     """
     with plt.style.context(STYLE_FILE):
         fig, axes = plt.subplots(figsize=(width_in, height_in))
@@ -67,12 +69,14 @@ def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> Non
     """Print the ticks of the axis ``which`` ('x' or 'y') of ``axes`` as quantities in ``unit``,
     such as '10 us'.
 
-    With ``binary`` bytes have the prefixes Ki, Mi, Gi. Lesson 02.
+    With ``binary`` bytes have the prefixes Ki, Mi, Gi.
 
     >>> fig, axes = figure(title="Time of a step")
     >>> unit_axis(axes, "y", "s")
     >>> axes.yaxis.get_major_formatter()(1e-5)
     '10 us'
+
+    Lesson 02.
     """
     boolean("binary", binary)
     if which not in ("x", "y"):
@@ -139,11 +143,13 @@ def show(drawn: Figure, *, alt: str) -> None:
 
     The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen
     reader, a slide and the notebook's test all read it. Raises ValueError when it is empty,
-    TypeError for no figure or no text. Lesson 00.
+    TypeError for no figure or no text.
 
     >>> fig, axes = figure(title="Time of a step")
     >>> bars = axes.bar(["batch 1", "batch 64"], [2, 31])
     >>> show(fig, alt="Two bars: 64 images take 15 times as long as one.")  # doctest: +SKIP
+
+    Lesson 00.
     """
     one_of("drawn", drawn, Figure, "a figure, such as a draw_ function returns")
     if not one_of("alt", alt, str, "a sentence that says what a reader should see").strip():

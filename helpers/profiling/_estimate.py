@@ -180,7 +180,7 @@ def estimate_step_time(
     operators shows. ``clock`` is as in :func:`profile_time`. It needs the memory of a step, all of
     whose tensors it keeps.
 
-    Raises as :func:`profile_time` does. Lesson 11.
+    Raises as :func:`profile_time` does.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     >>> estimate = estimate_step_time(model, (4, 8), training=False, budget_s=0.01)
@@ -188,6 +188,8 @@ def estimate_step_time(
     2
     >>> estimate.distinct, estimate.calls
     (3, 5)
+
+    Lesson 11.
     """
     boolean("training", training)
     number("budget_s", budget_s, above=0)

@@ -106,11 +106,13 @@ def kernel_table(
     CPU. On a CPU only what runs in the calling thread, or in autograd's, is seen.
 
     Raises TypeError or ValueError for a bad argument, RuntimeError where a profiler is already
-    running or CUDA is asked for and absent; an exception in ``fn`` passes unchanged. Lesson 11.
+    running or CUDA is asked for and absent; an exception in ``fn`` passes unchanged.
 
     >>> table = kernel_table(lambda: torch.ones(8).exp(), runs=3, device="cpu")
     >>> sorted((row.name, row.calls) for row in table.kernels)[1:]
     [('aten::empty', 3), ('aten::exp', 3), ('aten::fill_', 3), ('aten::ones', 3)]
+
+    Lesson 11.
     """
     check_function("fn", fn)
     runs = whole_number("runs", runs)

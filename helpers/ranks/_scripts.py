@@ -141,11 +141,13 @@ def torchrun(
     Raises FileNotFoundError without the script, TypeError or ValueError for numbers that are not
     whole ones above 0, :class:`TorchrunError` when the script fails or has not ended within
     ``timeout_s``, RuntimeError without psutil. Nothing that was started is left running, also after
-    Ctrl-C. Lesson 05.
+    Ctrl-C.
 
     >>> run = torchrun("train.py", nproc_per_node=2)  # doctest: +SKIP
     >>> run.exit_code, [rank.rank for rank in run.ranks]  # doctest: +SKIP
     (0, [0, 1])
+
+    Lesson 05.
     """
     path = Path(script)
     if not path.is_file():

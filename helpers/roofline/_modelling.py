@@ -237,12 +237,14 @@ def datasheet_roof(
 
     ``unit`` is "vector" or "matrix", by default whichever is faster. Raises TypeError for what is
     no device, ValueError where the table does not know the peak or the bandwidth, with the dtypes
-    whose dense peak it does know. Lesson 02.
+    whose dense peak it does know.
 
     >>> from helpers.hardware import device
     >>> roof = datasheet_roof(device("NVIDIA H200"), "bfloat16")
     >>> roof.peak_flops_per_s, round(roof.ridge_flops_per_byte)
     (989000000000000, 206)
+
+    Lesson 02.
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
@@ -416,13 +418,15 @@ def roofline(
 
     Raises ValueError for limits of another device or number of threads than the model's now, a
     dtype whose peak was not measured, or a model that moves no bytes, and what counting and timing
-    raise. Lesson 02.
+    raise.
 
     >>> from helpers import LeNet, probe
     >>> limits = probe()  # doctest: +SKIP
     >>> profile = roofline(LeNet(), (64, 1, 28, 28), limits)  # doctest: +SKIP
     >>> profile.layer("fc1").flops, profile.layer("fc1").moved_bytes  # doctest: +SKIP
     (3932160, 219616)
+
+    Lesson 02.
     """
     boolean("training", training)
     steps.check_model(model)

@@ -91,13 +91,15 @@ class Comparison(Record):
         the line says "(simulated)".
 
         Raises ClaimContradicted with what was measured; ValueError for an unknown name, the
-        baseline's name, or bounds that are missing, not positive or in the wrong order. Lesson 00.
+        baseline's name, or bounds that are missing, not positive or in the wrong order.
 
         >>> sums = {"short": lambda: sum(range(10)), "long": lambda: sum(range(10_000))}
         >>> comparison = compare(sums, budget_s=0.05)
         >>> comparison.claim("the long sum takes longer", "long", at_least=4)  # doctest: +ELLIPSIS
         the long sum takes longer (at least 4 times)
         Here ...
+
+        Lesson 00.
         """
         boolean("simulated", simulated)
         row = self.candidate(name)
@@ -363,13 +365,14 @@ def claim(
 
     Raises ClaimContradicted with the evidence; TypeError or ValueError for a ratio that is no
     number, bounds that are missing or in the wrong order, or evidence that is no measurement.
-    Lesson 00.
 
     >>> short, long = (runs.measure(lambda n=n: sum(range(n)), budget_s=0.05) for n in (10, 10_000))
     >>> ratio = long.median_s / short.median_s
     >>> claim("the long sum takes longer", ratio, at_least=4, evidence=long)  # doctest: +ELLIPSIS
     the long sum takes longer (at least 4 times)
     Here it is ... times (measured), so this holds.
+
+    Lesson 00.
     """
     boolean("simulated", simulated)
     measurements = list(evidence) if isinstance(evidence, Sequence) else [evidence]

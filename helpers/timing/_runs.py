@@ -255,11 +255,13 @@ def fixed_threads(threads: int) -> Iterator[None]:
     """Compute with ``threads`` CPU threads inside the block, then with as many as before, also
     after an exception.
 
-    Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096. Lesson 15.
+    Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096.
 
     >>> with fixed_threads(1):
     ...     torch.get_num_threads()
     1
+
+    Lesson 15.
     """
     threads = whole_number("threads", threads, at_most=_MOST_THREADS)
     before = torch.get_num_threads()
@@ -292,10 +294,12 @@ def steady_allocator() -> AllocatorSetting:
     process keeps the memory of its peak. Calling it again changes nothing. Where the C library is
     not glibc, nothing is set, and the result says so.
 
-    Raises RuntimeError when glibc refuses the setting. Lesson 01.
+    Raises RuntimeError when glibc refuses the setting.
 
     >>> steady_allocator().effect  # doctest: +SKIP
     'freed memory stays with the process'
+
+    Lesson 01.
     """
     library = _glibc()
     if library is None:

@@ -98,12 +98,14 @@ def estimate_training_for(
     were afterwards.
 
     Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train`
-    raises. Lesson 12.
+    raises.
 
     >>> from helpers import LeNet
     >>> estimate = estimate_training_for(LeNet, 10, hidden_sizes=(120, 240))  # doctest: +SKIP
     >>> [(row.hidden, row.parameters) for row in estimate.sizes]  # doctest: +SKIP
     [(120, 41282), (240, 94382)]
+
+    Lesson 12.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     sizes = _hidden_sizes(hidden_sizes)

@@ -191,12 +191,14 @@ def train(
 
     Raises TypeError or ValueError for a model, loader or number that is not accepted (an empty
     loader, a label without an output), FloatingPointError at the first step whose loss is not
-    finite. Lesson 00.
+    finite.
 
     >>> from helpers import LeNet, make_MNIST_loader
     >>> run = train(LeNet(), make_MNIST_loader(64))  # doctest: +SKIP
     >>> run.epochs, run.steps, run.examples  # doctest: +SKIP
     (2, 63, 4000)
+
+    Lesson 00.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     seed = random_seed(seed)
@@ -255,11 +257,13 @@ def gpu_train(
     :func:`train`. The way to the GPU and back is outside the clock. A model that is on a GPU
     already stays there. After an exception the model is back as well.
 
-    Raises RuntimeError where torch sees no CUDA device, and what :func:`train` raises. Lesson 00.
+    Raises RuntimeError where torch sees no CUDA device, and what :func:`train` raises.
 
     >>> from helpers import LeNet, make_MNIST_loader
     >>> gpu_train(LeNet(), make_MNIST_loader(64)).device  # doctest: +SKIP
     'cuda:0'
+
+    Lesson 00.
     """
     refuse_without_cuda("gpu_train")
     own_device = trainable_device(model)

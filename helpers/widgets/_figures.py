@@ -26,7 +26,7 @@ def interactive_figure(
     shown.
 
     Raises ValueError for a parameter without choices, for a view that is not one of them, and for
-    fewer than two or more than three views. Lesson 01.
+    fewer than two or more than three views.
 
     >>> interactive_figure(
     ...     lambda n: plotting.draw_bars({"product": 2 * n**3}, unit="FLOP", title=f"n = {n}"),
@@ -34,6 +34,8 @@ def interactive_figure(
     ...     views=[{"n": 256}, {"n": 1024}],
     ...     alt=lambda n: f"A bar of {2 * n**3:,} operations.",
     ... )  # doctest: +SKIP
+
+    Lesson 01.
     """
     for name, function in {"draw": draw, "alt": alt}.items():
         checks.function(name, function, "a function of the parameters")

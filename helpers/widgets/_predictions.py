@@ -126,10 +126,12 @@ def predict(question: str, unit: str) -> Prediction:
 
     ``unit`` is one of ``units.BASE_UNITS``, in which the reader may write '3 ms' or '24 GiB', or
     any short word such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line.
-    Raises ValueError for an empty question. Lesson 00.
+    Raises ValueError for an empty question.
 
     >>> predict("How many bytes are a million numbers in float32?", "B")
     Prediction(question='How many bytes are a million numbers in float32?', unit='B')
+
+    Lesson 00.
     """
     one_of("question", question, str, "the question as text")
     one_of("unit", unit, str, "a unit as text, such as 's' or 'x'")

@@ -111,10 +111,12 @@ def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
     With ``huge=False`` the pages are the system's small ones, usually of 4 KiB, also where the
     system would group them by itself. :func:`huge_pages` says which the buffer has. Every page is
     written once, so that no later access faults. Raises MemoryError or OSError when there is not
-    enough memory. Lesson 01.
+    enough memory.
 
     >>> chase_buffer(2**20, huge=False).nbytes
     1048576
+
+    Lesson 01.
     """
     boolean("huge", huge)
     whole_number("size_bytes", size_bytes)
@@ -138,10 +140,12 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
     """Return whether most of ``buffer`` is in huge pages; None where the system does not tell (only
     Linux does).
 
-    It is what ``AnonHugePages`` of the mapping says, see proc_pid_smaps(5). Lesson 01.
+    It is what ``AnonHugePages`` of the mapping says, see proc_pid_smaps(5).
 
     >>> huge_pages(chase_buffer(2**22, huge=False)) in (False, None)
     True
+
+    Lesson 01.
     """
     try:
         text = maps.read_text()
