@@ -26,7 +26,7 @@ MAY_SKIP_IN_CI = {
     "a user who is not root": r"^root may write everywhere$",
     "a processor that lets a program withhold its answers": r"\bcpuid_fault\b",
     "a processor whose vector units are published": (
-        r"^lanes and units of this core are not " r"known\b"
+        r"^lanes and units of this core are not known\b"
     ),
     "what the machine's owner forbids": (
         r"\bnamespaces?\b|\bunshare\b|\bkeyring\b|\bcontrol group\b"

@@ -240,7 +240,7 @@ def _steps(error: BaseException) -> list[tuple[str, int | None, str]]:
 def _headline(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception_only(type(error), error))
-    except Exception:
+    except Exception:  # the text of an exception of the user's may itself raise
         text = f"{type(error).__name__}: {_message(error)}"
     return text[:_LONGEST_MESSAGE].rstrip()
 
