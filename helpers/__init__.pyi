@@ -17,7 +17,6 @@ from . import (
     recorded as recorded,
     results as results,
     roofline as roofline,
-    sending as sending,
     storage as storage,
     studies as studies,
     timing as timing,

@@ -462,7 +462,7 @@ if __name__ == "__main__":
     os.chdir(sys.argv[1])
     install()
     shorten()
-    from helpers import sending
+    from helpers.studies import sending
 
     if sys.argv[2:]:
         sending.save(sending.record_gpu(sys.argv[2:]), Path.cwd())

@@ -53,8 +53,8 @@ import torch
 from torch.nn import functional
 
 import helpers
-from helpers import exercises, plotting, profiling, sending, timing, units
-from helpers.studies import fused_bias, traces
+from helpers import exercises, plotting, profiling, timing, units
+from helpers.studies import fused_bias, sending, traces
 
 check = exercises.checks_of("fused_bias")
 logging.getLogger("torch").setLevel(logging.ERROR)  # no lines of the compiler's own

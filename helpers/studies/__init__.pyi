@@ -21,6 +21,7 @@ from . import (
     parallel_plans as parallel_plans,
     peers as peers,
     replicas as replicas,
+    sending as sending,
     serving as serving,
     sgd_parallelism as sgd_parallelism,
     simulators as simulators,

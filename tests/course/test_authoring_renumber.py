@@ -86,7 +86,7 @@ def test_another_number_stays(text):
             '        "08",\n        "2, 16",',
         ),
         (
-            "helpers/sending.py",
+            "helpers/studies/sending.py",
             'LESSONS = ("00", "03", "08", "16")',
             'LESSONS = ("00", "04", "08", "12")',
         ),

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import native, sending
+from helpers import native
 from helpers.native import _nvrtc as nvrtc
+from helpers.studies import sending
 from helpers.studies.input_pipeline._starvation import COPYING
 from tools.authoring.environment import EARLY_END, headless
 

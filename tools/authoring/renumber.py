@@ -48,11 +48,11 @@ _STRINGS = {
     **dict.fromkeys(
         (
             "helpers/recorded.py",
-            "helpers/sending.py",
-            "helpers/sending.schema.json",
+            "helpers/studies/sending.py",
+            "helpers/studies/sending.schema.json",
             "tests/fake_cuda.py",
             "tests/helpers/test_recorded.py",
-            "tests/helpers/test_sending.py",
+            "tests/helpers/studies/test_sending.py",
             "tests/helpers/test_gpu_rehearsal.py",
             "tests/slides/test_lecture.py",
             "tests/site/test_site.py",

@@ -4,7 +4,8 @@ run.
 
 from __future__ import annotations
 
-from helpers import recorded, sending
+from helpers import recorded
+from helpers.studies import sending
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError
 

@@ -44,7 +44,7 @@ TASKS = {
     "Read and write quantities with their units": ("units.parse", "units.text"),
 }
 _FOR_LESSONS = ("checks", "console", "data", "doctor", "exercises", "lecture", "links", "models",
-                "plotting", "recorded", "sending", "storage", "studies", "training", "trees",
+                "plotting", "recorded", "storage", "studies", "training", "trees",
                 "widgets")  # fmt: skip
 
 

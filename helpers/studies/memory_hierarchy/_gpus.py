@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import torch
 
-from helpers import hardware, sending
+from helpers import hardware
 from helpers.results import Record
+from helpers.studies import sending
 
 
 class GpuWait(Record):

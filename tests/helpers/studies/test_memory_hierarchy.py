@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import hardware, native, plotting, sending
+from helpers import hardware, native, plotting
 from helpers.plotting.explorer._explore import at
-from helpers.studies import memory_hierarchy
+from helpers.studies import memory_hierarchy, sending
 from helpers.studies.memory_hierarchy import Waits, _measuring as measuring
 
 KIB, MIB = 2**10, 2**20

@@ -13,7 +13,8 @@ import jsonschema
 import pytest
 import torch
 
-from helpers import hardware, recorded, results, sending
+from helpers import hardware, recorded, results
+from helpers.studies import sending
 from tools.authoring.course import Course
 from tools.site import machines
 
@@ -286,5 +287,5 @@ def test_a_file_that_is_refused_goes_nowhere(sent, tmp_path, monkeypatch, capsys
 
 
 def test_committed_files_of_gpus_are_sound():
-    for path in Path(__file__).parents[2].joinpath("course", sending.FOLDER).glob("*.json"):
+    for path in Path(__file__).parents[3].joinpath("course", sending.FOLDER).glob("*.json"):
         sending.check(path.read_text(encoding="utf-8"))

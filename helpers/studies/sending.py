@@ -1,9 +1,9 @@
 """A GPU recorded by a reader's hand: one file, without a name of who recorded it, and the checks of
 a file of others.
 
-``python -m helpers.sending`` records on this machine's GPU what the lessons measure on one, shows
-the whole file, and says how to send it; ``python -m helpers.sending take FILE`` checks a file that
-was sent, and puts it where the course finds it.
+``python -m helpers.studies.sending`` records on this machine's GPU what the lessons measure on one,
+shows the whole file, and says how to send it; ``python -m helpers.studies.sending take FILE``
+checks a file that was sent, and puts it where the course finds it.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ def check(text: str) -> GpuRecords:
     """Return the records of a file that somebody sent, read from its ``text``.
 
     Raises ValueError, saying why, where the file is not of the form
-    (``helpers/sending.schema.json``), holds a number that no machine has, a result that the library
-    does not have, no GPU, or a name of folder, machine or address. A text in it has one line of
-    plain characters, without a sign of HTML or Markdown.
+    (``helpers/studies/sending.schema.json``), holds a number that no machine has, a result that the
+    library does not have, no GPU, or a name of folder, machine or address. A text in it has one
+    line of plain characters, without a sign of HTML or Markdown.
 
     >>> check("a GPU of 8 TFLOP/s")
     Traceback (most recent call last):
@@ -389,13 +389,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cannot be done.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m helpers.sending", description=__doc__.splitlines()[0]
+        prog="python -m helpers.studies.sending", description=__doc__.splitlines()[0]
     )
     parser.add_argument("what", nargs="?", choices=("record", "take"), default="record")
     parser.add_argument("file", nargs="?", type=Path, help="what was sent (take)")
     chosen = parser.parse_args(arguments)
     if (chosen.what == "take") != (chosen.file is not None):
-        parser.error("name the file that was sent: python -m helpers.sending take FILE")
+        parser.error("name the file that was sent: python -m helpers.studies.sending take FILE")
     try:
         if chosen.what == "take":
             path = take(chosen.file, storage.course_file(FOLDER))

@@ -18,7 +18,8 @@ from docutils.core import publish_doctree
 from hypothesis import given, strategies as st
 from myst_parser.docutils_ import Parser
 
-from helpers import hardware, recorded, results, sending
+from helpers import hardware, recorded, results
+from helpers.studies import sending
 from tests.properties import repeatable
 from tools.authoring.course import HERE, Course
 from tools.authoring.lesson import AuthoringError
