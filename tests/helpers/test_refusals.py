@@ -1090,7 +1090,7 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
         "limits=None is None; give a machine's limits",
     ),
     (
-        lambda: parallel_plans.layer_work(None, (4, 8)),
+        lambda: parallel_plans.layer_work(None, (4, 8), flops_per_s=1.0),
         TypeError,
         "model=None is None; give an nn.Sequential",
     ),
