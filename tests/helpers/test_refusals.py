@@ -253,15 +253,12 @@ def three(settings, numbers):
             data_movement.draw_bandwidths,
             history.draw_energy,
             sgd_parallelism.draw_speedup,
-            data_movement.draw_dies,
-            data_movement.draw_memory_spaces,
         )
     ),
     *(
         (lambda draw=draw: draw(None), TypeError, "=None is None; give")
         for draw in (
             data_movement.draw_inversion,
-            data_movement.draw_memory_spaces,
             sgd_parallelism.draw_crossover,
             sgd_parallelism.draw_split,
         )
