@@ -55,9 +55,6 @@ class SleepingAccelerator:
         self.step_s = number("step_s", step_s, at_least=0)
         self.begin()
 
-    def __repr__(self) -> str:
-        return f"SleepingAccelerator(step_s={self.step_s:g})"
-
     def begin(self) -> None:
         """Forget what was done before."""
         self._done: list[Activity] = []
@@ -103,9 +100,6 @@ class TrainingAccelerator:
         )
         self.device = device_here(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.begin()
-
-    def __repr__(self) -> str:
-        return f"TrainingAccelerator(device='{self.device}')"
 
     def begin(self) -> None:
         """Forget what was done before, and set the zero of the device's clock."""
@@ -282,7 +276,7 @@ def copied_ahead(
             thread.shutdown(cancel_futures=True)
 
 
-def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
+def copy_ahead(loader: Iterable, device: str | torch.device) -> Iterator[Any]:
     """Yield the batches of ``loader`` on a CUDA ``device``, each copied on its own stream while the
     last is computed.
 
@@ -290,7 +284,7 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
         "cuda"):
 
     A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory
-    (``pin_memory=True``). Up to ``depth`` copies run ahead. The current stream waits for the copy,
+    (``pin_memory=True``). Up to two copies run ahead. The current stream waits for the copy,
     the host does not; memory is not handed on before that stream is done with it. A loop that
     breaks off ends the thread when it drops the generator. On a CPU there is nothing to copy:
     batches pass.
@@ -304,8 +298,6 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
         yield from loader
         return
     copies = CudaCopies(device)
-    with copied_ahead(
-        loader, lambda batch: copies.start(batch, copying="ahead")[0], depth=depth
-    ) as ready:
+    with copied_ahead(loader, lambda batch: copies.start(batch, copying="ahead")[0]) as ready:
         for batch_copy in ready:
             yield copies.receive(batch_copy)

@@ -40,8 +40,6 @@ from helpers.results import Record, Result
 
 _SHAPE = (1, 28, 28)
 _CLASSES = 10
-_COMPUTING_SHARE = 0.5
-_FREE_S = 50e-6
 _JPEG_QUALITY = 90
 _COARSE_PIXELS = 8
 _NOISE = 12.0
@@ -136,20 +134,18 @@ class FilesOnOneDisk(Dataset):
 
 
 class ItemCost(Record):
-    """The cost of an item of a dataset to one process: seconds, the part of them that a processor
-    worked, and the kind.
+    """The cost of an item of a dataset to one process: seconds, and the part of them that a
+    processor worked.
 
     ``processor_share`` is that of the item with the largest: on a busy machine all others wait for
-    a processor as well. ``kind`` is "free" (below 50 us), "computes" (at least half of the time on
-    a processor; more workers than cores do not help), or "waits" (workers help beyond the cores).
-    Lesson 10.
+    a processor as well. Where it is small an item waits, and workers help beyond the cores. Lesson
+    10.
     """
 
     items: int
     median_s: float
     mean_s: float
     processor_share: float
-    kind: str
 
 
 class SizedDataset(Protocol):
@@ -178,14 +174,11 @@ def item_cost(dataset: SizedDataset, *, items: int = 32) -> ItemCost:
         processor_s = time.process_time() - processor_s
         taken_s.append(time.perf_counter() - start_s)
         shares.append(min(1.0, processor_s / taken_s[-1]))
-    median_s, share = statistics.median(taken_s), max(shares)
-    kind = "free" if median_s < _FREE_S else "computes" if share >= _COMPUTING_SHARE else "waits"
     return ItemCost(
         items=count,
-        median_s=median_s,
+        median_s=statistics.median(taken_s),
         mean_s=statistics.fmean(taken_s),
-        processor_share=share,
-        kind=kind,
+        processor_share=max(shares),
     )
 
 

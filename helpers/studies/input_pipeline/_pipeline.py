@@ -11,8 +11,7 @@ Lesson 10.
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 
 from helpers.checks import number, numbers, whole_number
@@ -70,22 +69,19 @@ def model_feeding(
 
 
 class SimulatedFeeding(Record):
-    """A simulated loop: ``elapsed_s`` from its start to its last step's end, the first wait, and
-    the busy share.
+    """A simulated loop: the first wait, the time of a step, and the busy share.
 
     ``step_s`` is the mean time from the start of a step to the start of the next, after ``warm_up``
-    steps, and ``busy_share`` the device's part of it. ``most_ready`` is the most batches that were
-    ready and not yet taken. ``timeline`` is for ``plotting.gantt``. Lesson 10.
+    steps, and ``busy_share`` the device's part of it. ``timeline`` is for ``plotting.gantt``.
+    Lesson 10.
     """
 
     steps: int
     workers: int
     warm_up: int
-    elapsed_s: float
     first_batch_s: float
     step_s: float
     busy_share: float
-    most_ready: int
     timeline: Timeline = field(repr=False)
 
     def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
@@ -144,7 +140,6 @@ def simulate_feeding(
     number("device_s", device_s, at_least=0)
     activities: list[Activity] = []
     taken_s: list[float] = []
-    ready_s: list[float] = []
     free_s, host_s = [0.0] * workers, 0.0
     for batch, make_s in enumerate(times_s):
         if workers:
@@ -159,11 +154,11 @@ def simulate_feeding(
             lane = f"worker {worker}"
         else:
             begin_s, lane = host_s, "host"
-        ready_s.append(begin_s + make_s)
-        taken_s.append(max(host_s, ready_s[-1]))
+        ready_s = begin_s + make_s
+        taken_s.append(max(host_s, ready_s))
         host_s = taken_s[-1] + device_s
         activities += [
-            Activity(lane, begin_s, ready_s[-1], "making a batch", str(batch)),
+            Activity(lane, begin_s, ready_s, "making a batch", str(batch)),
             Activity("device", taken_s[-1], host_s, "computing", str(batch)),
         ]
     step_s = (taken_s[-1] - taken_s[warm_up]) / (len(times_s) - warm_up - 1)
@@ -171,20 +166,11 @@ def simulate_feeding(
         steps=len(times_s),
         workers=workers,
         warm_up=warm_up,
-        elapsed_s=host_s,
         first_batch_s=taken_s[0],
         step_s=step_s,
         busy_share=device_s / step_s if step_s else 0.0,
-        most_ready=max(_count_ready(ready_s, taken_s)) if workers else 0,
         timeline=join_activities(activities, zero_s=0.0),
     )
-
-
-def _count_ready(ready_s: Sequence[float], taken_s: Sequence[float]) -> Iterator[int]:
-    """Yield how many batches are ready and not taken, just before each is taken."""
-    in_order = sorted(ready_s)
-    for taken, now_s in enumerate(taken_s):
-        yield bisect.bisect_right(in_order, now_s) - taken
 
 
 def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[float]:

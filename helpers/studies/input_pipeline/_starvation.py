@@ -66,9 +66,6 @@ class FeedingRun(Record):
     Lesson 10.
     """
 
-    accelerator: str
-    copying: str
-    wait_each_step: bool
     epochs: tuple[EpochFeeding, ...]
     timeline: Timeline = field(repr=False)
 
@@ -130,13 +127,7 @@ def feed(
             )
         activities = accelerator.activities()
         rows.append(_row(epoch, end_s - start_s, skipped_steps, waits, activities))
-    return FeedingRun(
-        accelerator=repr(accelerator),
-        copying=copying,
-        wait_each_step=wait_each_step,
-        epochs=tuple(rows),
-        timeline=join_activities([*activities, *waits]),
-    )
+    return FeedingRun(epochs=tuple(rows), timeline=join_activities([*activities, *waits]))
 
 
 def _epoch(
