@@ -281,14 +281,18 @@ def three(settings, numbers):
         ValueError,
         "moves[0], target=2 is too large",
     ),
-    (lambda: parallel_plans.draw_mesh(8), TypeError, "layout=8 is an int; give a layout"),
+    (
+        lambda: parallel_plans.draw_mesh(8, along="data"),
+        TypeError,
+        "layout=8 is an int; give a layout",
+    ),
     (
         lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=2), along="rows"),
         ValueError,
         "along='rows'",
     ),
     (
-        lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65)),
+        lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65), along="data"),
         ValueError,
         "65 ranks are too many to read",
     ),

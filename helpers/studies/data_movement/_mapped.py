@@ -16,9 +16,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 
 from helpers.checks import boolean, whole_number
@@ -279,13 +279,10 @@ def _weights(size: int, generator: np.random.Generator) -> bytes:
 
 
 def _read_bytes() -> int | None:
-    """Return the bytes that the system has read from disks for this process (/proc/self/io,
-    proc(5)); None where it tells not.
+    """Return the bytes that the system has read from disks for this process, None where it tells
+    not.
     """
     try:
-        text = Path("/proc/self/io").read_text(encoding="ascii")
-    except (FileNotFoundError, PermissionError):
+        return psutil.Process().io_counters().read_bytes
+    except psutil.Error:
         return None
-    return next(
-        (int(line.split()[1]) for line in text.splitlines() if line.startswith("read_bytes:")), None
-    )

@@ -175,7 +175,7 @@ def _move(index: int, move: object, ranks: int, chunks: int) -> tuple[int, int, 
     return source, target, chunk
 
 
-def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> Figure:
+def draw_mesh(layout: Layout, *, along: str, title: str = "") -> Figure:
     """Return the ranks of ``layout``: a box a pipeline stage, in it a row a data rank and a column
     a tensor rank.
 
@@ -186,8 +186,7 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
     from helpers.studies.parallel_plans import Layout
 
     one_of("layout", layout, Layout, "a layout, such as parallel_plans.Layout(data=2, tensor=4)")
-    if along is not None:
-        choice("along", along, _AXES)
+    choice("along", along, _AXES)
     if layout.ranks > 64:
         raise ValueError(f"{layout.ranks} ranks are too many to read; draw a layout of at most 64")
     cell, row, pad, gap, left, top = 0.5, 0.42, 0.14, 0.5, 0.85, 0.42
@@ -225,19 +224,14 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
     write(axes, left - 0.1, top + stage_height + 0.15, "tensor", size=10, ha="right", colour=QUIET)
     for rank in range(layout.ranks):
         stage, data, tensor = coordinates = layout.place(rank)
-        colour = EMPTY
-        if along is not None:
-            group = tuple(
-                coordinate
-                for coordinate, name in zip(
-                    coordinates, ("pipeline", "data", "tensor"), strict=True
-                )
-                if name != along
-            )
-            if group not in colours:
-                darker, part = divmod(len(colours), len(_PARTS))
-                colours[group] = mix_colours(_PARTS[part], "#000000", _DARKER * darker)
-            colour = colours[group]
+        group = tuple(
+            coordinate
+            for coordinate, name in zip(coordinates, ("pipeline", "data", "tensor"), strict=True)
+            if name != along
+        )
+        if group not in colours:
+            darker, part = divmod(len(colours), len(_PARTS))
+            colours[group] = mix_colours(_PARTS[part], "#000000", _DARKER * darker)
         box(
             axes,
             left + stage * (stage_width + gap) + pad + cell * tensor + 0.03,
@@ -246,13 +240,11 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
             row - 0.06,
             str(rank),
             bold=True,
-            colour=colour,
+            colour=colours[group],
         )
-    caption = f"{layout.data} data x {layout.tensor} tensor x {layout.pipeline} pipeline"
-    caption += (
-        f" = {layout.ranks} ranks"
-        if along is None
-        else f"; one colour, one {along} group of {getattr(layout, along)}"
+    caption = (
+        f"{layout.data} data x {layout.tensor} tensor x {layout.pipeline} pipeline; one colour, "
+        f"one {along} group of {getattr(layout, along)}"
     )
     write(axes, 0.12, top + stage_height + 0.58, caption, ha="left", size=10.5)
     return drawn
