@@ -210,14 +210,14 @@ class CudaCopies:
         return batch_copy.batch
 
 
-def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[[Any], None]:
+def training_step(model: nn.Module) -> Callable[[Any], None]:
     """Return a function that trains ``model`` in place on a batch (inputs, labels): SGD on
-    cross-entropy.
+    cross-entropy, in steps of 0.01.
 
     It does not wait for the device. For a :class:`TrainingAccelerator` on the model's device.
     Lesson 10.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def train(batch: Any) -> None:
         inputs, labels = batch

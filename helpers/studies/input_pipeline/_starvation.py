@@ -33,7 +33,7 @@ from helpers.studies.input_pipeline._accelerators import (
 from helpers.studies.input_pipeline._pipeline import COPYING
 
 HOST = "host"
-_END = object()
+_END: Any = object()
 _LONG_STEP_S = 0.01
 _RECORDED_SHAPE, _RECORDED_BATCH, _RECORDED_STEPS = (3, 96, 96), 64, 24
 

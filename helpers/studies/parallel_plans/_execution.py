@@ -489,11 +489,9 @@ class _SumOverTensorRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return (
-            gradient if ctx.member is None else ctx.member.sum_over_tensor_ranks(gradient),
-            None,
-            None,
-        )
+        if ctx.member is not None:
+            gradient = ctx.member.sum_over_tensor_ranks(gradient)
+        return gradient, None, None
 
 
 def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> None:
@@ -502,16 +500,14 @@ def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> No
         if name not in plan:
             continue
         cut_linear(layer, plan[name], ranks=member.layout.tensor, rank=member.tensor_rank)
-        forward = _column_forward if plan[name] == "column" else _row_forward
-        layer.forward = partial(forward, layer, member)
+        layer.forward = partial(_split_forward, layer, plan[name], member)
 
 
-def _column_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:
-    return nn.functional.linear(
-        _SumOverTensorRanks.apply(inputs, member, False), layer.weight, layer.bias
-    )
-
-
-def _row_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:
+def _split_forward(
+    layer: nn.Linear, style: str, member: _Member, inputs: torch.Tensor
+) -> torch.Tensor:
+    if style == "column":
+        whole = _SumOverTensorRanks.apply(inputs, member, False)
+        return nn.functional.linear(whole, layer.weight, layer.bias)
     outputs = _SumOverTensorRanks.apply(nn.functional.linear(inputs, layer.weight), member, True)
     return outputs if layer.bias is None else outputs + layer.bias

@@ -240,7 +240,9 @@ def _estimate_rank(job: _Job, rank: int) -> RankFootprint:
         kept = list(part.parameters()), list(part.buffers()), gradients, states
         sizes = [sum(_storages(tensors).values()) for tensors in kept]
     live = live_activations("1f1b", rank=stage, ranks=layout.pipeline, microbatches=layout.pipeline)
-    return footprints.rank_footprint(rank, stage, *sizes, live * sum(saved_storages.values()))
+    return footprints.rank_footprint(
+        rank, stage, *sizes, activation_bytes=live * sum(saved_storages.values())
+    )
 
 
 @contextmanager
