@@ -238,10 +238,17 @@ def _estimate_rank(job: _Job, rank: int) -> RankFootprint:
         stepping = _step_optimizer(part, job.optimizer)
         states = [] if stepping is None else state_tensors(stepping)
         kept = list(part.parameters()), list(part.buffers()), gradients, states
-        sizes = [sum(_storages(tensors).values()) for tensors in kept]
+        sizes_bytes = [sum(_storages(tensors).values()) for tensors in kept]
     live = live_activations("1f1b", rank=stage, ranks=layout.pipeline, microbatches=layout.pipeline)
+    built, buffers, gradient_bytes, state_bytes = sizes_bytes
     return footprints.rank_footprint(
-        rank, stage, *sizes, activation_bytes=live * sum(saved_storages.values())
+        rank,
+        stage,
+        built,
+        buffers,
+        gradient_bytes,
+        state_bytes,
+        live * sum(saved_storages.values()),
     )
 
 
