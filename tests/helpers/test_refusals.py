@@ -253,15 +253,12 @@ def three(settings, numbers):
             data_movement.draw_bandwidths,
             history.draw_energy,
             sgd_parallelism.draw_speedup,
-            data_movement.draw_dies,
-            data_movement.draw_memory_spaces,
         )
     ),
     *(
         (lambda draw=draw: draw(None), TypeError, "=None is None; give")
         for draw in (
             data_movement.draw_inversion,
-            data_movement.draw_memory_spaces,
             sgd_parallelism.draw_crossover,
             sgd_parallelism.draw_split,
         )
@@ -284,14 +281,18 @@ def three(settings, numbers):
         ValueError,
         "moves[0], target=2 is too large",
     ),
-    (lambda: parallel_plans.draw_mesh(8), TypeError, "layout=8 is an int; give a layout"),
+    (
+        lambda: parallel_plans.draw_mesh(8, along="data"),
+        TypeError,
+        "layout=8 is an int; give a layout",
+    ),
     (
         lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=2), along="rows"),
         ValueError,
         "along='rows'",
     ),
     (
-        lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65)),
+        lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65), along="data"),
         ValueError,
         "65 ranks are too many to read",
     ),
@@ -1090,7 +1091,7 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
         "limits=None is None; give a machine's limits",
     ),
     (
-        lambda: parallel_plans.layer_work(None, (4, 8)),
+        lambda: parallel_plans.layer_work(None, (4, 8), flops_per_s=1.0),
         TypeError,
         "model=None is None; give an nn.Sequential",
     ),

@@ -79,21 +79,6 @@ class ChannelSweep(Record):
     rows: tuple[ThreadsRow, ...]
 
 
-def channel_of(address: int, *, channels: int, interleave_bytes: int) -> int:
-    """Return the channel, from 0, that holds ``address`` when units of ``interleave_bytes`` go to
-    the channels in turn.
-
-    Real processors also mix higher address bits in, so that no plain stride stays on one channel.
-    Raises ValueError for channels or a unit below 1 or a negative address. Lesson 01.
-    """
-    if channels < 1 or interleave_bytes < 1 or address < 0:
-        raise ValueError(
-            f"address={address}, channels={channels}, interleave_bytes={interleave_bytes}: give an "
-            "address of at least 0, and at least one channel and one byte"
-        )
-    return address // interleave_bytes % channels
-
-
 def model_channels(
     starts: Sequence[int],
     *,
@@ -140,11 +125,7 @@ def model_channels(
     steps = 0
     for first in range(0, units_each, units_in_flight):
         requests = Counter(
-            channel_of(
-                start + unit * interleave_bytes,
-                channels=channels,
-                interleave_bytes=interleave_bytes,
-            )
+            (start // interleave_bytes + unit) % channels
             for start in starts
             for unit in range(first, min(first + units_in_flight, units_each))
         )
@@ -219,11 +200,6 @@ def sweep_threads(
     rows = []
     for (layout, count), pass_s in passes_s.items():
         bandwidth = data.nbytes / pass_s
-        flight = (
-            None
-            if latency_s is None
-            else lines_in_flight(bandwidth, latency_s, line_bytes=line_bytes)
-        )
         rows.append(
             ThreadsRow(
                 layout=layout,
@@ -231,7 +207,8 @@ def sweep_threads(
                 pass_s=pass_s,
                 bandwidth_bytes_per_s=bandwidth,
                 speedup=first_pass_s / pass_s,
-                lines_in_flight=flight,
+                # Little's law: rate times time (Little 1961)
+                lines_in_flight=None if latency_s is None else bandwidth * latency_s / line_bytes,
             )
         )
     return ChannelSweep(
@@ -244,21 +221,8 @@ def sweep_threads(
     )
 
 
-def lines_in_flight(
-    bandwidth_bytes_per_s: float, latency_s: float, *, line_bytes: int = 64
-) -> float:
-    """Return how many lines are on their way at once: Little's law, rate times time (Little 1961).
-
-    Lesson 01.
-    """
-    return bandwidth_bytes_per_s * latency_s / line_bytes
-
-
 def chunks_of(thread: int, *, threads: int, chunks: int, layout: str) -> range:
-    """Return the chunks that ``thread`` (from 0) reads; over all threads each chunk comes once.
-
-    Lesson 01.
-    """
+    """Return the chunks that ``thread`` (from 0) reads; over all threads each chunk comes once."""
     if layout == TURNS:
         return range(thread, chunks, threads)
     return range(thread * chunks // threads, (thread + 1) * chunks // threads)

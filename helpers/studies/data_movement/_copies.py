@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import torch
 
+from helpers.checks import whole_number
 from helpers.console import track
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
@@ -31,6 +32,8 @@ from helpers.timing._runs import watch_waiting
 COPY_BYTES = 64 * 2**20
 
 _SIMD_BITS = {
+    "DEFAULT": 128,
+    "NO AVX": 128,
     "AVX512": 512,
     "AVX2": 256,
     "AVX": 256,
@@ -42,7 +45,6 @@ _SIMD_BITS = {
 _SMALL_BYTES = 4
 # a request of the direct reads: few, so that the disk's work is seen and not the requests'
 _DMA_BYTES = 8 * 2**20
-_NO_CUDA = "this machine has no CUDA device"
 
 
 class MeasuredLink(Record):
@@ -152,7 +154,7 @@ def simd_width() -> tuple[str, int | None]:
     every x86-64, Neon of every 64-bit Arm. Lesson 01.
     """
     name = torch.backends.cpu.get_cpu_capability()
-    return name, 128 if name in ("DEFAULT", "NO AVX") else _SIMD_BITS.get(name)
+    return name, _SIMD_BITS.get(name)
 
 
 def measure_copy_costs(
@@ -173,8 +175,7 @@ def measure_copy_costs(
     Raises as :func:`helpers.studies.data_movement._disk.measure_disk`, ValueError for no pass.
     Lesson 01.
     """
-    if passes < 1:
-        raise ValueError(f"passes is {passes}; give a whole number of at least 1")
+    whole_number("passes", passes)
     with disk.temporary_file(moved_bytes, folder) as path, fixed_threads(1):
         source = torch.zeros(moved_bytes, dtype=torch.uint8)
         target = torch.ones_like(source)
@@ -183,8 +184,7 @@ def measure_copy_costs(
                 "memory to memory, a core copies", moved_bytes, passes, lambda: target.copy_(source)
             )
         ]
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
+        with disk.open_descriptor(path) as descriptor:
             disk.read_rate(descriptor, moved_bytes)
             rows.append(
                 _copy_row(
@@ -194,8 +194,6 @@ def measure_copy_costs(
                     lambda: disk.read_rate(descriptor, moved_bytes),
                 )
             )
-        finally:
-            os.close(descriptor)
         drop_from_page_cache(path)
         with disk.open_past_cache(path) as (descriptor, bypass):
             if bypass != disk.NOT_BYPASSED:
@@ -214,11 +212,8 @@ def measure_copy_costs(
 
 def _copy_row(how: str, moved_bytes: int, passes: int, move: Callable[[], object]) -> CopyRow:
     move()
-    waiting, begun_s, begun_cpu_s = (
-        watch_waiting(time.perf_counter),
-        time.perf_counter(),
-        time.process_time(),
-    )
+    waiting = watch_waiting(time.perf_counter)
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     for _ in range(passes):
         move()
     elapsed_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
@@ -244,19 +239,13 @@ def _cuda_costs(pageable: torch.Tensor, passes: int) -> list[CopyRow]:
         event.record()
         event.synchronize()
 
+    ways = {
+        "pageable memory to device, a core stages": pageable,
+        "pinned memory to device, the device fetches (DMA)": pinned,
+    }
     return [
-        _copy_row(
-            "pageable memory to device, a core stages",
-            pageable.nbytes,
-            passes,
-            lambda: copy(pageable),
-        ),
-        _copy_row(
-            "pinned memory to device, the device fetches (DMA)",
-            pageable.nbytes,
-            passes,
-            lambda: copy(pinned),
-        ),
+        _copy_row(how, pageable.nbytes, passes, functools.partial(copy, source))
+        for how, source in ways.items()
     ]
 
 
@@ -277,14 +266,11 @@ def _network(budget_s: float) -> list[MeasuredLink]:
 def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[MeasuredLink]:
     reads = disk.measure_disk(folder, file_bytes=file_bytes)
     size = f"{file_bytes // 2**20} MiB, 1 MiB at a time; one read of 4 KiB"
-    if reads.bypass == disk.NOT_BYPASSED:
-        disk_note = f"{disk.NOT_BYPASSED}: this is memory, not a disk"
-    else:
-        disk_note = (
-            "a virtual disk may answer from its host's memory"
-            if reads.bypass == disk.DIRECT
-            else reads.bypass
-        )
+    notes = {
+        disk.NOT_BYPASSED: f"{disk.NOT_BYPASSED}: this is memory, not a disk",
+        disk.DIRECT: "a virtual disk may answer from its host's memory",
+    }
+    disk_note = notes.get(reads.bypass, reads.bypass)
     file, again = f"a file, {size} ({reads.bypass})", f"the file again, {size}"
     cache_note = "memory, and a system call for each read"
     return [
@@ -302,12 +288,9 @@ def _host_copies(budget_s: float) -> list[MeasuredLink]:
     for threads in dict.fromkeys((1, torch.get_num_threads())):
         with fixed_threads(threads):
             measurement = measure(lambda: target.copy_(source), budget_s=budget_s, device="cpu")
-        name = (
-            "memory to memory, 1 thread" if threads == 1 else f"memory to memory, {threads} threads"
-        )
         links.append(
             MeasuredLink(
-                name,
+                f"memory to memory, {threads} thread{'s' if threads > 1 else ''}",
                 COPY_BYTES / measurement.minimum_s,
                 None,
                 "a copy of 64 MiB, pageable",
@@ -325,7 +308,8 @@ def _device_copies(budget_s: float) -> list[MeasuredLink]:
     ]
     if not torch.cuda.is_available():
         names = [name for name, _, _ in cases] + ["device to device"]
-        return [MeasuredLink(name, None, None, "not measured", _NO_CUDA) for name in names]
+        note = "this machine has no CUDA device"
+        return [MeasuredLink(name, None, None, "not measured", note) for name in names]
     links = []
     for name, direction, kind in cases:
         times = [

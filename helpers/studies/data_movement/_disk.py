@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import functools
 import math
 import mmap
 import os
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.checks import number
+from helpers.checks import number, whole_number
 from helpers.results import Record
 from helpers.studies._page_cache import drop_from_page_cache
 
@@ -110,7 +109,7 @@ def measure_disk(
             sequential = read_rate(descriptor, file_bytes)
             drop_from_page_cache(path)
             random_read_s = random_read_seconds(descriptor, file_bytes)
-        with _open_descriptor(path, os.O_RDONLY) as descriptor:
+        with open_descriptor(path) as descriptor:
             read_rate(descriptor, file_bytes)
             cached_bytes_per_s = read_rate(descriptor, file_bytes)
             cached_read_s = random_read_seconds(descriptor, file_bytes)
@@ -151,8 +150,7 @@ def sweep_disk_cache(
             f"region_bytes are {tuple(region_bytes)}; give multiples of {BLOCK_BYTES:,} bytes from "
             f"{CHUNK_BYTES:,} to half of the file's {file_bytes:,}"
         )
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; give a whole number of at least 1")
+    whole_number("repeats", repeats)
     rows = []
     with temporary_file(file_bytes, folder) as path:
         drop_from_page_cache(path)
@@ -176,25 +174,17 @@ def revolution_s(revolutions_per_minute: float) -> float:
     return 60 / number("revolutions_per_minute", revolutions_per_minute, above=0)
 
 
-def ring_bytes(
-    radius_m: float, bits_per_square_inch: float, *, bits_per_track_width: float = 1.0
-) -> float:
+def ring_bytes(radius_m: float, bits_per_square_inch: float) -> float:
     """Return the bytes on one ring of a disk at ``radius_m``: its length times the bits along an
     inch of it.
 
-    ``bits_per_track_width`` is how many bits, laid along the ring, are as long as a track is wide
-    (1: square bits); an inch of track then holds the square root of ``bits_per_square_inch`` times
-    that ratio. So a ring grows with its radius, and with the root of the density only. Raises
-    ValueError for a number that is not above 0. Lesson 01.
+    A bit is as long as a track is wide, so that an inch of track holds the square root of
+    ``bits_per_square_inch``: a ring grows with its radius, and with the root of the density only.
+    Raises ValueError for a number that is not above 0. Lesson 01.
     """
-    for name, value in (
-        ("radius_m", radius_m),
-        ("bits_per_square_inch", bits_per_square_inch),
-        ("bits_per_track_width", bits_per_track_width),
-    ):
-        number(name, value, above=0)
-    bits_per_inch = math.sqrt(bits_per_square_inch * bits_per_track_width)
-    return 2 * math.pi * radius_m / _M_PER_INCH * bits_per_inch / 8
+    number("radius_m", radius_m, above=0)
+    number("bits_per_square_inch", bits_per_square_inch, above=0)
+    return 2 * math.pi * radius_m / _M_PER_INCH * math.sqrt(bits_per_square_inch) / 8
 
 
 @contextlib.contextmanager
@@ -290,7 +280,7 @@ def open_past_cache(path: Path) -> Iterator[tuple[int, str]]:
             finally:
                 os.close(descriptor)
             return
-    with _open_descriptor(path, os.O_RDONLY) as descriptor:
+    with open_descriptor(path) as descriptor:
         if sys.platform == "darwin":
             import fcntl
 
@@ -337,20 +327,14 @@ def random_read_seconds(descriptor: int, size: int) -> float:
         buffer.write(bytes(BLOCK_BYTES))
         end = time.perf_counter() + _RANDOM_LIMIT_S
         for block in blocks:
-            seconds.append(
-                _time_call(functools.partial(_read_at, descriptor, buffer, block * BLOCK_BYTES))
-            )
+            start_s = time.perf_counter()
+            _read_at(descriptor, buffer, block * BLOCK_BYTES)
+            seconds.append(time.perf_counter() - start_s)
             if time.perf_counter() > end:
                 break
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
     return statistics.median(seconds)
-
-
-def _time_call(function: Callable[[], object]) -> float:
-    start_s = time.perf_counter()
-    function()
-    return time.perf_counter() - start_s
 
 
 def _read_at(descriptor: int, buffer: mmap.mmap, offset: int) -> int:
@@ -363,8 +347,9 @@ def _read_at(descriptor: int, buffer: mmap.mmap, offset: int) -> int:
 
 
 @contextlib.contextmanager
-def _open_descriptor(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+def open_descriptor(path: Path) -> Iterator[int]:
+    """Give a descriptor that reads ``path``, and close it."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         yield descriptor
     finally:

@@ -16,17 +16,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 
 from helpers.checks import boolean, whole_number
 from helpers.isolation import run_limited
-from helpers.results import Record, derived
+from helpers.results import Record
 from helpers.studies._page_cache import drop_from_page_cache
 from helpers.studies.data_movement import _disk as disk
-from helpers.studies.data_movement._pages import count_faults
 from helpers.timing import fixed_threads
 
 METHOD = "evicted by the program, least recently used first (madvise, posix_fadvise DONTNEED)"
@@ -41,19 +40,14 @@ class MappedRow(Record):
     """A pass over weights of ``file_bytes``: per layer the time, per pass what was counted.
 
     ``missed_share`` is the part of the layers that had to be brought back, as the window counted;
-    ``read_bytes`` what the system read from the disk for a pass (None where it does not tell),
-    ``major_faults`` how often the program stood still for it: fewer than pages, since the system
-    reads ahead. ``layer_s`` is the median over the passes of the mean layer; ``modelled_layer_s``
-    is from the rates alone. No order of eviction reads less than ``over_limit_bytes``. Lesson 12.
+    ``read_bytes`` what the system read from the disk for a pass (None where it does not tell).
+    ``layer_s`` is the median over the passes of the mean layer. Lesson 12.
     """
 
     file_bytes: int
-    over_limit_bytes: int
     layers: int
     missed_share: float
     layer_s: float
-    modelled_layer_s: float
-    major_faults: float | None
     read_bytes: float | None
 
 
@@ -62,8 +56,8 @@ class MappedWeights(Record):
     is in memory.
 
     ``method`` says who holds the limit. ``resident_layer_s`` is a layer with weights in ordinary
-    memory, and ``disk_bytes_per_s`` the file read in sequence past the page cache: the two numbers
-    of the model. Lesson 12.
+    memory, and ``disk_bytes_per_s`` the file read in sequence past the page cache: a layer takes
+    the one, and the missed share of its bytes over the other. Lesson 12.
     """
 
     method: str
@@ -72,27 +66,6 @@ class MappedWeights(Record):
     resident_layer_s: float
     disk_bytes_per_s: float
     rows: tuple[MappedRow, ...]
-
-    def row(self, file_bytes: int) -> MappedRow:
-        """Return the row of a file's size; ValueError, with the sizes there are, for another."""
-        for row in self.rows:
-            if row.file_bytes == file_bytes:
-                return row
-        raise ValueError(
-            f"there is no row of {file_bytes:,} bytes; there are "
-            f"{', '.join(f'{row.file_bytes:,}' for row in self.rows)}"
-        )
-
-
-def model_layer_s(
-    *, resident_s: float, layer_bytes: int, missed_share: float, disk_bytes_per_s: float
-) -> float:
-    """Return the modelled seconds of a layer: from memory, and the missed share of its bytes from
-    the disk before.
-
-    The system's reading ahead of what is computed is left out: it lets the two overlap. Lesson 12.
-    """
-    return resident_s + missed_share * layer_bytes / disk_bytes_per_s
 
 
 def measure_mapped_weights(
@@ -163,15 +136,14 @@ def measure_mapped_weights(
             memory_bytes=_ROOM_BYTES + 2 * limit_bytes,
             timeout_s=_LIMIT_S,
         )
-        resident_s, pass_counts = outcome.unwrap()
-    rows = tuple(_row(counts, limit_bytes, resident_s, disk_bytes_per_s) for counts in pass_counts)
+        resident_s, rows = outcome.unwrap()
     return MappedWeights(
         method=METHOD,
         limit_bytes=limit_bytes,
         layer_bytes=LAYER_BYTES,
         resident_layer_s=resident_s,
         disk_bytes_per_s=disk_bytes_per_s,
-        rows=rows,
+        rows=tuple(rows),
     )
 
 
@@ -212,30 +184,20 @@ class _Order:
     staying: int
 
 
-@dataclass(frozen=True)
-class _PassCounts:
-    file_bytes: int
-    layer_s: float
-    missed_share: float
-    major_faults: float | None
-    read_bytes: float | None
-
-
 def _run_sizes(
     path: str, sizes: tuple[int, ...], limit_bytes: int, order: _Order
-) -> tuple[float, list[_PassCounts]]:
+) -> tuple[float, list[MappedRow]]:
     with fixed_threads(1), open(path, "r+b") as file:
         resident_s = _resident_layer_s(limit_bytes // LAYER_BYTES)
         with mmap.mmap(file.fileno(), sizes[-1]) as memory_map:
-            pass_counts = [
+            return resident_s, [
                 _run_size(memory_map, file.fileno(), size, limit_bytes, order) for size in sizes
             ]
-            return resident_s, pass_counts
 
 
 def _run_size(
     memory_map: mmap.mmap, descriptor: int, size: int, limit_bytes: int, order: _Order
-) -> _PassCounts:
+) -> MappedRow:
     # The tensors hold on to the map, which can be closed only when they are gone: they live in this
     # function alone.
     layers = [
@@ -255,23 +217,18 @@ def _run_size(
     _pass(layers, window)
     seconds: list[float] = []
     total_misses = 0
-
-    def run_passes() -> None:
-        nonlocal total_misses
-        for number in range(order.passes):
-            spent_s, misses = _pass(layers, window, backward=order.by_turns and number % 2 == 0)
-            seconds.append(spent_s / len(layers))
-            total_misses += misses
-
     read_before = _read_bytes()
-    faults = count_faults(run_passes).major
+    for number in range(order.passes):
+        spent_s, misses = _pass(layers, window, backward=order.by_turns and number % 2 == 0)
+        seconds.append(spent_s / len(layers))
+        total_misses += misses
     read_after = _read_bytes()
     window.clear()
-    return _PassCounts(
+    return MappedRow(
         file_bytes=size,
+        layers=len(layers),
         layer_s=statistics.median(seconds),
         missed_share=total_misses / (order.passes * len(layers)),
-        major_faults=None if faults is None else faults / order.passes,
         read_bytes=None
         if read_before is None or read_after is None
         else (read_after - read_before) / order.passes,
@@ -322,29 +279,10 @@ def _weights(size: int, generator: np.random.Generator) -> bytes:
 
 
 def _read_bytes() -> int | None:
-    """Return the bytes that the system has read from disks for this process (/proc/self/io,
-    proc(5)); None where it tells not.
+    """Return the bytes that the system has read from disks for this process, None where it tells
+    not.
     """
     try:
-        text = Path("/proc/self/io").read_text(encoding="ascii")
-    except (FileNotFoundError, PermissionError):
+        return psutil.Process().io_counters().read_bytes
+    except psutil.Error:
         return None
-    return next(
-        (int(line.split()[1]) for line in text.splitlines() if line.startswith("read_bytes:")), None
-    )
-
-
-def _row(
-    counts: _PassCounts, limit_bytes: int, resident_s: float, disk_bytes_per_s: float
-) -> MappedRow:
-    over = max(0, counts.file_bytes - limit_bytes)
-    modelled_s = model_layer_s(
-        resident_s=resident_s,
-        layer_bytes=LAYER_BYTES,
-        missed_share=counts.missed_share,
-        disk_bytes_per_s=disk_bytes_per_s,
-    )
-    layers = counts.file_bytes // LAYER_BYTES
-    return derived(
-        MappedRow, counts, over_limit_bytes=over, layers=layers, modelled_layer_s=modelled_s
-    )

@@ -1,8 +1,8 @@
 """What a packet carries besides the message, the loopback's round trips, and the shortest way over
 a distance.
 
-Header sizes without options: UDP 8 bytes (RFC 768), TCP 20 (RFC 9293), IPv4 20 (RFC 791), IPv6 40
-(RFC 8200); Ethernet 14 in a frame of which 46 bytes must be data, and 24 around it: check 4,
+Header sizes without options: UDP 8 bytes (RFC 768), TCP 20 (RFC 9293), IPv4 20 (RFC 791);
+Ethernet 14 in a frame of which 46 bytes must be data, and 24 around it: check 4,
 preamble and start 8, gap 12 (IEEE 802.3). Lesson 01.
 """
 
@@ -22,7 +22,7 @@ from helpers.results import Record, row_of
 from helpers.timing import Comparison, compare
 
 TRANSPORT_HEADER_BYTES = {"UDP": 8, "TCP": 20}
-IP_HEADER_BYTES = {4: 20, 6: 40}
+IP_HEADER_BYTES = 20  # version 4
 ETHERNET_HEADER_BYTES, ETHERNET_AROUND_BYTES, ETHERNET_LEAST_BYTES = 14, 24, 46
 # the option of RFC 7323 with its padding, which Linux, macOS and Windows can send
 TCP_TIMESTAMP_BYTES = 12
@@ -35,9 +35,7 @@ STREAM_BYTES = 256 * 2**20
 
 _LARGEST_UDP_BYTES = 65_507
 _STREAM_PART_BYTES = 2**20
-# TCP's header has at most 60 bytes (RFC 9293, section 3.1)
-_MOST_OPTION_BYTES = {"UDP": 0, "TCP": 40}
-_FRAGMENT_HEADER_BYTES = {4: 0, 6: 8}
+_MTU_BYTES = 1500  # Ethernet's
 _PRECISION = 0.1
 _WAIT_S = 5.0
 _TCP_INFO_BYTES = 232
@@ -99,53 +97,34 @@ class RoundTrips(Record):
         return row_of(self.rows, "row", protocol=protocol, payload_bytes=payload_bytes)
 
 
-def packet_overhead(
-    payload_bytes: int,
-    protocol: str,
-    *,
-    mtu_bytes: int = 1500,
-    ip_version: int = 4,
-    option_bytes: int = 0,
-) -> PacketOverhead:
+def packet_overhead(payload_bytes: int, protocol: str) -> PacketOverhead:
     """Return the packets and overhead of ``payload_bytes`` over Ethernet, computed from the
     standards' header sizes.
 
-    ``protocol`` is "TCP" or "UDP", ``ip_version`` 4 or 6, and ``mtu_bytes`` the most that a frame
-    carries, headers of IP included. TCP cuts the message into segments that fit the MTU, each with
-    all headers (and ``option_bytes``, 12 with time stamps). UDP sends one datagram, which IP cuts
-    into fragments whose data are multiples of 8 bytes: only the first has UDP's header, and each
-    one of IPv6 has 8 bytes more.
+    ``protocol`` is "TCP" or "UDP", over IPv4. A frame carries 1,500 bytes at most, headers of IP
+    included (the MTU). TCP cuts the message into segments that fit it, each with all headers and no
+    options. UDP sends one datagram, which IP cuts into fragments whose data are multiples of 8
+    bytes: only the first has UDP's header.
 
     >>> overhead = packet_overhead(1500, "TCP")
     >>> overhead.packets, overhead.header_bytes, overhead.wire_bytes
     (2, 108, 1656)
 
-    Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or
-    no whole number, options outside TCP's 0 to 40 bytes, or an MTU too small. Lesson 01.
+    Raises ValueError for another protocol, and for a payload below 1 (for UDP over 65,507) or no
+    whole number. Lesson 01.
     """
     choice("protocol", protocol, TRANSPORT_HEADER_BYTES)
-    choice("ip_version", ip_version, IP_HEADER_BYTES)
-    transport, ip = TRANSPORT_HEADER_BYTES[protocol] + option_bytes, IP_HEADER_BYTES[ip_version]
+    transport = TRANSPORT_HEADER_BYTES[protocol]
     if not _is_whole(payload_bytes) or (protocol == "UDP" and payload_bytes > _LARGEST_UDP_BYTES):
         raise ValueError(
             f"payload_bytes is {payload_bytes!r}; give a whole number of at least 1, for UDP at "
             f"most {_LARGEST_UDP_BYTES:,}"
         )
-    if option_bytes not in range(_MOST_OPTION_BYTES[protocol] + 1):
-        raise ValueError(
-            f"option_bytes is {option_bytes!r}; give 0, or for TCP a whole number up to "
-            f"{_MOST_OPTION_BYTES['TCP']}"
-        )
-    if mtu_bytes < ip + transport + _FRAGMENT_HEADER_BYTES[ip_version] + 8:
-        raise ValueError(
-            f"mtu_bytes is {mtu_bytes}; no data fits behind the headers. Ethernet's is 1,500"
-        )
     if protocol == "TCP":
-        inside = [ip + transport + size for size in _cut(payload_bytes, mtu_bytes - ip - transport)]
+        header = IP_HEADER_BYTES + transport
+        inside = [header + size for size in _cut(payload_bytes, _MTU_BYTES - header)]
     else:
-        inside = _datagram(
-            transport + payload_bytes, mtu_bytes, ip, _FRAGMENT_HEADER_BYTES[ip_version]
-        )
+        inside = _datagram(transport + payload_bytes)
     frames = [ETHERNET_HEADER_BYTES + max(size, ETHERNET_LEAST_BYTES) for size in inside]
     wire = sum(frames) + ETHERNET_AROUND_BYTES * len(frames)
     header = sum(inside) - payload_bytes + ETHERNET_HEADER_BYTES * len(frames)
@@ -204,10 +183,7 @@ def loopback_rate(*, stream_bytes: int = STREAM_BYTES) -> float:
     Both threads are this process's, so on one core they take turns. Raises OSError (TimeoutError)
     when the loopback cannot be used or stands still. Lesson 01.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as near:
-        near.settimeout(_WAIT_S)
-        near.connect(listener.getsockname())
-        far, _ = listener.accept()
+    with _connection() as (near, far):
 
         def send() -> None:
             part = bytes(_STREAM_PART_BYTES)
@@ -245,14 +221,20 @@ def shortest_round_trip_s(distance_m: float, *, refractive_index: float = 1.0) -
 
 
 @contextlib.contextmanager
-def tcp_echo() -> Iterator[socket.socket]:
-    """Give a TCP connection over the loopback whose other end sends everything back, and close
-    both.
-    """
+def _connection() -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as near:
         near.settimeout(_WAIT_S)
         near.connect(listener.getsockname())
         far, _ = listener.accept()
+        yield near, far
+
+
+@contextlib.contextmanager
+def tcp_echo() -> Iterator[socket.socket]:
+    """Give a TCP connection over the loopback whose other end sends everything back, and close
+    both.
+    """
+    with _connection() as (near, far):
         for endpoint in (near, far):
             endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -310,14 +292,13 @@ def _cut(total: int, largest: int) -> list[int]:
     return [min(largest, total - start) for start in range(0, total, largest)]
 
 
-def _datagram(total: int, mtu_bytes: int, ip: int, fragment_header: int) -> list[int]:
+def _datagram(total: int) -> list[int]:
     """Return the sizes of the IP packets that carry a datagram of ``total`` bytes, UDP's header
     included.
     """
-    if ip + total <= mtu_bytes:
-        return [ip + total]
-    room = (mtu_bytes - ip - fragment_header) // 8 * 8
-    return [ip + fragment_header + size for size in _cut(total, room)]
+    room = _MTU_BYTES - IP_HEADER_BYTES
+    pieces = [total] if total <= room else _cut(total, room // 8 * 8)
+    return [IP_HEADER_BYTES + size for size in pieces]
 
 
 def _udp_trip(near: socket.socket, size: int) -> None:
@@ -339,14 +320,19 @@ def _tcp_trip(near: socket.socket, size: int) -> None:
         remaining -= got
 
 
+def _tcp_info(connection: socket.socket) -> bytes | None:
+    """Return what the system tells of the connection, None where that is nothing."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+
+
 def _segments(connection: socket.socket) -> int | None:
     """Return how many segments the connection has sent so far, None where the system does not
     tell.
     """
-    if not sys.platform.startswith("linux"):
-        return None
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    if len(info) < _TCP_SEGMENTS_AT + 4:
+    info = _tcp_info(connection)
+    if info is None or len(info) < _TCP_SEGMENTS_AT + 4:
         return None
     return struct.unpack_from("=I", info, _TCP_SEGMENTS_AT)[0]
 
@@ -362,10 +348,9 @@ def _segments_per_message(
 
 
 def _option_bytes(connection: socket.socket) -> int:
-    if not sys.platform.startswith("linux"):
-        return 0
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    return TCP_TIMESTAMP_BYTES if info[_TCP_OPTIONS_AT] & _TCP_HAS_TIMESTAMPS else 0
+    info = _tcp_info(connection)
+    has_timestamps = info is not None and info[_TCP_OPTIONS_AT] & _TCP_HAS_TIMESTAMPS
+    return TCP_TIMESTAMP_BYTES if has_timestamps else 0
 
 
 def _row(
@@ -375,7 +360,7 @@ def _row(
     segment_count = segments if protocol == "TCP" else None
     option = option_bytes if protocol == "TCP" else 0
     header = (1 if segment_count is None else segment_count) * (
-        TRANSPORT_HEADER_BYTES[protocol] + IP_HEADER_BYTES[4] + option
+        TRANSPORT_HEADER_BYTES[protocol] + IP_HEADER_BYTES + option
     )
     return RoundTrip(
         protocol=protocol,

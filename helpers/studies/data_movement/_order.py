@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from helpers.checks import whole_number
+from helpers.checks import choice, whole_number
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.native import MissingToolError, NativeError, compile_cpp, read_source
@@ -316,19 +316,12 @@ def _take(indexes: dict[str, torch.Tensor], tensor: torch.Tensor, budget_s: floa
 
 
 def _buffer(buffer_bytes: int | None, engine: str) -> np.ndarray:
-    """Return a written uint32 buffer of a power of two of elements; ValueError for a bad size or
-    engine.
+    """Return a written uint32 buffer of a power of two of elements; ValueError or TypeError for a
+    bad size or engine.
     """
-    if engine not in ENGINES:
-        raise ValueError(
-            f"there is no engine {engine!r}; give one of {', '.join(map(repr, ENGINES))}"
-        )
+    choice("engine", engine, ENGINES)
     size = beyond_caches_bytes() if buffer_bytes is None else buffer_bytes
-    if isinstance(size, bool) or not isinstance(size, int) or size < _PAGE_BYTES:
-        raise ValueError(
-            f"buffer_bytes is {buffer_bytes!r}; give a whole number of bytes of at least "
-            f"{_PAGE_BYTES:,}"
-        )
+    whole_number("buffer_bytes", size, at_least=_PAGE_BYTES)
     return np.arange(2 ** math.ceil(math.log2(size / ELEMENT_BYTES)), dtype=np.uint32)
 
 

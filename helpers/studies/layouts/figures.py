@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Layout = tuple[int, int, int]  # data ranks, tensor ranks and stages
 
 NAMES = ("dp", "tp")
+_KINDS_OF = {"dp": "data", "tp": "tensor"}
 _TENSOR, _DATA, _BOTH = tint(SENDING, 0.35), DATA, "#999933"
 _CELL_IN, _ROW_IN, _LEFT_IN, _TOP_IN, _PANEL_GAP_IN = 0.4, 0.36, 0.95, 0.62, 1.0
 
@@ -57,13 +58,14 @@ def draw_names(names: tuple[str, str]) -> Figure:
         _TOP_IN + side * (_ROW_IN + 0.1) + 0.2,
         title=f"mesh_dim_names={names}".replace("'", '"'),
     )
-    row_group, column_group = (_name(name) for name in (names[1], names[0]))
+    column_group, row_group = (_KINDS_OF[name] for name in names)
     write(
         axes,
         _LEFT_IN + side * _CELL_IN / 2,
         0.25,
         f"a row is a {row_group} group, a column a {column_group} group",
     )
+    group_colours = {"dp": _DATA, "tp": _TENSOR}
     for node in range(side):
         y = _TOP_IN + node * (_ROW_IN + 0.1)
         box(
@@ -78,11 +80,9 @@ def draw_names(names: tuple[str, str]) -> Figure:
         write(axes, _LEFT_IN - 0.15, y + _ROW_IN / 2, f"node {node}", ha="right", colour=QUIET)
         for column in range(side):
             in_row, in_column = node == 0, column == 0
-            colours = {
-                (True, True): _BOTH,
-                (True, False): _colour(names[1]),
-                (False, True): _colour(names[0]),
-            }
+            colour = group_colours[names[1]] if in_row else group_colours[names[0]]
+            if in_row and in_column:
+                colour = _BOTH
             box(
                 axes,
                 _LEFT_IN + column * _CELL_IN + 0.02,
@@ -90,7 +90,7 @@ def draw_names(names: tuple[str, str]) -> Figure:
                 _CELL_IN - 0.04,
                 _ROW_IN,
                 str(8 * node + column),
-                colour=colours.get((in_row, in_column), EMPTY),
+                colour=colour if in_row or in_column else EMPTY,
                 bold=in_row or in_column,
             )
     named_colours = {
@@ -103,14 +103,6 @@ def draw_names(names: tuple[str, str]) -> Figure:
             axes, _LEFT_IN + side * _CELL_IN + 0.25, _TOP_IN + 0.4 * line, {name: (colour, "none")}
         )
     return drawn
-
-
-def _name(name: str) -> str:
-    return {"dp": "data", "tp": "tensor"}[name]
-
-
-def _colour(name: str) -> str:
-    return {"dp": _DATA, "tp": _TENSOR}[name]
 
 
 def draw_layouts(steps_s: Mapping[Layout, float], *, title: str) -> Figure:

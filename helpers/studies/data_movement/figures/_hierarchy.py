@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -32,9 +33,7 @@ _COLUMNS = (
 )
 
 
-def draw_hierarchy(
-    levels: Sequence[MemoryLevel], *, title: str = "Memory hierarchy of this machine"
-) -> Figure:
+def draw_hierarchy(levels: Sequence[MemoryLevel]) -> Figure:
     """Return a pyramid of the memory levels, the smallest and fastest at the top, with their
     measured numbers.
 
@@ -47,7 +46,10 @@ def draw_hierarchy(
     )
     if not levels:
         raise ValueError("nothing to draw: give at least one memory level")
-    drawn, axes = figure(title=title, height_in=1.3 + 0.62 * len(levels))
+    drawn, axes = figure(
+        title="Memory hierarchy of this machine", height_in=1.3 + 0.62 * len(levels)
+    )
+    write = partial(axes.text, ha="center", va="center", fontsize=11)
     widths = _widths([level.size_bytes for level in levels])
     for index, (level, width) in enumerate(zip(levels, widths, strict=True)):
         above = widths[index - 1] if index else width * 0.72
@@ -59,16 +61,7 @@ def draw_hierarchy(
             (0.5 - width / 2, index + 0.94),
         ]
         axes.add_patch(Polygon(corners, closed=True, facecolor=colour, edgecolor="white"))
-        axes.text(
-            0.5,
-            index + 0.47,
-            level.name,
-            ha="center",
-            va="center",
-            fontsize=11,
-            fontweight="bold",
-            color=ink_on(colour),
-        )
+        write(0.5, index + 0.47, level.name, fontweight="bold", color=ink_on(colour))
         times = _times_slower(levels[index - 1], level) if index else ""
         cells = (
             units.text(level.size_bytes, "B", binary=True),
@@ -77,17 +70,15 @@ def draw_hierarchy(
             times,
         )
         for (across, _), cell in zip(_COLUMNS, cells, strict=True):
-            axes.text(across, index + 0.47, cell, ha="center", va="center", fontsize=11)
+            write(across, index + 0.47, cell)
     for across, name in _COLUMNS:
-        axes.text(across, -0.12, name, ha="center", va="bottom", fontsize=10, color="#555555")
+        write(across, -0.12, name, va="bottom", fontsize=10, color="#555555")
     axes.set(xlim=(0, 2.3), ylim=(len(levels), -0.55))
     axes.axis("off")
     return drawn
 
 
-def draw_links(
-    links: Sequence[MeasuredLink], *, title: str = "What moves data in this machine, and how fast"
-) -> Figure:
+def draw_links(links: Sequence[MeasuredLink]) -> Figure:
     """Return two panels, bandwidth and latency, with a line a link in the given order; both axes
     are logarithmic.
 
@@ -118,7 +109,13 @@ def draw_links(
         drawn, axes_grid = plt.subplots(
             1, len(panels), figsize=(8.4, 1.5 + 0.42 * len(links)), sharey=True, squeeze=False
         )
-        drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
+        drawn.suptitle(
+            "What moves data in this machine, and how fast",
+            x=0.01,
+            ha="left",
+            fontsize=14,
+            fontweight="bold",
+        )
     for axes, (name, unit, values) in zip(axes_grid[0], panels, strict=True):
         known = [value for value in values if value is not None]
         axes.set_xscale("log")
@@ -146,11 +143,7 @@ def draw_links(
     return drawn
 
 
-def draw_inversion(
-    processors: Sequence[OnChipMemory],
-    *,
-    title: str = "Memory inversion: total bytes at each level",
-) -> Figure:
+def draw_inversion(processors: Sequence[OnChipMemory]) -> Figure:
     """Return a line a processor over the levels of on-chip memory, from the cores outwards; bytes
     are logarithmic.
 
@@ -162,42 +155,40 @@ def draw_inversion(
     Raises ValueError where no bytes are known. Lesson 01.
     """
     processors = members("processors", processors, "rows of memory_inversion()", kind=OnChipMemory)
-    rows = {row.name: _totals(row) for row in processors}
-    known = [value for totals in rows.values() for value in totals if value is not None]
-    if not known:
+    rows = [
+        {at: value for at, value in enumerate(_totals(row)) if value is not None}
+        for row in processors
+    ]
+    occupied = [point for row in rows for point in row.items()]
+    if not occupied:
         raise ValueError("nothing to draw: give at least one processor with the bytes of one level")
-    drawn, axes = figure(title=title, height_in=3.9)
+    drawn, axes = figure(title="Memory inversion: total bytes at each level", height_in=3.9)
     with plt.style.context(STYLE_FILE):
         colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     axes.set_yscale("log", base=2)
     ends, end_colours = [], []
-    for index, (row, values) in enumerate(zip(processors, rows.values(), strict=True)):
+    for index, (processor, row) in enumerate(zip(processors, rows, strict=True)):
+        colour = colours[index % len(colours)]
         axes.plot(
             range(len(_LEVELS)),
-            [math.nan if value is None else value for value in values],
+            [row.get(at, math.nan) for at in range(len(_LEVELS))],
             marker=_MARKERS[index % len(_MARKERS)],
-            color=colours[index % len(colours)],
-            linestyle="-" if row.kind == "gpu" else "--",
+            color=colour,
+            linestyle="-" if processor.kind == "gpu" else "--",
             markersize=7,
         )
-        points = [(at, value) for at, value in enumerate(values) if value is not None]
-        if points:
-            ends.append((*points[-1], row.name))
-            end_colours.append(colours[index % len(colours)])
+        if row:
+            ends.append((max(row), row[max(row)], processor.name))
+            end_colours.append(mix_colours(colour, "#000000", 0.3))
+    known = [value for _, value in occupied]
     axes.set_xticks(range(len(_LEVELS)), _LEVELS)
     axes.set_xlim(-0.25, len(_LEVELS) - 1 + 0.9)
     axes.set_ylim(min(known) / 2, max(known) * 2)
     unit_axis(axes, "y", "B", binary=True)
     axes.set_xlabel("from the arithmetic units outwards (solid: GPU)")
     axes.set_ylabel("on the whole chip")
-    occupied = [
-        (at, value)
-        for totals in rows.values()
-        for at, value in enumerate(totals)
-        if value is not None
-    ]
-    for name, line in zip(label_points(axes, ends, avoid=occupied), end_colours, strict=True):
-        name.set_color(mix_colours(line, "#000000", 0.3))
+    for name, colour in zip(label_points(axes, ends, avoid=occupied), end_colours, strict=True):
+        name.set_color(colour)
     return drawn
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,8 +36,6 @@ def label_points(
     points: Sequence[tuple[float, float, str]],
     *,
     avoid: Sequence[tuple[float, float]] = (),
-    fontsize: float = 10,
-    colour: str = "#222222",
 ) -> list[Annotation]:
     """Write a name beside each point (x, y, name), in data units, and return the texts in the order
     given.
@@ -66,8 +63,8 @@ def label_points(
             (x, y),
             xytext=(0, 0),
             textcoords="offset points",
-            fontsize=fontsize,
-            color=colour,
+            fontsize=10,
+            color="#222222",
             ha="center",
             va="center",
             annotation_clip=False,
@@ -112,11 +109,8 @@ def _candidate_boxes(centre: np.ndarray, size: np.ndarray, scale: float) -> np.n
     """Return the boxes (n, 4) that a text of ``size`` may take, nearest first: x0, y0, x1, y1 in
     pixels.
     """
-    candidates = np.array(list(itertools.product(_DISTANCES_PT, _DIRECTIONS)), dtype=object)
-    distances, directions = (
-        np.array(list(candidates[:, 0]), dtype=float),
-        np.array(list(candidates[:, 1]), dtype=float),
-    )
+    distances = np.repeat(_DISTANCES_PT, len(_DIRECTIONS))
+    directions = np.tile(_DIRECTIONS, (len(_DISTANCES_PT), 1))
     middles = centre + directions * (distances[:, None] * scale + size / 2)
     return np.concatenate([middles - size / 2, middles + size / 2], axis=1)
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from helpers import units
-from helpers.checks import members
+from helpers.checks import choice, members
 from helpers.hardware.limits._results import BandwidthPoint, LatencyPoint
 from helpers.plotting._curves import binary_ticks
 from helpers.plotting._style import MEASURED, MODELLED, STYLE_FILE, figure, unit_axis
@@ -21,10 +21,10 @@ KERNELS = ("read", "write", "copy", "triad", "scale")
 _MARKERS = ("o", "s", "^", "D", "v")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7")
 _ORIGINS = {"measured": MEASURED, "simulated": MODELLED}
-_BY_SYSTEM, _BY_MACHINE = (
-    "cache sizes, by the operating system",
-    "cache sizes of the simulated machine",
-)
+_CACHES = {
+    "measured": "cache sizes, by the operating system",
+    "simulated": "cache sizes of the simulated machine",
+}
 _MOST_NAMED = 3
 _TITLE_PAD_PT = 34  # room for the names of the caches
 
@@ -46,8 +46,7 @@ def draw_latencies(
     "measured" or "simulated", which has the colour of models. ``title`` stands above the axes.
     Raises ValueError for another origin, for no points or one without a time above 0. Lesson 01.
     """
-    if origin not in _ORIGINS:
-        raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
+    choice("origin", origin, _ORIGINS)
     description = "latency points, such as the latencies of probe()"
     latencies = members("latencies", latencies, description, kind=(LatencyPoint, ChasePoint))
     if not latencies:
@@ -57,13 +56,11 @@ def draw_latencies(
         raise ValueError(f"a latency must be a time above 0; got {wrong[0]}")
     drawn, axes = figure(title=title)
     sorted_points = sorted(latencies, key=lambda point: point.working_set_bytes)
-    sizes, times_s = (
-        [p.working_set_bytes for p in sorted_points],
-        [p.latency_s for p in sorted_points],
-    )
+    sizes = [point.working_set_bytes for point in sorted_points]
+    times_s = [point.latency_s for point in sorted_points]
     axes.plot(sizes, times_s, "o-", color=_ORIGINS[origin], markersize=4, label=origin, zorder=3)
     _logarithmic(axes, [*sizes, *(caches or {}).values()], times_s, "s")
-    _mark_caches(axes, caches or {}, _BY_MACHINE if origin == "simulated" else _BY_SYSTEM)
+    _mark_caches(axes, caches or {}, _CACHES[origin])
     _mark_changes(axes, change_points)
     axes.set_ylabel("time of a load")
     drawn.legend(loc="outside lower left", ncols=2, fontsize=10, frameon=False)
@@ -73,18 +70,15 @@ def draw_latencies(
 def draw_bandwidths(
     bandwidths: Sequence[BandwidthPoint],
     *,
-    caches: Mapping[str, int] | None = None,
     kernels: Sequence[str] = KERNELS,
     compiled: Mapping[int, float] | None = None,
-    title: str = "Bandwidth by working set",
 ) -> Figure:
     """Return the bandwidth mountain: a curve a kernel of ``bandwidths`` over the working set, rates
     from zero.
 
-    ``caches`` as in :func:`draw_latencies`; ``kernels`` are some of read, write, copy, triad and
-    scale. ``compiled`` is a compiled triad's bytes a second by working set: then PyTorch's curves,
-    whose left end is their call, are dashed beside it. ``title`` stands above the axes. Raises
-    ValueError for no points or an unknown kernel. Lesson 01.
+    ``kernels`` are some of read, write, copy, triad and scale. ``compiled`` is a compiled triad's
+    bytes a second by working set: then PyTorch's curves, whose left end is their call, are dashed
+    beside it. Raises ValueError for no points or an unknown kernel. Lesson 01.
     """
     unknown = [name for name in kernels if name not in KERNELS]
     if unknown or not kernels:
@@ -96,7 +90,7 @@ def draw_bandwidths(
     )
     if not bandwidths:
         raise ValueError("nothing to draw: the limits hold no bandwidth (their notes say why)")
-    drawn, axes = figure(title=title)
+    drawn, axes = figure(title="Bandwidth by working set")
     sorted_points = sorted(bandwidths, key=lambda point: point.working_set_bytes)
     sizes = [point.working_set_bytes for point in sorted_points]
     for name in kernels:
@@ -121,9 +115,8 @@ def draw_bandwidths(
             linewidth=2.2,
             label="compiled triad",
         )
-    _logarithmic(axes, [*sizes, *(compiled or {}), *(caches or {}).values()], None, "B/s")
+    _logarithmic(axes, [*sizes, *(compiled or {})], None, "B/s")
     axes.set_ylim(bottom=0)
-    _mark_caches(axes, caches or {}, _BY_SYSTEM)
     axes.set_ylabel("bandwidth")
     drawn.legend(loc="outside lower left", ncols=3, fontsize=10, frameon=False)
     return drawn

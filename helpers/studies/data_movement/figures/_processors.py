@@ -4,15 +4,14 @@ threads see.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from helpers.checks import members
 from helpers.plotting._style import STYLE_FILE, figure, ink_on
 from helpers.results import Record
 
@@ -36,8 +35,7 @@ _COLUMNS = (
 class Die(Record):
     """A processor's area as it is drawn: shares that add up to 1, in ``rows`` x ``columns`` cores.
 
-    ``units`` (rows, columns) are the arithmetic units in a core. Raises ValueError for shares that
-    do not add up to 1. Lesson 01.
+    ``units`` (rows, columns) are the arithmetic units in a core. Lesson 01.
     """
 
     name: str
@@ -49,18 +47,6 @@ class Die(Record):
     core_cache_share: float
     shared_cache_share: float
     memory_and_links_share: float
-
-    def __post_init__(self) -> None:
-        shares = self.shares()
-        if min(shares.values()) <= 0 or not math.isclose(sum(shares.values()), 1, abs_tol=1e-9):
-            raise ValueError(
-                f"the shares of {self.name} must be above 0 and add up to 1; they are {shares}, in "
-                f"sum {sum(shares.values()):g}"
-            )
-        if min(self.rows, self.columns, *self.units) < 1:
-            raise ValueError(
-                f"{self.name} needs at least one row and column of cores, and of units in a core"
-            )
 
     def shares(self) -> dict[str, float]:
         """Return the share of the area by part, in the order of the legend."""
@@ -133,22 +119,24 @@ MEMORY_SPACES = (
 )
 
 
-def draw_dies(
-    dies: Sequence[Die] = SCHEMATIC_DIES, *, title: str = "What the area is spent on (schematic)"
-) -> Figure:
-    """Return one square a die, in which each part's area is its share; cores, and the units in
-    them, are outlined.
+def draw_dies() -> Figure:
+    """Return one square a die of ``SCHEMATIC_DIES``, in which each part's area is its share; cores,
+    and the units in them, are outlined.
 
-    The shares of ``SCHEMATIC_DIES`` are a drawing's, not a processor's, and the title has to say
-    so. Raises ValueError for no dies. Lesson 01.
+    The shares are a drawing's, not a processor's, and the title says so. Lesson 01.
     """
-    dies = members("dies", dies, "Dies", kind=Die)
-    if not dies:
-        raise ValueError("nothing to draw: give at least one die")
     with plt.style.context(STYLE_FILE):
-        drawn, axes_grid = plt.subplots(1, len(dies), figsize=(3.6 * len(dies), 3.9), squeeze=False)
-        drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-    for axes, die in zip(axes_grid[0], dies, strict=True):
+        drawn, axes_row = plt.subplots(
+            1, len(SCHEMATIC_DIES), figsize=(3.6 * len(SCHEMATIC_DIES), 3.9)
+        )
+        drawn.suptitle(
+            "What the area is spent on (schematic)",
+            x=0.01,
+            ha="left",
+            fontsize=14,
+            fontweight="bold",
+        )
+    for axes, die in zip(axes_row, SCHEMATIC_DIES, strict=True):
         for part, box in die_boxes(die):
             axes.add_patch(
                 Rectangle(
@@ -207,50 +195,36 @@ def die_boxes(die: Die) -> Iterator[tuple[str, tuple[float, float, float, float]
                 )
 
 
-def draw_memory_spaces(
-    spaces: Sequence[MemorySpace] = MEMORY_SPACES, *, title: str = "Memory spaces of a GPU (CUDA)"
-) -> Figure:
-    """Return a row a memory space: boxes as wide as its scope (a thread, a block, all), and beside
-    them the rest.
+def draw_memory_spaces() -> Figure:
+    """Return a row a space of ``MEMORY_SPACES``: boxes as wide as its scope (a thread, a block,
+    all), and beside them the rest.
 
-    Two blocks of two threads are drawn. Raises ValueError for a scope that is none of "thread",
-    "block" and "grid". Lesson 01.
+    Two blocks of two threads are drawn. Lesson 01.
     """
-    spaces = members("spaces", spaces, "MemorySpaces", kind=MemorySpace)
     instances = {"thread": _THREADS, "block": _BLOCKS, "grid": 1}
-    unknown = [space.scope for space in spaces if space.scope not in instances]
-    if unknown or not spaces:
-        raise ValueError(
-            f"a scope is one of {', '.join(instances)}; got "
-            f"{', '.join(unknown) or 'no memory space'}"
-        )
-    drawn, axes = figure(title=title, width_in=8.4, height_in=1.3 + 0.3 * len(spaces))
+    drawn, axes = figure(
+        title="Memory spaces of a GPU (CUDA)",
+        width_in=8.4,
+        height_in=1.3 + 0.3 * len(MEMORY_SPACES),
+    )
     _draw_owners(axes)
-    for row, space in enumerate(spaces):
+    write = partial(axes.text, ha="center", va="center", fontsize=10)
+    for row, space in enumerate(MEMORY_SPACES):
         colour = _ON_CHIP if space.on_chip else _OFF_CHIP
-        count = instances[space.scope]
-        for instance in range(count):
-            width = _THREADS / count
+        width = _THREADS / instances[space.scope]
+        for instance in range(instances[space.scope]):
             axes.add_patch(
                 Rectangle(
                     (instance * width + 0.03, row + 0.08), width - 0.06, 0.84, facecolor=colour
                 )
             )
-            axes.text(
-                (instance + 0.5) * width,
-                row + 0.5,
-                space.name,
-                ha="center",
-                va="center",
-                fontsize=10,
-                color=ink_on(colour),
-            )
+            write((instance + 0.5) * width, row + 0.5, space.name, color=ink_on(colour))
         cells = (space.place, space.lifetime, space.thread_may, space.host_may)
         for (across, _), cell in zip(_COLUMNS, cells, strict=True):
-            axes.text(across, row + 0.5, cell, ha="center", va="center", fontsize=10)
+            write(across, row + 0.5, cell)
     for across, name in _COLUMNS:
-        axes.text(across, -0.2, name, ha="center", va="bottom", fontsize=10, color="#555555")
-    axes.set(xlim=(-0.02, 10.9), ylim=(len(spaces) + 0.05, -1.7))
+        _write_heading(axes, across, -0.2, name)
+    axes.set(xlim=(-0.02, 10.9), ylim=(len(MEMORY_SPACES) + 0.05, -1.7))
     axes.axis("off")
     handles = [
         Patch(facecolor=_ON_CHIP, label="on the chip"),
@@ -263,29 +237,17 @@ def draw_memory_spaces(
 def _draw_owners(axes: Axes) -> None:
     per_block = _THREADS // _BLOCKS
     for thread in range(_THREADS):
-        axes.text(
-            thread + 0.5,
-            -0.2,
-            f"thread {thread % per_block}",
-            ha="center",
-            va="bottom",
-            fontsize=10,
-            color="#555555",
-        )
+        _write_heading(axes, thread + 0.5, -0.2, f"thread {thread % per_block}")
     for block in range(_BLOCKS):
         start = block * per_block
         axes.plot(
             [start + 0.05, start + per_block - 0.05], [-0.85, -0.85], color="#555555", linewidth=1
         )
-        axes.text(
-            start + per_block / 2,
-            -0.93,
-            f"block {block}",
-            ha="center",
-            va="bottom",
-            fontsize=10,
-            color="#555555",
-        )
+        _write_heading(axes, start + per_block / 2, -0.93, f"block {block}")
+
+
+def _write_heading(axes: Axes, x: float, y: float, text: str) -> None:
+    axes.text(x, y, text, ha="center", va="bottom", fontsize=10, color="#555555")
 
 
 def _cores(die: Die) -> Iterator[tuple[float, float, float, float]]:

@@ -24,14 +24,12 @@ from helpers.studies._paper import (
 _CELL_IN, _LEFT_IN, _MEMORY_IN, _FILE_IN, _KEYS_IN = 0.62, 1.05, 0.42, 1.5, 5.0
 
 
-def draw_window(
-    layers: int, kept: Sequence[int], *, used: int, read: bool, title: str = ""
-) -> Figure:
+def draw_window(layers: int, kept: Sequence[int], *, used: int, read: bool) -> Figure:
     """Return a file of ``layers``, and above it the memory with those ``kept``: the one used
     longest ago first.
 
-    ``used`` is the layer in use; with ``read`` an arrow says that it came from the disk. ``title``
-    stands above the drawing. Raises TypeError and ValueError for layers that the file does not
+    ``used`` is the layer in use; with ``read`` an arrow says that it came from the disk. Raises
+    TypeError and ValueError for layers that the file does not
     have, twice the same, or a ``used`` that is not kept. Lesson 12.
     """
     boolean("read", read)
@@ -45,7 +43,7 @@ def draw_window(
             f"kept is {kept} and used is {used}; give each layer once, and the one in use among "
             "them"
         )
-    drawn, axes = paper(max(_LEFT_IN + layers * _CELL_IN, _KEYS_IN) + 0.2, 2.35, title=title)
+    drawn, axes = paper(max(_LEFT_IN + layers * _CELL_IN, _KEYS_IN) + 0.2, 2.35, title="")
 
     def left(slot: int) -> float:
         return _LEFT_IN + slot * _CELL_IN

@@ -44,15 +44,6 @@ def test_layers_that_stay_are_never_forgotten():
     assert set(evicted) == {7, 8}
 
 
-def test_the_model_adds_the_missed_bytes_over_the_disks_rate():
-    model = functools.partial(
-        mapped.model_layer_s, resident_s=0.001, layer_bytes=4e6, disk_bytes_per_s=1e9
-    )
-    assert model(missed_share=0) == 0.001
-    assert model(missed_share=1) == pytest.approx(0.005)
-    assert model(missed_share=0.5) == pytest.approx(0.003)
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mapped")
@@ -65,9 +56,9 @@ def measured(tmp_path_factory):
 
 
 def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measured):
-    rows = [measured.row(layers * LAYER) for layers in (2, 4, 5)]
+    rows = measured.rows
+    assert [row.file_bytes for row in rows] == [2 * LAYER, 4 * LAYER, 5 * LAYER]
     assert [row.missed_share for row in rows] == [0, 0, 1]
-    assert [row.over_limit_bytes for row in rows] == [0, 0, LAYER]
     assert [row.layers for row in rows] == [2, 4, 5]
     # The system's own count, which knows nothing of the window: it may read some bytes more (the
     # program itself, where memory is short), not less.
@@ -75,8 +66,7 @@ def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measure
         assert max(rows[0].read_bytes, rows[1].read_bytes) < LAYER
         assert 5 * LAYER <= rows[2].read_bytes < 6 * LAYER
         # far more than the bytes over the limit
-        assert rows[2].read_bytes > 4 * rows[2].over_limit_bytes
-    assert max(rows[0].major_faults, rows[1].major_faults) < rows[2].major_faults
+        assert rows[2].read_bytes > 4 * (rows[2].file_bytes - measured.limit_bytes)
 
 
 @pytest.mark.parametrize(
@@ -95,17 +85,8 @@ def test_another_order_reads_less_with_the_same_room(tmp_path, how, reads):
 
 @pytest.mark.timed
 def test_beyond_the_limit_a_layer_takes_far_longer(measured):
-    assert measured.row(5 * LAYER).layer_s > 2 * measured.row(4 * LAYER).layer_s
-
-
-def test_the_cliff_is_where_the_model_has_it(measured):
-    within, beyond = measured.row(4 * LAYER), measured.row(5 * LAYER)
-    assert within.modelled_layer_s == measured.resident_layer_s
-    assert beyond.modelled_layer_s == pytest.approx(
-        measured.resident_layer_s + LAYER / measured.disk_bytes_per_s
-    )
-    with pytest.raises(ValueError, match="there is no row of 7 bytes; there are 8,388,608"):
-        measured.row(7)
+    _, within, beyond = measured.rows
+    assert beyond.layer_s > 2 * within.layer_s
 
 
 def test_bad_sizes_are_refused(tmp_path):

@@ -200,7 +200,7 @@ DRAWINGS = {
         [5, 6, None, 7], [2, 3, 4], 1, places=4, title="t"
     ),
     "small loader": lambda: input_pipeline.draw_loader([0], [], None, places=1),
-    "window": lambda: data_movement.draw_window(9, [*range(1, 9)], used=8, read=True, title="t"),
+    "window": lambda: data_movement.draw_window(9, [*range(1, 9)], used=8, read=True),
     "small window": lambda: data_movement.draw_window(2, [1], used=1, read=True),
     "products": lambda: matrix_product.draw_products(4),
     "small products": lambda: matrix_product.draw_products(2),
