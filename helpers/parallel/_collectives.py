@@ -160,58 +160,6 @@ def collective(
     )
 
 
-class RingFrame(Record):
-    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and the moves
-    of the step.
-
-    ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 05.
-    """
-
-    step: int
-    chunks: tuple[tuple[frozenset[int], ...], ...]
-    moves: tuple[tuple[int, int, int], ...]
-
-
-def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
-    """Return a ring all-reduce of a chunk a rank, step by step, as ``parallel_plans.draw_ring``
-    draws it.
-
-    It follows the messages of ``collective("all_reduce", "ring", ...)``, as
-    :func:`helpers.studies.data_parallel.execute` sends them.
-
-    >>> frames = ring_frames(3)
-    >>> len(frames), frames[0].moves
-    (5, ((0, 1, 2), (1, 2, 0), (2, 0, 1)))
-    >>> frames[-1].chunks[0] == (frozenset({0, 1, 2}),) * 3
-    True
-
-    Lesson 05.
-    """
-    plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
-    contents = [[frozenset({owner})] * world_size for owner in range(world_size)]
-    frames = []
-    for step in range(plan.steps + 1):
-        previous = tuple(tuple(chunks) for chunks in contents)
-        messages = [message for message in plan.messages if message.step == step]
-        frames.append(
-            RingFrame(
-                step,
-                previous,
-                tuple((message.source, message.target, message.start) for message in messages),
-            )
-        )
-        for message in messages:
-            accumulated = (
-                previous[message.target][message.start]
-                if message.action == "reduce"
-                else frozenset()
-            )
-            contents[message.target][message.start] = (
-                accumulated | previous[message.source][message.start]
-            )
-    return tuple(frames)
-
-
 def input_bounds(plan: Collective, rank: int) -> tuple[int, int]:
     """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
     gathers = plan.operation == "all_gather"
