@@ -30,9 +30,7 @@ def ring_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
     Patarasuk and Yuan (2009); no all-reduce can send fewer bytes. Lesson 05.
     """
-    return ring_reduce_scatter_s(world_size, size_bytes, link=link) + ring_all_gather_s(
-        world_size, size_bytes, link=link
-    )
+    return 2 * ring_reduce_scatter_s(world_size, size_bytes, link=link)
 
 
 def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> float:
@@ -41,7 +39,10 @@ def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> 
 
     Patarasuk and Yuan (2009). Lesson 05.
     """
-    return _ring_pass_s(world_size, size_bytes, link)
+    ranks = whole_number("world_size", world_size, at_most=_MOST_RANKS)
+    return (ranks - 1) * require_link("link", link).transfer_s(
+        number("size_bytes", size_bytes, at_least=0) / ranks
+    )
 
 
 def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> float:
@@ -50,14 +51,7 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
     Thakur, Rabenseifner and Gropp (2005). Lesson 05.
     """
-    return _ring_pass_s(world_size, size_bytes, link)
-
-
-def _ring_pass_s(world_size: int, size_bytes: float, link: Link) -> float:
-    ranks = whole_number("world_size", world_size, at_most=_MOST_RANKS)
-    return (ranks - 1) * require_link("link", link).transfer_s(
-        number("size_bytes", size_bytes, at_least=0) / ranks
-    )
+    return ring_reduce_scatter_s(world_size, size_bytes, link=link)
 
 
 def schedule(planned: Collective, link: Link) -> Timeline:
@@ -89,10 +83,8 @@ def _message_activities(plan: Collective, link: Link) -> Iterator[Activity]:
         for message in (message for message in plan.messages if message.step == step):
             start_s = max(ready[message.source], ready[message.target])
             end_s = start_s + link.transfer_s(message.size_bytes)
-            next_ready[message.source], next_ready[message.target] = (
-                max(next_ready[message.source], end_s),
-                max(next_ready[message.target], end_s),
-            )
+            for rank in (message.source, message.target):
+                next_ready[rank] = max(next_ready[rank], end_s)
             yield Activity(
                 f"rank {message.source} sends", start_s, end_s, "send", f"to {message.target}"
             )

@@ -63,19 +63,31 @@ def execute(
         raise ValueError(
             f"the collective is for {planned.world_size} ranks, and here are {world_size}"
         )
-    collectives.check_input(planned, rank, tuple(tensor.shape))
+    brought = own_elements(planned, rank, operation="all_gather")
+    buffer = tensor.new_zeros(planned.length)
+    if tensor.shape != buffer[brought].shape:
+        raise ValueError(
+            f"rank {rank} brings {len(buffer[brought])} elements in one dimension to this "
+            f"{planned.operation} of {planned.length}; got the shape {tuple(tensor.shape)}"
+        )
     if tensor.element_size() != planned.element_bytes:
         has = tensor.element_size()
         raise ValueError(
             f"the collective counts {planned.element_bytes} bytes an element, and a "
             f"{tensor.dtype} has {has}; give collective(..., element_bytes={has})"
         )
-    buffer = tensor.new_zeros(planned.length)
-    buffer[slice(*collectives.input_bounds(planned, rank))] = tensor.detach()
+    buffer[brought] = tensor.detach()
     ports = None if link is None else (Port(link), Port(link))
     for messages in _messages_of(planned, rank):
         _step(buffer, messages, rank=rank, ports=ports, recorder=recorder, group=group)
-    return buffer[slice(*collectives.result_bounds(planned, rank))].clone()
+    return buffer[own_elements(planned, rank, operation="reduce_scatter")].clone()
+
+
+def own_elements(planned: collectives.Collective, rank: int, *, operation: str) -> slice:
+    """Return which of all elements are those of ``rank``: its chunk in ``operation``, else all."""
+    if planned.operation != operation:
+        return slice(0, planned.length)
+    return slice(*collectives.chunk(rank, planned.world_size, length=planned.length))
 
 
 def rank_device() -> torch.device:
