@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,24 +28,15 @@ class SleepingLayer(nn.Module):
 
     ``weight`` has ``parameters`` float32 elements, so its gradient is 4 x ``parameters`` bytes; it
     exists when the backward sleep has ended. Inputs and outputs have any shape, and the arithmetic
-    is real: gradients are exact. ``recorder`` notes each pass in the lane ``lane``. Raises
-    ValueError for a negative time or no parameter. Lesson 05.
+    is real: gradients are exact. A ``recorder`` that it is given notes each pass in the lane
+    "device". Raises ValueError for a negative time or no parameter. Lesson 05.
     """
 
-    def __init__(
-        self,
-        forward_s: float,
-        backward_s: float,
-        *,
-        parameters: int = 1,
-        name: str = "",
-        recorder: Recorder | None = None,
-        lane: str = "device",
-    ) -> None:
+    def __init__(self, forward_s: float, backward_s: float, *, parameters: int = 1) -> None:
         super().__init__()
         self.forward_s = number("forward_s", forward_s, at_least=0)
         self.backward_s = number("backward_s", backward_s, at_least=0)
-        self.name, self.recorder, self.lane = name, recorder, lane
+        self.recorder: Recorder | None = None
         self.weight = nn.Parameter(torch.zeros(whole_number("parameters", parameters)))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -65,14 +57,7 @@ class SleepingLayer(nn.Module):
         start_s = time.perf_counter()
         sleep_until(start_s + duration_s)
         if self.recorder is not None:
-            self.recorder.add(self.lane, start_s, time.perf_counter(), kind=kind, label=self.name)
-
-    def extra_repr(self) -> str:
-        """Return the text that ``print`` shows between the brackets."""
-        return (
-            f"forward_s={self.forward_s}, backward_s={self.backward_s}, "
-            f"parameters={self.weight.numel()}"
-        )
+            self.recorder.add("device", start_s, time.perf_counter(), kind=kind)
 
 
 class Nap(torch.autograd.Function):
@@ -89,6 +74,7 @@ class Nap(torch.autograd.Function):
         return gradient, None
 
 
+@dataclass
 class SlowReducer:
     """Averages DDP's buckets over a slow link, one after the other, while the backward pass goes
     on.
@@ -98,11 +84,12 @@ class SlowReducer:
     collects the bytes of each bucket sent.
     """
 
-    def __init__(
-        self, link: Link, *, recorder: Recorder | None, lane: str, group: dist.ProcessGroup | None
-    ) -> None:
-        self.link, self.recorder, self.lane, self.group = link, recorder, lane, group
-        self.bucket_bytes: list[int] = []
+    link: Link
+    recorder: Recorder | None
+    group: dist.ProcessGroup
+    bucket_bytes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._free_s = float("-inf")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slow link")
 
@@ -144,8 +131,8 @@ class SlowReducer:
             )
             sleep_until(self._free_s)
             if self.recorder is not None:
-                self.recorder.add(self.lane, waiting_s, start_s, kind="waiting")
-                self.recorder.add(self.lane, start_s, self._free_s, kind="all-reduce", label=label)
+                self.recorder.add("link", waiting_s, start_s, kind="waiting")
+                self.recorder.add("link", start_s, self._free_s, kind="all-reduce", label=label)
         except Exception as error:  # DDP waits for the future: it must hear of everything
             future.set_exception(error)
         else:
@@ -153,16 +140,12 @@ class SlowReducer:
 
 
 def slow_link(
-    model: nn.parallel.DistributedDataParallel,
-    link: Link,
-    *,
-    recorder: Recorder | None = None,
-    lane: str = "link",
+    model: nn.parallel.DistributedDataParallel, link: Link, *, recorder: Recorder | None = None
 ) -> SlowReducer:
     """Let ``model`` average its gradients as over ``link``: a communication hook on DDP.
 
     The link carries one bucket after the other, each as long as a ring all-reduce takes.
-    ``recorder`` notes each bucket in the lane ``lane``, and before it, as "waiting", how long the
+    ``recorder`` notes each bucket in the lane "link", and before it, as "waiting", how long the
     free link waited for it: for the slowest rank, and for the sum that the processes really make.
     DDP takes one hook, and refuses a second.
 
@@ -173,7 +156,7 @@ def slow_link(
             f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it "
             "first"
         )
-    reducer = SlowReducer(link, recorder=recorder, lane=lane, group=model.process_group)
+    reducer = SlowReducer(link, recorder, model.process_group)
     model.register_comm_hook(None, reducer.reduce)
     return reducer
 
