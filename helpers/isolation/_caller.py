@@ -215,7 +215,11 @@ def _run(
         reader.start()
         observation = _watch(process, folder, memory_bytes, timeout_s)
     finally:
-        _ask_to_end(process)
+        if (
+            sys.platform == "linux"
+        ):  # its keeper ends the function's process and all that it started
+            process.terminate()
+            _has_ended(process, _EXIT_LIMIT_S)
         processes.end_group(process.pid)
         process.wait()
         reader.join(_READER_LIMIT_S)
@@ -284,7 +288,7 @@ def _watch(
         "leaving": _EXIT_LIMIT_S,
     }
     observation, since = _Observation(), time.monotonic()
-    while not _has_ended(process):
+    while not _has_ended(process, _POLL_S):
         phase = observation.phase
         _read_progress(observation, folder)
         since = since if observation.phase == phase else time.monotonic()
@@ -305,23 +309,12 @@ def _read_progress(observation: _Observation, folder: Path) -> None:
     observation.answer = observation.answer or _read_json(folder / child.ANSWER)
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+def _has_ended(process: subprocess.Popen[bytes], limit_s: float) -> bool:
     try:
-        process.wait(_POLL_S)
+        process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
-    """Let the keeper of the function's process (``_keeper``) end it and all that it started, if it
-    still runs.
-    """
-    if sys.platform != "linux":
-        return
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_EXIT_LIMIT_S)
 
 
 def _look_at_memory(
@@ -415,7 +408,7 @@ def _death_outcome(code: int, kills: int, common: dict[str, Any]) -> Outcome:
     """Return the outcome of a process that left no answer; out of memory only where something shows
     it.
     """
-    if os.name == "posix" and code < 0:
+    if code < 0:
         name = processes.signal_name(code)
         status: Status = "out_of_memory"
         if name == "SIGKILL" and kills > 0:
@@ -434,7 +427,4 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     """Return the file's contents, None while it is not there: the process renames it into place
     when it is whole.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -178,9 +178,8 @@ def _restart_peak() -> None:
     """Let the kernel's peak of this process begin here (proc(5), clear_refs; where it may not, it
     does not).
     """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _memory_limiter(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:

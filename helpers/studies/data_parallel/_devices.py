@@ -49,9 +49,7 @@ class SleepingLayer(nn.Module):
     @property
     def cost(self) -> costs.LayerCost:
         """The cost of the layer, for :func:`ddp_step`. Lesson 05."""
-        return costs.LayerCost(
-            self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size()
-        )
+        return costs.LayerCost(self.forward_s, self.backward_s, self.weight.nbytes)
 
     def _sleep(self, duration_s: float, kind: str) -> None:
         start_s = time.perf_counter()
