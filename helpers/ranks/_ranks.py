@@ -11,8 +11,7 @@ the CPU.
 
 Ranks are made for a time: they end with the pool, and with the notebook's kernel, whatever ends
 that. A rank that raises, dies or hangs surfaces as one :class:`helpers.ranks.RankError`, and the
-next run starts all ranks afresh. For several machines, and for a script, see
-:func:`helpers.ranks.torchrun`.
+next run starts all ranks afresh. For a script see :func:`helpers.ranks.torchrun`.
 
 Lesson 05.
 """
