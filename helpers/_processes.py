@@ -1,5 +1,4 @@
-"""Processes that end with their parent and with their group, their input and output, and namespaces
-of their own.
+"""Processes that end with their parent and with their group, and their input and output.
 
 For :mod:`helpers.isolation` and the ranks. It imports nothing heavy: a fresh process loads it
 before its limit is set.
@@ -11,13 +10,14 @@ import contextlib
 import ctypes
 import os
 import pickle
-import shutil
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
@@ -27,6 +27,7 @@ KEPT_OUTPUT_BYTES = 50_000  # at the beginning, and as much at the end
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_S = 0.5
+_REFUSAL_LIMIT_S = 20.0
 
 
 def end_with_parent(parent: int, number: int = getattr(signal, "SIGKILL", signal.SIGTERM)) -> None:
@@ -52,21 +53,18 @@ def end_with_parent(parent: int, number: int = getattr(signal, "SIGKILL", signal
     threading.Thread(target=look, daemon=True).start()
 
 
-class OwnGroup(TypedDict, total=False):
-    """The arguments of ``subprocess.Popen`` for a group of its own, on POSIX or on Windows."""
-
+class _OwnGroup(TypedDict):
     start_new_session: bool
     creationflags: int
 
 
-def own_group() -> OwnGroup:
-    """Return the arguments of ``subprocess.Popen`` that put a process at the head of its own group.
-
-    Then Ctrl-C in a terminal, and the interrupt that a notebook server sends, reach the caller
-    alone.
-    """
-    # a new process group
-    return {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x200}
+# The arguments of ``subprocess.Popen`` that put a process at the head of its own group, the first
+# on POSIX, the second on Windows. Then Ctrl-C in a terminal, and the interrupt that a notebook
+# server sends, reach the caller alone.
+OWN_GROUP: _OwnGroup = {
+    "start_new_session": True,
+    "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+}
 
 
 def end_group(process: int) -> None:
@@ -93,6 +91,16 @@ def python(code: str, *arguments: str) -> list[str]:
 
 
 # What goes to a process, and what comes back.
+
+
+def import_path() -> list[str]:
+    """Return the places from which this process imports, for another one."""
+    return [str(entry) for entry in sys.path]
+
+
+def read_text(path: Path) -> str:
+    """Return the text that a process has written to ``path``, "" where there is no file."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def pickler() -> ModuleType:
@@ -149,6 +157,19 @@ def message_of(error: BaseException) -> str:
         return f"(its message cannot be read: {type(second).__name__})"
 
 
+def status_bytes(process: int) -> dict[str, int]:
+    """Return the sizes in Linux's status of ``process`` by their names, such as VmRSS (proc(5)).
+
+    Empty where the process is gone, and on other systems.
+    """
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    sizes = re.findall(r"^(\w+):\s+(\d+) kB", status, flags=re.MULTILINE)
+    return {name: 1024 * int(kib) for name, kib in sizes}
+
+
 def signal_name(code: int) -> str:
     """Return the name of the signal that ended a process with the negative exit ``code``."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -166,27 +187,7 @@ def join_output(head: bytes, left_out_bytes: int, tail: bytes) -> str:
     return "".join(part.decode("utf-8", errors="replace") for part in parts)
 
 
-# Namespaces (namespaces(7)).
-
-
-def namespace_entrances(*kinds: str) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that may put what follows them into namespaces of ``kinds``: as the user,
-    and as root.
-    """
-    return ("unshare", "--user", "--map-root-user", *kinds), ("unshare", *kinds)
-
-
-def namespace_obstacle(tools: Sequence[str]) -> str:
-    """Return why namespaces cannot be made here, the system or a tool that is missing, "" where
-    neither.
-    """
-    if not sys.platform.startswith("linux"):
-        return f"it needs Linux's namespaces, and this is {sys.platform}"
-    missing_tools = [tool for tool in tools if shutil.which(tool) is None]
-    return f"not installed: {', '.join(missing_tools)}" if missing_tools else ""
-
-
-def refusal(command: Sequence[str], *, limit_s: float = 20.0) -> str:
+def refusal(command: Sequence[str]) -> str:
     """Run ``command``; return "" where it ended well, else why not: its last line."""
     try:
         process = subprocess.run(
@@ -195,11 +196,11 @@ def refusal(command: Sequence[str], *, limit_s: float = 20.0) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=limit_s,
+            timeout=_REFUSAL_LIMIT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"{command[0]} had not ended after {limit_s:g} s"
+        return f"{command[0]} had not ended after {_REFUSAL_LIMIT_S:g} s"
     except OSError as error:
         return f"{command[0]}: {error}"
     lines = process.stderr.strip().splitlines() or [f"{command[0]} ended with {process.returncode}"]

@@ -55,13 +55,6 @@ class Link(Record):
         )
 
 
-class PublishedLink(Record):
-    """A link that is on sale: one direction of it, without latency, and who says so. Lesson 05."""
-
-    link: Link
-    source: str
-
-
 def require_link(name: str, value: object) -> Link:
     """Return ``value``. Raises TypeError unless it is a :class:`Link`.
 
@@ -245,34 +238,3 @@ def _is_number(value: object) -> bool:
         )
     except OverflowError:  # a whole number that no float holds
         return False
-
-
-# One direction each. Of PCI Express 128 of 130 bits are data; NVLink is stated for both directions
-# together.
-PUBLISHED_LINKS = {
-    name: PublishedLink(Link(bytes_per_s), source)
-    for name, bytes_per_s, source in (
-        ("Ethernet, 100 Gbit/s", 100e9 / 8, "IEEE 802.3 (100GBASE)"),
-        (
-            "PCI Express 4.0 x16",
-            16 * 16e9 * 128 / 130 / 8,
-            "PCI-SIG, specification 4.0: 16 GT/s a lane",
-        ),
-        ("InfiniBand NDR", 400e9 / 8, "InfiniBand Trade Association: 400 Gbit/s on 4 lanes"),
-        (
-            "PCI Express 5.0 x16",
-            16 * 32e9 * 128 / 130 / 8,
-            "PCI-SIG, specification 5.0: 32 GT/s a lane",
-        ),
-        (
-            "NVLink 3 (of an A100)",
-            600e9 / 2,
-            "NVIDIA, Ampere Architecture In-Depth: half of 600 GB/s",
-        ),
-        (
-            "NVLink 4 (of an H100)",
-            900e9 / 2,
-            "NVIDIA, Hopper Architecture In-Depth: half of 900 GB/s",
-        ),
-    )
-}

@@ -52,7 +52,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import helpers
 from helpers import exercises, parallel, plotting, units
-from helpers.links import PUBLISHED_LINKS, Link
+from helpers.links import Link
 from helpers.ranks import Ranks
 from helpers.studies import data_parallel, parallel_plans
 
@@ -319,7 +319,7 @@ print("GPUs that nn.DataParallel uses:", replicated.device_ids)
 # shows it with four ranks, whose pieces are called chunks.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="In a ring each rank sends to its right neighbour alone" layout="steps"
-frames = parallel.ring_frames(4)
+frames = data_parallel.ring_frames(4)
 captions = [f"Step {step}: each rank sends a chunk, and the sums grow." for step in range(3)]
 captions += [f"Step {step}: complete sums travel on round the ring." for step in range(3, 6)]
 plotting.play(
@@ -867,7 +867,7 @@ names = (
 )
 rows = {}
 for name in names:
-    bandwidth = PUBLISHED_LINKS[name].link.bandwidth_bytes_per_s
+    bandwidth = data_parallel.PUBLISHED_LINKS[name].link.bandwidth_bytes_per_s
     times = times_one(8192, bandwidth)
     rows[name] = {
         "GB/s": f"{bandwidth / 1e9:.3g}",

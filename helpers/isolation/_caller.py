@@ -10,6 +10,7 @@ import json
 import linecache
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ _POLL_S = 0.01
 _READER_LIMIT_S = 2.0
 _LARGEST_LIMIT_BYTES = 2**62
 _BAD_ALLOC = "std::bad_alloc"
+# The commands that may put what follows them into a namespace of mounts: as the user, and as root.
+_NAMESPACES = (("unshare", "--user", "--map-root-user", "--mount"), ("unshare", "--mount"))
 _MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
 
 
@@ -104,21 +107,18 @@ def run_limited(
     Lesson 12.
     """
     task = processes.pack_call(function, args, caller="run_limited")
-    memory = memory_bytes
+    memory = _whole_bytes("memory_bytes", memory_bytes)
     if memory is not None:
-        memory = min(int(number("memory_bytes", memory, at_least=1)), _LARGEST_LIMIT_BYTES)
+        memory = min(memory, _LARGEST_LIMIT_BYTES)
     limit_s = number("timeout_s", timeout_s, above=0)
     environment = {**os.environ, **_texts({} if variables is None else variables)}
-    entrance = []
-    if shared_memory_bytes is not None:
-        entrance = _shared_memory_entrance(
-            int(number("shared_memory_bytes", shared_memory_bytes, at_least=1))
-        )
+    shared_memory = _whole_bytes("shared_memory_bytes", shared_memory_bytes)
+    entrance = [] if shared_memory is None else _shared_memory_entrance(shared_memory)
     with tempfile.TemporaryDirectory(prefix="isolated-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _write_task(folder / child.TASK, task)
         order = {
-            "path": [str(entry) for entry in sys.path],
+            "path": processes.import_path(),
             "needs_torch": _has_torch(),
             "memory_bytes": memory,
             "timeout_s": limit_s,
@@ -126,6 +126,10 @@ def run_limited(
         }
         (folder / child.ORDER).write_text(json.dumps(order), encoding="utf-8")
         return _run(folder, memory, limit_s, entrance, environment)
+
+
+def _whole_bytes(name: str, value: float | None) -> int | None:
+    return None if value is None else int(number(name, value, at_least=1))
 
 
 def _texts(variables: Mapping[str, str]) -> dict[str, str]:
@@ -157,15 +161,21 @@ def _shared_memory_entrance(size_bytes: int) -> list[str]:
 
     Raises RuntimeError where no way works, with the reason of each.
     """
-    reasons = [processes.namespace_obstacle(("unshare", "mount", "sh"))]
-    for namespace in processes.namespace_entrances("--mount") if not reasons[0] else ():
-        words = [*namespace, "sh", "-c", _MOUNT.format(size=size_bytes), "sh"]
-        reason = processes.refusal([*words, "true"])
-        if not reason:
-            return words
-        reasons.append(f"{' '.join(namespace)}: {reason}")
+    missing_tools = [tool for tool in ("unshare", "mount", "sh") if shutil.which(tool) is None]
+    if not sys.platform.startswith("linux"):
+        reasons = [f"it needs Linux's namespaces, and this is {sys.platform}"]
+    elif missing_tools:
+        reasons = [f"not installed: {', '.join(missing_tools)}"]
+    else:
+        reasons = []
+        for namespace in _NAMESPACES:
+            words = [*namespace, "sh", "-c", _MOUNT.format(size=size_bytes), "sh"]
+            reason = processes.refusal([*words, "true"])
+            if not reason:
+                return words
+            reasons.append(f"{' '.join(namespace)}: {reason}")
     raise RuntimeError(
-        f"this system gives no private /dev/shm ({'; '.join(filter(None, reasons))}); run it as "
+        f"this system gives no private /dev/shm ({'; '.join(reasons)}); run it as "
         "root, or where unprivileged user namespaces are allowed, or leave shared_memory_bytes out"
     )
 
@@ -197,7 +207,7 @@ def _run(
         stderr=subprocess.STDOUT,
         bufsize=0,
         env=environment,
-        **processes.own_group(),
+        **processes.OWN_GROUP,
     )
     capture = _OutputCapture()
     reader = threading.Thread(target=capture.drain, args=(process.stdout,), daemon=True)
@@ -205,7 +215,11 @@ def _run(
         reader.start()
         observation = _watch(process, folder, memory_bytes, timeout_s)
     finally:
-        _ask_to_end(process)
+        if (
+            sys.platform == "linux"
+        ):  # its keeper ends the function's process and all that it started
+            process.terminate()
+            _has_ended(process, _EXIT_LIMIT_S)
         processes.end_group(process.pid)
         process.wait()
         reader.join(_READER_LIMIT_S)
@@ -243,20 +257,24 @@ class _OutputCapture:
         return processes.join_output(bytes(self._head), self._dropped, bytes(self._tail))
 
 
-_Phase = Literal["starting", "running", "sending", "leaving"]
-
-
 @dataclass
 class _Observation:
     """The caller's view of the running process."""
 
-    phase: _Phase = "starting"
     start: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
     answer: dict[str, Any] | None = None
     elapsed_s: float = 0.0
     peak_bytes: int | None = None
     ended_for: Literal["time", "memory"] | None = None
+
+    @property
+    def phase(self) -> Literal["starting", "running", "sending", "leaving"]:
+        if self.answer is not None:
+            return "leaving"
+        if self.end is not None:
+            return "sending"
+        return "starting" if self.start is None else "running"
 
 
 def _watch(
@@ -270,7 +288,7 @@ def _watch(
         "leaving": _EXIT_LIMIT_S,
     }
     observation, since = _Observation(), time.monotonic()
-    while not _has_ended(process):
+    while not _has_ended(process, _POLL_S):
         phase = observation.phase
         _read_progress(observation, folder)
         since = since if observation.phase == phase else time.monotonic()
@@ -289,33 +307,14 @@ def _read_progress(observation: _Observation, folder: Path) -> None:
     observation.start = observation.start or _read_json(folder / child.START)
     observation.end = observation.end or _read_json(folder / child.END)
     observation.answer = observation.answer or _read_json(folder / child.ANSWER)
-    phases: dict[_Phase, object] = {
-        "leaving": observation.answer,
-        "sending": observation.end,
-        "running": observation.start,
-    }
-    observation.phase = next(
-        (phase for phase, file in phases.items() if file is not None), "starting"
-    )
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+def _has_ended(process: subprocess.Popen[bytes], limit_s: float) -> bool:
     try:
-        process.wait(_POLL_S)
+        process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
-    """Let the keeper of the function's process (``_keeper``) end it and all that it started, if it
-    still runs.
-    """
-    if sys.platform != "linux":
-        return
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_EXIT_LIMIT_S)
 
 
 def _look_at_memory(
@@ -389,8 +388,7 @@ def _timeout_outcome(
         )
     else:
         message = f"the function ran longer than its limit of {timeout_s:g} s, and was ended"
-    trace = folder / child.TRACE
-    stack = trace.read_text(encoding="utf-8", errors="replace") if trace.exists() else ""
+    stack = processes.read_text(folder / child.TRACE)
     return Outcome(status="timed_out", message=message, traceback=stack, **common)
 
 
@@ -410,16 +408,17 @@ def _death_outcome(code: int, kills: int, common: dict[str, Any]) -> Outcome:
     """Return the outcome of a process that left no answer; out of memory only where something shows
     it.
     """
-    if os.name == "posix" and code < 0:
+    if code < 0:
         name = processes.signal_name(code)
+        status: Status = "out_of_memory"
         if name == "SIGKILL" and kills > 0:
             message = "the system's memory ran out, and its kernel ended the process (SIGKILL)"
-            return Outcome(status="out_of_memory", message=message, signal=name, **common)
-        if name == "SIGABRT" and _BAD_ALLOC in common["output"]:
+        elif name == "SIGABRT" and _BAD_ALLOC in common["output"]:
             message = "the process was out of memory in C++ (std::bad_alloc) and aborted (SIGABRT)"
-            return Outcome(status="out_of_memory", message=message, signal=name, **common)
-        message = f"the process was ended by {name} before the function returned"
-        return Outcome(status="died", message=message, signal=name, **common)
+        else:
+            status = "died"
+            message = f"the process was ended by {name} before the function returned"
+        return Outcome(status, message, signal=name, **common)
     message = f"the process ended with exit code {code} before the function returned"
     return Outcome(status="died", message=message, exit_code=code, **common)
 
@@ -428,7 +427,4 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     """Return the file's contents, None while it is not there: the process renames it into place
     when it is whole.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -88,21 +88,19 @@ def _carry_out(
     )
     lift = limit() if limit else lambda: None
     begun = time.perf_counter()
-
-    def end() -> None:
-        elapsed_s = time.perf_counter() - begun
-        lift()  # what follows takes memory, also to tell of an error
-        _write(folder / END, {"elapsed_s": elapsed_s, "peak_bytes": _peak_over(baseline)})
-
+    failure = None
     try:
         value = function(*args)
     except SystemExit:
-        end()
         raise
     except BaseException as error:
-        end()
-        return _failure(error, "the function raised an exception")
-    end()
+        failure = error
+    finally:
+        elapsed_s = time.perf_counter() - begun
+        lift()  # what follows takes memory, also to tell of an error
+        _write(folder / END, {"elapsed_s": elapsed_s, "peak_bytes": _peak_over(baseline)})
+    if failure is not None:
+        return _failure(failure, "the function raised an exception")
     return _send(folder, value)
 
 
@@ -110,10 +108,10 @@ def _peak_over(baseline_bytes: int | None) -> int | None:
     """Return the kernel's peak over the baseline; None where only the caller, who looks now and
     then, has one.
     """
-    resident = resident_bytes(os.getpid()) if sys.platform == "linux" else None
-    return (
-        None if resident is None or baseline_bytes is None else max(0, resident[1] - baseline_bytes)
-    )
+    peak_bytes = processes.status_bytes(os.getpid()).get("VmHWM")
+    if peak_bytes is None or baseline_bytes is None:
+        return None
+    return max(0, peak_bytes - baseline_bytes)
 
 
 def _send(folder: Path, value: Any) -> dict[str, Any]:
@@ -163,19 +161,8 @@ def resident_bytes(process: int) -> tuple[int, int] | None:
     tells.
     """
     if sys.platform == "linux":
-        try:
-            status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        current_match, peak_match = (
-            re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE)
-            for name in ("VmRSS", "VmHWM")
-        )
-        return (
-            None
-            if current_match is None or peak_match is None
-            else (int(current_match[1]) * 1024, int(peak_match[1]) * 1024)
-        )
+        sizes = processes.status_bytes(process)
+        return (sizes["VmRSS"], sizes["VmHWM"]) if "VmHWM" in sizes else None
     try:
         import psutil
     except ModuleNotFoundError:
@@ -191,9 +178,8 @@ def _restart_peak() -> None:
     """Let the kernel's peak of this process begin here (proc(5), clear_refs; where it may not, it
     does not).
     """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _memory_limiter(memory_bytes: int) -> Callable[[], Callable[[], None]] | None:
@@ -202,20 +188,14 @@ def _memory_limiter(memory_bytes: int) -> Callable[[], Callable[[], None]] | Non
 
     None where the system does not hold the limit, which is tried by asking for a little too much.
     """
-    if sys.platform != "linux":
+    sizes = processes.status_bytes(os.getpid())
+    if "VmData" not in sizes:
         return None
     import resource
 
-    match = re.search(
-        r"^VmData:\s+(\d+) kB",
-        Path("/proc/self/status").read_text(encoding="utf-8"),
-        flags=re.MULTILINE,
-    )
-    if match is None:
-        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     present_limits = [value for value in (soft, hard) if value != resource.RLIM_INFINITY]
-    limit = min([int(match.group(1)) * 1024 + memory_bytes, *present_limits])
+    limit = min([sizes["VmData"] + memory_bytes, *present_limits])
 
     def lift() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -17,6 +17,8 @@ _MOVED = {
     "fastest_step_s": "helpers.studies.data_parallel:fastest_step_s",
     "slow_link": "helpers.studies.data_parallel:slow_link",
     "step_times": "helpers.studies.data_parallel:step_times",
+    "ddp_step": "helpers.studies.data_parallel:ddp_step",
+    "ring_frames": "helpers.studies.data_parallel:ring_frames",
     "execute": "helpers.studies.data_parallel:execute",
     "measure_message_overhead": "helpers.studies.data_parallel:measure_message_overhead",
 }

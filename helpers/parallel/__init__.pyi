@@ -1,6 +1,6 @@
-from ._collectives import collective as collective, ring_frames as ring_frames
+from ._collectives import collective as collective
 from ._comparing import count_collectives as count_collectives
-from ._costs import LayerCost as LayerCost, ddp_step as ddp_step, schedule as schedule
+from ._costs import LayerCost as LayerCost, schedule as schedule
 from ._data_parallel import shard as shard
 from .pipeline._schedules import (
     PipelineAction as PipelineAction,

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 from helpers.checks import choice, whole_number
-from helpers.links import Activity
 from helpers.results import Record
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
 
-# a step: (source, target, start, stop, action) of each message
-_Steps = list[list[tuple[int, int, int, int, str]]]
+_Piece = tuple[int, int, int, int, str]  # source, target, start, stop, action of a message
+_Steps = list[list[_Piece]]
 
 
 class Message(Record):
@@ -73,35 +71,7 @@ class Collective(Record):
 
     def ranks(self) -> tuple[RankTraffic, ...]:
         """Return the traffic of each rank, in rank order. Lesson 05."""
-        sent_bytes: Counter[int] = Counter()
-        received_bytes: Counter[int] = Counter()
-        message_counts: Counter[int] = Counter()
-        for message in self.messages:
-            sent_bytes[message.source] += message.size_bytes
-            received_bytes[message.target] += message.size_bytes
-            message_counts[message.source] += 1
-        return tuple(
-            RankTraffic(rank, message_counts[rank], sent_bytes[rank], received_bytes[rank])
-            for rank in range(self.world_size)
-        )
-
-    def activities(self) -> tuple[Activity, ...]:
-        """Return each message as a bar one step long in its source's lane: ``gantt(..., unit="")``
-        draws them.
-
-        The label says to whom it goes. Lesson 05.
-        """
-        bars = (
-            Activity(
-                f"rank {message.source}",
-                message.step,
-                message.step + 1,
-                message.action,
-                f"to {message.target}",
-            )
-            for message in sorted(self.messages, key=lambda message: (message.source, message.step))
-        )
-        return tuple(bars)
+        return _rank_traffic(self.messages, self.world_size)
 
 
 def chunk(index: int, world_size: int, *, length: int) -> tuple[int, int]:
@@ -155,91 +125,26 @@ def collective(
         element_bytes=element_bytes,
         steps=1 + messages[-1].step if messages else 0,
         total_bytes=sum(message.size_bytes for message in messages),
-        busiest_port_bytes=_busiest_port_bytes(messages),
+        busiest_port_bytes=max(
+            max(rank.sent_bytes, rank.received_bytes)
+            for rank in _rank_traffic(messages, world_size)
+        ),
         messages=messages,
     )
 
 
-class RingFrame(Record):
-    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and the moves
-    of the step.
-
-    ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 05.
-    """
-
-    step: int
-    chunks: tuple[tuple[frozenset[int], ...], ...]
-    moves: tuple[tuple[int, int, int], ...]
-
-
-def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
-    """Return a ring all-reduce of a chunk a rank, step by step, as ``parallel_plans.draw_ring``
-    draws it.
-
-    It follows the messages of ``collective("all_reduce", "ring", ...)``, as
-    :func:`helpers.studies.data_parallel.execute` sends them.
-
-    >>> frames = ring_frames(3)
-    >>> len(frames), frames[0].moves
-    (5, ((0, 1, 2), (1, 2, 0), (2, 0, 1)))
-    >>> frames[-1].chunks[0] == (frozenset({0, 1, 2}),) * 3
-    True
-
-    Lesson 05.
-    """
-    plan = collective("all_reduce", "ring", world_size=world_size, length=world_size)
-    contents = [[frozenset({owner})] * world_size for owner in range(world_size)]
-    frames = []
-    for step in range(plan.steps + 1):
-        previous = tuple(tuple(chunks) for chunks in contents)
-        messages = [message for message in plan.messages if message.step == step]
-        frames.append(
-            RingFrame(
-                step,
-                previous,
-                tuple((message.source, message.target, message.start) for message in messages),
-            )
-        )
-        for message in messages:
-            accumulated = (
-                previous[message.target][message.start]
-                if message.action == "reduce"
-                else frozenset()
-            )
-            contents[message.target][message.start] = (
-                accumulated | previous[message.source][message.start]
-            )
-    return tuple(frames)
-
-
-def input_bounds(plan: Collective, rank: int) -> tuple[int, int]:
-    """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
-    gathers = plan.operation == "all_gather"
-    return chunk(rank, plan.world_size, length=plan.length) if gathers else (0, plan.length)
-
-
-def result_bounds(plan: Collective, rank: int) -> tuple[int, int]:
-    """Return where the elements that ``rank`` ends with start and stop in the whole buffer."""
-    scatters = plan.operation == "reduce_scatter"
-    return chunk(rank, plan.world_size, length=plan.length) if scatters else (0, plan.length)
-
-
-def check_input(plan: Collective, rank: int, shape: tuple[int, ...]) -> None:
-    """Raise ValueError when ``shape`` is not the shape that ``rank`` has to bring."""
-    start, stop = input_bounds(plan, rank)
-    if tuple(shape) != (stop - start,):
-        raise ValueError(
-            f"rank {rank} brings {stop - start} elements in one dimension to this "
-            f"{plan.operation} of {plan.length}; got the shape {tuple(shape)}"
-        )
-
-
-def _busiest_port_bytes(messages: Sequence[Message]) -> int:
-    ports: Counter[tuple[str, int]] = Counter()
+def _rank_traffic(messages: Sequence[Message], world_size: int) -> tuple[RankTraffic, ...]:
+    sent_bytes: Counter[int] = Counter()
+    received_bytes: Counter[int] = Counter()
+    message_counts: Counter[int] = Counter()
     for message in messages:
-        ports["out", message.source] += message.size_bytes
-        ports["in", message.target] += message.size_bytes
-    return max(ports.values(), default=0)
+        sent_bytes[message.source] += message.size_bytes
+        received_bytes[message.target] += message.size_bytes
+        message_counts[message.source] += 1
+    return tuple(
+        RankTraffic(rank, message_counts[rank], sent_bytes[rank], received_bytes[rank])
+        for rank in range(world_size)
+    )
 
 
 # The algorithms: each returns its steps, a step being a list of (source, target, start, stop,
@@ -263,7 +168,8 @@ def _ring(operation: str, ranks: int, length: int) -> _Steps:
 
     # In the first half rank r sends chunk r-1, then each chunk it has just added to: it ends with
     # all of chunk r.
-    return _by_operation(operation, around(1, "reduce"), around(0, "copy"))
+    halves = {"reduce_scatter": around(1, "reduce"), "all_gather": around(0, "copy")}
+    return halves.get(operation) or halves["reduce_scatter"] + halves["all_gather"]
 
 
 def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
@@ -322,9 +228,7 @@ def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
         end = rank_of[last] + (last < folded_cores)
         return chunk(rank_of[first], ranks, length=length)[0], chunk(end, ranks, length=length)[1]
 
-    def exchange(
-        distance: int, *, sends_own: bool, action: str
-    ) -> list[tuple[int, int, int, int, str]]:
+    def exchange(distance: int, *, sends_own: bool, action: str) -> list[_Piece]:
         pieces = []
         for core in range(cores):
             partner = core ^ distance
@@ -346,11 +250,6 @@ def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
     if operation == "all_reduce":
         return fold + halving + doubling + unfold
     return fold + halving + hand if operation == "reduce_scatter" else bring + doubling + unfold
-
-
-def _by_operation(operation: str, reduce_scatter: _Steps, all_gather: _Steps) -> _Steps:
-    halves = {"reduce_scatter": reduce_scatter, "all_gather": all_gather}
-    return halves[operation] if operation in halves else list(chain(reduce_scatter, all_gather))
 
 
 ALGORITHMS: dict[str, Callable[[str, int, int], _Steps]] = {

@@ -25,6 +25,7 @@ _BEGINNINGS = {
     "recv": "receive",
     "monitored_barrier": "barrier",
 }
+_SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
 
 
@@ -62,17 +63,13 @@ class CollectiveCounts(Record):
         return sum(call.size_bytes for call in self.collectives if call.collective == collective)
 
 
-class CollectiveCounter:
+class CollectiveCounter(TorchDispatchMode):
     """The counts of :func:`count_collectives` so far, on this rank. Lesson 05."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
-
-    def add(self, name: str, size_bytes: int) -> None:
-        """Count one call."""
-        self._calls[name] += 1
-        self._bytes[name] += size_bytes
 
     @property
     def counts(self) -> CollectiveCounts:
@@ -82,6 +79,22 @@ class CollectiveCounter:
                 CollectiveCalls(name, self._calls[name], self._bytes[name]) for name in self._calls
             )
         )
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        space, _, operator_name = operator._schema.name.partition("::")
+        if space in _SPACES and operator_name not in _NOT_COUNTED:
+            plain = operator_name.strip("_")
+            name = next(
+                (field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain
+            )
+            buffers = [] if name == "barrier" else [*args, *(kwargs or {}).values(), result]
+            size_bytes = max(map(_tensor_bytes, buffers), default=0)
+            self._calls[name] += 1
+            self._bytes[name] += size_bytes
+        return result
 
 
 @contextmanager
@@ -99,32 +112,8 @@ def count_collectives() -> Iterator[CollectiveCounter]:
 
     Lesson 05.
     """
-    counter = CollectiveCounter()
-    with _Watch(counter):
+    with CollectiveCounter() as counter:
         yield counter
-
-
-class _Watch(TorchDispatchMode):
-    def __init__(self, counter: CollectiveCounter) -> None:
-        super().__init__()
-        self.counter = counter
-
-    def __torch_dispatch__(
-        self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        result = operator(*args, **(kwargs or {}))
-        space, _, name = operator._schema.name.partition("::")
-        if (
-            space in ("c10d", "_c10d_functional", "_c10d_functional_autograd")
-            and name not in _NOT_COUNTED
-        ):
-            plain = name.strip("_")
-            collective = next(
-                (field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain
-            )
-            buffers = [] if collective == "barrier" else [*args, *(kwargs or {}).values(), result]
-            self.counter.add(collective, max(map(_tensor_bytes, buffers), default=0))
-        return result
 
 
 def _tensor_bytes(value: Any) -> int:

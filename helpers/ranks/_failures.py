@@ -21,10 +21,8 @@ Step = tuple[str, int, str]  # file, line, function
 
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+),? in (.*)$', re.MULTILINE)
 _COLLECTIVES = "/torch/distributed/"
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-_HELPERS = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_ROOM = Path(__file__).resolve().parent
 
 
 class RankState(results.Record):
@@ -58,6 +56,9 @@ class RankState(results.Record):
         return f"line {self.line} of {home}{text}"
 
 
+_UNKNOWN = RankState(0, "died", "")  # where none ran
+
+
 class RankError(RuntimeError):
     """A run on several ranks failed: ``rank`` is the one that was first to, ``states`` tells of
     all, in rank order.
@@ -67,13 +68,12 @@ class RankError(RuntimeError):
     """
 
     def __init__(
-        self, message: str, rank: int, states: tuple[RankState, ...], timed_out: bool
+        self, message: str, rank: int | None, states: tuple[RankState, ...], timed_out: bool
     ) -> None:
         # all of them, so that the error itself can be pickled
         super().__init__(message, rank, states, timed_out)
-        first = states[rank]
-        self.rank: int | None = rank
-        self.states, self.timed_out = states, timed_out
+        self.rank, self.states, self.timed_out = rank, states, timed_out
+        first = _UNKNOWN if rank is None else states[rank]
         self.file, self.line, self.text = first.file, first.line, first.text
 
     def __str__(self) -> str:
@@ -104,17 +104,19 @@ def error(
         states,
         key=lambda state: (order[state.status] + state.by_peers, state.raised_at_s, state.rank),
     )
-    if first.status == "running":
-        headline = f"rank {first.rank} of {len(states)} did not return within {limit_s:g} s"
-    else:
-        headline = f"rank {first.rank} of {len(states)} {first.message}"
-    lines = [headline, f"  at {first.place}" if first.place else ""]
-    lines += _describe_others(states, first)
-    lines.append(outcome)
+    timed_out = first.status == "running"
+    problem = f"did not return within {limit_s:g} s" if timed_out else first.message
+    place = f"  at {first.place}" if first.place else ""
     details = first.traceback or (first.output[-2000:] if first.status == "died" else "")
-    lines += [f"\n{details.rstrip()}"] if details.strip() else []
-    message = "\n".join(line for line in lines if line)
-    return RankError(message, first.rank, tuple(states), first.status == "running")
+    lines = [
+        f"rank {first.rank} of {len(states)} {problem}",
+        place,
+        *_describe_others(states, first),
+        outcome,
+        f"\n{details}".rstrip(),
+    ]
+    message = "\n".join(filter(None, lines))
+    return RankError(message, first.rank, tuple(states), timed_out)
 
 
 def _describe_others(states: Sequence[RankState], first: RankState) -> list[str]:
@@ -144,17 +146,16 @@ def _ranks(members: Sequence[int]) -> str:
 
 def raised_state(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
     """Return the state of a rank that answered with an exception."""
-    parts = []
-    for cause in reversed(answer["causes"]):
-        parts += [_traceback(cause["steps"], cause["headline"]), cause["link"]]
-    parts.append(_traceback(answer["steps"], answer["headline"]))
+    own_steps, parts = [], []
+    for own_steps, headline, words in reversed(answer["chain"]):
+        parts += [_traceback(own_steps, headline), words]
     return RankState(
         rank,
         "raised",
         answer["what"],
-        *_own_line(answer["steps"]),
+        *_own_line(own_steps),
         output=output,
-        traceback="\n\n".join(part for part in parts if part),
+        traceback="\n\n".join(filter(None, parts)),
         raised_at_s=answer["at_s"],
         by_peers=answer["by_peers"],
     )
@@ -193,31 +194,27 @@ def running_state(rank: int, stack: str, output: str) -> RankState:
 
 def state_from_text(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
     """Return the state of a rank that left a traceback as ``text``."""
-    steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(text)]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
     return RankState(
         rank,
         "raised",
         f"raised {lines[-1]}",
-        *_own_line(steps),
+        *_own_line(_parse_steps(text)),
         traceback=text,
         output=output,
         by_peers=by_peers,
     )
 
 
-def returned_state(rank: int, output: str) -> RankState:
-    """Return the state of a rank that was done."""
-    return RankState(rank, "returned", "returned", output=output)
-
-
 def _parse_dump(text: str) -> list[Step]:
     """Return the frames in the last stack of faulthandler's output, the outermost first."""
     last_stack = re.split(r"^(?:Stack|Current thread|Thread) .*$", text, flags=re.MULTILINE)[-1]
-    steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(last_stack)]
-    ours = (str(Path(_HELPERS, "ranks", name)) for name in ("_worker.py", "_keeper.py"))
-    skipped_files = {*ours, "<string>"}  # the program of the process is a string
-    return [step for step in reversed(steps) if step[0] not in skipped_files]
+    ours = (str(_ROOM), "<string>")  # the program of the process is a string
+    return [step for step in reversed(_parse_steps(last_stack)) if not step[0].startswith(ours)]
+
+
+def _parse_steps(text: str) -> list[Step]:
+    return [(file, int(line), name) for file, line, name in _STACK_LINE.findall(text)]
 
 
 def _own_line(steps: Sequence[Step]) -> tuple[str, int | None, str]:
@@ -226,13 +223,10 @@ def _own_line(steps: Sequence[Step]) -> tuple[str, int | None, str]:
     """
     if not steps:
         return "", None, ""
-    own_steps = [step for step in steps if not _is_library(step[0])]
-    file, line, _ = (own_steps or list(steps))[-1]
+    libraries = (*_LIBRARIES, str(_ROOM.parent), "<frozen")
+    own_steps = [step for step in steps if not step[0].startswith(libraries)]
+    file, line, _ = (own_steps or steps)[-1]
     return file, line, linecache.getline(file, line).strip()
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith((*_LIBRARIES, _HELPERS, "<frozen"))
 
 
 def _traceback(steps: Sequence[Step], headline: str) -> str:

@@ -17,12 +17,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from multiprocessing import connection
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from helpers import _processes as processes
 from helpers.ranks import _wire as wire
@@ -41,31 +39,26 @@ KEEPER = _BOOTSTRAP.format(module="keeper", function="keep")
 _FRESH_RANK = _BOOTSTRAP.format(module="worker", function="serve")
 
 
-class _Child(Protocol):
-    pid: int
-
-    def poll(self) -> int | None: ...
-
-
 def keep(order: dict[str, Any]) -> None:
     """Carry out the notebook's commands until it is gone: the program of the keeper.
 
-    Commands: ``start`` (ranks by their orders), ``end`` (all ranks), ``stop``. It tells the end of
-    every rank with its exit code, negative for a signal. The files of a notebook that was killed it
-    removes.
+    Commands: ``start`` (all ranks, with a token of their own), ``end`` (all ranks), ``stop``. It
+    tells the end of every rank with its exit code, negative for a signal. The files of a notebook
+    that was killed it removes.
     """
     notebook = os.getppid()
     # also where it will not fork: what a process with PyTorch takes is measured here
     _load(order["modules"])
-    forks = order["forks"] and _threads() == 1 and _fork_is_allowed()
+    # forks are ordered on Linux alone, where the second says whether this is the only thread
+    forks = order["forks"] and len(os.listdir("/proc/self/task")) == 1 and _fork_is_allowed()
     for name, value in order["restore"].items():  # it was for the imports
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-    control = wire.connect(order["port"], {"token": order["token"], "pid": os.getpid()})
+    hello = {"token": order["token"], "forks": forks, "private_bytes": _private_bytes()}
+    control = wire.connect(order["port"], hello)
     ranks: dict[int, _Child] = {}
     is_stopped = False
     try:
-        wire.send(control, {"forks": forks, "private_bytes": _private_bytes()})
-        is_stopped = _obey(control, ranks, notebook=notebook, forks=forks)
+        is_stopped = _obey(control, {**order, "forks": forks}, ranks, notebook=notebook)
     except (EOFError, OSError):  # the notebook has closed its end
         pass
     finally:
@@ -76,10 +69,13 @@ def keep(order: dict[str, Any]) -> None:
 
 
 def _obey(
-    control: connection.Connection, ranks: dict[int, _Child], *, notebook: int, forks: bool
+    control: connection.Connection,
+    order: dict[str, Any],
+    ranks: dict[int, _Child],
+    *,
+    notebook: int,
 ) -> bool:
     """Carry out commands, and return True at the last one, False when the notebook is gone."""
-    current_round = 0
     while os.getppid() == notebook:
         if connection.wait([control], _LOOK_S):
             command = wire.receive(control)
@@ -88,10 +84,11 @@ def _obey(
             if command["do"] == "end":
                 _end(ranks)
                 wire.send(control, {"all_ended": True})
-            for order in command.get("orders", ()):
-                current_round = order["round"]
-                ranks[order["rank"]] = _start(order, control, forks=forks)
-        _report_ended(ranks, current_round, control)
+            if command["do"] == "start":
+                order = {**order, "token": command["token"]}
+                for rank in range(order["world_size"]):
+                    ranks[rank] = _start({**order, "rank": rank}, control)
+        _report_ended(ranks, order["token"], control)
     return False
 
 
@@ -120,11 +117,6 @@ def _load(modules: Sequence[str]) -> None:
     gc.freeze()
 
 
-def _threads() -> int:
-    """Return the number of threads of this process, on Linux."""
-    return len(os.listdir("/proc/self/task"))
-
-
 def _fork_is_allowed() -> bool:
     """Return whether a fork works, tried with a child that ends at once."""
     try:
@@ -141,10 +133,8 @@ def _private_bytes() -> int | None:
     """Return the resident memory that this process shares with no file and no other process; None
     if unknown.
     """
-    if sys.platform == "linux":
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
+    if private_bytes := processes.status_bytes(os.getpid()).get("RssAnon"):
+        return private_bytes
     try:
         import psutil
     except ModuleNotFoundError:
@@ -166,9 +156,12 @@ class _Forked:
         return self._code
 
 
-def _start(order: dict[str, Any], control: connection.Connection, *, forks: bool) -> _Child:
+_Child = _Forked | subprocess.Popen[str]
+
+
+def _start(order: dict[str, Any], control: connection.Connection) -> _Child:
     try:
-        return _fork(order, control) if forks else _spawn(order)
+        return _fork(order, control) if order["forks"] else launch(_FRESH_RANK, order)
     except OSError as error:  # as it is, it would read as a lost connection
         raise RuntimeError(
             f"this machine did not start a process for rank {order['rank']}: {error}"
@@ -193,23 +186,31 @@ def _fork(order: dict[str, Any], control: connection.Connection) -> _Child:
         os._exit(code)  # never back into the keeper's own loop
 
 
-def _spawn(order: dict[str, Any]) -> _Child:
-    command = processes.python(_FRESH_RANK)
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, **processes.own_group())
+def launch(program: str, order: dict[str, Any], **options: Any) -> subprocess.Popen[str]:
+    """Return a process of its own group that runs ``program``, and give it its ``order``.
+
+    The ``options`` are those of ``subprocess.Popen``. The order goes through a pipe, because it
+    holds the token: other users of the machine may read what stands in a command.
+    """
+    process = subprocess.Popen(
+        processes.python(program),
+        stdin=subprocess.PIPE,
+        text=True,
+        **options,
+        **processes.OWN_GROUP,
+    )
     assert process.stdin is not None
-    process.stdin.write(json.dumps(order) + "\n")
-    process.stdin.close()
+    with process.stdin as pipe:
+        pipe.write(json.dumps(order) + "\n")
     return process
 
 
-def _report_ended(
-    ranks: dict[int, _Child], current_round: int, control: connection.Connection
-) -> None:
+def _report_ended(ranks: dict[int, _Child], token: str, control: connection.Connection) -> None:
     for rank, child in list(ranks.items()):
         if (code := child.poll()) is not None:
             processes.end_group(child.pid)  # what the rank itself had started
             del ranks[rank]
-            wire.send(control, {"ended": rank, "code": code, "round": current_round})
+            wire.send(control, {"ended": rank, "code": code, "token": token})
 
 
 def _end(ranks: dict[int, _Child]) -> None:

@@ -5,7 +5,6 @@ connections, their end.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -57,12 +56,12 @@ class Pool:
         self.ranks: dict[int, connection.Connection] = {}
         self.pids: dict[int, int] = {}
         self.codes: dict[int, int] = {}  # how ranks of this start have ended
-        self.rounds = 0
         self.forks: bool | None = None
-        self._token = secrets.token_hex(16)
+        # Of the keeper's start, or the ranks': who shows another is of a start that was broken off.
+        self._token = ""
         self._server: socket.socket | None = None
         self._store: Any = None
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._keeper: subprocess.Popen[str] | None = None
         self._control: connection.Connection | None = None
         self._private_bytes: int | None = None
 
@@ -85,7 +84,6 @@ class Pool:
                 self._notice_slow_start()
             if self._private_bytes is not None:
                 _require_room(self.world_size, self._private_bytes, free_bytes())
-            self._order_ranks()
             joining = self._gather_ranks(end_s)
             for _ in steps:
                 joining.discard(self._next_ready(joining, end_s))
@@ -120,9 +118,7 @@ class Pool:
                     break
                 previous_sizes = sizes
                 time.sleep(_QUIET_S)  # what still grows is still being written
-        return {
-            rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()
-        }
+        return {rank: processes.read_text(path) for rank, path in paths.items()}
 
     def wait(self, waiting: set[int], limit_s: float) -> list[int]:
         """Return the ranks among ``waiting`` from which something came within ``limit_s``, and note
@@ -130,14 +126,19 @@ class Pool:
 
         Raises RuntimeError when the keeper itself is gone.
         """
-        by_connection = {id(self.ranks[rank]): rank for rank in waiting}
         assert self._control is not None  # ranks run, so their keeper does
-        ready = connection.wait(
-            [*(self.ranks[rank] for rank in waiting), self._control], max(0.0, limit_s)
-        )
+        channels = [self.ranks[rank] for rank in waiting]
+        ready = connection.wait([*channels, self._control], max(0.0, limit_s))
         if self._control in ready:
             self._read_control()
-        return sorted(by_connection[id(item)] for item in ready if item is not self._control)
+        return sorted(rank for rank in waiting if self.ranks[rank] in ready)
+
+    def answer(self, rank: int) -> dict[str, Any]:
+        """Return the next message of ``rank``, whose ``status`` is "died" where none will come."""
+        try:
+            return wire.receive(self.ranks[rank])
+        except (EOFError, OSError):
+            return {"status": "died"}
 
     def wait_for_code(self, rank: int) -> int | None:
         """Return the exit code of a rank that has closed its connection, None if it is not told
@@ -183,32 +184,28 @@ class Pool:
         if self._server is None:
             self._server = wire.listen()
             self._store = wire.open_store()
-        # NumPy would start threads on import, and a process with threads cannot
+        # NumPy would start threads on import, and a process with threads cannot fork
         single = {"OPENBLAS_NUM_THREADS": "1"}
+        self._token = secrets.token_hex(16)
         order = {
-            "path": [str(entry) for entry in sys.path],
+            "path": processes.import_path(),
             "port": self._server.getsockname()[1],
             "token": self._token,
+            "store_port": self._store.port,
             "folder": str(self.folder),
+            "world_size": self.world_size,
+            "threads": self.threads,
+            "device": self.device,
             "forks": may_fork(),
             "modules": modules,
             "restore": {name: os.environ.get(name) for name in single},
         }
         with open(self.folder / "keeper.txt", "wb") as log:
-            keeper_process = self._keeper = subprocess.Popen(
-                processes.python(keeper.KEEPER),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **single},
-                **processes.own_group(),
+            self._keeper = keeper.launch(
+                keeper.KEEPER, order, stdout=log, stderr=log, env={**os.environ, **single}
             )
-        assert keeper_process.stdin is not None
-        keeper_process.stdin.write(json.dumps(order).encode() + b"\n")
-        keeper_process.stdin.close()
-        self._control = self._accept_from(keeper_process.pid, end_s)
-        report = self._receive(self._control, end_s)
-        self.forks, self._private_bytes = report["forks"], report["private_bytes"]
+        self._control, hello = self._accept(end_s)
+        self.forks, self._private_bytes = hello["forks"], hello["private_bytes"]
 
     def _notice_slow_start(self) -> None:
         if may_fork() and not self.forks:
@@ -217,31 +214,13 @@ class Pool:
                 "forbidden), so each imports PyTorch by itself: a slower start"
             )
 
-    def _order_ranks(self) -> None:
-        assert self._server is not None
-        assert self._control is not None  # the keeper was started
-        self.rounds += 1
-        self.codes = {}
-        common = {
-            "path": [str(entry) for entry in sys.path],
-            "port": self._server.getsockname()[1],
-            "token": self._token,
-            "store_port": self._store.port,
-            "folder": str(self.folder),
-            "round": self.rounds,
-            "world_size": self.world_size,
-            "threads": self.threads,
-            "device": self.device,
-        }
-        orders = [{**common, "rank": rank} for rank in range(self.world_size)]
-        wire.send(self._control, {"do": "start", "orders": orders})
-
     def _gather_ranks(self, end_s: float) -> set[int]:
+        """Let the keeper start the ranks, and return them when all have connected."""
+        assert self._control is not None  # the keeper was started
+        self.codes, self._token = {}, secrets.token_hex(16)
+        wire.send(self._control, {"do": "start", "token": self._token})
         while len(self.ranks) < self.world_size:
             channel, hello = self._accept(end_s)
-            if hello.get("round") != self.rounds:
-                channel.close()  # of a start that was broken off
-                continue
             self.ranks[hello["rank"]], self.pids[hello["rank"]] = channel, hello["pid"]
         return set(self.ranks)
 
@@ -249,25 +228,13 @@ class Pool:
         while time.monotonic() < end_s:
             self._require_started()
             for rank in self.wait(joining, _POLL_S):
-                with contextlib.suppress(EOFError, OSError):
-                    answer = wire.receive(self.ranks[rank])
-                    if not answer["ready"]:
-                        raise RuntimeError(
-                            f"rank {rank} did not start: it "
-                            f"{answer['what']}\n{self.read_output(rank)}"
-                        )
+                answer = self.answer(rank)
+                if answer["status"] == "ready":
                     return rank
-                raise RuntimeError(
-                    f"rank {rank} did not start: its process ended\n{self.read_output(rank)}"
-                )
+                died = answer["status"] == "died"
+                reason = "its process ended" if died else f"it {answer['what']}"
+                raise RuntimeError(f"rank {rank} did not start: {reason}\n{self.read_output(rank)}")
         raise self._start_timeout()
-
-    def _accept_from(self, process: int, end_s: float) -> connection.Connection:
-        while True:
-            channel, hello = self._accept(end_s)
-            if hello["pid"] == process:
-                return channel
-            channel.close()  # of a start that was broken off
 
     def _accept(self, end_s: float) -> tuple[connection.Connection, dict[str, Any]]:
         assert self._server is not None
@@ -279,16 +246,6 @@ class Pool:
                 self._read_control()
             self._require_started()
         raise self._start_timeout()
-
-    def _receive(self, channel: connection.Connection, end_s: float) -> dict[str, Any]:
-        if not channel.poll(max(0.0, end_s - time.monotonic())):
-            raise self._start_timeout()
-        try:
-            return wire.receive(channel)
-        except (EOFError, OSError) as error:
-            raise RuntimeError(
-                f"the ranks' keeper ended while it started\n{self._log()}"
-            ) from error
 
     def _require_started(self) -> None:
         assert self._keeper is not None
@@ -308,12 +265,7 @@ class Pool:
         )
 
     def _log(self) -> str:
-        path = self.folder / "keeper.txt"
-        return (
-            path.read_text(encoding="utf-8", errors="replace")[-3000:].rstrip()
-            if path.exists()
-            else ""
-        )
+        return processes.read_text(self.folder / "keeper.txt")[-3000:].rstrip()
 
     def _read_control(self) -> None:
         assert self._control is not None
@@ -321,7 +273,7 @@ class Pool:
             message = wire.receive(self._control)
         except (EOFError, OSError) as error:
             raise RuntimeError(f"the ranks' keeper ended\n{self._log()}") from error
-        if message.get("round") == self.rounds:  # else of ranks that were ended before
+        if message.get("token") == self._token:  # else of ranks that were ended before
             self.codes[message["ended"]] = message["code"]
 
     def _end_keeper(self) -> None:
@@ -369,12 +321,9 @@ def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
         size, needed_text, free_text = (
             units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free)
         )
-        advice = (
-            f"take at most {most_ranks} ranks, or close other programs"
-            if most_ranks
-            else "close other programs"
-        )
+        fewer = f"take at most {most_ranks} ranks, or " if most_ranks else ""
         raise MemoryError(
             f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need "
-            f"{needed_text}; {free_text} of memory are free, of which a tenth stays so: {advice}"
+            f"{needed_text}; {free_text} of memory are free, of which a tenth stays so: {fewer}"
+            "close other programs"
         )

@@ -11,8 +11,7 @@ the CPU.
 
 Ranks are made for a time: they end with the pool, and with the notebook's kernel, whatever ends
 that. A rank that raises, dies or hangs surfaces as one :class:`helpers.ranks.RankError`, and the
-next run starts all ranks afresh. For several machines, and for a script, see
-:func:`helpers.ranks.torchrun`.
+next run starts all ranks afresh. For a script see :func:`helpers.ranks.torchrun`.
 
 Lesson 05.
 """
@@ -21,11 +20,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from helpers import _processes as processes
@@ -77,12 +74,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -117,7 +109,7 @@ class Ranks:
         pool.start()
         try:
             (pool.folder / worker.TASK).write_bytes(task)
-            order = {"path": [str(entry) for entry in sys.path], "folder": os.getcwd()}
+            order = {"path": processes.import_path(), "folder": os.getcwd()}
             states, values = _collect(pool, order, limit_s)
         except BaseException:  # Ctrl-C, a full disk: what the ranks now do is of no use
             pool.end_ranks()
@@ -167,49 +159,38 @@ def _collect(
     waiting, answers = set(pool.ranks), {}
     while waiting and (left_s := end_s - time.monotonic()) > 0:
         for rank in pool.wait(waiting, min(left_s, _POLL_S)):
-            answers[rank] = _answer(pool, rank)
+            answers[rank] = pool.answer(rank)
         # A process can end while one that it started holds its connection open: then only the
         # keeper tells.
-        answers.update(
-            {rank: {"status": "died"} for rank in waiting & set(pool.codes) - set(answers)}
-        )
+        for rank in waiting & set(pool.codes):
+            answers.setdefault(rank, {"status": "died"})
         waiting -= set(answers)
         if any(answer["status"] != "returned" for answer in answers.values()):
             end_s = min(end_s, time.monotonic() + _SETTLE_S)
-    values = _values(pool, answers) if not waiting else {}
+    values: list[Any] = [None] * pool.world_size
+    for rank, answer in answers.items():
+        if answer["status"] == "returned" and not waiting:
+            values[rank] = _value(pool, rank, answer)
     stacks = pool.stacks(sorted(waiting)) if waiting else {}
     states = [
         _state(pool, rank, answers.get(rank), stacks.get(rank, ""))
         for rank in range(pool.world_size)
     ]
-    return states, [values.get(rank) for rank in range(pool.world_size)]
+    return states, values
 
 
-def _answer(pool: Pool, rank: int) -> dict[str, Any]:
-    try:
-        return wire.receive(pool.ranks[rank])
-    except (EOFError, OSError):
-        return {"status": "died"}
-
-
-def _values(pool: Pool, answers: dict[int, dict[str, Any]]) -> dict[int, Any]:
-    """Return the ranks' values; the answer of a rank whose value cannot be loaded here becomes an
+def _value(pool: Pool, rank: int, answer: dict[str, Any]) -> Any:
+    """Return the value of ``rank``; where it cannot be loaded here, ``answer`` becomes an
     exception.
     """
-    values = {}
-    for rank, answer in answers.items():
-        if answer["status"] != "returned":
-            continue
-        path = pool.folder / worker.VALUE.format(rank)
-        try:
-            values[rank] = pickle.loads(path.read_bytes())
-        except Exception as error:
-            message = (
-                f"returned a value that cannot be loaded here ({type(error).__name__}: {error})"
-            )
-            answers[rank] = worker.refusal(message) | {"at_s": answer["at_s"]}
+    path = pool.folder / worker.VALUE.format(rank)
+    try:
+        return pickle.loads(path.read_bytes())
+    except Exception as error:
+        kind = type(error).__name__
+        answer |= worker.refusal(f"returned a value that cannot be loaded here ({kind}: {error})")
+    finally:
         path.unlink()
-    return values
 
 
 def _state(pool: Pool, rank: int, answer: dict[str, Any] | None, stack: str) -> failures.RankState:
@@ -218,11 +199,9 @@ def _state(pool: Pool, rank: int, answer: dict[str, Any] | None, stack: str) -> 
         return failures.running_state(rank, stack, output)
     if answer["status"] == "died":
         return failures.died_state(rank, pool.wait_for_code(rank), output)
-    return (
-        failures.raised_state(rank, answer, output)
-        if answer["status"] == "raised"
-        else failures.returned_state(rank, output)
-    )
+    if answer["status"] == "raised":
+        return failures.raised_state(rank, answer, output)
+    return failures.RankState(rank, "returned", "returned", output=output)
 
 
 def _show(output: tuple[str, ...]) -> None:

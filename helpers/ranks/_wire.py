@@ -71,13 +71,14 @@ def _as_connection(tcp_socket: socket.socket) -> Connection:
     return Connection(tcp_socket.detach())
 
 
-def loopback_interface() -> str | None:
-    """Return the name of the loopback's network interface, such as ``lo``, None where it has
-    another name.
+def loopback_variables() -> dict[str, str]:
+    """Return the environment that gives gloo and nccl the loopback's network interface, empty where
+    it is not called ``lo`` or ``lo0``.
 
-    Given to gloo and nccl, it keeps them from looking up the name of this machine.
+    It keeps them from looking up the name of this machine.
     """
-    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    return dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), names[0]) if names else {}
 
 
 def open_store() -> Any:

@@ -43,16 +43,14 @@ def serve(order: dict[str, Any]) -> None:
         faulthandler.enable(file=sys.stderr, all_threads=False)
         if hasattr(faulthandler, "register"):  # POSIX: where a rank stands is asked with a signal
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-        control = wire.connect(
-            order["port"],
-            {"token": order["token"], "rank": rank, "round": order["round"], "pid": os.getpid()},
-        )
+        hello = {"token": order["token"], "rank": rank, "pid": os.getpid()}
+        control = wire.connect(order["port"], hello)
         try:
             _join(order)
         except Exception as error:
-            wire.send(control, {"ready": False, **_failure(error)})
+            wire.send(control, _failure(error))
             return
-        wire.send(control, {"ready": True})
+        wire.send(control, {"status": "ready"})
         with contextlib.suppress(EOFError, OSError):  # the notebook has closed the pool
             while True:
                 _carry_out(wire.receive(control), order, control)
@@ -77,16 +75,9 @@ def _join(order: dict[str, Any]) -> None:
     rank, world_size = order["rank"], order["world_size"]
     np.random.seed()  # forked ranks would share the keeper's state
     torch.set_num_threads(order["threads"])
-    names = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": world_size,
-    }
-    os.environ.update({name: str(value) for name, value in names.items()})
-    if loopback := wire.loopback_interface():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
+    place = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
+    os.environ.update({**wire.loopback_variables(), **os.environ, **place, **sizes})
     backend = "gloo"
     if order["device"] == "cuda":
         torch.cuda.set_device(rank)
@@ -96,7 +87,7 @@ def _join(order: dict[str, Any]) -> None:
     )
     # Addresses of ranks that have ended stand in the store; under a prefix of its own no start
     # reads them.
-    store = dist.PrefixStore(f"start-{order['round']}", tcp_store)
+    store = dist.PrefixStore(order["token"], tcp_store)
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVES_LIMIT
     )
@@ -136,14 +127,7 @@ def _pack(value: Any, path: Path) -> dict[str, Any]:
 
 def refusal(message: str) -> dict[str, Any]:
     """Return the answer of a rank whose value did not come through."""
-    return {
-        "status": "raised",
-        "what": message,
-        "steps": [],
-        "headline": "",
-        "causes": [],
-        "by_peers": False,
-    }
+    return {"status": "raised", "what": message, "chain": [], "by_peers": False}
 
 
 def dump(value: Any, file: Any) -> None:
@@ -158,17 +142,10 @@ def dump(value: Any, file: Any) -> None:
 
     class Pickler(base):  # type: ignore[misc, valid-type]  # of pickle, or of cloudpickle where that is installed
         def reducer_override(self, item: Any) -> Any:
-            if (
-                type(item) is torch.Tensor
-                and item.layout == torch.strided
-                and _is_far_or_view(item)
-            ):
-                copy = (
-                    item.detach()
-                    .to("cpu", copy=True)
-                    .contiguous()
-                    .requires_grad_(item.requires_grad)
-                )
+            is_plain = type(item) is torch.Tensor and item.layout == torch.strided
+            if is_plain and _is_far_or_view(item):
+                copy = item.detach().to("cpu", copy=True).contiguous()
+                copy.requires_grad_(item.requires_grad)
                 return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             inherited = getattr(super(), "reducer_override", None)
             return inherited(item) if inherited else NotImplemented
@@ -177,12 +154,9 @@ def dump(value: Any, file: Any) -> None:
 
 
 def _is_far_or_view(tensor: Any) -> bool:
-    if tensor.device.type == "meta":
-        return False
-    return (
-        tensor.device.type != "cpu"
-        or tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
-    )
+    if tensor.device.type == "cpu":
+        return tensor.untyped_storage().nbytes() > tensor.nbytes
+    return tensor.device.type != "meta"
 
 
 def pack(value: Any) -> bytes:
@@ -196,32 +170,29 @@ def _failure(error: BaseException) -> dict[str, Any]:
     """Return the facts from which the notebook tells of ``error``; it has the cells' text, so it
     writes the traceback.
     """
-    kind, message = type(error).__name__, _message(error)
-    causes = [
-        {"steps": _steps(cause), "headline": _headline(cause), "link": link}
-        for cause, link in _causes(error)
-    ]
+    message = _message(error)
     return {
         "status": "raised",
-        "what": f"raised {kind}: {message}".rstrip(": "),
-        "headline": _headline(error),
-        "steps": _steps(error),
-        "causes": causes,
+        "what": f"raised {type(error).__name__}: {message}".rstrip(": "),
+        "chain": [(_steps(link), _headline(link), words) for link, words in _chain(error)],
         "by_peers": isinstance(error, (RuntimeError, OSError))
         and _PEERS.search(message) is not None,
     }
 
 
-def _causes(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """Yield the causes of ``error``, the nearest first, at most three."""
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """Yield ``error`` and its causes, the nearest first, at most three, each with the words that
+    lead from it to the one before.
+    """
+    yield error, ""
     for _ in range(3):
         if error.__cause__ is not None:
-            error, link = error.__cause__, "The above was the direct cause of what follows:"
+            error, words = error.__cause__, "The above was the direct cause of what follows:"
         elif error.__context__ is not None and not error.__suppress_context__:
-            error, link = error.__context__, "While this was handled, what follows happened:"
+            error, words = error.__context__, "While this was handled, what follows happened:"
         else:
             return
-        yield error, link
+        yield error, words
 
 
 def _steps(error: BaseException) -> list[tuple[str, int | None, str]]:

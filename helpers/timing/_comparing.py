@@ -38,13 +38,6 @@ class Candidate(Record):
     calls_per_run: int
     verdict: str
 
-    @property
-    def different(self) -> bool:
-        """True when the interval of the ratio leaves out 1: the candidate is faster or slower than
-        the baseline.
-        """
-        return self.verdict in ("faster", "slower")
-
 
 class Comparison(Record):
     """Candidates against a baseline; ``stable`` when every ratio is known as well as asked, else
@@ -107,8 +100,7 @@ class Comparison(Record):
             raise ValueError(
                 f"{name!r} is the baseline, its ratio is 1; claim something about another candidate"
             )
-        bounds = bound_text(at_least, at_most)
-        least, most = at_least or 0, math.inf if at_most is None else at_most
+        least, most, bounds = _bounds(at_least, at_most)
         holds = least <= row.low_ratio and row.high_ratio <= most
         is_outside = row.low_ratio > most or row.high_ratio < least
         is_decided = (
@@ -121,15 +113,9 @@ class Comparison(Record):
             f"({row.low_ratio:.3g} to {row.high_ratio:.3g} at "
             f"{cell('share', self.confidence_share)} confidence), the claim needs {bounds}"
         )
-        ratio_text = number_text(row.time_ratio)
-        settle(
-            sentence,
-            bounds,
-            ratio_text,
-            holds if is_decided else None,
-            evidence_text,
-            simulated=simulated,
-        )
+        ratio_text = _number_text(row.time_ratio)
+        decision = holds if is_decided else None
+        _settle(sentence, bounds, ratio_text, decision, evidence_text, simulated=simulated)
 
 
 def compare(
@@ -377,16 +363,15 @@ def claim(
     boolean("simulated", simulated)
     measurements = list(evidence) if isinstance(evidence, Sequence) else [evidence]
     stable = [
-        measurement.stable
+        getattr(measurement, "stable", None) if isinstance(measurement, Result) else None
         for measurement in measurements
-        if isinstance(measurement, Result) and hasattr(measurement, "stable")
     ]
-    if len(stable) < len(measurements):
+    if None in stable:
         raise TypeError(
             "evidence must be what measure or compare returned, or a list of them; got "
             f"{evidence!r}"
         )
-    bounds = bound_text(at_least, at_most)
+    low, high, bounds = _bounds(at_least, at_most)
     if ratio is None:
         if measurements:
             raise ValueError(
@@ -399,7 +384,6 @@ def claim(
         raise TypeError(
             "a measured ratio needs evidence: what measure or compare returned, or a list of them"
         )
-    low, high = at_least or 0, math.inf if at_most is None else at_most
     holds: bool | None
     if all(stable):
         holds = low <= min(ratios) and max(ratios) <= high
@@ -412,17 +396,17 @@ def claim(
     else:
         holds = (low * _MARGIN <= min(ratios) and max(ratios) <= high / _MARGIN) or None
     evidence_text = "\n".join(str(measurement) for measurement in measurements)
-    settle(sentence, bounds, _ratios_text(ratios), holds, evidence_text, simulated=simulated)
+    _settle(sentence, bounds, _ratios_text(ratios), holds, evidence_text, simulated=simulated)
 
 
-def settle(
+def _settle(
     sentence: str,
     bounds: str,
     ratio_text: str,
     holds: bool | None,
     evidence_text: str,
     *,
-    simulated: bool = False,
+    simulated: bool,
 ) -> None:
     """Print ``sentence`` and what this machine says of it, or raise ClaimContradicted with
     ``evidence_text``.
@@ -439,9 +423,9 @@ def settle(
     print(f"{sentence} ({bounds})\nHere {verdict}")
 
 
-def bound_text(at_least: float | None, at_most: float | None) -> str:
-    """Return the bounds of a ratio in words; raises ValueError where they are missing or in the
-    wrong order.
+def _bounds(at_least: float | None, at_most: float | None) -> tuple[float, float, str]:
+    """Return the bounds of a ratio, and in words; raises ValueError where they are missing or in
+    the wrong order.
     """
     bounds = [
         real(name, bound)
@@ -453,32 +437,32 @@ def bound_text(at_least: float | None, at_most: float | None) -> str:
             f"at_least={at_least}, at_most={at_most}: give one or both, above 0, at_least the "
             "smaller"
         )
-    if len(bounds) == 2:
-        return f"{number_text(bounds[0])} to {number_text(bounds[1])} times"
-    return f"at {'most' if at_least is None else 'least'} {number_text(bounds[0])} times"
+    words = " to ".join(map(_number_text, bounds)) + " times"
+    if len(bounds) == 1:
+        words = f"at {'most' if at_least is None else 'least'} {words}"
+    return at_least or 0, math.inf if at_most is None else at_most, words
 
 
 def _ratios(ratio: object) -> list[float]:
     ratios = list(ratio) if isinstance(ratio, Sequence) and not isinstance(ratio, str) else [ratio]
-    values = [
-        value for value in ratios if isinstance(value, numbers.Real) and not isinstance(value, bool)
-    ]
-    if not ratios or len(values) < len(ratios):
+    if not ratios or not all(
+        isinstance(value, numbers.Real) and not isinstance(value, bool) for value in ratios
+    ):
         raise TypeError(
             "ratio must be a number (one time over another), several of them, or None; got "
             f"{ratio!r}"
         )
-    floats = [real("ratio", value) for value in values]
+    floats = [real("ratio", value) for value in ratios]
     if any(map(math.isnan, floats)):
         raise ValueError(f"ratio is not a number: {ratio!r}; a time of it was not measured")
     return floats
 
 
 def _ratios_text(ratios: Sequence[float]) -> str:
-    low, high = number_text(min(ratios)), number_text(max(ratios))
+    low, high = _number_text(min(ratios)), _number_text(max(ratios))
     return low if low == high else f"{low} to {high}"
 
 
-def number_text(value: float) -> str:
+def _number_text(value: float) -> str:
     """Return a number of times as text, to three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

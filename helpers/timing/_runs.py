@@ -18,15 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
 
 from helpers.checks import cpu_or_cuda, number, real, whole_number
-from helpers.results import Record, cell
+from helpers.results import Record, cell, derived
 
 Function = Callable[[], object]
 Clock = Callable[[], float]
@@ -39,8 +38,7 @@ _MOST_CALLS = 100_000
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 500
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """The seconds of one run: on the host's clock, and between two CUDA events (on a CPU the same
     number).
     """
@@ -131,8 +129,6 @@ def device_in_use() -> torch.device:
 
 @overload
 def chosen_device(device: str | torch.device) -> torch.device: ...
-@overload
-def chosen_device(device: None) -> None: ...
 @overload
 def chosen_device(device: str | torch.device | None) -> torch.device | None: ...
 def chosen_device(device: str | torch.device | None) -> torch.device | None:
@@ -407,58 +403,38 @@ def measure(
     # A warm-up that alone took the whole budget counts as a run: another one would cost as much
     # again.
     runs = [warm] if calls == 1 and clock() - begin_s >= latest_s(budget_s) else []
-    waiting_share, reason = _run_until_stable(
-        runs,
-        lambda: run(fn, calls, chosen, clock),
-        spent_s=lambda: clock() - begin_s,
-        read_waiting_share=read_waiting_share,
-        budget_s=budget_s,
-    )
-    calls_s = np.array([timed.host_s for timed in runs]) / calls
-    lower_s, median_s, upper_s = np.quantile(calls_s, [0.25, 0.5, 0.75]).tolist()
-    fields = {
-        "cold_s": cold_s,
-        "minimum_s": float(calls_s.min()),
-        "median_s": median_s,
-        "iqr_s": upper_s - lower_s,
-        "runs": len(runs),
-        "calls_per_run": calls,
-        "threads": torch.get_num_threads(),
-        "device": str(chosen),
-        "waiting_share": waiting_share,
-        "stable": not reason,
-        "reason": reason,
-    }
-    if chosen.type == "cpu":
-        return Timing(**fields)
-    return CudaTiming(
-        **fields, device_median_s=float(np.median([timed.device_s for timed in runs])) / calls
-    )
-
-
-def _run_until_stable(
-    runs: list[Run],
-    next_run: Callable[[], Run],
-    *,
-    spent_s: Callable[[], float],
-    read_waiting_share: Callable[[], float | None],
-    budget_s: float,
-) -> tuple[float | None, str]:
-    """Append runs until they are stable or the budget is spent; return the waiting share and why
-    not stable.
-    """
     next_look = _STABLE_RUNS
     while True:
-        runs.append(next_run())
-        spent = spent_s()
-        clock_stands_still = spent == 0 and len(runs) >= _STABLE_RUNS
-        is_over = (spent >= latest_s(budget_s) and len(runs) >= _FEWEST_RUNS) or clock_stands_still
-        if is_over or (len(runs) >= next_look and spent >= earliest_s(budget_s)):
+        runs.append(run(fn, calls, chosen, clock))
+        spent_s = clock() - begin_s
+        clock_stands_still = spent_s == 0 and len(runs) >= _STABLE_RUNS
+        is_spent = spent_s >= latest_s(budget_s) and len(runs) >= _FEWEST_RUNS
+        is_over = is_spent or clock_stands_still
+        if is_over or (len(runs) >= next_look and spent_s >= earliest_s(budget_s)):
             waiting_share = read_waiting_share()
             reason = why_disturbed(waiting_share) or _why_unstable([timed.host_s for timed in runs])
             if is_over or not reason:
-                return waiting_share, reason
+                break
             next_look = math.ceil(1.5 * len(runs))
+    calls_s = np.array([timed.host_s for timed in runs]) / calls
+    lower_s, median_s, upper_s = np.quantile(calls_s, [0.25, 0.5, 0.75]).tolist()
+    timing = Timing(
+        cold_s=cold_s,
+        minimum_s=float(calls_s.min()),
+        median_s=median_s,
+        iqr_s=upper_s - lower_s,
+        runs=len(runs),
+        calls_per_run=calls,
+        threads=torch.get_num_threads(),
+        device=str(chosen),
+        waiting_share=waiting_share,
+        stable=not reason,
+        reason=reason,
+    )
+    if chosen.type == "cpu":
+        return timing
+    device_median_s = float(np.median([timed.device_s for timed in runs])) / calls
+    return derived(CudaTiming, timing, device_median_s=device_median_s)
 
 
 def _why_unstable(runs_s: Sequence[float]) -> str:
@@ -526,9 +502,9 @@ def _rank(count: int, alpha: float) -> int:
     alpha / 2.
     """
     tail = 0.0
-    for heads in range(count + 1):
+    for heads in itertools.count():
         log_ways = math.lgamma(count + 1) - math.lgamma(heads + 1) - math.lgamma(count - heads + 1)
         tail += math.exp(log_ways - count * math.log(2))
         if tail > alpha / 2:
-            return heads
-    raise ValueError(f"alpha must be below 2; got {alpha}")
+            break
+    return heads

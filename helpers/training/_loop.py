@@ -78,11 +78,11 @@ def refuse_empty(examples: int, epoch: int = 1) -> None:
     """Raise ValueError where an epoch held no example."""
     if examples == 0:
         advice = (
-            "; a generator can be read once only: give a DataLoader or a list" if epoch > 1 else ""
+            "a generator can be read once only: give a DataLoader or a list"
+            if epoch > 1
+            else "give one with digits in it"
         )
-        raise ValueError(
-            f"the loader gave no batch in epoch {epoch}{advice or '; give one with digits in it'}"
-        )
+        raise ValueError(f"the loader gave no batch in epoch {epoch}; {advice}")
 
 
 def now_s(device: torch.device) -> float:
@@ -212,7 +212,8 @@ def train(
     rows, steps = [], []
     read_waiting_share = watch_waiting(time.perf_counter)
     with (
-        _keep_gradient_mode(),
+        # an interrupt while PyTorch switches gradients would leave them off for good
+        torch.set_grad_enabled(torch.is_grad_enabled()),
         _set_mode(model, training=True),
         seed_generators(loader, device, seed),
     ):
@@ -291,7 +292,8 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
     device = _device(model)
     correct_counts, examples = [], 0
     with (
-        _keep_gradient_mode(),
+        # an interrupt while PyTorch switches gradients would leave them off for good
+        torch.set_grad_enabled(torch.is_grad_enabled()),
         _set_mode(model, training=False),
         seed_generators(loader, device, 0),
         torch.no_grad(),
@@ -306,18 +308,6 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
             examples += len(batch.labels)
     refuse_empty(examples)
     return int(torch.stack(correct_counts).sum()) / examples
-
-
-@contextlib.contextmanager
-def _keep_gradient_mode() -> Iterator[None]:
-    """Turn gradients on or off as they were: an interrupt while PyTorch switches them leaves them
-    off for good.
-    """
-    before = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(before)
 
 
 def training_steps(
@@ -362,10 +352,8 @@ def _epoch_row(epoch: int, time_s: float, steps: Sequence[_Step]) -> EpochRow:
     for step, loss in enumerate(losses, start=1):
         _refuse_not_finite(loss, epoch, step)
     correct = int(torch.stack([step.correct for step in steps]).sum())
-    loss = (
-        math.fsum(loss * step.examples for loss, step in zip(losses, steps, strict=True)) / examples
-    )
-    return EpochRow(epoch=epoch, time_s=time_s, loss=loss, accuracy_share=correct / examples)
+    loss_sum = math.fsum(loss * step.examples for loss, step in zip(losses, steps, strict=True))
+    return EpochRow(epoch, time_s, loss=loss_sum / examples, accuracy_share=correct / examples)
 
 
 def adam(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
@@ -392,11 +380,8 @@ def trainable_device(model: nn.Module) -> torch.device:
 
 def _device(model: nn.Module) -> torch.device:
     if not isinstance(model, nn.Module):
-        description = (
-            f"the class {model.__name__}"
-            if isinstance(model, type)
-            else f"a {type(model).__name__}"
-        )
+        is_class = isinstance(model, type)
+        description = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
         raise TypeError(f"model is {description}; give a model, such as LeNet()")
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if not devices:

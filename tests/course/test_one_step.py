@@ -11,8 +11,14 @@ import re
 import pytest
 
 from helpers import hardware, roofline
-from helpers.links import PUBLISHED_LINKS
-from helpers.studies import decoding, gpu_execution, memory_hierarchy, serving, two_levels
+from helpers.studies import (
+    data_parallel,
+    decoding,
+    gpu_execution,
+    memory_hierarchy,
+    serving,
+    two_levels,
+)
 from tools.authoring.course import HERE
 from tools.authoring.rules import links
 
@@ -205,7 +211,7 @@ def what_would_change_it() -> list[str]:
     divided_s = (weights + caches + WRITTEN / 8) / RATE
     size = USERS * LLAMA.width * 2
     sums = 2 * LLAMA.layers
-    nvlink = PUBLISHED_LINKS["NVLink 4 (of an H100)"].link
+    nvlink = data_parallel.PUBLISHED_LINKS["NVLink 4 (of an H100)"].link
     node = two_levels.B200_ONE_NODE
     sum_s = node.times_s[size]
     sent = 2 * (node.gpus - 1) / node.gpus * size

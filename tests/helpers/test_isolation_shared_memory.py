@@ -125,7 +125,7 @@ def test_with_both_limits_each_holds():
 def test_the_ways_are_tried_in_turn(monkeypatch):
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux has the ways")
-    monkeypatch.setattr(processes.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(caller.shutil, "which", lambda tool: f"/bin/{tool}")
     monkeypatch.setattr(
         processes, "refusal", lambda command: "not permitted" if "--user" in command else ""
     )
@@ -136,7 +136,7 @@ def test_the_ways_are_tried_in_turn(monkeypatch):
 
 def test_where_no_way_works_each_reason_is_told(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(processes.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(caller.shutil, "which", lambda tool: f"/bin/{tool}")
     monkeypatch.setattr(processes, "refusal", lambda command: "not permitted")
     with pytest.raises(
         RuntimeError,
@@ -150,7 +150,7 @@ def test_where_no_way_works_each_reason_is_told(monkeypatch):
 )
 def test_other_systems_and_missing_tools_are_named(monkeypatch, platform, found, told):
     monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(processes.shutil, "which", lambda tool: found)
+    monkeypatch.setattr(caller.shutil, "which", lambda tool: found)
     with pytest.raises(RuntimeError, match=told):
         caller._shared_memory_entrance(MIB)
 

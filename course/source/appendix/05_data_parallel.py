@@ -30,6 +30,7 @@ import helpers
 from helpers import parallel, plotting, units
 from helpers.links import Link
 from helpers.ranks import RankError, Ranks, torchrun
+from helpers.studies.data_parallel import ddp_step
 
 # %% [markdown]
 # ## A rank that forgets a call
@@ -65,7 +66,7 @@ with Ranks(4, device="cpu") as ranks:
 def draw_buckets(bucket_kb, latency_ms):
     layers = [parallel.LayerCost(10e-3, 40e-3, 100_000)] * 4
     link = Link(10e6, latency_ms / 1000)
-    step = parallel.ddp_step(layers, world_size=4, link=link, bucket_bytes=bucket_kb * 1000)
+    step = ddp_step(layers, world_size=4, link=link, bucket_bytes=bucket_kb * 1000)
     took = units.text(step.step_s, "s")
     title = f"Buckets of {bucket_kb} kB and {latency_ms} ms of latency: {took} (modelled)"
     return plotting.gantt(step.activities(), title=title, until=0.65)

@@ -7,15 +7,15 @@ are those of GPipe, 1F1B, interleaved 1F1B and the zero-bubble schedule ZB-H1.
 A pipeline of p ranks carries a batch as m microbatches. Each stage has a forward pass of a
 microbatch and a backward pass, which "zero_bubble" cuts in two: the gradient of the stage's input
 ("backward"), for which the stage before it waits, and that of its weights ("backward-weight"), for
-which nobody waits. A schedule, modelled or measured, is the same dataclass, and what it says of
-bubbles and memory is computed from its actions.
+which nobody waits. What a schedule says of bubbles and memory is computed from its actions.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import chain, zip_longest
 from numbers import Real
 
@@ -178,7 +178,7 @@ class RankLoad(Record):
 
 
 class PipelineSchedule(Record):
-    """A schedule, modelled or measured: ``actions`` by rank and start, the first start at 0.
+    """A modelled schedule: ``actions`` by rank and start, the first start at 0.
 
     ``bubble_share`` is the share of all ranks' time in which they do nothing, ``bubble_ratio`` that
     idle time over the busy time: (p - 1) / m for GPipe, whose share is (p - 1) / (m + p - 1).
@@ -267,39 +267,43 @@ def pipeline_schedule(
             f"only 'zero_bubble' splits the backward pass; leave weight_s out for {name!r}"
         )
     stages = ranks * chunks
-    forward, backward = (
-        _stage_times("forward_s", forward_s, stages),
-        _stage_times("backward_s", backward_s, stages),
-    )
+    forward = _stage_times("forward_s", forward_s, stages)
+    whole = backward = _stage_times("backward_s", backward_s, stages)
     weight = (
-        [whole_s / 2 for whole_s in backward]
+        [stage_s / 2 for stage_s in whole]
         if weight_s is None
         else _stage_times("weight_s", weight_s, stages)
     )
     if name == "zero_bubble":
-        if any(
-            weight_time > backward_time
-            for weight_time, backward_time in zip(weight, backward, strict=True)
-        ):
+        backward = [stage_s - part_s for stage_s, part_s in zip(whole, weight, strict=True)]
+        if min(backward) < 0:
             raise ValueError(
-                f"weight_s is a part of backward_s and cannot be more; got {weight} of {backward}"
+                f"weight_s is a part of backward_s and cannot be more; got {weight} of {whole}"
             )
-        backward = [
-            backward_time - weight_time
-            for weight_time, backward_time in zip(weight, backward, strict=True)
-        ]
     durations = {FORWARD: forward, BACKWARD: backward, BACKWARD_WEIGHT: weight}
     orders = [
         rank_order(name, rank=rank, ranks=ranks, microbatches=microbatches, chunks=chunks)
         for rank in range(ranks)
     ]
-    delay_s = _stage_times("transfer_s", transfer_s, 1)[0]
-    return schedule_of(
-        name,
-        _simulate(orders, durations, delay_s),
+    actions = _simulate(orders, durations, *_stage_times("transfer_s", transfer_s, 1))
+    # The sort is stable, so that passes that take no time stay in their order.
+    actions.sort(key=lambda action: (action.rank, action.start_s))
+    duration_s = max(action.end_s for action in actions)
+    loads = tuple(
+        _load([action for action in actions if action.rank == rank], rank, duration_s)
+        for rank in range(ranks)
+    )
+    busy_s, whole_s = math.fsum(load.busy_s for load in loads), ranks * duration_s
+    return PipelineSchedule(
+        name=name,
         ranks=ranks,
         stages=stages,
         microbatches=microbatches,
+        duration_s=duration_s,
+        bubble_share=(whole_s - busy_s) / whole_s if whole_s else 0.0,
+        bubble_ratio=(whole_s - busy_s) / busy_s if busy_s else 0.0,
+        loads=loads,
+        actions=tuple(actions),
     )
 
 
@@ -317,30 +321,22 @@ def _simulate(
 ) -> list[PipelineAction]:
     ranks, stages = len(orders), len(durations_s[FORWARD])
     ended_s: dict[Step, float] = {}
-    free_s, positions = [0.0] * ranks, [0] * ranks
+    free_s, queues = [0.0] * ranks, [deque(order) for order in orders]
     actions: list[PipelineAction] = []
-    while any(positions[rank] < len(order) for rank, order in enumerate(orders)):
+    while any(queues):
         action_count = len(actions)
-        for rank, order in enumerate(orders):
-            while positions[rank] < len(order):
-                step = order[positions[rank]]
-                dependencies = list(_needs(step, stages))
-                if not all(dependency in ended_s for dependency in dependencies):
-                    break
+        for rank, queue in enumerate(queues):
+            while queue and all(need in ended_s for need in _needs(queue[0], stages)):
+                step = queue.popleft()
                 ready_s = [
-                    ended_s[dependency] + (transfer_s if dependency[1] % ranks != rank else 0.0)
-                    for dependency in dependencies
+                    ended_s[need] + (transfer_s if need[1] % ranks != rank else 0.0)
+                    for need in _needs(step, stages)
                 ]
                 start_s = max([free_s[rank], *ready_s])
                 ended_s[step] = free_s[rank] = start_s + durations_s[step[0]][step[1]]
                 actions.append(PipelineAction(rank, start_s, free_s[rank], *step))
-                positions[rank] += 1
         if len(actions) == action_count:
-            stuck = [
-                orders[rank][positions[rank]]
-                for rank in range(ranks)
-                if positions[rank] < len(orders[rank])
-            ]
+            stuck = [queue[0] for queue in queues if queue]
             raise RuntimeError(f"the ranks wait for each other for ever: next are {stuck}")
     return actions
 
@@ -355,42 +351,6 @@ def _needs(step: Step, stages: int) -> Iterable[Step]:
             yield BACKWARD, stage + 1, microbatch
     if kind == BACKWARD_WEIGHT:
         yield BACKWARD, stage, microbatch
-
-
-def schedule_of(
-    name: str, actions: Iterable[PipelineAction], *, ranks: int, stages: int, microbatches: int
-) -> PipelineSchedule:
-    """Return the schedule of ``actions``, modelled or measured, moved to start at 0.
-
-    Raises ValueError where there are none.
-    """
-    ordered_actions = list(actions)
-    if not ordered_actions:
-        raise ValueError("no actions: a schedule needs at least one")
-    zero_s = min(action.start_s for action in ordered_actions)
-    # The sort is stable, so that passes that take no time stay in their order.
-    ordered_actions.sort(key=lambda action: (action.rank, action.start_s))
-    shifted_actions = tuple(
-        replace(action, start_s=action.start_s - zero_s, end_s=action.end_s - zero_s)
-        for action in ordered_actions
-    )
-    duration_s = max(action.end_s for action in shifted_actions)
-    loads = tuple(
-        _load([action for action in shifted_actions if action.rank == rank], rank, duration_s)
-        for rank in range(ranks)
-    )
-    busy_s, whole_s = math.fsum(load.busy_s for load in loads), ranks * duration_s
-    return PipelineSchedule(
-        name=name,
-        ranks=ranks,
-        stages=stages,
-        microbatches=microbatches,
-        duration_s=duration_s,
-        bubble_share=(whole_s - busy_s) / whole_s if whole_s else 0.0,
-        bubble_ratio=(whole_s - busy_s) / busy_s if busy_s else 0.0,
-        loads=loads,
-        actions=shifted_actions,
-    )
 
 
 def _load(actions: list[PipelineAction], rank: int, duration_s: float) -> RankLoad:

@@ -1,4 +1,5 @@
-"""A collective's messages between ranks, and steps whose layers sleep over a slow link.
+"""A collective's messages between ranks, and a step over a slow link: modelled, and of layers that
+sleep.
 
 Lessons 05, 06 and 08.
 """

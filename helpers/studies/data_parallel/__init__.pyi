@@ -5,7 +5,9 @@ from ._devices import (
     step_times as step_times,
 )
 from ._execution import execute as execute, measure_message_overhead as measure_message_overhead
+from ._modelling import ddp_step as ddp_step, ring_frames as ring_frames
 from ._published import (
+    PUBLISHED_LINKS as PUBLISHED_LINKS,
     TWO_GPUS as TWO_GPUS,
     TWO_GPUS_SOURCE as TWO_GPUS_SOURCE,
     TwoGpuRun as TwoGpuRun,

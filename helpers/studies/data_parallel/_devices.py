@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,24 +28,15 @@ class SleepingLayer(nn.Module):
 
     ``weight`` has ``parameters`` float32 elements, so its gradient is 4 x ``parameters`` bytes; it
     exists when the backward sleep has ended. Inputs and outputs have any shape, and the arithmetic
-    is real: gradients are exact. ``recorder`` notes each pass in the lane ``lane``. Raises
-    ValueError for a negative time or no parameter. Lesson 05.
+    is real: gradients are exact. A ``recorder`` that it is given notes each pass in the lane
+    "device". Raises ValueError for a negative time or no parameter. Lesson 05.
     """
 
-    def __init__(
-        self,
-        forward_s: float,
-        backward_s: float,
-        *,
-        parameters: int = 1,
-        name: str = "",
-        recorder: Recorder | None = None,
-        lane: str = "device",
-    ) -> None:
+    def __init__(self, forward_s: float, backward_s: float, *, parameters: int = 1) -> None:
         super().__init__()
         self.forward_s = number("forward_s", forward_s, at_least=0)
         self.backward_s = number("backward_s", backward_s, at_least=0)
-        self.name, self.recorder, self.lane = name, recorder, lane
+        self.recorder: Recorder | None = None
         self.weight = nn.Parameter(torch.zeros(whole_number("parameters", parameters)))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -56,23 +48,14 @@ class SleepingLayer(nn.Module):
 
     @property
     def cost(self) -> costs.LayerCost:
-        """The cost of the layer, for ``costs.ddp_step``. Lesson 05."""
-        return costs.LayerCost(
-            self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size()
-        )
+        """The cost of the layer, for :func:`ddp_step`. Lesson 05."""
+        return costs.LayerCost(self.forward_s, self.backward_s, self.weight.nbytes)
 
     def _sleep(self, duration_s: float, kind: str) -> None:
         start_s = time.perf_counter()
         sleep_until(start_s + duration_s)
         if self.recorder is not None:
-            self.recorder.add(self.lane, start_s, time.perf_counter(), kind=kind, label=self.name)
-
-    def extra_repr(self) -> str:
-        """Return the text that ``print`` shows between the brackets."""
-        return (
-            f"forward_s={self.forward_s}, backward_s={self.backward_s}, "
-            f"parameters={self.weight.numel()}"
-        )
+            self.recorder.add("device", start_s, time.perf_counter(), kind=kind)
 
 
 class Nap(torch.autograd.Function):
@@ -89,6 +72,7 @@ class Nap(torch.autograd.Function):
         return gradient, None
 
 
+@dataclass
 class SlowReducer:
     """Averages DDP's buckets over a slow link, one after the other, while the backward pass goes
     on.
@@ -98,19 +82,12 @@ class SlowReducer:
     collects the bytes of each bucket sent.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        *,
-        wire_dtype: torch.dtype | None,
-        all_reduce_s: costs.CollectiveModel,
-        recorder: Recorder | None,
-        lane: str,
-        group: dist.ProcessGroup | None,
-    ) -> None:
-        self.link, self.wire_dtype, self.all_reduce_s = link, wire_dtype, all_reduce_s
-        self.recorder, self.lane, self.group = recorder, lane, group
-        self.bucket_bytes: list[int] = []
+    link: Link
+    recorder: Recorder | None
+    group: dist.ProcessGroup
+    bucket_bytes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._free_s = float("-inf")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slow link")
 
@@ -121,25 +98,21 @@ class SlowReducer:
         Lesson 05.
         """
         buffer = bucket.buffer()
-        wire_tensor = (
-            buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
-        )
         world_size = dist.get_world_size(self.group)
-        wire_tensor.div_(world_size)
-        self.bucket_bytes.append(wire_tensor.nbytes)
-        work = dist.all_reduce(wire_tensor, group=self.group, async_op=True)
+        buffer.div_(world_size)
+        self.bucket_bytes.append(buffer.nbytes)
+        work = dist.all_reduce(buffer, group=self.group, async_op=True)
         devices = [buffer.device] if buffer.is_cuda else None
         future: torch.futures.Future = torch.futures.Future(devices=devices)
         label = f"bucket {bucket.index()}"
         self._thread.submit(
-            self._carry, work, wire_tensor, buffer, future, label, world_size, time.perf_counter()
+            self._carry, work, buffer, future, label, world_size, time.perf_counter()
         )
         return future
 
     def _carry(
         self,
         work: dist.Work,
-        wire_tensor: torch.Tensor,
         buffer: torch.Tensor,
         future: torch.futures.Future,
         label: str,
@@ -148,17 +121,16 @@ class SlowReducer:
     ) -> None:
         try:
             work.wait()
-            if wire_tensor.is_cuda:
-                torch.cuda.current_stream(wire_tensor.device).synchronize()
+            if buffer.is_cuda:
+                torch.cuda.current_stream(buffer.device).synchronize()
             waiting_s, start_s = max(called_s, self._free_s), max(time.perf_counter(), self._free_s)
-            size_bytes = wire_tensor.nbytes
-            self._free_s = start_s + self.all_reduce_s(world_size, size_bytes, link=self.link)
+            self._free_s = start_s + costs.ring_all_reduce_s(
+                world_size, buffer.nbytes, link=self.link
+            )
             sleep_until(self._free_s)
             if self.recorder is not None:
-                self.recorder.add(self.lane, waiting_s, start_s, kind="waiting")
-                self.recorder.add(self.lane, start_s, self._free_s, kind="all-reduce", label=label)
-            if wire_tensor is not buffer:
-                buffer.copy_(wire_tensor)
+                self.recorder.add("link", waiting_s, start_s, kind="waiting")
+                self.recorder.add("link", start_s, self._free_s, kind="all-reduce", label=label)
         except Exception as error:  # DDP waits for the future: it must hear of everything
             future.set_exception(error)
         else:
@@ -166,22 +138,14 @@ class SlowReducer:
 
 
 def slow_link(
-    model: nn.parallel.DistributedDataParallel,
-    link: Link,
-    *,
-    wire_dtype: torch.dtype | None = None,
-    all_reduce_s: costs.CollectiveModel = costs.ring_all_reduce_s,
-    recorder: Recorder | None = None,
-    lane: str = "link",
+    model: nn.parallel.DistributedDataParallel, link: Link, *, recorder: Recorder | None = None
 ) -> SlowReducer:
     """Let ``model`` average its gradients as over ``link``: a communication hook on DDP.
 
-    The link carries one bucket after the other, each for
-    ``all_reduce_s(world_size, bytes, link=link)`` seconds. ``wire_dtype`` (``torch.float16``) is
-    the type in which gradients travel; they come back in their own. ``recorder`` notes each bucket
-    in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
-    slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a
-    second.
+    The link carries one bucket after the other, each as long as a ring all-reduce takes.
+    ``recorder`` notes each bucket in the lane "link", and before it, as "waiting", how long the
+    free link waited for it: for the slowest rank, and for the sum that the processes really make.
+    DDP takes one hook, and refuses a second.
 
     Raises TypeError for a model that is not a DistributedDataParallel.
     """
@@ -190,14 +154,7 @@ def slow_link(
             f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it "
             "first"
         )
-    reducer = SlowReducer(
-        link,
-        wire_dtype=wire_dtype,
-        all_reduce_s=all_reduce_s,
-        recorder=recorder,
-        lane=lane,
-        group=model.process_group,
-    )
+    reducer = SlowReducer(link, recorder, model.process_group)
     model.register_comm_hook(None, reducer.reduce)
     return reducer
 

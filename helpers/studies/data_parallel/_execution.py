@@ -8,12 +8,14 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-from helpers.links import Link, Port, Recorder, sleep_until
+from helpers.links import Link, Port, sleep_until
 from helpers.parallel import _collectives as collectives
 from helpers.results import Record
 from helpers.studies.data_parallel._devices import step_times
@@ -38,7 +40,6 @@ def execute(
     tensor: torch.Tensor,
     *,
     link: Link | None = None,
-    recorder: Recorder | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
     """Carry ``planned`` out with torch.distributed's send and receive; every rank of ``group``
@@ -49,7 +50,6 @@ def execute(
 
     Over a ``link`` the source and the target of a message sleep from the moment it is handed over
     for as long as the link would need; what the machine itself needs for the message comes on top.
-    ``recorder`` notes every message.
 
     Raises RuntimeError where torch.distributed is not initialised, and ValueError for a group or a
     tensor that does not fit ``planned``. Lesson 05.
@@ -63,19 +63,34 @@ def execute(
         raise ValueError(
             f"the collective is for {planned.world_size} ranks, and here are {world_size}"
         )
-    collectives.check_input(planned, rank, tuple(tensor.shape))
+    brought = own_elements(planned, rank, operation="all_gather")
+    buffer = tensor.new_zeros(planned.length)
+    if tensor.shape != buffer[brought].shape:
+        raise ValueError(
+            f"rank {rank} brings {len(buffer[brought])} elements in one dimension to this "
+            f"{planned.operation} of {planned.length}; got the shape {tuple(tensor.shape)}"
+        )
     if tensor.element_size() != planned.element_bytes:
         has = tensor.element_size()
         raise ValueError(
             f"the collective counts {planned.element_bytes} bytes an element, and a "
             f"{tensor.dtype} has {has}; give collective(..., element_bytes={has})"
         )
-    buffer = tensor.new_zeros(planned.length)
-    buffer[slice(*collectives.input_bounds(planned, rank))] = tensor.detach()
+    buffer[brought] = tensor.detach()
     ports = None if link is None else (Port(link), Port(link))
-    for messages in _messages_of(planned, rank):
-        _step(buffer, messages, rank=rank, ports=ports, recorder=recorder, group=group)
-    return buffer[slice(*collectives.result_bounds(planned, rank))].clone()
+    own_messages = [
+        message for message in planned.messages if rank in (message.source, message.target)
+    ]
+    for _, messages in groupby(own_messages, key=lambda message: message.step):
+        _step(buffer, list(messages), rank=rank, ports=ports, group=group)
+    return buffer[own_elements(planned, rank, operation="reduce_scatter")].clone()
+
+
+def own_elements(planned: collectives.Collective, rank: int, *, operation: str) -> slice:
+    """Return which of all elements are those of ``rank``: its chunk in ``operation``, else all."""
+    if planned.operation != operation:
+        return slice(0, planned.length)
+    return slice(*collectives.chunk(rank, planned.world_size, length=planned.length))
 
 
 def rank_device() -> torch.device:
@@ -86,24 +101,14 @@ def rank_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
-def _messages_of(collective: collectives.Collective, rank: int) -> list[list[collectives.Message]]:
-    steps: dict[int, list[collectives.Message]] = {}
-    for message in collective.messages:
-        if rank in (message.source, message.target):
-            steps.setdefault(message.step, []).append(message)
-    return [steps[step] for step in sorted(steps)]
-
-
 def _step(
     buffer: torch.Tensor,
     messages: list[collectives.Message],
     *,
     rank: int,
     ports: tuple[Port, Port] | None,
-    recorder: Recorder | None,
     group: dist.ProcessGroup | None,
 ) -> None:
-    posted_s = time.perf_counter()
     operations, received = [], []
     for message in messages:
         values = buffer[message.start : message.stop]
@@ -128,22 +133,11 @@ def _step(
             chunk += values
         else:
             chunk.copy_(values)
-    spans = []
-    for message in messages:
-        out = message.source == rank
-        span_s = (posted_s, handed_over_s)
-        if ports is not None:
-            span_s = ports[0 if out else 1].occupy(message.size_bytes, from_s=handed_over_s)
-        spans.append((out, message, span_s))
-    sleep_until(max(end_s for _, _, (_, end_s) in spans))
-    if recorder is not None:
-        for out, message, span_s in spans:
-            lane, kind = (
-                f"rank {rank} {'sends' if out else 'receives'}",
-                "send" if out else "receive",
-            )
-            label = f"to {message.target}" if out else f"from {message.source}"
-            recorder.add(lane, *span_s, kind=kind, label=label)
+    if ports is not None:
+        for message in messages:
+            port = ports[0 if message.source == rank else 1]
+            port.occupy(message.size_bytes, from_s=handed_over_s)
+        sleep_until(max(port.free_s for port in ports))
 
 
 class MessageOverhead(Record):
@@ -186,7 +180,8 @@ def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOv
             f"{repeats!r} repeats"
         )
     times = ranks.run(_exchange_times, (_SMALL_ELEMENTS, _LARGE_ELEMENTS), repeats)
-    small_s, large_s = (list(map(max, *column)) for column in zip(*times, strict=True))
+    # (ranks, sizes, repeats) -> (sizes, repeats)
+    small_s, large_s = np.max(times, axis=0).tolist()
     element_bytes = torch.float32.itemsize
     apart_bytes = (_LARGE_ELEMENTS - _SMALL_ELEMENTS) * element_bytes
     per_byte_s = max(0.0, min(large_s) - min(small_s)) / apart_bytes

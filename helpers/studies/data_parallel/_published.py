@@ -1,9 +1,10 @@
-"""What others have measured of data parallel training:
-https://github.com/huggingface/transformers/issues/9371.
+"""What others have measured of data parallel training
+(https://github.com/huggingface/transformers/issues/9371), and links that are on sale.
 """
 
 from __future__ import annotations
 
+from helpers.links import Link
 from helpers.results import Record
 
 
@@ -37,3 +38,41 @@ TWO_GPUS = (
     TwoGpuRun(355e6, 512, 123.5e-3, 375.0e-3),
     TwoGpuRun(774e6, 512, 246.5e-3, 761.1e-3),
 )
+
+
+class PublishedLink(Record):
+    """A link that is on sale: one direction of it, without latency, and who says so. Lesson 05."""
+
+    link: Link
+    source: str
+
+
+# One direction each. Of PCI Express 128 of 130 bits are data; NVLink is stated for both directions
+# together.
+PUBLISHED_LINKS = {
+    name: PublishedLink(Link(bytes_per_s), source)
+    for name, bytes_per_s, source in (
+        ("Ethernet, 100 Gbit/s", 100e9 / 8, "IEEE 802.3 (100GBASE)"),
+        (
+            "PCI Express 4.0 x16",
+            16 * 16e9 * 128 / 130 / 8,
+            "PCI-SIG, specification 4.0: 16 GT/s a lane",
+        ),
+        ("InfiniBand NDR", 400e9 / 8, "InfiniBand Trade Association: 400 Gbit/s on 4 lanes"),
+        (
+            "PCI Express 5.0 x16",
+            16 * 32e9 * 128 / 130 / 8,
+            "PCI-SIG, specification 5.0: 32 GT/s a lane",
+        ),
+        (
+            "NVLink 3 (of an A100)",
+            600e9 / 2,
+            "NVIDIA, Ampere Architecture In-Depth: half of 600 GB/s",
+        ),
+        (
+            "NVLink 4 (of an H100)",
+            900e9 / 2,
+            "NVIDIA, Hopper Architecture In-Depth: half of 900 GB/s",
+        ),
+    )
+}

@@ -5,7 +5,7 @@ who waits for whom.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -71,7 +71,7 @@ def record_steps(
             "SleepingLayers"
         )
     for layer in layers:
-        layer.recorder, layer.lane = recorder, "device"
+        layer.recorder = recorder
     inputs = torch.ones(2, device=layers[0].weight.device)
     recorded_steps: list[tuple[Activity, ...]] = []
 
@@ -81,16 +81,15 @@ def record_steps(
             with recorder.activity("device", kind="late"):
                 sleep_for(late_s)
         ddp(inputs).sum().backward()
-        recorded_steps.append(tuple(map(partial(_label_rank, rank), recorder.activities)))
+        recorded_steps.append(
+            tuple(
+                replace(activity, lane=f"rank {rank} {activity.lane}")
+                for activity in recorder.activities
+            )
+        )
 
     times_s = step_times(step, repeats=repeats)
     return RankSteps(tuple(times_s), tuple(recorded_steps[-repeats:]))
-
-
-def _label_rank(rank: int, activity: Activity) -> Activity:
-    """Return an activity in the lane of its rank."""
-    lane = f"rank {rank} {activity.lane}"
-    return Activity(lane, activity.start_s, activity.end_s, activity.kind, activity.label)
 
 
 def fastest_step(ranks: Sequence[RankSteps]) -> SimulatedStep:
@@ -105,11 +104,7 @@ def fastest_step(ranks: Sequence[RankSteps]) -> SimulatedStep:
     Raises ValueError for no rank, and for ranks with unlike many steps. Lesson 05.
     """
     rank_steps = members("ranks", ranks, "RankSteps, one per rank", kind=RankSteps)
-    if (
-        not rank_steps
-        or len({len(rank.step_s) for rank in rank_steps}) != 1
-        or not rank_steps[0].step_s
-    ):
+    if len({len(rank.step_s) for rank in rank_steps}) != 1 or not rank_steps[0].step_s:
         raise ValueError(
             "ranks has no steps, or ranks of unlike many; give what record_steps returned on every "
             "rank"

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from helpers import plotting
 from helpers.plotting import COLOURS, MODELLED, Curves, Menu, Series, Slider, Span
+from helpers.results import derived
 from helpers.studies.data_parallel._sleeping_steps import SimulatedStep
 
 _KINDS = {"all-reduce": "sending, a bucket", "waiting": "waiting, a full bucket", "late": "late"}
@@ -31,17 +32,10 @@ def draw_step(step: SimulatedStep, *, ranks: Sequence[int], title: str) -> Figur
         activities = [activity for activity in step.timeline.activities if activity.lane in lanes]
         if not activities:
             raise ValueError(f"rank {rank} is not in this step; give ranks that were recorded")
+        activities.sort(key=lambda activity: (activity.lane, activity.start_s))
         spans += [
-            Span(
-                activity.lane,
-                activity.start_s,
-                activity.end_s,
-                _KINDS.get(activity.kind, activity.kind),
-                activity.label,
-            )
-            for activity in sorted(
-                activities, key=lambda activity: (activity.lane, activity.start_s)
-            )
+            derived(Span, activity, kind=_KINDS.get(activity.kind, activity.kind))
+            for activity in activities
         ]
     return plotting.gantt(spans, title=title)
 

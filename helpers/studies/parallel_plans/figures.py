@@ -63,8 +63,8 @@ def draw_ring(
 
     ``chunks[rank][chunk]`` are these ranks. ``moves`` are (source, target, chunk) of what is sent
     in this step, arrows; a chunk with the terms of all ranks is framed. ``title`` stands above the
-    drawing. ``parallel.ring_frames(4)`` has all of them, a frame a step. Raises ValueError for more
-    than 8 ranks, and for a rank or a chunk that is not there. Lesson 05.
+    drawing. ``data_parallel.ring_frames(4)`` has all of them, a frame a step. Raises ValueError for
+    more than 8 ranks, and for a rank or a chunk that is not there. Lesson 05.
     """
     state = _state(chunks)
     ranks, rows = len(state), len(state[0])

@@ -4,15 +4,16 @@ those of one ring.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import torch
-import torch.distributed as dist
 
 from helpers.checks import whole_number
 from helpers.links import Link
 from helpers.results import Record
+from helpers.studies.data_parallel._devices import step_times
 from helpers.studies.data_parallel._execution import RankPool
 from helpers.studies.two_levels._rings import NODES, Ring, node_rings
 
@@ -143,7 +144,7 @@ def _times(
     fast: Link,
     slow: Link,
     repeats: int,
-) -> list[list[tuple[float, ...]]]:
+) -> list[list[list[float]]]:
     """Return, for each count of elements and each repeat, this rank's seconds of the ring and of
     the two levels.
     """
@@ -152,33 +153,25 @@ def _times(
             Ring(slow).all_reduce,
             lambda tensor: hierarchical_all_reduce(tensor, inside, outside),
         )
-        return [_taken_s(programs, torch.full((count,), 10.0**rank), repeats) for count in counts]
+        return [_turns_s(programs, torch.full((count,), 10.0**rank), repeats) for count in counts]
 
 
-def _taken_s(
+def _turns_s(
     programs: Sequence[Callable[[torch.Tensor], object]], tensor: torch.Tensor, repeats: int
-) -> list[tuple[float, ...]]:
+) -> list[list[float]]:
     """Return the seconds of each program in each of ``repeats`` rounds, after a round that also
     connects the ranks.
     """
+    calls = [partial(program, tensor) for program in programs]
     rounds = []
     for _ in range(1 + repeats):
-        taken_s = []
-        for program in programs:
-            dist.barrier()
-            start_s = time.perf_counter()
-            program(tensor)
-            taken_s.append(time.perf_counter() - start_s)
-        rounds.append(tuple(taken_s))
+        rounds.append([step_times(call, repeats=1, warm_ups=0)[0] for call in calls])
     return rounds[1:]
 
 
-def _compare_times(size_bytes: int, times: list[list[tuple[float, ...]]]) -> ComparedAllReduces:
+def _compare_times(size_bytes: int, times: list[list[list[float]]]) -> ComparedAllReduces:
     """Return the comparison of one size from the times of each rank: a pair for each repeat."""
-    rows = [
-        [max(taken) for taken in zip(*together, strict=True)]
-        for together in zip(*times, strict=True)
-    ]
-    ring, two_levels = (sorted(column) for column in zip(*rows, strict=True))
+    # (ranks, repeats, 2) -> (2, repeats), the fastest repeat first
+    ring, two_levels = np.sort(np.max(times, axis=0), axis=0).T.tolist()
     stable = all(column[1] <= (1 + _STABLE_SHARE) * column[0] for column in (ring, two_levels))
     return ComparedAllReduces(size_bytes, ring[0], two_levels[0], ring[0] / two_levels[0], stable)

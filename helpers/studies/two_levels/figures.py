@@ -4,7 +4,7 @@ leaving a node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,21 +108,18 @@ def vectors() -> list[list[list[int | None]]]:
     """Return the values of both halves on each GPU at each step, None for a half that a GPU does
     not have.
     """
-    values = {rank: 10**rank for node in NODES for rank in node}
-    node_sums = {rank: sum(values[peer] for peer in node) for node in NODES for rank in node}
-    total = sum(values.values())
-    share = {rank: position for node in NODES for position, rank in enumerate(node)}
+    values = [1, 10, 100, 1000]
+    node_sums = [sum(values[peer] for peer in node) for node in NODES for _ in node]
+    totals = [sum(values)] * len(values)
 
-    def keep_own_half(results: Mapping[int, int]) -> list[list[int | None]]:
-        return [
-            [results[rank] if half == share[rank] else None for half in range(2)] for rank in values
-        ]
+    def keep_own_half(sums: Sequence[int]) -> list[list[int | None]]:
+        return [[None, total] if rank % 2 else [total, None] for rank, total in enumerate(sums)]
 
     return [
-        [[value] * 2 for value in values.values()],
+        [[value, value] for value in values],
         keep_own_half(node_sums),
-        keep_own_half(dict.fromkeys(values, total)),
-        [[total] * 2 for _ in values],
+        keep_own_half(totals),
+        [[total, total] for total in totals],
     ]
 
 
@@ -167,9 +164,7 @@ def draw_sizes(
             markeredgecolor=INK,
             label=f"{name} (published)",
         )
-    axes.set(
-        xscale="log", yscale="log", xlabel="bytes of the tensor", ylabel="time of the all-reduce"
-    )
+    axes.set(yscale="log", xlabel="bytes of the tensor", ylabel="time of the all-reduce")
     axes.set_xscale("log", base=2)
     axes.set_xticks([2**power for power in (15, 20, 25, 30, 34)])
     plotting.unit_axis(axes, "x", "B", binary=True)
@@ -219,8 +214,8 @@ def explore_leaving() -> None:
 
 
 def _row_top(rank: int) -> float:
-    number = next(index for index, node in enumerate(NODES) if rank in node)
-    return _TOP_IN + rank * (_ROW_IN + 0.06) + number * _NODE_GAP_IN
+    node = rank // len(NODES[0])
+    return _TOP_IN + rank * (_ROW_IN + 0.06) + node * _NODE_GAP_IN
 
 
 def _colour(value: int) -> str:

@@ -126,59 +126,20 @@ def test_buckets_are_the_ones_that_ddp_makes(elements, data) -> None:
     """
     # full to the byte
     filled = st.sampled_from([*itertools.accumulate(4 * count for count in reversed(elements))])
-    cap, first = (
-        data.draw(filled | st.integers(1, 100_000)),
-        data.draw(st.none() | filled | st.integers(1, 10_000)),
-    )
+    cap = data.draw(filled | st.integers(1, 100_000))
     gradients = [torch.empty(count) for count in reversed(elements)]
-    limits = [cap if first is None else first, cap]
-    theirs, _ = dist._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients))
-    ours = costs.bucket_layers(
-        [4 * count for count in elements], bucket_bytes=cap, first_bucket_bytes=first
-    )
+    theirs, _ = dist._compute_bucket_assignment_by_size(gradients, [cap], [False] * len(gradients))
+    ours = costs.bucket_layers([4 * count for count in elements], bucket_bytes=cap)
     assert [[len(elements) - 1 - layer for layer in bucket] for bucket in ours] == theirs
 
 
-def test_the_first_bucket_is_ddps_and_layers_without_bytes_are_in_none() -> None:
-    assert costs.FIRST_BUCKET_BYTES == dist._DEFAULT_FIRST_BUCKET_BYTES
+def test_layers_without_bytes_are_in_no_bucket() -> None:
     assert costs.bucket_layers([4, 0, 4], bucket_bytes=100) == ((2, 0),)
     with pytest.raises(ValueError, match="bucket_bytes=0 is too small"):
         costs.bucket_layers([4], bucket_bytes=0)
-
-
-def test_the_buckets_queue_for_the_link_by_hand() -> None:
-    """Three layers of 1 s forward and 2 s backward, 3 bytes each, an all-reduce of 1 s a byte."""
-    layers = [LayerCost(1.0, 2.0, 3)] * 3
-
-    def byte_a_second(world_size: int, size_bytes: float, *, link: Link) -> float:
-        return size_bytes
-
-    given = {"world_size": 2, "link": SLOW, "all_reduce_s": byte_a_second}
-    step = costs.ddp_step(layers, bucket_bytes=3, **given)
-    assert [(each.ready_s, each.start_s, each.end_s) for each in step.buckets] == [
-        (5, 5, 8),
-        (7, 8, 11),
-        (9, 11, 14),
-    ]
-    assert (step.step_s, step.compute_s, step.link_s, step.exposed_s) == (14, 9, 9, 5)
-    assert costs.ddp_step(layers, bucket_bytes=3, overlap=False, **given).step_s == 18
-    # one bucket hides nothing
-    assert costs.ddp_step(layers, bucket_bytes=100, **given).step_s == 18
-    # 5 + 1.5, 8.5, 10.5
-    assert costs.ddp_step(layers, bucket_bytes=3, wire_share=0.5, **given).step_s == 10.5
-    accumulated = costs.ddp_step(layers, bucket_bytes=3, micro_batches=3, **given)
-    assert (accumulated.step_s, accumulated.exposed_s) == (18 + 14, 5)
-    frozen = costs.ddp_step([LayerCost(1.0, 2.0, 0)], **given)
-    assert (frozen.step_s, frozen.buckets) == (3, ())
-    assert len(step.activities()) == 4
     for wrong in ((-1.0, 2.0, 3), (1.0, float("nan"), 3), (1.0, 2.0, float("inf"))):
         with pytest.raises(ValueError, match="; give a finite number, 0 or more"):
             LayerCost(*wrong)
-    for wrong in ({"micro_batches": 0}, {"wire_share": 0.0}, {"wire_share": 2.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
-            costs.ddp_step(layers, **given, **wrong)
-    with pytest.raises(ValueError, match="at least one layer"):
-        costs.ddp_step([], **given)
 
 
 def test_a_timeline_starts_at_zero_and_counts_overlaps_once() -> None:

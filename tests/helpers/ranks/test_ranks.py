@@ -105,9 +105,9 @@ def test_results_stand_in_rank_order_and_the_group_is_initialised(three):
 
 def test_a_warm_run_starts_nothing(three):
     three.run(EMPTY)
-    pids, rounds = dict(three._pool.pids), three._pool.rounds
+    pids, token = dict(three._pool.pids), three._pool._token
     three.run(EMPTY)
-    assert (three._pool.pids, three._pool.rounds) == (pids, rounds)
+    assert (three._pool.pids, three._pool._token) == (pids, token)
 
 
 @pytest.mark.timed
@@ -711,7 +711,7 @@ def test_the_first_to_fail_is_no_rank_that_tells_of_its_peers():
     gone = failures.RankState(2, "died", "died")
     assert failures.error([lost, own, later], limit_s=None).rank == 1
     assert failures.error([lost, own, gone], limit_s=None).rank == 2
-    done = failures.returned_state(1, "")
+    done = failures.RankState(1, "returned", "returned")
     assert failures.error([lost, done], limit_s=None).rank == 0
     waits = failures.RankState(0, "running", "was still running", by_peers=True)
     assert failures.error([waits, failures.running_state(1, "", "")], limit_s=2.5).rank == 1

@@ -33,7 +33,7 @@ def script(tmp_path):
     return write
 
 
-def test_two_nodes_train_together(script):
+def test_two_ranks_train_together(script):
     path = script("""
         import sys
         import torch, torch.distributed as dist
@@ -44,9 +44,9 @@ def test_two_nodes_train_together(script):
         print("done", file=sys.stderr)
         dist.destroy_process_group()
     """)  # noqa: E501
-    run = torchrun(path, nproc_per_node=1, nnodes=2, args=["--steps", "3"], timeout_s=240)
-    assert (run.exit_code, run.restarts, run.nodes, run.ranks_per_node) == (0, 0, 2, 1)
-    assert [(rank.rank, rank.node) for rank in run.ranks] == [(0, 0), (1, 1)]
+    run = torchrun(path, nproc_per_node=2, args=["--steps", "3"], timeout_s=240)
+    assert (run.exit_code, run.restarts) == (0, 0)
+    assert [rank.rank for rank in run.ranks] == [0, 1]
     assert [rank.output for rank in run.ranks] == [
         f"rank {rank} of 2 sum 3 --steps 3\n" for rank in (0, 1)
     ]
@@ -155,8 +155,8 @@ def test_bad_input_is_refused(script, tmp_path):
     path = script("")
     with pytest.raises(ValueError, match="nproc_per_node=0 is too small"):
         torchrun(path, nproc_per_node=0)
-    with pytest.raises(TypeError, match=r"nnodes=.* give a whole number"):
-        torchrun(path, nproc_per_node=1, nnodes=1.5)
+    with pytest.raises(TypeError, match=r"nproc_per_node=.* give a whole number"):
+        torchrun(path, nproc_per_node=1.5)
     with pytest.raises(ValueError, match="max_restarts=-1 is too small"):
         torchrun(path, nproc_per_node=1, max_restarts=-1)
     with pytest.raises(ValueError, match="timeout_s=0"):
@@ -164,8 +164,8 @@ def test_bad_input_is_refused(script, tmp_path):
 
 
 def run_of(*errors: str, log: str = "") -> scripts.ScriptRun:
-    ranks = tuple(scripts.RankOutput(rank, 0, "", text) for rank, text in enumerate(errors))
-    return scripts.ScriptRun("train.py", 1, len(ranks), 1, 0, 1.0, ranks, log)
+    ranks = tuple(scripts.RankOutput(rank, "", text) for rank, text in enumerate(errors))
+    return scripts.ScriptRun("train.py", 1, 0, 1.0, ranks, log)
 
 
 def failed(rank: int, code: int) -> str:

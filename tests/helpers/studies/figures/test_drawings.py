@@ -10,10 +10,11 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Polygon
 from matplotlib.text import Text
 
-from helpers import parallel, plotting
+from helpers import plotting
 from helpers.studies import (
     attention,
     data_movement,
+    data_parallel,
     fused_bias,
     gpu_execution,
     input_pipeline,
@@ -25,6 +26,7 @@ COLUMNS = {
     f"{words} words per row": [4 * words * lane for lane in range(32)] for words in (32, 33, 34)
 }
 LANES = [gpu_execution.Request(0, "left", "global", "load", (1, 3), (4, 12))] * 3
+RING = data_parallel.ring_frames(4)
 EIGHT_EXPERTS = [[(3 * rank + 5 * expert) % 7 for expert in range(8)] for rank in range(4)]
 EAGER = [
     fused_bias.Kernel("bias", {"x": 4_000}, {"y": 4_000}),
@@ -38,11 +40,10 @@ def texts(drawn) -> list[str]:
 
 
 def test_ring_frames_end_with_every_sum_on_every_rank():
-    frames = parallel.ring_frames(4)
-    assert len(frames) == 7
-    assert not frames[-1].moves
-    assert all(held == frozenset(range(4)) for row in frames[-1].chunks for held in row)
-    written = texts(parallel_plans.draw_ring(frames[-1].chunks))
+    assert len(RING) == 7
+    assert not RING[-1].moves
+    assert all(held == frozenset(range(4)) for row in RING[-1].chunks for held in row)
+    written = texts(parallel_plans.draw_ring(RING[-1].chunks))
     assert [written.count(str(rank)) for rank in range(4)] == [16] * 4
 
 
@@ -175,10 +176,10 @@ DRAWINGS = {
         [(i, j) for j in range(12) for i in range(j, 12)], 40
     ),
     "one score tile": lambda: attention.draw_score_tiles([(0, 0)], 0, title="t"),
-    "ring": lambda: parallel_plans.draw_ring(
-        parallel.ring_frames(4)[2].chunks, moves=parallel.ring_frames(4)[2].moves
+    "ring": lambda: parallel_plans.draw_ring(RING[2].chunks, moves=RING[2].moves),
+    "ring of eight": lambda: parallel_plans.draw_ring(
+        data_parallel.ring_frames(8)[5].chunks, title="t"
     ),
-    "ring of eight": lambda: parallel_plans.draw_ring(parallel.ring_frames(8)[5].chunks, title="t"),
     "mesh": lambda: parallel_plans.draw_mesh(
         parallel_plans.Layout(data=2, tensor=2, pipeline=2), along="data", title="t"
     ),

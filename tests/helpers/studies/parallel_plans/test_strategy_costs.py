@@ -17,6 +17,7 @@ from helpers.links import Link
 from helpers.parallel import _costs as costs
 from helpers.parallel._costs import LayerCost
 from helpers.parallel.pipeline import _schedules as schedules
+from helpers.studies import data_parallel
 from helpers.studies.parallel_plans import Layout, _execution as execution
 from helpers.studies.parallel_plans._choosing import layouts_of
 from helpers.studies.parallel_plans._costs import (
@@ -214,7 +215,7 @@ def test_data_parallel_is_the_step_that_ddp_was_modelled_with() -> None:
             LayerCost(each.forward_s / 4, each.backward_s / 4, each.gradient_bytes)
             for each in layers
         ]
-        other = costs.ddp_step(given, world_size=4, link=LINK, bucket_bytes=cap)
+        other = data_parallel.ddp_step(given, world_size=4, link=LINK, bucket_bytes=cap)
         assert mine.step_s == pytest.approx(other.step_s)
         assert mine.exposed_s == pytest.approx(other.exposed_s)
         assert mine.data_link_s == pytest.approx(other.link_s)
