@@ -16,28 +16,23 @@ there at start-up. Here it is: on a CPU the C++ compiler, on CUDA NVRTC. Lesson 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from helpers import console, native, storage, units
+from helpers import console, storage, units
+from helpers.checks import cpu_or_cuda
 from helpers.results import Record
-from helpers.studies.constant_weights._cpp_sources import check_tensors, cpp_source
-from helpers.studies.constant_weights._cuda_sources import (
-    THREADS,
-    cuda_declaration,
-    cuda_source,
-    packed_weights,
-)
+from helpers.studies.constant_weights._cpp_sources import cpp_source
+from helpers.studies.constant_weights._cuda_sources import cuda_source
 from helpers.studies.constant_weights._network import (
     ACTIVATIONS,
     Dense,
@@ -45,7 +40,12 @@ from helpers.studies.constant_weights._network import (
     network_of,
     pruned,
 )
-from helpers.studies.constant_weights._programs import CppProgram, build_cuda, cpp_program
+from helpers.studies.constant_weights._programs import (
+    CppProgram,
+    CudaFunction,
+    cpp_program,
+    cuda_function,
+)
 
 MAGIC = b"\x89DENSE\r\n"  # not text, and changed by whoever converts line ends
 VERSION = 1
@@ -70,11 +70,7 @@ def save(model: nn.Module | Network, path: str | os.PathLike[str]) -> None:
         _LAYER.pack(layer.inputs, layer.outputs, ACTIVATIONS.index(layer.activation))
         for layer in network.layers
     ]
-    parts += [
-        part.astype("<f4").tobytes()
-        for layer in network.layers
-        for part in (layer.weights, layer.bias)
-    ]
+    parts += [array.astype("<f4").tobytes() for array in network.arrays]
     content = b"".join(parts)
     if len(network.layers) > _MOST_LAYERS or len(content) + _CHECKSUM_BYTES > MOST_BYTES:
         raise ValueError(
@@ -126,10 +122,10 @@ def layer_format(model: nn.Module | Network) -> bytes:
 
     Source of the format: the draft SegmentLinking/cmssw 143. Lesson 17.
     """
-    head, parts = struct.Struct("<III"), []
+    parts = []
     for number, layer in enumerate(network_of(model).layers, start=1):
         parts += [
-            head.pack(number, layer.inputs, layer.outputs),
+            _LAYER.pack(number, layer.inputs, layer.outputs),
             layer.bias.astype("<f4").tobytes(),
             layer.weights.astype("<f4").tobytes(),
         ]
@@ -155,14 +151,9 @@ def _read(name: str, content: bytes) -> Network:
         )
     begin = _START.size + count * _LAYER.size
     _require(name, content, begin, "the table of layers")
-    table = [
-        _LAYER.unpack_from(content, _START.size + index * _LAYER.size) for index in range(count)
-    ]
-    expected_bytes = (
-        begin
-        + sum(_numbers(inputs, outputs) * _FLOAT_BYTES for inputs, outputs, _ in table)
-        + _CHECKSUM_BYTES
-    )
+    table = list(_LAYER.iter_unpack(content[_START.size : begin]))
+    floats = sum((inputs + 1) * outputs for inputs, outputs, _ in table)
+    expected_bytes = begin + floats * _FLOAT_BYTES + _CHECKSUM_BYTES
     if len(content) != expected_bytes:
         fault = "cut off or damaged" if len(content) < expected_bytes else "too long or damaged"
         raise ValueError(
@@ -173,29 +164,26 @@ def _read(name: str, content: bytes) -> Network:
         raise ValueError(
             f"{name} is damaged: its checksum does not fit; copy it again from where it was made"
         )
-    layers = []
+    numbers, layers = np.frombuffer(content, "<f4", floats, begin), []
     for number, (inputs, outputs, activation) in enumerate(table, start=1):
         if activation >= len(ACTIVATIONS) or not inputs or not outputs:
             raise ValueError(
                 f"{name}: layer {number} has {inputs} inputs, {outputs} outputs and activation "
                 f"number {activation}; there are {len(ACTIVATIONS)} activations, from 0"
             )
-        weights = np.frombuffer(content, "<f4", inputs * outputs, begin).reshape(inputs, outputs)
-        begin += weights.nbytes
-        bias = np.frombuffer(content, "<f4", outputs, begin)
-        begin += bias.nbytes
-        layers.append((weights, bias, ACTIVATIONS[activation]))
+        weights, bias, numbers = np.split(numbers, (inputs * outputs, (inputs + 1) * outputs))
+        layers.append((weights.reshape(inputs, outputs), bias, ACTIVATIONS[activation]))
     return _network(name, layers)
 
 
 def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -> Network:
     """Read the story's layer format, whose only marks are the layers' numbers and sizes."""
-    head, begin = struct.Struct("<III"), 0
+    begin = 0
     layers: list[tuple[np.ndarray, np.ndarray]] = []
     while begin < len(content) or not layers:
         remaining = len(content) - begin
         number, inputs, outputs = (
-            head.unpack_from(content, begin) if remaining >= head.size else (0, 0, 0)
+            _LAYER.unpack_from(content, begin) if remaining >= _LAYER.size else (0, 0, 0)
         )
         if not layers and (number != 1 or not inputs or not outputs):
             raise ValueError(
@@ -204,21 +192,21 @@ def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -
             )
         if len(layers) == _MOST_LAYERS:
             raise ValueError(f"{name} goes on after {_MOST_LAYERS:,} layers; no network has more")
-        if remaining < head.size or number != len(layers) + 1 or not inputs or not outputs:
+        if remaining < _LAYER.size or number != len(layers) + 1 or not inputs or not outputs:
             raise ValueError(
                 f"{name} is damaged or cut off: after layer {len(layers)} come {remaining:,} bytes "
                 f"that do not begin layer {len(layers) + 1}"
             )
-        size = _numbers(inputs, outputs) * _FLOAT_BYTES
-        if remaining - head.size < size:
+        floats = (inputs + 1) * outputs
+        size, remaining = floats * _FLOAT_BYTES, remaining - _LAYER.size
+        if remaining < size:
             raise ValueError(
                 f"{name} is cut off, or no network's file: layer {number} of {inputs:,} inputs and "
-                f"{outputs:,} outputs has {size:,} bytes, and {remaining - head.size:,} are left"
+                f"{outputs:,} outputs has {size:,} bytes, and {remaining:,} are left"
             )
-        bias = np.frombuffer(content, "<f4", outputs, begin + head.size)
-        weights = np.frombuffer(content, "<f4", inputs * outputs, begin + head.size + bias.nbytes)
-        layers.append((weights.reshape(inputs, outputs), bias))
-        begin += head.size + size
+        numbers = np.frombuffer(content, "<f4", floats, begin + _LAYER.size)
+        layers.append((numbers[outputs:].reshape(inputs, outputs), numbers[:outputs]))
+        begin += _LAYER.size + size
     if activations is None:
         example = repr((*["relu"] * (len(layers) - 1), "sigmoid"))
         raise ValueError(
@@ -230,10 +218,7 @@ def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -
             f"{name} has {len(layers)} layers; activations names one for each, not "
             f"{activations!r:.60}"
         )
-    return _network(
-        name,
-        [(weights, bias, kind) for (weights, bias), kind in zip(layers, activations, strict=True)],
-    )
+    return _network(name, [(*layer, kind) for layer, kind in zip(layers, activations, strict=True)])
 
 
 def _network(name: str, layers: Sequence[tuple[np.ndarray, np.ndarray, str]]) -> Network:
@@ -245,10 +230,6 @@ def _network(name: str, layers: Sequence[tuple[np.ndarray, np.ndarray, str]]) ->
         raise ValueError(f"{name} holds no network: {error}") from error
 
 
-def _numbers(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
-
-
 def _require(name: str, content: bytes, size: int, part: str) -> None:
     if len(content) < size:
         raise ValueError(
@@ -258,8 +239,6 @@ def _require(name: str, content: bytes, size: int, part: str) -> None:
 
 # of the weights; up to here straight-line code is shorter than the loops take
 STRAIGHT_LINE_SHARE = 0.4
-
-_MOST_BLOCKS = 2**31 - 1
 
 
 class Serving(Record):
@@ -300,21 +279,20 @@ class Specialised:
         self, model: nn.Module | Network, *, device: str | torch.device = "cpu", prune: float = 0.0
     ) -> None:
         self.network = pruned(network_of(model), prune)
-        self.device = torch.device(device)
-        if self.device.type not in ("cpu", "cuda"):
-            raise ValueError(f"device is 'cpu' or a CUDA device such as 'cuda', not {device!r:.40}")
-        if self.device.type == "cuda":
-            if not torch.cuda.is_available():
-                raise native.NativeError(
-                    f"there is no CUDA device for {device!r}", "take device='cpu'"
-                )
-            index = torch.cuda.current_device() if self.device.index is None else self.device.index
-            self.device = torch.device("cuda", index)
-        self._program: CppProgram | _CudaProgram
+        self.device = cpu_or_cuda(device)
+        self._program: CppProgram | CudaFunction
+        constants: Callable[[], CppProgram | CudaFunction]
+        # what is too large for constants is refused here and now, not in the background
         if self.device.type == "cpu":
-            self._program, constants = _cpu_programs(self.network)
+            placement = best_placement(self.network)
+            cpp_source(self.network, placement)
+            self._program = cpp_program(self.network, "runtime_sizes")
+            constants = functools.partial(cpp_program, self.network, placement)
         else:
-            self._program, constants = _cuda_programs(self.network, self.device)
+            cuda_source(self.network)
+            self._program = cuda_function(self.network, placement="pointer", device=device)
+            self.device = self._program.device
+            constants = functools.partial(cuda_function, self.network, device=self.device)
         self._quick = self._program.quick
         self._serving = self._state("behind a pointer", None, None)
         self._error: Exception | None = None
@@ -374,9 +352,9 @@ class Specialised:
                 return result
         return self._program(x, out=out)
 
-    def _specialise(self, constants: Callable[[], tuple[Any, bool, float]]) -> None:
+    def _specialise(self, constants: Callable[[], CppProgram | CudaFunction]) -> None:
         try:
-            program, was_cached, compile_s = constants()
+            program = constants()
         except Exception as error:  # kept for wait(), and said now: a thread has nobody to raise to
             self._error = error
             console.notice(
@@ -388,7 +366,8 @@ class Specialised:
         # never half of each.
         self._program = program
         self._quick = program.quick
-        self._serving = self._state("constants", was_cached, compile_s)
+        built = program.library if isinstance(program, CppProgram) else program.program.cubin
+        self._serving = self._state("constants", built.was_cached, built.compile_s)
 
     def _state(self, weights_are: str, was_cached: bool | None, compile_s: float | None) -> Serving:
         return Serving(
@@ -416,60 +395,3 @@ def best_placement(network: Network) -> str:
     else "lanes".
     """
     return "pruned" if network.nonzero_weights <= STRAIGHT_LINE_SHARE * network.macs else "lanes"
-
-
-def _cpu_programs(network: Network) -> tuple[CppProgram, Callable[[], Any]]:
-    placement = best_placement(network)
-    # what is too large is refused here and now, not in the background
-    cpp_source(network, placement)
-
-    def constants() -> tuple[CppProgram, bool, float]:
-        program = cpp_program(network, placement)
-        return program, program.library.was_cached, program.library.compile_s
-
-    return cpp_program(network, "runtime_sizes"), constants
-
-
-@dataclass(frozen=True, eq=False)
-class _CudaProgram:
-    """A kernel with its weights, called as a :class:`CppProgram` is."""
-
-    network: Network
-    device: torch.device
-    placement: str
-    kernel: native.LoadedKernel
-    weights: tuple[torch.Tensor, ...]
-
-    def quick(self, x: object, out: object) -> None:
-        """Decline: the checks are in Python here, since a launch costs more than they do."""
-
-    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        sizes = {"inputs": self.network.inputs, "outputs": self.network.outputs}
-        out = check_tensors(x, out, device=str(self.device), **sizes)
-        blocks = -(-x.shape[0] // THREADS)
-        if blocks > _MOST_BLOCKS:
-            raise ValueError(
-                f"x has {x.shape[0]:,} candidates; one call takes up to {_MOST_BLOCKS * THREADS:,}"
-            )
-        if blocks:
-            self.kernel(x, out, x.shape[0], *self.weights, grid=blocks, block=THREADS)
-        return out
-
-
-def _cuda_programs(
-    network: Network, device: torch.device
-) -> tuple[_CudaProgram, Callable[[], Any]]:
-    architecture = native.gpu_architecture(device)
-    source = cuda_source(network, placement="const")
-
-    def made(
-        placement: str, text: str, weights: tuple[torch.Tensor, ...]
-    ) -> tuple[_CudaProgram, bool, float]:
-        cubin = build_cuda(text, architecture=architecture).cubin
-        kernel = cubin.load(device).function(cuda_declaration(placement))
-        program = _CudaProgram(network, device, placement, kernel, weights)
-        return program, cubin.was_cached, cubin.compile_s
-
-    numbers = torch.frombuffer(bytearray(packed_weights(network)), dtype=torch.float32).to(device)
-    behind_pointer, _, _ = made("pointer", cuda_source(network, placement="pointer"), (numbers,))
-    return behind_pointer, lambda: made("const", source, ())

@@ -7,7 +7,6 @@ tensors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from helpers import native
+from helpers.checks import choice
 from helpers.studies.constant_weights import (
     _cpp_sources as cpp_sources,
     _cuda_sources as cuda_sources,
@@ -24,6 +24,8 @@ from helpers.studies.constant_weights._cpp_sources import context_of, cpp_source
 from helpers.studies.constant_weights._network import Network, network_of, pruned
 
 TARGETS = ("cpp", "cuda")
+
+_MOST_BLOCKS = 2**31 - 1
 
 
 def generate(
@@ -47,21 +49,19 @@ def generate(
     Raises TypeError or ValueError for a model that is no chain of dense layers, an unknown name,
     and what a placement cannot hold. Lesson 17.
     """
-    network = network_of(model)
-    if target == "cuda":
+    network = pruned(network_of(model), prune)
+    if choice("target", target, TARGETS) == "cuda":
         where = "const" if placement is None else placement
         return cuda_sources.cuda_source(
-            pruned(network, prune), placement=where, precision=precision, layout=layout
+            network, placement=where, precision=precision, layout=layout
         )
-    if target != "cpp":
-        raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r:.40}")
     if precision != "fp32" or layout != "rows":
         raise ValueError(
             f'in C++ the precision is "fp32" and the layout "rows", not {precision!r:.40} and '
             f"{layout!r:.40}; "
             'precision="fp16" (HFMA2) and layout="columns" are generated with target="cuda"'
         )
-    return cpp_source(network, "lanes" if placement is None else placement, prune)
+    return cpp_source(network, "lanes" if placement is None else placement)
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,7 @@ class CppProgram:
             result = self.quick(x, out)
             if result is not None:
                 return result
-        out = cpp_sources.check_tensors(
-            x, out, inputs=self.network.inputs, outputs=self.network.outputs
-        )
+        out = cpp_sources.check_tensors(x, out, self.network)
         self.evaluate(x.data_ptr(), out.data_ptr(), x.shape[0], self.context)
         return out
 
@@ -164,23 +162,21 @@ def cpp_program(
     library = native.compile_cpp(cpp_source(network, placement))
     evaluate = library.function(cpp_sources.EVALUATE).raw
     context = context_of(network, placement)
-    quick = cpp_sources.caller(
-        evaluate, context, inputs=network.inputs, outputs=network.outputs, macs=network.macs
-    )
+    quick = cpp_sources.caller(evaluate, context, network)
     return CppProgram(network, placement, library, evaluate, context, quick)
 
 
 @dataclass(frozen=True, eq=False)
 class CudaFunction:
-    """A network's kernel on a GPU: ``function(inputs)``, or ``function(inputs, out=outputs)``,
-    evaluates it.
+    """A network's kernel on a GPU: ``function(x)``, or ``function(x, out=outputs)``, evaluates it.
 
-    ``program`` has the source and the machine code. With ``layout="rows"`` inputs are (N, inputs)
-    and outputs (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are
-    float32, on ``device`` and contiguous. It starts on torch's current stream and returns at once,
-    as torch's own operations do.
+    ``program`` has the source and the machine code. With ``layout="rows"`` x is (N, inputs) and the
+    outputs (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are float32, on
+    ``device`` and contiguous. It starts on torch's current stream and returns at once, as torch's
+    own operations do.
 
-    A call raises TypeError or ValueError for other tensors, saying what is accepted. Lesson 17.
+    A call raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`) and
+    for more candidates than a grid has threads for. Lesson 17.
     """
 
     network: Network = field(repr=False)
@@ -190,54 +186,26 @@ class CudaFunction:
     device: torch.device
     program: CudaProgram = field(repr=False)
     kernel: native.LoadedKernel = field(repr=False)
-    weights: Any = field(repr=False)
+    weights: tuple[Any, ...] = field(repr=False)
 
-    def __call__(self, inputs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        axis = 0 if self.layout == "rows" else 1
-        self._check("inputs", inputs, self.network.inputs, None)
-        candidates = inputs.shape[axis]
-        if out is None:
-            shape = (
-                (candidates, self.network.outputs)
-                if axis == 0
-                else (self.network.outputs, candidates)
-            )
-            out = torch.empty(shape, device=self.device)
-        else:
-            self._check("out", out, self.network.outputs, candidates)
-        if candidates:
-            blocks = math.ceil(
-                candidates
-                / (cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision))
-            )
-            last = () if self.weights is None else (self.weights,)
-            self.kernel(
-                inputs.detach(), out, candidates, *last, grid=blocks, block=cuda_sources.THREADS
-            )
-        return out
+    def quick(self, x: object, out: object) -> None:
+        """Decline: the checks are in Python here, since a launch costs more than they do."""
 
-    def _check(self, name: str, tensor: Any, width: int, candidates: int | None) -> None:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is a tensor, not {type(tensor).__name__}")
-        many = "N" if candidates is None else f"{candidates:,}"
-        expected_shape = f"({many}, {width})" if self.layout == "rows" else f"({width}, {many})"
-        axis = 1 if self.layout == "rows" else 0
-        fits = (
-            tensor.dim() == 2
-            and tensor.shape[axis] == width
-            and candidates in (None, tensor.shape[1 - axis])
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        out = cpp_sources.check_tensors(
+            x, out, self.network, device=str(self.device), layout=self.layout
         )
-        if (
-            not fits
-            or tensor.dtype != torch.float32
-            or tensor.device != self.device
-            or not tensor.is_contiguous()
-        ):
-            kind = "contiguous" if tensor.is_contiguous() else "not contiguous"
+        candidates = x.shape[0 if self.layout == "rows" else 1]
+        block_candidates = cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision)
+        blocks = -(-candidates // block_candidates)
+        if blocks > _MOST_BLOCKS:
             raise ValueError(
-                f"{name} is a contiguous float32 tensor {expected_shape} on {self.device}; this is "
-                f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, {kind}"
+                f"x has {candidates:,} candidates; one call takes up to "
+                f"{_MOST_BLOCKS * block_candidates:,}"
             )
+        if blocks:
+            self.kernel(x, out, candidates, *self.weights, grid=blocks, block=cuda_sources.THREADS)
+        return out
 
 
 def cuda_function(
@@ -260,15 +228,14 @@ def cuda_function(
     source = cuda_sources.cuda_source(
         network, placement=placement, precision=precision, layout=layout
     )
-    program = build(source, architecture=native.gpu_architecture(device))
-    assert isinstance(program, CudaProgram)
+    program = build_cuda(source, architecture=native.gpu_architecture(device))
     chosen = torch.device("cuda" if device is None else device)
     if chosen.index is None:
         chosen = torch.device("cuda", torch.cuda.current_device())
     kernel = program.cubin.load(chosen).function(cuda_sources.cuda_declaration(placement))
-    weights: Any = None
+    weights: tuple[Any, ...] = ()
     if placement in ("parameter", "pointer", "shared"):
-        weights = cuda_sources.packed_weights(network, precision=precision)
+        weights = (cuda_sources.packed_weights(network, precision=precision),)
     if placement in ("pointer", "shared"):
-        weights = torch.frombuffer(bytearray(weights), dtype=torch.uint8).to(chosen)
+        weights = (torch.frombuffer(bytearray(*weights), dtype=torch.uint8).to(chosen),)
     return CudaFunction(network, placement, precision, layout, chosen, program, kernel, weights)

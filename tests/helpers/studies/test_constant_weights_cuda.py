@@ -283,7 +283,7 @@ def test_what_cannot_be_generated_is_refused_with_what_can():
     ):
         with pytest.raises(ValueError, match=words):
             generate(small, "cuda", **arguments)
-    with pytest.raises(ValueError, match="cpp, cuda"):
+    with pytest.raises(ValueError, match="give one of 'cpp', 'cuda'"):
         generate(small, "fortran")
     with pytest.raises(ValueError, match=r'target="cuda"'):
         generate(small, "cpp", precision="fp16")

@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused_in_words(tmp_path):
         served([[1.0] * 6])
     with pytest.raises(ValueError, match="do not fit a thread's stack"):
         Specialised(random_network((5000, 1), ("relu",)))
-    with pytest.raises(ValueError, match="device is 'cpu' or a CUDA device"):
+    with pytest.raises(ValueError, match="device='meta' is neither a CPU nor a CUDA device"):
         Specialised(NETWORK, device="meta")
     (tmp_path / "foreign.bin").write_bytes(b"no network at all")
     with pytest.raises(ValueError, match=r"foreign\.bin"):
