@@ -383,7 +383,7 @@ def check_tensors(
     candidates = inputs.shape[axis]
     if out is None:
         shape = (candidates, network.outputs)
-        return torch.empty(shape if axis == 0 else shape[::-1], device=inputs.device)
+        return inputs.new_empty(shape if axis == 0 else shape[::-1])
     target = _plain("out", out, network.outputs, device, axis)
     if target.shape[axis] != candidates:
         raise ValueError(

@@ -34,52 +34,39 @@ def generate(
     *,
     placement: str | None = None,
     precision: str = "fp32",
-    prune: float = 0.0,
-    layout: str = "rows",
 ) -> str:
     """Return the source text of a program that evaluates ``model``: with ``target`` "cpp" C++, with
     "cuda" CUDA C++.
 
     ``placement`` says where the weights are: one of :data:`CPP_PLACEMENTS` (by default "lanes") or
-    of :data:`CUDA_PLACEMENTS` ("const"). ``prune`` sets that share of every layer's weights, those
-    nearest to zero, to zero first; where the values are known to the compiler (and in C++ with
-    "pruned") a zero costs no instruction. ``precision="fp16"`` and ``layout="columns"`` are CUDA's
-    alone: :func:`cuda_source` says what they are.
+    of :data:`CUDA_PLACEMENTS` ("const"). Where the values are known to the compiler (and in C++
+    with "pruned") a weight of zero costs no instruction. ``precision="fp16"`` is CUDA's alone:
+    :func:`cuda_source` says what it is.
 
     Raises TypeError or ValueError for a model that is no chain of dense layers, an unknown name,
     and what a placement cannot hold. Lesson 17.
     """
-    network = pruned(network_of(model), prune)
+    network = network_of(model)
     if choice("target", target, TARGETS) == "cuda":
         where = "const" if placement is None else placement
-        return cuda_sources.cuda_source(
-            network, placement=where, precision=precision, layout=layout
-        )
-    if precision != "fp32" or layout != "rows":
+        return cuda_sources.cuda_source(network, placement=where, precision=precision)
+    if precision != "fp32":
         raise ValueError(
-            f'in C++ the precision is "fp32" and the layout "rows", not {precision!r:.40} and '
-            f"{layout!r:.40}; "
-            'precision="fp16" (HFMA2) and layout="columns" are generated with target="cuda"'
+            f'in C++ the precision is "fp32", not {precision!r:.40}; precision="fp16" (HFMA2) is '
+            'generated with target="cuda"'
         )
     return cpp_source(network, "lanes" if placement is None else placement)
 
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """CUDA C++ compiled: ``cubin`` holds the machine code and loads on a GPU (``cubin.load()``).
+    """CUDA C++ compiled: ``cubin`` holds source and machine code, and loads on a GPU
+    (``cubin.load()``).
 
     Lesson 17.
     """
 
     cubin: native.Cubin
-    source: str = field(repr=False)
-
-    def disassembly(self) -> str:
-        """Return the kernel's machine code as text, an instruction a line.
-
-        Raises MissingToolError. Lesson 17.
-        """
-        return native.disassemble(self.cubin, function="evaluate")
 
 
 def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.Library:
@@ -107,7 +94,7 @@ def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.L
 
 def build_cuda(source: str, *, architecture: str) -> CudaProgram:
     """Return the program of a CUDA ``source``. Raises as :func:`build` does."""
-    return CudaProgram(native.compile_cuda(source, architecture=architecture), source)
+    return CudaProgram(native.compile_cuda(source, architecture=architecture))
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,17 +201,16 @@ def cuda_function(
     placement: str = "const",
     precision: str = "fp32",
     layout: str = "rows",
-    prune: float = 0.0,
     device: str | torch.device | None = None,
 ) -> CudaFunction:
     """Return ``model`` compiled for the GPU ``device`` (torch's current one) and loaded there, its
     weights in place.
 
-    ``placement``, ``precision``, ``layout`` and ``prune`` are those of :func:`generate`. It is
-    compiled once and then read from the cache. Raises what :func:`generate` and :func:`build`
-    raise, and NativeError where there is no GPU.
+    ``placement``, ``precision`` and ``layout`` are those of :func:`cuda_source`. It is compiled
+    once and then read from the cache. Raises what :func:`generate` and :func:`build` raise, and
+    NativeError where there is no GPU.
     """
-    network = pruned(network_of(model), prune)
+    network = network_of(model)
     source = cuda_sources.cuda_source(
         network, placement=placement, precision=precision, layout=layout
     )
