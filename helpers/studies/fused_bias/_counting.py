@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from helpers.checks import members, one_of, whole_number
+from helpers.checks import choice, members, one_of, whole_number
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
@@ -153,24 +153,20 @@ def traffic(
     Raises ValueError for an unknown variant, phase or shape, and for the backward pass of
     "compiled", whose kernels the compiler decides: profile it instead. Lesson 18.
     """
-    if variant not in VARIANTS or phase not in PHASES:
-        raise ValueError(
-            f"variant={variant!r}, phase={phase!r}: the variants are {', '.join(VARIANTS)}, the "
-            f"phases {' and '.join(PHASES)}"
-        )
+    choice("variant", variant, VARIANTS)
+    choice("phase", phase, PHASES)
     if (variant, phase) not in _STEPS:
         raise ValueError(
             f"the compiler decides what {variant!r} moves in the {phase} pass; see "
             "profiling.kernel_table"
         )
-    entries = members("shape", shape, "sizes, (N, C, ...)")
     sizes = tuple(
-        whole_number(f"shape[{index}]", size, at_least=0) for index, size in enumerate(entries)
+        whole_number(f"shape[{index}]", size, at_least=0)
+        for index, size in enumerate(members("shape", shape, "sizes, (N, C, ...)"))
     )
     if len(sizes) < 2:
         raise ValueError(f"shape is (N, C, ...), of two sizes or more; got {sizes}")
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}")
+    one_of("dtype", dtype, torch.dtype, "one of torch's, such as torch.float32")
     activation_bytes, bias_bytes = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize
     kernels = tuple(
         _count_step(step, activation_bytes, bias_bytes) for step in _STEPS[variant, phase]
@@ -206,8 +202,7 @@ def model_time(counted: VariantTraffic, limits: MachineLimits) -> TrafficModel:
 
     Raises TypeError for what are no limits, ValueError for limits without bandwidths.
     """
-    if not isinstance(limits, MachineLimits):
-        raise TypeError(f"limits are what helpers.probe() returns, not {type(limits).__name__}")
+    one_of("limits", limits, MachineLimits, "what helpers.probe() returns")
     if not limits.bandwidths:
         raise ValueError(
             "these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)"

@@ -73,29 +73,29 @@ def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -
     }
     if not kernels_by_program or not all(kernels_by_program.values()):
         raise ValueError("nothing to draw: give at least one program, and each at least one Kernel")
-    touched = [
-        [tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes)]
-        for kernels in kernels_by_program.values()
-    ]
-    tensors = dict.fromkeys(itertools.chain.from_iterable(touched))
-    rooms = {
-        tensor: max(0.94, _ARROW_IN * max(names.count(tensor) for names in touched))
-        for tensor in tensors
-    }
-    drawing = _Program(rooms)
-    width_in = (
-        0.24
-        + len(kernels_by_program) * drawing.width_in
-        + (len(kernels_by_program) - 1) * _PANEL_GAP_IN
-    )
+    most: Counter[str] = Counter()  # the arrows of a tensor in the panel with most of them
+    for kernels in kernels_by_program.values():
+        most |= Counter(tensor for kernel in kernels for tensor, _, _ in _accesses(kernel))
+    drawing = _Program({tensor: max(0.94, _ARROW_IN * count) for tensor, count in most.items()})
+    step_in = drawing.width_in + _PANEL_GAP_IN
+    width_in = 0.24 + len(kernels_by_program) * step_in - _PANEL_GAP_IN
     rows = max(len(drawing.rows(kernels)) for kernels in kernels_by_program.values())
     figure, axes = paper(width_in, 2.75 + _KERNEL_IN * rows, title=title)
     for panel, (name, kernels) in enumerate(kernels_by_program.items()):
-        left = 0.12 + panel * (drawing.width_in + _PANEL_GAP_IN)
+        left = 0.12 + panel * step_in
         moved = units.text(sum(kernel.moved_bytes for kernel in kernels), "B")
         write(axes, left, 0.25, f"{name}: {moved} moved", ha="left", bold=True, size=12)
         drawing.draw(axes, left, kernels)
     return figure
+
+
+def _accesses(kernel: Kernel) -> list[tuple[str, int, bool]]:
+    """Return the tensor, the bytes and whether it is a read of each access of ``kernel``."""
+    return [
+        (tensor, size, sizes is kernel.reads)
+        for sizes in (kernel.reads, kernel.writes)
+        for tensor, size in sizes.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,7 @@ class _Program:
         """Return the arrows of each kernel as (x, tensor, bytes, whether it is a read), side by
         side per tensor.
         """
-        accesses = [
-            [
-                (tensor, size, sizes is kernel.reads)
-                for sizes in (kernel.reads, kernel.writes)
-                for tensor, size in sizes.items()
-            ]
-            for kernel in kernels
-        ]
+        accesses = [_accesses(kernel) for kernel in kernels]
         totals = Counter(tensor for row in accesses for tensor, *_ in row)
         before: Counter[str] = Counter()  # arrows of each tensor so far
         arrows = []
@@ -139,24 +132,15 @@ class _Program:
 
     def rows(self, kernels: Sequence[Kernel]) -> list[list[int]]:
         """Return the indices of the kernels in each row, in as few rows as keep them apart."""
-        spans = [
-            (min(x for x, *_ in arrows), max(x for x, *_ in arrows))
-            for arrows in self.arrows(kernels)
-        ]
+        places = [[x for x, *_ in arrows] for arrows in self.arrows(kernels)]
         rows: list[list[int]] = []
-        for index, (begin, end) in enumerate(spans):
-            free = (
-                row
-                for row in rows
-                if all(
-                    end < spans[neighbour][0] or spans[neighbour][1] < begin for neighbour in row
-                )
-            )
-            row = next(free, None)
-            if row is None:
-                rows.append([index])
+        for index, own in enumerate(places):
+            for row in rows:
+                if all(max(own) < min(places[i]) or max(places[i]) < min(own) for i in row):
+                    row.append(index)
+                    break
             else:
-                row.append(index)
+                rows.append([index])
         return rows
 
     def draw(self, axes: Axes, left: float, kernels: Sequence[Kernel]) -> None:
@@ -167,19 +151,11 @@ class _Program:
         for tensor in dict.fromkeys(tensor for row in arrows for _, tensor, *_ in row):
             box(axes, left + self.middle(tensor) - 0.4, 0.8, 0.8, 0.36, tensor, colour=DATA)
         for row, indices in enumerate(self.rows(kernels)):
+            low = 2.55 + _KERNEL_IN * row
             for kernel in indices:
-                low = 2.55 + _KERNEL_IN * row
                 begin, end = (f(x for x, *_ in arrows[kernel]) for f in (min, max))
-                box(
-                    axes,
-                    left + begin - 0.24,
-                    low,
-                    end - begin + 0.48,
-                    0.42,
-                    kernels[kernel].name,
-                    colour=COMPUTING,
-                    bold=True,
-                )
+                corner, width, name = left + begin - 0.24, end - begin + 0.48, kernels[kernel].name
+                box(axes, corner, low, width, 0.42, name, colour=COMPUTING, bold=True)
                 for x, _, size, read in arrows[kernel]:
                     ends = [(left + x, 1.32), (left + x, low - 0.03)]
                     arrow(axes, *(ends if read else ends[::-1]))
@@ -260,14 +236,8 @@ def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     figure, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
     for number in range(count):
         row, column = divmod(number, _SQUARES_PER_ROW)
-        box(
-            axes,
-            0.12 + _SQUARE_IN * column,
-            0.1 + _SQUARE_IN * row,
-            _SQUARE_IN - 0.06,
-            _SQUARE_IN - 0.06,
-            colour=COMPUTING if number < busy else EMPTY,
-        )
+        left, top, side = 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN - 0.06
+        box(axes, left, top, side, side, colour=COMPUTING if number < busy else EMPTY)
     states = {f"busy: {busy}": (COMPUTING, "none"), f"idle: {count - busy}": (EMPTY, "none")}
     keys(axes, 0.17, 0.25 + _SQUARE_IN * rows, states)
     return figure
