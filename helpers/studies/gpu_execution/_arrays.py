@@ -10,7 +10,7 @@ import sys
 from array import array as words
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from helpers.studies.gpu_execution._places import Follower, Place
 from helpers.studies.gpu_execution._requests import WORD_BYTES
@@ -51,6 +51,7 @@ class RunningThread:
     accesses: list[Access] = field(default_factory=list)
 
 
+@dataclass(eq=False, repr=False)
 class DeviceArray:
     """An array of words of 4 bytes in a GPU's memory or in a block's shared memory, row by row.
 
@@ -58,20 +59,15 @@ class DeviceArray:
     the rows. Lesson 03.
     """
 
-    def __init__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        running: RunningThread,
-        *,
-        values: words[float],
-        address: int,
-        space: str,
-    ) -> None:
-        self.name, self.shape, self.space = name, shape, space
-        self.values, self._running, self._address = values, running, address
-        # interval, thread, whether it stored
-        self._last: dict[int, tuple[int, ThreadNumber, bool]] = {}
+    space: ClassVar[str]
+
+    name: str
+    shape: tuple[int, ...]
+    _running: RunningThread
+    values: words[float]
+    _address: int = 0
+    # interval, thread, whether it stored
+    _last: dict[int, tuple[int, ThreadNumber, bool]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -117,14 +113,13 @@ class DeviceArray:
         """
         element, running = self._number(index), self._running
         interval, thread, stored = self._last.get(element, (-1, running.thread, False))
-        if interval == running.interval:
-            if thread != running.thread:
-                if stores or stored:
-                    raise self._race(element, thread, stores=stores, stored=stored)
-                thread = _SEVERAL
-            stored = stored or stores
-        else:
-            thread, stored = running.thread, stores
+        if interval != running.interval:
+            thread, stored = running.thread, False
+        elif thread != running.thread:
+            if stores or stored:
+                raise self._race(element, thread, stores=stores, stored=stored)
+            thread = _SEVERAL
+        stored = stored or stores
         self._last[element] = (running.interval, thread, stored)
         running.accesses.append(Access(place, self, stores, self._address + WORD_BYTES * element))
         return element
@@ -193,22 +188,19 @@ def _verb(stores: bool) -> str:
     return "stores" if stores else "loads"
 
 
+@dataclass(eq=False, repr=False)
 class GlobalArray(DeviceArray):
     """An array in the GPU's memory, which all blocks see; no barrier orders two blocks."""
 
-    def __init__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        running: RunningThread,
-        *,
-        values: words[float],
-        address: int,
-    ) -> None:
-        super().__init__(name, shape, running, values=values, address=address, space="global")
-        self._loaded_by: dict[int, tuple[int, int]] = {}
-        self._stored_by: dict[int, tuple[int, int]] = {}
-        self.is_stored = False
+    space = "global"
+
+    _loaded_by: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _stored_by: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a thread has stored an element."""
+        return bool(self._stored_by)
 
     def _check_load(self, element: int) -> None:
         block = self._running.thread[:2]
@@ -222,7 +214,6 @@ class GlobalArray(DeviceArray):
             element, self._stored_by.setdefault(element, block), stores=True, stored=True
         )
         self._check_blocks(element, self._loaded_by.get(element, block), stores=True, stored=False)
-        self.is_stored = True
 
     def _check_blocks(
         self, element: int, other_block: tuple[int, int], *, stores: bool, stored: bool
@@ -239,10 +230,12 @@ class GlobalArray(DeviceArray):
 class SharedArray(DeviceArray):
     """An array in a block's shared memory, empty at first."""
 
+    space = "shared"
+
     def __init__(self, name: str, shape: tuple[int, ...], running: RunningThread) -> None:
-        empty = words("f", [math.nan]) * math.prod(shape)
-        super().__init__(name, shape, running, values=empty, address=0, space="shared")
-        self._filled = bytearray(math.prod(shape))
+        size = math.prod(shape)
+        super().__init__(name, shape, running, words("f", [math.nan]) * size)
+        self._filled = bytearray(size)
 
     def _check_load(self, element: int) -> None:
         if not self._filled[element]:
