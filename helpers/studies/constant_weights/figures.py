@@ -187,13 +187,11 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
             "no counts; give at least one group of them, as recorded_counts() has them"
         )
     figure, axes = plotting.figure(title=title, height_in=4.8)
-    x, start = np.empty(len(rows)), 0
+    x: list[int] = []
     for index, (name, group) in enumerate(groups.items()):
-        x[start : start + len(group)] = np.arange(start, start + len(group)) + index
-        axes.text(
-            x[start : start + len(group)].mean(), 4500, name, ha="center", weight="bold", size=11
-        )
-        start += len(group)
+        places = range(len(x) + index, len(x) + index + len(group))
+        axes.text(np.mean(places), 4500, name, ha="center", weight="bold", size=11)
+        x += places
     adds = np.array([row.multiply_adds for row in rows])
     loads = np.array([row.global_loads + row.constant_loads for row in rows])
     totals = np.array([row.total for row in rows])
