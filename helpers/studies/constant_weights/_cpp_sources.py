@@ -79,10 +79,13 @@ def cpp_source(network: Network, placement: str) -> str:
     if placement == "runtime_sizes":
         return native.read_source(__package__, _PROGRAMS[placement])
     _check_size(network, placement)
+    parts = [f"\nconstexpr int INPUTS = {network.inputs}, OUTPUTS = {network.outputs};\n"]
     if placement == "pruned":
-        parts = [_sizes(network), *_straight_line(network)]
+        parts += _straight_line(network)
     else:
-        parts = [_parameters(network, placement), *_evaluate_one(network, placement)]
+        if placement not in BY_POINTER:
+            parts += _constants(network)
+        parts += _evaluate_one(network, placement)
         if placement in ("lanes", "lanes_pointer"):
             parts += _evaluate_lanes(network, placement)
     generated = {"network.h": "".join(parts)}
@@ -150,31 +153,22 @@ def pack(network: Network) -> np.ndarray:
     return aligned
 
 
-def _sizes(network: Network) -> str:
-    return f"\nconstexpr int INPUTS = {network.inputs}, OUTPUTS = {network.outputs};\n"
-
-
-def _parameters(network: Network, placement: str) -> str:
-    if placement in BY_POINTER:
-        return _sizes(network)
-    lines = [_sizes(network), "alignas(64) static constexpr float constants[] = {\n"]
+def _constants(network: Network) -> Iterator[str]:
+    yield "alignas(64) static constexpr float constants[] = {\n"
     for number, layer in enumerate(network.layers, start=1):
-        lines += [f"    // layer {number}, biases\n", *_numbers(layer.bias)]
-        lines += [
-            f"    // layer {number}, weights, {layer.inputs} rows of {layer.outputs}\n",
-            *_numbers(layer.weights),
-        ]
-    return "".join(
-        [*lines, "    // read, and not used\n", *_numbers(np.zeros(PADDING, np.float32)), "};\n"]
-    )
+        yield f"    // layer {number}, biases\n"
+        yield from _numbers(layer.bias)
+        yield f"    // layer {number}, weights, {layer.inputs} rows of {layer.outputs}\n"
+        yield from _numbers(layer.weights)
+    yield "    // read, and not used\n"
+    yield from _numbers(np.zeros(PADDING, np.float32))
+    yield "};\n"
 
 
 def _numbers(values: np.ndarray) -> Iterator[str]:
-    row = values.shape[-1]
-    flat = [float_literal(value) for value in values.reshape(-1).tolist()]
-    for start in range(0, len(flat), row):
-        for first in range(start, start + row, _NUMBERS_A_LINE):
-            yield f"    {', '.join(flat[first : min(first + _NUMBERS_A_LINE, start + row)])},\n"
+    for row in np.atleast_2d(values).tolist():
+        for start in range(0, len(row), _NUMBERS_A_LINE):
+            yield f"    {', '.join(map(float_literal, row[start : start + _NUMBERS_A_LINE]))},\n"
 
 
 def _evaluate_one(network: Network, placement: str) -> Iterator[str]:

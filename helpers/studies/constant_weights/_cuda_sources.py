@@ -270,14 +270,13 @@ def _functions(network: Network, precision: str) -> str:
     too.
     """
     used = {layer.activation for layer in network.layers}
-    single = {
-        name: text for name, text in _functions_of("cuda/activations.cu").items() if name in used
-    }
+    single = _functions_of("cuda/activations.cu")
+    names = [name for name in single if name in used]
     if precision == "fp32":
-        return "\n\n".join(single.values())
+        return "\n\n".join(single[name] for name in names)
     halves = _functions_of("cuda/activations_halves.cu")
-    functions = [halves.pop("both")]
-    for name in (name for name in halves if name in used):
+    functions = [halves["both"]]
+    for name in names:
         functions += [halves[name]] if name == "relu" else [single[name], halves[name]]
     return "\n\n".join(functions)
 
@@ -310,10 +309,8 @@ def _values(values: np.ndarray, precision: str, *, indent: int) -> str:
         texts = [float_literal(value) for value in values]
     else:
         texts = [f"0x{bits:04x}" for bits in half_bits(values)]
-    lines = [
-        ", ".join(texts[start : start + _ROW_NUMBERS])
-        for start in range(0, len(texts), _ROW_NUMBERS)
-    ]
+    starts = range(0, len(texts), _ROW_NUMBERS)
+    lines = (", ".join(texts[start : start + _ROW_NUMBERS]) for start in starts)
     return (",\n" + " " * indent).join(lines)
 
 

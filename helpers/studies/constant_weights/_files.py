@@ -199,7 +199,8 @@ class Specialised:
     ``specialised(x)`` or ``specialised(x, out=y)`` with float32 (N, inputs) on its device gives (N,
     outputs). Until the compiler is done, a program that reads the weights through a pointer answers
     (on a CPU the one for any sizes, which is compiled once a machine); the results of the two agree
-    to rounding, not to the bit. Threads may call it at once.
+    to rounding, not to the bit. Threads may call it at once. ``serving`` is the :class:`Serving` of
+    the program that answers at the moment.
 
     ``device`` is "cpu" or a CUDA device. For a network with few weights left
     (:data:`STRAIGHT_LINE_SHARE`) a CPU gets straight-line code.
@@ -226,7 +227,7 @@ class Specialised:
             self.device = self._program.device
             constants = functools.partial(cuda_function, self.network, device=self.device)
         self._quick = self._program.quick
-        self._serving = self._state("behind a pointer", None, None)
+        self.serving = self._state("behind a pointer", None, None)
         self._error: Exception | None = None
         self._thread = threading.Thread(
             target=self._specialise, args=(constants,), name="specialise", daemon=True
@@ -243,11 +244,6 @@ class Specialised:
         """
         return cls(load(path), device=device)
 
-    @property
-    def serving(self) -> Serving:
-        """The program that answers at the moment."""
-        return self._serving
-
     def wait(self, timeout_s: float | None = None) -> Serving:
         """Wait until the constants are compiled and serve; return the program that serves then.
 
@@ -263,10 +259,10 @@ class Specialised:
             )
         if self._error is not None:
             raise self._error
-        return self._serving
+        return self.serving
 
     def __repr__(self) -> str:
-        now = self._serving
+        now = self.serving
         layers = " -> ".join(map(str, self.network.widths))
         took = "" if now.compile_s is None else f", compiled in {units.text(now.compile_s, 's')}"
         return f"Specialised({layers} on {self.device}, weights {now.weights_are}{took})"
@@ -293,7 +289,7 @@ class Specialised:
         self._program = program
         self._quick = program.quick
         built = program.library if isinstance(program, CppProgram) else program.program.cubin
-        self._serving = self._state("constants", built.was_cached, built.compile_s)
+        self.serving = self._state("constants", built.was_cached, built.compile_s)
 
     def _state(self, weights_are: str, was_cached: bool | None, compile_s: float | None) -> Serving:
         return Serving(

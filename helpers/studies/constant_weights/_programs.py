@@ -115,7 +115,7 @@ class CppProgram:
     placement: str
     library: native.Library
     evaluate: Any = field(repr=False)
-    kept: tuple[object, ...] = field(repr=False)
+    kept: tuple[Any, ...] = field(repr=False)
     quick: Callable[..., Any] = field(repr=False)
 
     @property

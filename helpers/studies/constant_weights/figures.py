@@ -190,7 +190,7 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
     x: list[int] = []
     for index, (name, group) in enumerate(groups.items()):
         places = range(len(x) + index, len(x) + index + len(group))
-        axes.text(np.mean(places), 4500, name, ha="center", weight="bold", size=11)
+        axes.text(float(np.mean(places)), 4500, name, ha="center", weight="bold", size=11)
         x += places
     adds = np.array([row.multiply_adds for row in rows])
     loads = np.array([row.global_loads + row.constant_loads for row in rows])

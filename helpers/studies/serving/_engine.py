@@ -142,7 +142,9 @@ def ragged_step(
     """
     page_tokens, sizes = cache.shape[3], list(batch.tokens)
     tensor = functools.partial(torch.tensor, device=cache.device)
-    ends, positions, rows, tables = [], [], [], []
+    ends, tables = [], []
+    positions: list[int] = []
+    rows: list[int] = []
     for start, count, pages in zip(batch.starts, sizes, batch.tables, strict=True):
         end = start + count
         ends.append(end)
