@@ -14,7 +14,7 @@ import torch
 from helpers import profiling, timing
 from helpers.checks import boolean, whole_number
 from helpers.hardware.limits._results import MachineLimits
-from helpers.results import Record, derived, row_of
+from helpers.results import Record, derived
 from helpers.studies.fused_bias import (
     _convnet as convnet,
     _operators as operators,
@@ -60,10 +60,6 @@ class KernelComparisons(Record):
     reason: str
     rows: tuple[KernelComparison, ...]
     comparison: timing.Comparison
-
-    def row(self, variant: str, phase: str = "forward") -> KernelComparison:
-        """Return one row; ValueError for what was not measured."""
-        return row_of(self.rows, "row", variant=variant, phase=phase)
 
 
 class StoryRow(Record):

@@ -186,7 +186,8 @@ def _refuse_tangents(*tensors: torch.Tensor) -> None:
 
 
 def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
-    layouts.check(x, bias)
+    layouts.check_values(x, "x")
+    layouts.check_bias(bias, x, channels=x.shape[1])
     _check_device(x)
     _refuse_tangents(x, bias)
 

@@ -376,7 +376,8 @@ def test_the_measurements_hold_together():
         kernels = measure_kernels((2, 4, 8, 8), limits(), device="cpu", budget_s=0.1)
         sums = measure_reductions((2, 4, 8, 8), channels_last=True, device="cpu", budget_s=0.1)
         story = measure_story(batches=(4,), device="cpu", budget_s=0.1)
-    row, scale = kernels.row("one-pass"), kernels.comparison.candidate("one-pass, forward")
+    scale = kernels.comparison.candidate("one-pass, forward")
+    row = results.row_of(kernels.rows, "row", variant="one-pass", phase="forward")
     assert row.moved_bytes == traffic("one-pass", (2, 4, 8, 8)).moved_bytes
     assert row.model_ratio * row.measured_s == pytest.approx(row.modelled_s)
     assert row.scale_share * scale.time_ratio == pytest.approx(
