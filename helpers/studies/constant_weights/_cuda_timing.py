@@ -117,7 +117,7 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
     no row comes back, and a note. Raises RuntimeError when a program is wrong.
     """
     if not torch.cuda.is_available():
-        return _empty_times(standard_network())
+        return _empty_times()
     network = standard_network()
     notes: list[str] = []
     rows = _random_rows(_count_fitting(candidates, network, notes), network.inputs)
@@ -146,7 +146,7 @@ def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> Cu
     no row comes back.
     """
     if not torch.cuda.is_available():
-        return _empty_times(standard_network())
+        return _empty_times()
     notes: list[str] = []
     networks = {
         f"width {width}": random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
@@ -162,8 +162,8 @@ def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> Cu
     return _measure(first, functions, rows, {}, notes, baseline=baseline, budget_s=budget_s)
 
 
-def _empty_times(network: Network) -> CudaTimes:
-    return CudaTimes("no GPU", None, None, 0, network.widths, (_NO_GPU,), (), None)
+def _empty_times() -> CudaTimes:
+    return CudaTimes("no GPU", None, None, 0, standard_network().widths, (_NO_GPU,), (), None)
 
 
 def _random_rows(candidates: int, inputs: int) -> torch.Tensor:

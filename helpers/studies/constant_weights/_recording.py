@@ -184,11 +184,10 @@ def count_current() -> PlacementCounts:
     precisions.
     """
     cases = list(itertools.product(PRECISIONS, CURRENT_ARCHITECTURES, CUDA_PLACEMENTS))
-    rows, compiler = [], ""
+    rows = []
     for precision, architecture, placement in console.track(cases, "compiling"):
         source = cuda_source(standard_network(), placement=placement, precision=precision)
         weight_census = cuda_census(build_cuda(source, architecture=architecture).cubin)
-        compiler = weight_census.compiler
         rows.append(
             derived(
                 PlacementCount,
@@ -198,7 +197,7 @@ def count_current() -> PlacementCounts:
                 candidates=candidates_per_thread(precision),
             )
         )
-    return _counts(rows, compiler, f"{compiler}, {_today()}")
+    return _counts(rows, weight_census.compiler, f"{weight_census.compiler}, {_today()}")
 
 
 def _today() -> str:
@@ -257,12 +256,13 @@ def record_programs() -> dict[str, Any]:
     constants, newest = layer_source("const"), CURRENT_ARCHITECTURES[-1]
     codes = instruction_codes(constants, architecture=newest)
     programs[record_key(constants, newest)]["codes"] = [code.hex() for code in codes]
-    compiler = ""
     for source, name in counted_programs():
         weight_census = count_instructions(source, architecture=name)
         programs.setdefault(record_key(source, name), {})["census"] = weight_census.to_dict()
-        compiler = weight_census.compiler
-    return {"note": f"{compiler}, {_today()}: the programs of the lesson", "programs": programs}
+    return {
+        "note": f"{weight_census.compiler}, {_today()}: the programs of the lesson",
+        "programs": programs,
+    }
 
 
 def main() -> None:

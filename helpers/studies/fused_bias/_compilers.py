@@ -13,7 +13,7 @@ import torch
 
 from helpers import timing
 from helpers.checks import whole_number
-from helpers.results import Record
+from helpers.results import Record, derived
 from helpers.studies import _frameworks as frameworks
 from helpers.studies.fused_bias import _convnet as convnet
 
@@ -84,8 +84,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
     ways: dict[str, Way] = {}
     prepared_s, absent = {}, []
     with timing.fixed_threads(1), torch.no_grad(), fresh_cache():
-        exact = convnet.Convnet("separate").double()
-        exact.load_state_dict(net.state_dict())
+        exact = convnet._net("separate", net.state_dict(), images.device).double()
         expected = exact(images.double())
         for name, make in makers.items():
             begin_s = time.perf_counter()
@@ -121,8 +120,8 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
         )
         for row in comparison.candidates
     )
-    return CompilerTimes(
-        batch, "cpu", 1, "; ".join(absent) or "nothing", comparison.stable, comparison.reason, rows
+    return derived(
+        CompilerTimes, comparison, batch=batch, absent="; ".join(absent) or "nothing", ways=rows
     )
 
 
