@@ -10,7 +10,7 @@ import sys
 from array import array as words
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from helpers.studies.gpu_execution._places import Follower, Place
 from helpers.studies.gpu_execution._requests import WORD_BYTES
@@ -51,7 +51,6 @@ class RunningThread:
     accesses: list[Access] = field(default_factory=list)
 
 
-@dataclass(eq=False, repr=False)
 class DeviceArray:
     """An array of words of 4 bytes in a GPU's memory or in a block's shared memory, row by row.
 
@@ -59,15 +58,20 @@ class DeviceArray:
     the rows. Lesson 03.
     """
 
-    space: ClassVar[str]
+    space: str
 
-    name: str
-    shape: tuple[int, ...]
-    _running: RunningThread
-    values: words[float]
-    _address: int = 0
-    # interval, thread, whether it stored
-    _last: dict[int, tuple[int, ThreadNumber, bool]] = field(default_factory=dict)
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        running: RunningThread,
+        values: words[float],
+        address: int = 0,
+    ) -> None:
+        self.name, self.shape, self.values = name, shape, values
+        self._running, self._address = running, address
+        # interval, thread, whether it stored
+        self._last: dict[int, tuple[int, ThreadNumber, bool]] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -188,14 +192,22 @@ def _verb(stores: bool) -> str:
     return "stores" if stores else "loads"
 
 
-@dataclass(eq=False, repr=False)
 class GlobalArray(DeviceArray):
     """An array in the GPU's memory, which all blocks see; no barrier orders two blocks."""
 
     space = "global"
 
-    _loaded_by: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _stored_by: dict[int, tuple[int, int]] = field(default_factory=dict)
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        running: RunningThread,
+        values: words[float],
+        address: int,
+    ) -> None:
+        super().__init__(name, shape, running, values, address)
+        self._loaded_by: dict[int, tuple[int, int]] = {}
+        self._stored_by: dict[int, tuple[int, int]] = {}
 
     @property
     def is_stored(self) -> bool:
